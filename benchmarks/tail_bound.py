@@ -121,7 +121,7 @@ def run(directory: Path, kind: type[Scenario], content_bytes: int, segment_size:
                 step()
         traffic.scenario.look_at_all()
         traffic.scenario.check(store)
-        native = store.stats_native()
+        native = store._stats_native()
     outcome.content_bytes = traffic.published
     outcome.survivors = len(traffic.scenario.kept)
     outcome.live_bytes = int(native.live_bytes)

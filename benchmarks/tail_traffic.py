@@ -217,7 +217,7 @@ class Traffic:
         return took
 
     def _mark(self, first: int) -> None:
-        native = self.store.stats_native()
+        native = self.store._stats_native()
         self.marks.append(
             Mark(
                 at_s=time.monotonic(),

@@ -159,7 +159,7 @@ class Hold:
         with self._lock:
             _check(lib.ls_hold_advance(self._usable(), lsn, self._lasts_us))
 
-    def open_reader(self, from_lsn: int, made: Pointer[ls_reader_ptr]) -> None:
+    def _open_reader(self, from_lsn: int, made: Pointer[ls_reader_ptr]) -> None:
         """Makes the core's reader of the held log, for :class:`~logstore.inspect.Reader`."""
         self._not_forked()
         with self._lock:

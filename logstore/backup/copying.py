@@ -349,7 +349,7 @@ class _Copy:
         """Removes segments below the base that the last batch names; the hold began at an earlier base."""
         if self._last is None:
             return self._parts
-        first = next(self._reader.decode(self._last)).body
+        first = next(self._reader._decode(self._last)).body
         assert isinstance(first, Batch)
         for part in self._parts:
             if part.first_lsn < first.base_lsn:

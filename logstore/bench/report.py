@@ -66,7 +66,7 @@ class Moment:
         watch: Watch,
     ) -> Moment:
         """The present progress."""
-        native = store.stats_native()
+        native = store._stats_native()
         return cls(
             seconds=seconds,
             published=sum(tally.messages for tally in publishers),

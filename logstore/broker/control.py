@@ -79,7 +79,7 @@ class BrokerControl:
         if not isinstance(limit, int) or limit < 0:
             raise OptionError(f"limit is a number of at least 0, not {limit!r}")
         tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
-        return tail.with_consumers(self._unacknowledged(tail)).as_dict() | await self._fullness({})
+        return tail._with_consumers(self._unacknowledged(tail)).as_dict() | await self._fullness({})
 
     async def _fullness(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         store = self._server.store

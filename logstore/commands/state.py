@@ -76,7 +76,7 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         if contradiction is not None:
             raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
         if as_opened:
-            found.drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
+            found._drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
             queues = found.queues()
         with_places = {one.id: one for one in queues if one.depth > 0}
         limit = limit_in(catalog)
@@ -114,7 +114,7 @@ def full_from_log(
     load = None
     if largest is not None and largest.id in names:
         load = QueueLoad(names[largest.id], largest.depth, largest.content_bytes)
-    return fullness.as_dict(load, list_holds(store_dir))
+    return fullness._as_dict(load, list_holds(store_dir))
 
 
 def full_lines(full: dict[str, Any] | None) -> list[str]:

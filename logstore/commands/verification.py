@@ -184,7 +184,7 @@ class Verification:
                     self.findings.notes.append(text)
             elif recovery.checkpoint_used and _of_one_moment(other.info, log.info):
                 self.checkpoint_lsn = recovery.checkpoint_lsn
-                difference = other.differs_from(log)
+                difference = other._differs_from(log)
                 if difference is not None:
                     text = f"CHECKPOINT of LSN {recovery.checkpoint_lsn} gives another state than the log: {difference}"
                     self.findings.add(Found("checkpoint", f"{text}; remove it, and an open replays the log"))

@@ -78,7 +78,7 @@ class Witness:
             with Reader(self.store_dir, from_lsn=segment.first_lsn) as reader:
                 for batch in reader.batches():
                     at = 0
-                    for record in reader.decode(batch):
+                    for record in reader._decode(batch):
                         self._compare(record, batch, at, reader)
                         at += record.length
                         if at > SAMPLED_BYTES:
@@ -121,7 +121,7 @@ class Witness:
         self.batches += 1
         self.bytes_read += len(batch.raw)
         at = 0
-        for record in reader.decode(batch):
+        for record in reader._decode(batch):
             if isinstance(record.body, Batch):
                 self._check_batch_record(record, record.body, batch, info)
             elif isinstance(record.body, Footer):

@@ -105,7 +105,7 @@ class Recovery:
     dropped_queues: tuple[DroppedQueue, ...]
 
     @classmethod
-    def of(cls, store: Any) -> Recovery:
+    def _of(cls, store: Any) -> Recovery:
         """The recovery report of the core's ``ls_store``."""
         report = filled("ls_recovery", lambda into: lib.ls_recovery_report(store, into))
         names = _names_from_c(store) | {"checkpoint_ignored": _ignored(report.checkpoint_state)}
@@ -165,7 +165,7 @@ class SegmentLife:
     current: bool
 
     @classmethod
-    def from_c(cls, segment: Any) -> SegmentLife:
+    def _from_c(cls, segment: Any) -> SegmentLife:
         """Built from a copy of the core's ``ls_segment_info``."""
         return cls(
             first_lsn=segment.first_lsn,

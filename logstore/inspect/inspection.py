@@ -163,7 +163,7 @@ class Inspection:
         self._owner, made = owned("store")
         self._check(lib.ls_inspect_open(ffi.NULL, os.fsencode(self.path), self._flags | flags, made))
         self._handle = made[0]
-        self.info = ReaderInfo.from_c(filled("ls_inspection", self._describe).log)
+        self.info = ReaderInfo._from_c(filled("ls_inspection", self._describe).log)
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +239,7 @@ class Inspection:
         state = number("ls_recovery", lambda report: lib.ls_recovery_report(self._c, report), "checkpoint_state")
         return state in BAD_CHECKPOINTS
 
-    def differs_from(self, other: Inspection) -> str | None:
+    def _differs_from(self, other: Inspection) -> str | None:
         """The difference between this state, from a checkpoint, and one from the log alone; both read to the end."""
         found = filled("ls_checkpoint_difference", lambda into: lib.ls_checkpoint_compare(self._c, other._c, into))
         if not found.differs:
@@ -249,7 +249,7 @@ class Inspection:
 
     # ---- The result
 
-    def drop_queues(self, queue_ids: Iterable[int], next_queue_id: int) -> None:
+    def _drop_queues(self, queue_ids: Iterable[int], next_queue_id: int) -> None:
         """Compares with the ids of the catalog's queues, as an open does. Raises ``CatalogMismatch``."""
         ids = list(queue_ids)
         check(lib.ls_inspect_catalog(self._c, ffi.new("uint32_t[]", ids), len(ids), next_queue_id))
@@ -257,7 +257,7 @@ class Inspection:
     @property
     def recovery(self) -> Recovery:
         """The report of an open, without the times, the bytes it would write, and its epoch."""
-        return Recovery.of(self._c)
+        return Recovery._of(self._c)
 
     @property
     def bytes_read(self) -> int:
@@ -340,4 +340,4 @@ class Inspection:
     def segments(self) -> list[SegmentLife]:
         """The segments of the log, oldest first, with the live records of each."""
         rows = listed("ls_segment_info", lambda *into: lib.ls_segments(self._c, *into))
-        return [SegmentLife.from_c(one) for one in rows if one.first_lsn >= self.info.base_lsn]
+        return [SegmentLife._from_c(one) for one in rows if one.first_lsn >= self.info.base_lsn]

@@ -111,7 +111,7 @@ def _read(reader: Reader, waiting: list[Peeked], queue_id: int) -> None:
             begun[waiting[-1].id] = waiting[-1]
             waiting.pop()
         if _names(batch, begun):
-            for record in reader.decode(batch):
+            for record in reader._decode(batch):
                 if record.id in begun:
                     begun[record.id]._take(record, reader.batch_time_us, queue_id)
                     if begun[record.id]._is_whole():

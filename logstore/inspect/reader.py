@@ -83,7 +83,7 @@ class ReaderInfo:
     clean: bool  # the log ends in an orderly close
 
     @classmethod
-    def from_c(cls, raw: Any) -> Self:
+    def _from_c(cls, raw: Any) -> Self:
         """Copies the core's ``ls_reader_info``."""
         numbers: dict[str, Any] = {field.name: getattr(raw, field.name) for field in fields(cls)}
         numbers["uuid"] = UUID(bytes=raw.uuid)
@@ -197,9 +197,9 @@ class Reader:
         if hold is None or permissive:
             self._open(made, permissive=permissive)
         else:
-            hold.open_reader(from_lsn, made)
+            hold._open_reader(from_lsn, made)
         self._c: ls_reader_ptr | None = made[0]
-        self.info = ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self.handle, info)))
+        self.info = ReaderInfo._from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(self.handle, info)))
         self._seeds: dict[tuple[int, int], int] = {}
         self.batch_time_us = 0
         """When the batch of the record that was returned last was written, in µs since 1970; 0 before the first."""
@@ -318,7 +318,7 @@ class Reader:
             if code == lib.LS_END:
                 return None
             if code != 0:
-                raise self.explained(code)
+                raise self._explained(code)
             if raw.lsn + raw.size > self._from_lsn:
                 return BatchBytes(bytes(ffi.buffer(raw.bytes, raw.size)), raw.lsn, raw.epoch, raw.first_lsn)
 
@@ -329,7 +329,7 @@ class Reader:
             raise StoreClosed("this reader is closed: make another one")
         return self._c
 
-    def explained(self, code: int) -> StoreError:
+    def _explained(self, code: int) -> StoreError:
         """The exception for an error code of the core."""
         failed = failure(code)
         if code == lib.LS_RECYCLED:
@@ -357,11 +357,11 @@ class Reader:
         Raises the errors of :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
         """
         for batch in self.batches():
-            for record in self.decode(batch):
+            for record in self._decode(batch):
                 if record.lsn >= self._from_lsn:
                     yield record
 
-    def decode(self, batch: BatchBytes) -> Iterator[Record]:
+    def _decode(self, batch: BatchBytes) -> Iterator[Record]:
         """The records of one batch, its BATCH record first, decoded by codec/records.py."""
         seed = self._seed(batch.first_lsn, batch.epoch)
         at, end = 0, len(batch.raw)
@@ -412,7 +412,7 @@ class Reader:
     def _naming(self, id: int, wanted: bytes) -> Iterator[Record]:  # noqa: A002 - the design's own word
         for batch in self.batches() if id != 0 else ():
             if wanted in batch.raw:  # a batch without these bytes need not be decoded
-                for record in self.decode(batch):
+                for record in self._decode(batch):
                     if record.lsn >= self._from_lsn and (record.id == id or _is_work_of(record, id)):
                         yield record
 

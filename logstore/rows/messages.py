@@ -127,7 +127,7 @@ class MessageScan:
             if code == lib.LS_RECYCLED and not self._began:
                 raise LogRecycled(failure(code).message)
             if code != 0:
-                raise self._reader.explained(code)
+                raise self._reader._explained(code)
             self._began = True
             if made[0] != ffi.NULL:  # otherwise the read limit of one call was reached
                 yield self._batch(owner, made[0], self.schema)

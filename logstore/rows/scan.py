@@ -143,7 +143,7 @@ class RowScan:
             if code == lib.LS_END:
                 return
             if code != 0:
-                raise self._reader.explained(code)
+                raise self._reader._explained(code)
             if batch[0] != ffi.NULL:
                 yield self._record_batch(owner, batch[0])
 

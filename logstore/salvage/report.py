@@ -112,7 +112,7 @@ class Salvaged:
         )
 
     @classmethod
-    def of(cls, source: Source, log: Log, state: State, names: Names, dropped: list[str]) -> Self:
+    def _of(cls, source: Source, log: Log, state: State, names: Names, dropped: list[str]) -> Self:
         """The report before anything is written."""
         report = cls(
             str(source.path),
@@ -191,7 +191,7 @@ class Salvaged:
         if state.maybe_consumed:
             self.maybe_consumed = {"messages": state.maybe_consumed, "last_heard_of_below_lsn": state.doubt_lsn}
 
-    def name_queues(self, names: Names, found_queue: int) -> None:
+    def _name_queues(self, names: Names, found_queue: int) -> None:
         """Fills in the names of queues, which are complete now."""
         for one in self.queues:
             one["name"] = names.name(one["id"])

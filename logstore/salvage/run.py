@@ -84,7 +84,7 @@ def salvage(
         names = read_names(path, source.uuid, connect=connect, schema=catalog)
         dropped = names.forget(log.replay.deleted_queues)
         state = log.replay.finish(names.is_gone)
-        report = Salvaged.of(source, log, state, names, dropped)
+        report = Salvaged._of(source, log, state, names, dropped)
         found_queue = _complete(names, state, report)
         if place is not None:
             _write(source, state, names, place, report, found_queue, log.end_lsn, show)
@@ -116,7 +116,7 @@ def _complete(names: Names, state: State, report: Salvaged) -> int:
     names.next_queue_id = max(names.next_queue_id, state.queue_id_max + 1)
     names.complete(needed)
     found_queue = names.add(FOUND_QUEUE) if state.found else 0
-    report.name_queues(names, found_queue)
+    report._name_queues(names, found_queue)
     return found_queue
 
 

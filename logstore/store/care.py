@@ -61,9 +61,9 @@ class Care(Names):
     @property
     def recovery(self) -> Recovery:
         """The report of the recovery at open."""
-        return Recovery.of(self._c)
+        return Recovery._of(self._c)
 
-    def stats_native(self) -> Any:
+    def _stats_native(self) -> Any:
         """A copy of the core's ``ls_stats``."""
         self._not_forked()
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
@@ -86,7 +86,7 @@ class Care(Names):
 
     def _counters(self) -> dict[str, Any]:
         """:meth:`stats` without the queues, which takes the same time for any number of them."""
-        counters = stats_from_c(self.stats_native())
+        counters = stats_from_c(self._stats_native())
         counters["holds"] = sum(each.honoured for each in self._list_holds())
         counters["overdue_rolled_back"] = self._overdue.rolled_back if self._overdue is not None else 0
         if self._scrub is not None:

@@ -150,7 +150,7 @@ class _Repaired(CatalogDatabase):
             try:
                 self._place.verify(connection)
                 now = Contents.read(connection, self._tables)
-                log.drop_queues(now.queue_names, now.next_queue_id)
+                log._drop_queues(now.queue_names, now.next_queue_id)
             except (CatalogError, TypeError, ValueError) as error:
                 found.problem = error.message if isinstance(error, CatalogError) else f"{self._place.where}: {error}"
                 raise _NotCommitted from error

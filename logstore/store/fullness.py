@@ -81,7 +81,7 @@ class Fullness:
             return f"{log}, and the disk has no room for {segment}"
         return f"{log}, and {segment} cannot be made: {os.strerror(self.sys_errno)}"
 
-    def remedies(self, queue: QueueLoad | None = None, holds: Iterable[HoldInfo] = ()) -> list[str]:
+    def _remedies(self, queue: QueueLoad | None = None, holds: Iterable[HoldInfo] = ()) -> list[str]:
         """What would free it, as sentences for an operator; ``queue`` is the one with the most messages."""
         cause = self.cause
         said = [] if queue is None else [f"consume or purge queue {queue.text}"]
@@ -101,7 +101,7 @@ class Fullness:
             said.append("see to the disk")
         return said
 
-    def as_dict(self, queue: QueueLoad | None = None, holds: Iterable[HoldInfo] = ()) -> dict[str, Any] | None:
+    def _as_dict(self, queue: QueueLoad | None = None, holds: Iterable[HoldInfo] = ()) -> dict[str, Any] | None:
         """For JSON; None if the store is not full."""
         if not self.full:
             return None
@@ -112,7 +112,7 @@ class Fullness:
             "log_bytes": self.log_bytes,
             "live_bytes": self.live_bytes,
             "max_log_bytes": self.max_log_bytes,
-            "remedies": self.remedies(queue, holds),
+            "remedies": self._remedies(queue, holds),
         }
 
 
@@ -124,7 +124,7 @@ def full_document(store: MessageStore) -> dict[str, Any] | None:
     depths = {name: each["depth"] for name, each in store.stats()["queues"].items()}
     longest = max(depths, key=depths.__getitem__, default=None)
     queue = None if longest is None or not depths[longest] else QueueLoad(longest, depths[longest])
-    return found.as_dict(queue, store._list_holds())
+    return found._as_dict(queue, store._list_holds())
 
 
 def fullness_of(store: Any) -> Fullness:

@@ -168,4 +168,4 @@ def _open(path: Path, from_lsn: int) -> tuple[Owner, ls_reader_ptr]:
 
 
 def _describe(reader: Any) -> ReaderInfo:
-    return ReaderInfo.from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(reader, info)))
+    return ReaderInfo._from_c(filled("ls_reader_info", lambda info: lib.ls_reader_describe(reader, info)))

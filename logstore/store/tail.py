@@ -237,7 +237,7 @@ class Tail:
         found["compaction"] = self.compaction.as_dict()
         return found
 
-    def with_consumers(self, consumers: Mapping[tuple[str, int], str]) -> Tail:
+    def _with_consumers(self, consumers: Mapping[tuple[str, int], str]) -> Tail:
         """A copy with the consumers of unacknowledged messages, given by queue name and message id."""
 
         def with_consumer(holder: Holder) -> Holder:

@@ -204,7 +204,7 @@ class Connection(Operations):
         """
         self._check_open()
         with in_pep_249_terms():
-            return [Xid.of_prepared(transaction) for transaction in self._store.in_doubt()]
+            return [Xid._of_prepared(transaction) for transaction in self._store.in_doubt()]
 
     def _finish_branch(self, xid: Any, how: str) -> None:
         self._check_open()

@@ -154,7 +154,7 @@ class Participant(Operations):
             resolver = self._ledger.committed
         settled: dict[bool | None, list[Xid]] = {True: [], False: [], None: []}
         for transaction in self._in_doubt():
-            xid = Xid.of_prepared(transaction)
+            xid = Xid._of_prepared(transaction)
             answer = resolver(xid)
             if answer is not None and not isinstance(answer, bool):
                 raise TypeError(f"a resolver answers True, False or None, not {answer!r}")

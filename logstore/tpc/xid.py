@@ -66,7 +66,7 @@ class Xid(tuple[int, str, str]):  # noqa: SLOT001 - a tuple has no room for slot
         raise ProgrammingError(f"an xid is made by xid(format_id, gtrid, bqual); {arguments.shown(name)} is none")
 
     @classmethod
-    def of_prepared(cls, transaction: Transaction) -> Self:
+    def _of_prepared(cls, transaction: Transaction) -> Self:
         """The name of a branch that is in doubt, with what is known of it."""
         made = cls.of(transaction.xid)
         made.prepared = _EPOCH + timedelta(microseconds=transaction.prepared_us)

@@ -156,7 +156,7 @@ def test_verify_finds_damage_that_an_open_by_a_checkpoint_does_not_read(whole: W
 
 
 def test_a_checkpoint_that_differs_from_the_log_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification.Inspection, "differs_from", lambda *_: "the number of places of 7")
+    monkeypatch.setattr(verification.Inspection, "_differs_from", lambda *_: "the number of places of 7")
     (problem,) = verify(store)["problems"]
     assert problem["kind"] == "checkpoint"
     assert "gives another state than the log: the number of places of 7" in problem["text"]

@@ -211,7 +211,7 @@ def test_a_segment_lost_while_a_reader_runs_is_never_misread(
             fault(segment, other_store)
         with contextlib.suppress(errors.StoreError):
             for batch in (first, *batches):
-                for record in reader.decode(batch):
+                for record in reader._decode(batch):
                     assert record.id in known or record.id not in ids
     with contextlib.suppress(errors.StoreError), Reader(store.path) as reader:
         for _ in reader.records():
@@ -312,11 +312,11 @@ def test_without_permission_to_write_the_log_grows_only_into_its_spares(
 def read_with_a_stop_in_the_middle(path: Path) -> str:
     with Reader(path) as reader:
         batches = reader.batches()
-        shown = list(reader.decode(next(batches)))
+        shown = list(reader._decode(next(batches)))
         os.kill(os.getpid(), signal.SIGSTOP)
         try:
             for batch in batches:
-                shown += reader.decode(batch)
+                shown += reader._decode(batch)
         except LogRecycled:
             pass
     messages = [record.body for record in shown if record.type == RecordType.MESSAGE_START]

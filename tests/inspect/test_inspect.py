@@ -76,7 +76,7 @@ def test_a_reader_gives_every_record_once_in_order_and_both_decoders_agree(close
         last = 0
         types: Counter[str] = Counter()
         for batch in reader.batches():
-            for record in reader.decode(batch):
+            for record in reader._decode(batch):
                 assert record.lsn > last
                 last = record.lsn
                 types[RecordType(record.type).name] += 1
@@ -265,7 +265,7 @@ def test_bytes_read_ahead_stay_readable_when_the_writer_reuses_the_segment(tmp_p
                 assert reader.info.base_lsn < store.base_lsn
                 last = first
                 for last in batches:
-                    assert list(reader.decode(last))
+                    assert list(reader._decode(last))
                 assert last.end_lsn == reader.info.end_lsn
                 break
 
@@ -492,7 +492,7 @@ while True:
             try:
                 with Reader(path) as reader:
                     bases.add(reader.info.base_lsn)
-                    assert all(list(reader.decode(batch)) for batch in reader.batches())
+                    assert all(list(reader._decode(batch)) for batch in reader.batches())
             except LogRecycled:
                 overtaken += 1
         process.kill()

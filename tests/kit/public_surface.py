@@ -51,29 +51,8 @@ SHARE = 6  # each parameter gets every sixth of the other values, the next one b
 MADE_ELSEWHERE = {"DeliveryToken", "MessageStore", "Queue", "Delivery", "Message", "MessageView", "Transaction", "Hold"}
 # What a run of an export works with; and methods that callers write, not call.
 NOT_CALLED = {"Run", "FileInfo", "Intent", "Manifest", "Mark", "Span", "ExportOptions", "Receiver"}
-# Methods for the package's own modules, which docs/api.md does not have.
-INTERNAL = {
-    "MessageStore.force_unless_relaxed",
-    "MessageStore.stats_native",
-    "Recovery.of",
-    "SegmentLife.from_c",
-    "Salvaged.of",
-    "Salvaged.name_queues",
-    "Reader.explained",
-    "Reader.decode",
-    "ReaderInfo.from_c",
-    "Hold.open_reader",
-    "Inspection.differs_from",
-    "Inspection.drop_queues",
-    "Fullness.remedies",
-    "Fullness.as_dict",
-    "Tail.with_consumers",
-    "held_for",
-    "is_file_path",
-    "Xid.of_prepared",
-    "need_page",
-    "staged_name",
-}
+# Functions for the package's own modules.
+INTERNAL = {"held_for", "is_file_path", "need_page", "staged_name"}
 WRONG_FLAGS = {"None", "2**64", "nan", "a lying int", "a str of 1 MB", "a released view", "Arrow numbers", "an object"}
 # Its functions take sessions and frames: tests/spark has what they answer.
 NEEDS_A_JVM = {"logstore.spark"}
@@ -150,7 +129,7 @@ def of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
             continue
         home = getattr(function, "__objclass__", function)  # a method in C names only its class
         ours = str(getattr(home, "__module__", "")).startswith("logstore")
-        if callable(function) and ours and f"{name}.{method}" not in INTERNAL:
+        if callable(function) and ours:
             yield f"{name}.{method}", function
 
 

@@ -79,7 +79,7 @@ class Log:
         with Reader(store_dir, hold=hold) as reader:
             for batch in reader.batches():
                 time_us = 0
-                for record in reader.decode(batch):
+                for record in reader._decode(batch):
                     if isinstance(record.body, Batch):
                         time_us = record.body.time_us
                         log.batches.append((batch.lsn, time_us))

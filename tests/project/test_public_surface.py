@@ -6,8 +6,10 @@ values are in wrong_values.py. The calls run in a separate process, because a wr
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from difflib import unified_diff
@@ -54,6 +56,22 @@ def test_every_public_call_answers_a_wrong_value_with_an_error_that_names_it_and
     assert set(found["called"]) == public
     assert {"open", "MessageStore.publish", "Queue.accept_many", "Delivery.reject", "Transaction.commit"} <= public
     assert {"read", "hold", "Reader", "MessageScan", "Inspection", "salvage", "back_up", "export"} <= public
+
+
+def test_every_method_and_property_of_a_public_class_is_on_the_page_of_the_library() -> None:
+    words = set(re.findall(r"\w+", (ROOT / "docs" / "api.md").read_text("utf-8")))
+    public = [getattr(logstore, name) for name in logstore.__all__]
+    classes = [each for each in public if inspect.isclass(each) and not issubclass(each, Exception)]
+    named = {
+        f"{each.__name__}.{name}"
+        for each in classes
+        for base in each.__mro__
+        if base.__module__.startswith("logstore")
+        for name, found in vars(base).items()
+        if not name.startswith("_") and (inspect.isroutine(found) or isinstance(found, property | classmethod))
+    }
+    assert {name for name in named if name.partition(".")[2] not in words} == set()
+    assert len(named) > 100
 
 
 def test_the_driver_finds_an_error_of_another_type_one_that_names_nothing_and_one_that_changed_something() -> None:

@@ -37,7 +37,7 @@ def fill(store: MessageStore) -> list[int]:
 def test_a_store_with_room_is_not_full(store: MessageStore) -> None:
     found = store.fullness()
     assert (found.full, found.cause, found.since, found.max_log_bytes) == (False, None, None, None)
-    assert found.as_dict() is None
+    assert found._as_dict() is None
 
 
 def test_a_full_store_names_the_limit_and_the_moment_of_the_first_refusal(open_store: Open) -> None:
@@ -54,7 +54,7 @@ def test_a_full_store_names_the_limit_and_the_moment_of_the_first_refusal(open_s
     with pytest.raises(logstore.StoreFull):
         store.publish("orders", BODY)
     assert store.fullness().since == found.since
-    queue, limit = found.remedies(QueueLoad("orders", len(ids)))
+    queue, limit = found._remedies(QueueLoad("orders", len(ids)))
     assert queue == f"consume or purge queue 'orders' ({len(ids)} messages)"
     assert "--max-log-bytes" in limit
     store.dequeue_many(ids, "orders")

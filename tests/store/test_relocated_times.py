@@ -26,7 +26,7 @@ def test_places_in_relocated_states_say_when_the_batch_of_their_order_was_writte
             messages = and_then_killed(epoch, tmp_path / "store", 7000 + number, messages, 120, 6)
         with Reader(tmp_path / "store", keep_lsn=1) as reader:
             for batch in reader.batches():
-                head, *records = reader.decode(batch)
+                head, *records = reader._decode(batch)
                 batches.append((batch.lsn, head.body.time_us))  # type: ignore[attr-defined]  # a BATCH record's
                 for record in records:
                     if isinstance(record.body, InlineCopy) and record.body.enqueue_time_us:

@@ -42,7 +42,7 @@ class Damaged:
                 store.publish("q", b"after %d" % number)
             self.expected = contents(store.queue("q"))
         with Reader(path) as reader:
-            self.batches = [(batch, list(reader.decode(batch))) for batch in reader.batches()]
+            self.batches = [(batch, list(reader._decode(batch))) for batch in reader.batches()]
             self.seeds = {batch.first_lsn: reader.seed(batch.first_lsn, batch.epoch) for batch, _ in self.batches}
         self.files = {file: file.read_bytes() for file in path.glob("*.seg")}
 
