@@ -222,7 +222,10 @@ def _document(
 
 def need_page() -> None:
     """Raises ``MissingExtra`` if a library for :func:`write_page` is missing: checked before a long reading."""
-    require("report", "matplotlib")
+    from logstore.report.plots import only_errors
+
+    with only_errors():
+        require("report", "matplotlib")
     require("report", "jinja2")
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import logging
+import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -28,7 +32,6 @@ from logstore.report.counts import BUCKETS_MAX, NICE_US, Grid, Latency, micros, 
 from logstore.report.page import page
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -474,6 +477,30 @@ def test_the_command_writes_a_page_and_prints_its_name(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["store-report.html"], "--json writes no page"
     assert run(["report", str(known), "--json", "-o", "both.html", "--title", "Monday"]) == 0
     assert "<title>Monday</title>" in (tmp_path / "both.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("python", ["as usual", "warnings are errors"])
+def test_the_command_prints_nothing_on_stderr_whatever_the_fonts_and_caches_are(
+    open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path, python: str
+) -> None:
+    store = open_store()
+    store.publish(store.declare_queue("注文 \N{SLIGHTLY SMILING FACE} العربية"), b"x")
+    store.close()
+    command = [sys.executable, "-m", "logstore", "report", str(store_dir), "-o", str(tmp_path / "page.html")]
+    more = {"PYTHONWARNINGS": "error"} if python != "as usual" else {"MPLCONFIGDIR": "/dev/null/none"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | more)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_page_leaves_the_log_level_of_matplotlib_as_it_was(figures_of_known: dict[str, Any]) -> None:
+    logger = logging.getLogger("matplotlib")
+    before = logger.level
+    try:
+        logger.setLevel(logging.INFO)
+        page(figures_of_known)
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
 
 
 def test_misuse_gives_one_line(known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
