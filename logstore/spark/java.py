@@ -213,15 +213,15 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
 
 def _load_sketches(session: Any) -> None:
     """Loads the class that prints :data:`OF_SKETCHES` without that line; anything else that is printed is passed on."""
-    from py4j.protocol import Py4JJavaError
-
     java = getattr(session, "_jvm", None)  # a session of Spark Connect has none
     if java is None:
         return
     before, printed = java.System.err, java.java.io.ByteArrayOutputStream()
     java.System.setErr(java.java.io.PrintStream(printed, True))
     try:
-        with suppress(Py4JJavaError):  # another version of Spark may have no such class
+        with suppress(
+            require("spark", "py4j.protocol").Py4JJavaError
+        ):  # another version of Spark may have no such class
             java.java.lang.Class.forName(SKETCHES)
     finally:
         java.System.setErr(before)
