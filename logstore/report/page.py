@@ -67,9 +67,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
     asked = []
     if found["missing_before"] is not None:
         lost = found["missing_before"]
-        where = "the log no longer has" if found["kind"] == "store" else "recycled before the first export:"
+        where = "no longer in the log" if found["kind"] == "store" else "recycled before the first export"
         asked.append(
-            f"{where} everything below LSN {lost['lsn']}, logged before {time_text(lost['time'])} UTC; "
+            f"{where}: everything below LSN {lost['lsn']}, logged before {time_text(lost['time'])} UTC; "
             "how many messages that was is not recorded"
         )
     asked += [f"lost before it was exported: LSN {start} to {stop}" for start, stop in found["gaps"]]

@@ -495,7 +495,7 @@ def test_what_an_export_could_not_have_is_said_on_its_page(
     assert said[0].startswith("recycled before the first export: ")
     assert "how many messages that was is not recorded" in said[0]
     (own,) = [line for line in ReportPage(page(report(store_dir))).texts[""] if f"below LSN {missing.lsn}" in line]
-    assert own.startswith("the log no longer has everything")
+    assert own.startswith("no longer in the log: everything")
     assert report(known)["missing_before"] is None
     assert "below LSN" not in page(report(known))
 
