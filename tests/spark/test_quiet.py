@@ -5,6 +5,7 @@ The Java is the machine's; the last test shows which arguments a Java of another
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -26,50 +27,36 @@ ALL = """
 import sys
 import logstore.spark
 from logstore.cli import run
-from logstore.report import report
 spark = logstore.spark.session(quick=True, conf={"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"})
 store, target, page = sys.argv[1:]
 assert logstore.spark.read(spark, store).count() > 100
 assert logstore.spark.export(spark, store, target).records > 100
 assert logstore.spark.merge_latency(logstore.spark.latency_sketches(spark.read.parquet(f"{target}/messages"))).count()
+java = spark._jvm
+print("-- and now there are errors", file=sys.stderr, flush=True)
+java.org.slf4j.LoggerFactory.getLogger("some.part").error("the disk is broken")
+java.org.slf4j.LoggerFactory.getLogger("some.part").warn("a habit")
+java.System.err.println("printed")
+java.System.err.println("-- and now there are none")
 assert run(["report", store, "--spark", "-o", page]) == 0  # with this session, which it stops
 """
 
-BROKEN = """
-import logstore.spark
-spark = logstore.spark.session(quick=True, conf={"spark.master": "local[1]"})
-spark._jvm.org.slf4j.LoggerFactory.getLogger("some.part").error("the disk is broken")
-spark._jvm.org.slf4j.LoggerFactory.getLogger("some.part").warn("a habit")
-spark._jvm.System.err.println("printed")
-spark.stop()
-"""
 
-
-def run_child(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def test_spark_prints_nothing_on_stderr_but_errors_in_a_read_an_export_sketches_and_a_report(
+    mixed: Path, tmp_path: Path
+) -> None:
     require_spark()
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
-def test_spark_prints_nothing_on_stderr_in_a_read_an_export_sketches_and_a_report(mixed: Path, tmp_path: Path) -> None:
-    done = run_child(ALL, mixed, tmp_path / "target", tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-c", ALL, str(mixed), str(tmp_path / "target"), str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
-    (own,) = done.stderr.splitlines()
+    own, errors, printed, report = re.split(r"-- and now.*\n|(?<=broken\n)", done.stderr)
+    assert own.count("\n") == 1
     assert "has recycled everything below LSN" in own, "the export's word on what it cannot have"
-    assert done.stdout == f"{tmp_path / 'page.html'}\n"
-
-
-def test_errors_of_spark_and_lines_printed_by_java_are_still_seen() -> None:
-    done = run_child(BROKEN)
-    assert done.returncode == 0, done.stderr
-    assert "ERROR part: the disk is broken" in done.stderr
-    assert "printed\n" in done.stderr
-    assert "a habit" not in done.stderr
+    assert errors.endswith("ERROR part: the disk is broken\n")
+    assert errors.count("\n") == 1
+    assert (printed, report) == ("printed\n", "")
+    assert done.stdout == f"{page}\n"
 
 
 @pytest.mark.parametrize(
