@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,8 @@ def run_clients(broker: Broker, console: Any) -> str:
     connection = demo_clients.connect(shared, lambda: True)
     demo_clients.declare(connection.channel())
     connection.close()
-    expected = sum(len(demo_clients.queues_of(shared, number)) for number in range(shared.total))
+    taken_from = {name for names in CONSUMERS for name in names}
+    expected = sum(len(taken_from.intersection(demo_clients.queues_of(shared, one))) for one in range(shared.total))
     columns = TextColumn("  {task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with clients(shared) as processes, Progress(*columns, console=console) as bars:
         published = bars.add_task("published", total=shared.total)
@@ -172,11 +174,11 @@ def run_clients(broker: Broker, console: Any) -> str:
             if not killed and done >= shared.total // 2:
                 broker.kill()
                 console.print(
-                    f"  [bold]kill -9[/] of the broker after {done} confirmed messages; again in {DOWN_S:g} s"
+                    f"  [bold]kill -9[/] of the broker after {done} confirmed messages; it starts again in {DOWN_S:g} s"
                 )
                 time.sleep(DOWN_S)
                 broker.start()
-                console.print("  it is back: what was confirmed is there, and the clients go on")
+                console.print("  it is back: what it confirmed is there, and the clients go on")
                 killed = True
             if taken != last:
                 last, moved = taken, time.monotonic()
@@ -198,26 +200,42 @@ def run_clients(broker: Broker, console: Any) -> str:
     ]
     if lost:
         raise RuntimeError(f"{len(lost)} confirmed messages are lost, the first of them {lost[0]}")
-    waiting = ", ".join(f"{number} on {name}" for name, number in rest.items() if number)
-    return f"{sum(shared.confirmed)} messages confirmed, 0 lost; {waiting or 'nothing'} waits"
+    why = {"archive": " (it has no consumer)", "rejected": " (the dead letters)"}
+    waiting = ", ".join(f"{number} on {name}{why.get(name, '')}" for name, number in rest.items() if number)
+    return f"{sum(shared.confirmed)} messages confirmed, 0 lost\n  still waiting: {waiting or 'none'}"
 
 
 # ---- The log as a table
 
 
-def show(console: Any, title: str, table: Any, limit: int = 8) -> None:
-    """The first rows of a Spark table."""
+def show(console: Any, title: str, table: Any, columns: dict[str, str], limit: int = 8) -> None:
+    """The first rows of a Spark table: these columns, with the headings; 80 characters are wide enough."""
     from rich import box
     from rich.table import Table
 
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, kind in table.dtypes:
-        drawn.add_column(name, justify="left" if kind in ("string", "date", "timestamp") else "right", no_wrap=True)
-    for row in table.limit(limit).collect():
-        drawn.add_row(
-            *("" if value is None else f"{value:,.1f}" if isinstance(value, float) else str(value) for value in row)
-        )
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    kinds = dict(table.dtypes)
+    for name, heading in columns.items():
+        drawn.add_column(heading, justify="left" if kinds[name] in ("string", "date", "timestamp") else "right")
+    for row in table.select(*columns).limit(limit).collect():
+        drawn.add_row(*(cell(name, value) for name, value in row.asDict().items()))
+    console.print(f"\n  {title}")
     console.print(drawn)
+
+
+def cell(name: str, value: Any) -> str:
+    """A value as text, in the unit of its column."""
+    from logstore.report.plots import size_short, span_text
+
+    if value is None:
+        return "(none)" if name == "queue" else ""
+    if name.endswith("_bytes"):
+        return size_short(value)
+    if name.endswith("_us"):
+        return span_text(value)
+    if isinstance(value, datetime):
+        return f"{value:%H:%M:%S.%f}"[:-3]
+    return f"{value:.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def ask_live(spark: Any, store_dir: Path, console: Any) -> None:
@@ -228,10 +246,21 @@ def ask_live(spark: Any, store_dir: Path, console: Any) -> None:
 
     columns = ("type", "queue_id", "queue", "relocated", "record_bytes", "content_bytes", "queue_count")
     with logstore.spark.held(spark, store_dir, columns=columns) as records:
-        types = records.groupBy("type").agg(f.count("type").alias("records"), f.sum("record_bytes").alias("bytes"))
-        show(console, "Live: records by type", types.orderBy(f.desc("records")))
-        cost = logstore.spark.bytes_by_queue(records).drop("queue_id").orderBy(f.desc("record_bytes"))
-        show(console, "Live: bytes by queue (records that name none: outcomes, chunks, housekeeping)", cost)
+        types = records.groupBy("type").agg(
+            f.count("type").alias("records"), f.sum("record_bytes").alias("record_bytes")
+        )
+        show(
+            console,
+            "What is in the log now; its older part is recycled:",
+            types.orderBy(f.desc("records")),
+            {"type": "type of record", "records": "records", "record_bytes": "size"},
+        )
+        show(
+            console,
+            "Its bytes by the first queue that a record names:",
+            logstore.spark.bytes_by_queue(records).orderBy(f.desc("record_bytes")),
+            {"queue": "queue", "record_bytes": "first written", "copied_bytes": "copied to recycle"},
+        )
 
 
 def ask_export(spark: Any, target: Path, console: Any) -> None:
@@ -243,18 +272,40 @@ def ask_export(spark: Any, target: Path, console: Any) -> None:
     messages = spark.read.parquet(str(target / "messages"))
     opened = spark.read.parquet(str(target / "open"))
     both = logstore.spark.everything(messages, opened)
-    latency = logstore.spark.merge_latency(logstore.spark.latency_sketches(messages)).drop("queue_id")
-    milliseconds = [
-        (f.col(name) / 1000).alias(name.replace("_us", "_ms")) for name in latency.columns if name[-3:] == "_us"
-    ]
-    show(console, "Exported: from enqueue to dequeue", latency.select("queue", "count", *milliseconds).orderBy("queue"))
+    ranks = {"p50_us": "half", "p90_us": "90 %", "p99_us": "99 %", "p999_us": "99.9 %", "max_us": "all"}
+    latency = logstore.spark.merge_latency(logstore.spark.latency_sketches(messages))
+    show(
+        console,
+        "Within what time this share of the messages was consumed:",
+        latency.orderBy("queue"),
+        {"queue": "queue", "count": "messages"} | ranks,
+    )
     depth = logstore.spark.queue_depth(both, "1 second").groupBy("queue").agg(f.max("depth").alias("deepest"))
-    show(console, "Exported: how deep the queues were", depth.orderBy(f.desc("deepest")))
-    again = logstore.spark.redeliveries(both).drop("queue_id").where("redelivered > 0")
-    show(console, "Exported: redeliveries", again.orderBy("queue"))
-    show(console, "Exported: dead letters", logstore.spark.dead_lettered(both).select("queue", "day", "count"))
-    pins = logstore.spark.pinning_by_queue(opened).drop("queue_id")
-    show(console, "Exported: what lives, and what pins the tail", pins.orderBy("oldest_id"))
+    show(
+        console,
+        "How many messages waited at most (billing gets its consumer late):",
+        depth.orderBy(f.desc("deepest")),
+        {"queue": "queue", "deepest": "messages"},
+    )
+    again = logstore.spark.redeliveries(both).where("redelivered > 0")
+    show(
+        console,
+        "Redeliveries: what consumers returned, or had in hand at the kill:",
+        again.orderBy("queue"),
+        {"queue": "queue", "settled": "messages ended", "redelivered": "delivered again", "most": "most deliveries"},
+    )
+    show(
+        console,
+        "Dead letters: what a consumer rejected:",
+        logstore.spark.dead_lettered(both),
+        {"queue": "queue", "day": "day (UTC)", "count": "messages"},
+    )
+    show(
+        console,
+        "What still waits, and so keeps a part of the log:",
+        logstore.spark.pinning_by_queue(opened).orderBy("oldest_id"),
+        {"queue": "queue", "messages": "messages", "content_bytes": "content", "since": "oldest (UTC)"},
+    )
 
 
 def step(console: Any, text: str) -> None:
@@ -277,31 +328,34 @@ def tour(stack: ExitStack, console: Any) -> Path:
     stack.callback(broker.stop)
     step(
         console,
-        f"1. A broker on a new store; {PUBLISHERS + 1} publishers and {len(CONSUMERS)} consumers, all of them pika",
+        f"1. A broker on a new store, with {PUBLISHERS + 1} publishers and {len(CONSUMERS)} consumers (pika)",
     )
     broker.prepare()
     broker.start()
     held = stack.enter_context(hold_for(store_dir, target, limit_bytes=HOLD_BYTES))  # or the log would be recycled
     console.print(f"  {run_clients(broker, console)}")
-    step(console, "2. Spark reads the log beside the broker")
+    step(console, "2. Spark, which needs seconds to start, reads the log beside the broker")
     spark = logstore.spark.session(quick=True, log_level="ERROR", conf={"spark.sql.shuffle.partitions": "4"})
     stack.callback(spark.stop)
     ask_live(spark, store_dir, console)
-    step(console, "3. The log is exported to Parquet, and Spark reads that")
+    step(console, "3. The whole log, which a hold kept, is exported to Parquet; Spark reads it")
     made = export(store_dir, target, hold=held)
     speed = made.log_bytes / max(made.seconds, 1e-3) / 1e6
     console.print(
-        f"  {made.records} records and {made.messages} messages of {made.log_bytes / 1e6:.0f} MB of log in "
-        f"{made.bytes / 1e6:.1f} MB of Parquet, {made.seconds:.1f} s ({speed:.0f} MB/s)"
+        f"  {made.log_bytes / 1e6:.0f} MB of log in {made.seconds:.1f} s ({speed:.0f} MB/s): {made.bytes / 1e6:.1f} MB "
+        f"of Parquet\n  with {made.records:,} records, {made.messages:,} ended messages and {made.open:,} that wait"
     )
     ask_export(spark, target, console)
-    step(console, "4. The page")
+    step(console, "4. Reports, as pages for a browser")
     write_page(report(target, title="make demo: everything that was exported"), page)
     live = PLACE / "live.html"
     write_page(report(store_dir, title="make demo: the store beside its broker"), live)
-    console.print(f"  the export, for DuckDB, Polars or Spark: {target}")
-    console.print(f"  the store beside its broker, and what holds its tail: {live.resolve()}", soft_wrap=True)
-    console.print(f"  the report: {page.resolve()}", soft_wrap=True)
+    console.print("  all that happened, from the export:")
+    console.print(f"    {page.resolve()}", soft_wrap=True)
+    console.print("  the store beside its broker, and what keeps its log long:")
+    console.print(f"    {live.resolve()}", soft_wrap=True)
+    console.print("  the Parquet files, for DuckDB, Polars or Spark:")
+    console.print(f"    {target.resolve()}", soft_wrap=True)
     console.print(f"\nIt took {time.monotonic() - began:.0f} s. docs/spark.md goes on from here.")
     return page
 
@@ -310,7 +364,7 @@ def main() -> int:
     """Exit status: 0 success, 1 a message was lost or an error occurred, 3 a package is missing."""
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
     try:
         check()
     except Missing as missing:

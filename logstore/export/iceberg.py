@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import FileInfo
 
-__all__ = ["LAST_LSN", "NAMESPACE", "open_catalog", "register"]
+__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register"]
 
 NAMESPACE: Final = "logstore"
 LAST_LSN: Final = "logstore.last-lsn"
 """In a snapshot's summary: everything below it is in the table."""
+
+MISSING_LSN: Final = "logstore.missing-before-lsn"
+"""In a snapshot's summary: the log had recycled everything below it before the first export. Absent if nothing was."""
+
+MISSING_TIME: Final = "logstore.missing-before-time"
+"""In a snapshot's summary: what is missing was logged before this time (ISO 8601, UTC)."""
 
 _STORE: Final = "logstore.store"
 _TARGET: Final = "logstore.target"
@@ -79,8 +85,14 @@ def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> i
     known = 0 if snapshot is None else int(snapshot.summary.additional_properties.get(LAST_LSN, 0))
     new = [str(target / file.path) for file in files if file.stop_lsn > known]
     if new:
-        table.add_files(new, snapshot_properties={LAST_LSN: str(max(file.stop_lsn for file in files))})
+        table.add_files(new, snapshot_properties=_summary(manifest, max(file.stop_lsn for file in files)))
     return len(new)
+
+
+def _summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
+    missing = manifest.missing_before
+    before = {} if missing is None else {MISSING_LSN: str(missing.lsn), MISSING_TIME: missing.time.isoformat()}
+    return {LAST_LSN: str(last_lsn)} | before
 
 
 def _table(catalog: Any, dataset: str, target: Path, first: FileInfo, manifest: Manifest) -> Any:

@@ -6,6 +6,7 @@ does not show. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.report.counts import Latency, QueueBytes, moment
@@ -15,25 +16,32 @@ if TYPE_CHECKING:
 
     from logstore.report.counts import Counts, Held
 
-__all__ = ["figures"]
+__all__ = ["age_s", "figures"]
 
 RANKS: Final = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
 
 
-def figures(counts: Counts, facts: dict[str, Any], top: int) -> dict[str, Any]:
-    """The document: ``facts`` about the store, then all counts; ``top`` queues are shown one by one."""
+def figures(counts: Counts, facts: dict[str, Any], top: int, tail: dict[str, Any] | None) -> dict[str, Any]:
+    """The document: ``facts`` about the store, then all counts; ``top`` queues are shown one by one.
+
+    ``tail``: the tail in the form of ``logstore tail --json``; None for an export.
+    """
+    oldest = [_held(counts, held) for held in counts.oldest]
+    tail = None if tail is None else _dated(tail, oldest, facts["read_time"])
     return {
         **facts,
         "interval_s": counts.grid.step_us / 1e6,
         "times": [time.isoformat() for time in counts.grid.times()],
         "top": top,
-        "summary": _summary(counts) | {"unseen": None if facts["from"] or facts["to"] else _unseen(counts)},
+        "summary": _summary(counts)
+        | _oldest(oldest, tail, facts["queues_asked"])
+        | {"unseen": None if facts["from"] or facts["to"] else _unseen(counts)},
         "depth": _depth(counts, top),
         "written": counts.written,
         "latency": _latency(counts, top),
         "bytes": _bytes(counts, top),
         "deliveries": _deliveries(counts),
-        "oldest": [_held(counts, held) for held in counts.oldest],
+        "oldest": oldest,
         "in_doubt": [
             {
                 "tx_id": doubt.tx_id,
@@ -44,6 +52,47 @@ def figures(counts: Counts, facts: dict[str, Any], top: int) -> dict[str, Any]:
             }
             for doubt in counts.doubts
         ],
+        "tail": tail,
+    }
+
+
+def _dated(tail: dict[str, Any], oldest: list[dict[str, Any]], read_time: str | None) -> dict[str, Any]:
+    """The tail, where a message that is also in ``oldest`` has the same time there.
+
+    The rows know the time of the first enqueue. For a message that was moved they may know none; then the log's tail
+    knows it, or a time before which it was enqueued. Changes ``oldest``.
+    """
+    listed = {one["id"]: one for one in oldest}
+    holders = []
+    for holder in tail["holders"]:
+        since, at_least = _iso(holder["time_us"]), holder["at_least"]
+        one = listed.get(holder["id"]) if holder["kind"] == "message" else None
+        if one is not None and one["since"] is None:
+            one["since"], one["at_least"] = since, at_least
+        elif one is not None:
+            since, at_least = one["since"], one["at_least"]
+        holders.append(holder | {"since": since, "at_least": at_least, "age_s": age_s(since, read_time)})
+    return tail | {"holders": holders}
+
+
+def age_s(since: str | None, read_time: str | None) -> float | None:
+    """Seconds from a time to the reading, not below 0; None if one of both is not known."""
+    if since is None or read_time is None:
+        return None
+    return max((datetime.fromisoformat(read_time) - datetime.fromisoformat(since)).total_seconds(), 0.0)
+
+
+def _oldest(oldest: list[dict[str, Any]], tail: dict[str, Any] | None, queues: list[str]) -> dict[str, Any]:
+    """The oldest of all live messages that are listed; only of these queues, if there are any."""
+    holders = [one for one in (tail or {"holders": []})["holders"] if one["kind"] == "message"]
+    if queues:
+        holders = [one for one in holders if any(place["queue"] in queues for place in one["places"])]
+    messages = [*oldest, *holders]
+    known = [one for one in messages if one["since"] is not None]
+    first = min(known, key=lambda one: str(one["since"]), default=None)
+    return {
+        "oldest_is_known": len(known) == len(messages) and (first is None or not first["at_least"]),
+        "oldest_since": None if first is None else first["since"],
     }
 
 
@@ -71,8 +120,6 @@ def _summary(counts: Counts) -> dict[str, Any]:
         "staged": counts.open_staged,
         "queues": len(counts.queue_ids()),
         "in_doubt": len(counts.doubts),
-        "oldest_is_known": all(one.since_us is not None for one in counts.oldest),
-        "oldest_since": _iso(min((one.since_us for one in counts.oldest if one.since_us is not None), default=None)),
     }
 
 
@@ -177,7 +224,8 @@ def _deliveries(counts: Counts) -> list[dict[str, Any]]:
 def _held(counts: Counts, held: Held) -> dict[str, Any]:
     names = ("id", "content_bytes", "places", "pending", "staged", "moved")
     told = {name: getattr(held, name) for name in names}
-    return {**_named(counts, held.queue_id), "since": _iso(held.since_us)} | told | {"remedy": _remedy(counts, held)}
+    since = {"since": _iso(held.since_us), "at_least": False}
+    return _named(counts, held.queue_id) | since | told | {"remedy": _remedy(counts, held)}
 
 
 def _remedy(counts: Counts, held: Held) -> str:

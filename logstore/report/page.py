@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from logstore.core.extras import require
+from logstore.report.figures import age_s
 from logstore.report.plots import count_text, pictures, queue_text, size_short, span_text
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ def whole(number: float) -> str:
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
+def _many(number: int, what: str) -> str:
+    return f"{whole(number)} {what}" + ("" if number == 1 else "s")
+
+
 def time_text(iso: str | None) -> str:
     """A readable time in UTC."""
     return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
@@ -60,6 +65,14 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["first_time"] is not None:
         told += f" · {time_text(found['first_time'])} to {time_text(found['last_time'])} UTC"
     asked = []
+    if found["missing_before"] is not None:
+        lost = found["missing_before"]
+        where = "no longer in the log" if found["kind"] == "store" else "recycled before the first export"
+        asked.append(
+            f"{where}: everything below LSN {lost['lsn']}, logged before {time_text(lost['time'])} UTC; "
+            "how many messages that was is not recorded"
+        )
+    asked += [f"lost before it was exported: LSN {start} to {stop}" for start, stop in found["gaps"]]
     unseen = found["summary"]["unseen"]
     if unseen:
         asked.append(
@@ -78,22 +91,26 @@ def _lines(found: dict[str, Any]) -> list[str]:
 def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     said = found["summary"]
     since, known = said["oldest_since"], said["oldest_is_known"]
+    everywhere = ", all queues" if found["queues_asked"] else ""
+    waiting = sum(one["depth"] for one in found["depth"]["queues"])
     outcomes = ", ".join(f"{whole(number)} {name.replace('_', ' ')}" for name, number in said["outcomes"].items())
     return [
         {
             "name": "Messages started",
             "value": whole(said["published"]),
-            "more": f"{size_short(said['content_bytes'])} of content",
+            "more": f"{size_short(said['content_bytes'])} of content{everywhere}",
         },
         {"name": "Messages ended", "value": whole(said["closed"]), "more": outcomes or "none yet"},
         {
             "name": "Waiting",
-            "value": whole(said["places"]),
-            "more": f"{whole(said['open'])} messages, {size_short(said['open_bytes'])}",
+            "value": whole(waiting),
+            "more": "places, at the end of the time asked for"
+            if found["to"]
+            else f"places of {whole(said['open'])} live messages, {size_short(said['open_bytes'])}",
         },
         {
             "name": "Oldest live message",
-            "value": ("" if known or since is None else "≥ ") + _age(since, found["last_time"]),
+            "value": ("" if known or since is None else "≥ ") + _age(age_s(since, found["read_time"])),
             "more": _oldest(since, known, said["open"]),
         },
         {
@@ -105,7 +122,8 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "name": "Log" if found["kind"] == "store" else "Exported files",
             "value": size_short(found["log_bytes"]),
-            "more": f"{whole(said['records'])} records",
+            "more": f"{whole(said['records'])} records"
+            + (" in the time asked for" if found["from"] or found["to"] else ""),
         },
         {"name": "Queues", "value": whole(said["queues"]), "more": "that had messages"},
         {
@@ -122,13 +140,8 @@ def _oldest(since: str | None, known: bool, open_messages: int) -> str:
     return f"since {time_text(since)}" + ("" if known else " or longer")
 
 
-def _age(since: str | None, now: str | None) -> str:
-    from datetime import datetime
-
-    if since is None or now is None:
-        return "–"
-    span = datetime.fromisoformat(now) - datetime.fromisoformat(since)
-    return span_text(max(span.total_seconds() * 1e6, 0))
+def _age(seconds: float | None, at_least: bool = False) -> str:
+    return "–" if seconds is None else span_text(seconds * 1e6) + (" or more" if at_least else "")
 
 
 def _ratio(number: float | None) -> str:
@@ -214,12 +227,16 @@ def _flow(found: dict[str, Any], drawn: Any) -> _Section | None:
     if drawn is None:
         return None
     depth, seconds = found["depth"], found["interval_s"]
+    everywhere = ", all queues" if found["queues_asked"] else ""
     rows = [
-        ("enqueued", depth["enqueued"]),
-        ("ended", depth["ended"]),
-        ("messages started", found["written"]["messages"]),
+        ("places enqueued", depth["enqueued"]),
+        ("places ended", depth["ended"]),
+        (f"messages started{everywhere}", found["written"]["messages"]),
     ]
-    commits = [("transactions committed", found["written"]["commits"]), ("rolled back", found["written"]["rollbacks"])]
+    commits = [
+        (f"transactions {what}{everywhere}", found["written"][name])
+        for what, name in (("committed", "commits"), ("rolled back", "rollbacks"))
+    ]
     shown = _table(
         ("what", "#in all", f"#most in {_interval(found)}", "#most per second"),
         [
@@ -228,12 +245,18 @@ def _flow(found: dict[str, Any], drawn: Any) -> _Section | None:
             if values
         ],
     )
-    columns = ("start of the interval (UTC)", "#enqueued", "#ended")
+    outcomes = found["summary"]["outcomes"]
+    ends = _table(
+        ("how messages ended", "#messages"),
+        [(name.replace("_", " "), whole(number)) for name, number in outcomes.items()],
+        last=("all", whole(found["summary"]["closed"])) if outcomes else None,
+    )
+    columns = ("start of the interval (UTC)", "#places enqueued", "#places ended")
     moments = zip(
         map(time_text, found["times"]), map(whole, depth["enqueued"]), map(whole, depth["ended"]), strict=True
     )
     details = _table(columns, moments) | {"summary": f"each interval of {_interval(found)}"}
-    return _Section("throughput", "Throughput", drawn, tables=[shown], details=details)
+    return _Section("throughput", "Throughput", drawn, tables=[shown, ends], details=details)
 
 
 def _written(found: dict[str, Any], drawn: Any) -> _Section | None:
@@ -245,9 +268,10 @@ def _written(found: dict[str, Any], drawn: Any) -> _Section | None:
     ]
     most = max(written["record_bytes"]) / seconds
     rows = [(name, size_short(size), whole(size)) for name, size in whole_log]
-    rows.append(("most written per second", f"{size_short(most)}/s", ""))
+    rows.append(("most written per second", f"{size_short(most)}/s", whole(most)))
+    rows.append(("records", "", whole(found["summary"]["records"])))
     shown = _table(
-        ("what", "#size", "#bytes"),
+        ("what", "#size", "#number"),
         rows,
         note="Of the records that are in the log now; what was recycled is not counted."
         if found["kind"] == "store"
@@ -290,13 +314,10 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
     if tail is not None:
         holding = tail["holding_messages"] + tail["holding_transactions"]
         texts.append(
-            f"The log begins at LSN {tail['base_lsn']}; "
-            + (
-                f"its oldest segment is needed by {whole(tail['holding_messages'])} messages and "
-                f"{whole(tail['holding_transactions'])} transactions, {size_short(tail['holding_bytes'])} in it."
-                if holding
-                else "nothing holds it there."
-            )
+            f"The oldest segment of the log is needed by {_many(tail['holding_messages'], 'message')} and "
+            f"{_many(tail['holding_transactions'], 'transaction')}, {size_short(tail['holding_bytes'])} in it."
+            if holding
+            else "Nothing needs the oldest segment of the log."
         )
         compaction = tail["compaction"]
         would = (
@@ -313,9 +334,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
                 f"{one['kind']} {one['id']}",
                 whole(one["lsn"]),
                 size_short(one["bytes"]),
-                "not known"
-                if one["age_s"] is None
-                else span_text(one["age_s"] * 1e6) + (" or more" if one["at_least"] else ""),
+                _age(one["age_s"], one["at_least"]),
                 one["remedy"],
             )
             for one in tail["holders"]
@@ -329,6 +348,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             queue_text(one),
             str(one["id"]),
             time_text(one["since"]),
+            _age(age_s(one["since"], found["read_time"]), one["at_least"]),
             size_short(one["content_bytes"]),
             whole(one["places"]),
             ", ".join(word for word in ("moved", "staged") if one[word]) or "",
@@ -341,6 +361,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             "oldest messages, by queue",
             "#id",
             "#since (UTC)",
+            "#age",
             "#content",
             "#waits on",
             "",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import logging
 import re
+import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.core.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Picture", "count_text", "pictures", "size_short", "span_text"]
+__all__ = ["Picture", "count_text", "only_errors", "pictures", "size_short", "span_text"]
 
-WIDTHS: Final = {"wide": 1000, "narrow": 350}  # pixels
+WIDTHS: Final = {"wide": 1000, "narrow": 344}  # pixels; a phone has 390, and the page pads
 COLOURS: Final = 10  # for series; the page has as many variables
 # The colours that matplotlib uses, and their replacements in the page.
 _INK, _FAINT = "#0000f0", "#0000f1"
@@ -75,7 +77,28 @@ def span_text(us: float, _: object = None) -> str:
 
 def pictures(found: dict[str, Any]) -> dict[str, Picture]:
     """The pictures of the figures (depth, flow, written, latency, bytes, tail) that have data."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of glyphs that only the browser has
+    with only_errors():
+        return _pictures(found)
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Turns off what matplotlib tells of its caches and fonts: a page needs neither, because the browser draws texts.
+
+    The first import of matplotlib belongs in it. Errors are still logged; afterwards all is as before.
+    """
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _pictures(found: dict[str, Any]) -> dict[str, Picture]:
     drawn: dict[str, Picture] = {}
     if found["times"]:
         times = [datetime.fromisoformat(time) for time in found["times"]]

@@ -213,16 +213,24 @@ def _document(
         "log_bytes": facts.log_bytes,
         "first_time": None if span is None else iso(span[0]),
         "last_time": None if span is None else iso(span[1]),
+        "read_time": iso(facts.read_us or (None if span is None else span[1])),
+        "missing_before": None
+        if facts.missing is None
+        else {"lsn": facts.missing.lsn, "time": iso(facts.missing.time_us)},
+        "gaps": [[gap.start_lsn, gap.stop_lsn] for gap in facts.gaps],
         "from": iso(scope.start_us),
         "to": iso(scope.stop_us),
         "queues_asked": list(queues),
     }
-    return {**figures(counts, told, top), "tail": source.tail()}
+    return figures(counts, told, top, source.tail())
 
 
 def need_page() -> None:
     """Raises ``MissingExtra`` if a library for :func:`write_page` is missing: checked before a long reading."""
-    require("report", "matplotlib")
+    from logstore.report.plots import only_errors
+
+    with only_errors():
+        require("report", "matplotlib")
     require("report", "jinja2")
 
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
-    from logstore.export.manifest import Manifest
-    from logstore.inspect import ReaderInfo
+    from logstore.export.manifest import Manifest, Missing, Span
 
 __all__ = ["ExportSource", "Source", "StoreSource", "open_source"]
 
@@ -53,6 +52,12 @@ class Facts:
     base_lsn: int
     end_lsn: int
     log_bytes: int
+    read_us: int | None
+    """When the state was read, in µs since 1970 UTC; None for an export, whose state is that of its last record."""
+    missing: Missing | None
+    """What the log, or for an export the log at the first run, no longer held."""
+    gaps: tuple[Span, ...] = ()
+    """Ranges that were recycled between two exports."""
 
 
 class Source(ABC):
@@ -100,8 +105,8 @@ class StoreSource(Source):
         super().__init__()
         self.path = Path(store_dir)
         self._connect, self._catalog = connect, catalog
-        self._tail: dict[str, Any] = {}
-        self._doubts: list[Doubt] = []
+        from logstore.export.plan import missing_before
+
         with self._stack as stack:
             with Reader(self.path) as reader:
                 info = reader.info
@@ -112,18 +117,24 @@ class StoreSource(Source):
                 name = f"report-{os.getpid()}-{secrets.token_hex(4)}"
                 self.hold = stack.enter_context(hold(self.path, name, limit_bytes=limit, expires_s=HOLD_S))
                 self.start_lsn = self.hold.lsn
-                with Reader(self.path, hold=self.hold) as reader:
-                    info = reader.info
+            with Reader(self.path, hold=self.hold) as reader:
+                missing = missing_before(reader)
+            self._look(connect, catalog)
+            self._stack = stack.pop_all()
+        info = self._info
+        self.facts = Facts(
+            *("store", str(info.uuid), info.state, self.start_lsn, self.stop_lsn, info.log_bytes),
+            read_us=time.time_ns() // 1000,
+            missing=missing,
+        )
+
+    def _look(self, connect: str | None, catalog: str | None) -> None:
+        """The state from the core's replay. The rows are read up to the same LSN, so that both tell of one moment."""
+        with Inspection(self.path) as found:
+            self._info = info = found.info
             self.stop_lsn = info.end_lsn  # after a crash, the end of the log that recovery will accept
             catalog_view = read_catalog(self.path, info, connect=connect, schema=catalog)
             self._names = {queue.id: queue.name for queue in catalog_view.queues}
-            self._look(info)
-            self._stack = stack.pop_all()
-        self.facts = Facts("store", str(info.uuid), info.state, self.start_lsn, self.stop_lsn, info.log_bytes)
-
-    def _look(self, info: ReaderInfo) -> None:
-        """The state from the core's replay."""
-        with Inspection(self.path) as found:
             found.read()
             told = read_tail(found.handle, self._names, list_holds(self.path), HOLDERS)
             self._tail = told.as_dict() | {"log_bytes": info.log_bytes}
@@ -192,7 +203,12 @@ class ExportSource(Source):
         self.manifest, self._opened = self._state(checked_manifest)
         manifest = self.manifest
         size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
-        self.facts = Facts("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size)
+        self.facts = Facts(
+            *("export", str(manifest.store), "exported", manifest.first_lsn, manifest.last_lsn, size),
+            read_us=None,
+            missing=manifest.missing_before,
+            gaps=tuple(manifest.gaps),
+        )
 
     def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
         """A manifest and its open set; tries again if an export is between two renames."""

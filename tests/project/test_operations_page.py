@@ -204,7 +204,7 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
     for command in ("recover", "salvage"):
         known |= set(told(command, "DIR", "--dry-run"))
     # Rows of lists in the reports, and names of files of an export.
-    known |= {"queues_probable", "missing_before", "open_refused", "_staging", "_manifest"}
+    known |= {"queues_probable", "missing_before", "read_time", "open_refused", "_staging", "_manifest"}
     assert set(re.findall(r"`(_?[a-z]+(?:_[a-z]+)+)`", PAGE)) <= known
 
 

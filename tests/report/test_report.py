@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import logging
+import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.report_page import ReportPage, check_tiles
 from kit.row_histories import make_history
 from kit.row_oracle import message_rows, record_rows
 from kit.stores import ROOT, SMALL_SEGMENT
@@ -23,12 +29,13 @@ from logstore.cli import run
 from logstore.core.extras import MissingExtra
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.export.manifest import ExportDamaged
+from logstore.export.target import read_manifest
 from logstore.report import report, write_page
-from logstore.report.counts import BUCKETS_MAX, NICE_US, Grid, Latency, micros, moment, step_us
+from logstore.report.counts import BUCKETS_MAX, NICE_US, Counts, Grid, Held, Latency, micros, moment, step_us
+from logstore.report.figures import figures
 from logstore.report.page import page
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -235,6 +242,7 @@ def test_a_queue_and_a_past_time_limit_the_report(known: Path, figures_of_known:
     audit = report(known, queues=["audit"])
     assert [one["queue"] for one in audit["depth"]["queues"]] == ["audit"]
     assert audit["summary"]["places"] == 11
+    assert "of content, all queues" in page(audit)
     assert by_name(audit["depth"]["queues"])["audit"] == by_name(whole["depth"]["queues"])["audit"]
     later = datetime.fromisoformat(whole["last_time"]) + timedelta(days=1)
     after = report(known, start=later)
@@ -388,6 +396,110 @@ def test_a_page_loads_nothing_and_runs_nothing(figures_of_known: dict[str, Any],
     assert page(found) == target.read_text("utf-8"), "equal figures are equal bytes"
 
 
+@pytest.mark.parametrize(
+    "what", ["a closed store", "a live store", "an export", "a queue", "a past time", "many queues"]
+)
+def test_every_tile_says_what_the_tables_below_it_say(
+    what: str, known: Path, open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {}
+    path = known
+    if what == "an export":
+        path = tmp_path / "target"
+        export(known, path)
+    elif what == "a live store":
+        path = store_dir
+        store = open_store()
+        make_moved(store)
+    elif what == "a queue":
+        asked["queues"] = ["audit"]
+    elif what == "a past time":
+        first, last = (datetime.fromisoformat(report(known)[name]) for name in ("first_time", "last_time"))
+        asked["stop"] = first + (last - first) / 2
+    elif what == "many queues":
+        path = store_dir
+        numbered(open_store, 30)
+        asked["top"] = 3
+    check_tiles(page(report(path, **asked)))
+
+
+def make_moved(store: MessageStore) -> None:
+    """Old messages, more than a table lists, that a relocation has moved, and young ones."""
+    old = store.declare_queue("old", dead_letter=store.declare_queue("dead").name)
+    store.publish_many(old, [b"old"] * 30)
+    for delivery in old.acquire(10):
+        delivery.reject()
+    churned = store.declare_queue("churn")
+    for _ in range(8):
+        store.dequeue_many(store.publish_many(churned, [bytes(20_000)] * 110), churned)
+        store.compact()
+    store.publish_many(old, [b"young"] * 5)
+
+
+def test_the_age_of_a_message_whose_time_only_the_tail_knows_is_that_of_the_tail(
+    open_store: Callable[..., MessageStore], store_dir: Path
+) -> None:
+    make_moved(open_store())
+    document = report(store_dir)
+    tail = document["tail"]
+    holder = next(one for one in tail["holders"] if one["kind"] == "message")
+    held = Held(holder["id"], 1, None, 3, 1, 0, staged=False, moved=True)
+    counts = Counts(Grid(0, 1_000_000, 0), {1: "old"}, oldest=[held])
+    facts = {name: document[name] for name in ("from", "to", "read_time", "queues_asked")}
+    found = figures(counts, facts, 10, tail)
+    (one,) = found["oldest"]
+    assert one["since"] == found["summary"]["oldest_since"] == holder["since"] is not None
+    unknown = Counts(Grid(0, 1_000_000, 0), {1: "old"}, oldest=[replace(held, id=1)])
+    found = figures(unknown, facts, 10, tail)
+    ages = [one["since"] for one in found["tail"]["holders"]]
+    assert found["oldest"][0]["since"] is None
+    assert (found["summary"]["oldest_since"], found["summary"]["oldest_is_known"]) == (min(ages), False)
+
+
+def test_a_report_beside_a_writer_is_of_one_moment(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
+    store = open_store()
+    make_moved(store)
+    found = report(store_dir)
+    assert found["tail"]["next_lsn"] == found["end_lsn"]
+    assert found["summary"]["places"] == sum(one["depth"] for one in found["depth"]["queues"])
+
+
+def test_on_a_phone_only_the_boxes_of_tables_scroll_sideways(figures_of_known: dict[str, Any]) -> None:
+    text = page(figures_of_known)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    tables = [one for tables in ReportPage(text).tables.values() for one in tables]
+    assert len(tables) > 10
+    assert all(one.scrolls for one in tables)
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", text)
+    assert re.search(r"\np, h1, h2, summary, figcaption, li, \.tile \{[^}]*overflow-wrap: anywhere", text)
+    assert re.search(r"figure svg \{[^}]*max-width: 100%", text)
+    narrow = [int(width) for width in re.findall(r'-narrow" role="img"[^>]* width="(\d+)"', text)]
+    assert len(narrow) == 6
+    assert max(narrow) <= 390 - 2 * (10 + 12 + 1), "the page's and the section's padding, and its border"
+
+
+def test_what_an_export_could_not_have_is_said_on_its_page(
+    open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path, known: Path
+) -> None:
+    store, target = open_store(), tmp_path / "target"
+    make_moved(store)
+    store.close()
+    export(store_dir, target)
+    manifest = read_manifest(target)
+    assert manifest is not None
+    missing = manifest.missing_before
+    assert missing is not None
+    found = report(target)
+    assert found["missing_before"] == {"lsn": missing.lsn, "time": missing.time.isoformat()}
+    said = [line for line in ReportPage(page(found)).texts[""] if f"everything below LSN {missing.lsn}" in line]
+    assert said[0].startswith("recycled before the first export: ")
+    assert "how many messages that was is not recorded" in said[0]
+    (own,) = [line for line in ReportPage(page(report(store_dir))).texts[""] if f"below LSN {missing.lsn}" in line]
+    assert own.startswith("no longer in the log: everything")
+    assert report(known)["missing_before"] is None
+    assert "below LSN" not in page(report(known))
+
+
 def test_names_given_by_users_are_escaped(open_store: Callable[..., MessageStore], store_dir: Path) -> None:
     store = open_store()
     queue = store.declare_queue(HOSTILE)
@@ -474,6 +586,30 @@ def test_the_command_writes_a_page_and_prints_its_name(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["store-report.html"], "--json writes no page"
     assert run(["report", str(known), "--json", "-o", "both.html", "--title", "Monday"]) == 0
     assert "<title>Monday</title>" in (tmp_path / "both.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("python", ["as usual", "warnings are errors"])
+def test_the_command_prints_nothing_on_stderr_whatever_the_fonts_and_caches_are(
+    open_store: Callable[..., MessageStore], store_dir: Path, tmp_path: Path, python: str
+) -> None:
+    store = open_store()
+    store.publish(store.declare_queue("注文 \N{SLIGHTLY SMILING FACE} العربية"), b"x")
+    store.close()
+    command = [sys.executable, "-m", "logstore", "report", str(store_dir), "-o", str(tmp_path / "page.html")]
+    more = {"PYTHONWARNINGS": "error"} if python != "as usual" else {"MPLCONFIGDIR": "/dev/null/none"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | more)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_page_leaves_the_log_level_of_matplotlib_as_it_was(figures_of_known: dict[str, Any]) -> None:
+    logger = logging.getLogger("matplotlib")
+    before = logger.level
+    try:
+        logger.setLevel(logging.INFO)
+        page(figures_of_known)
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
 
 
 def test_misuse_gives_one_line(known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,8 +85,14 @@ def test_the_demo_loses_nothing_and_leaves_a_page(demo: subprocess.Popen[str], t
     assert demo.returncode == 0, said
     assert re.search(r"2040 messages confirmed, 0 lost", said), said
     assert "kill -9" in said
-    for word in ("Live: records by type", "Exported: redeliveries", "Exported: dead letters", "MB/s"):
+    for word in ("What is in the log now", "Redeliveries: ", "Dead letters: ", "MB/s"):
         assert word in said, said
+    lines = [line for line in said.splitlines() if not line.startswith("    /")]  # but paths
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert "…" not in said, "a table was cut"
+    assert not re.search("warning|default log level", said, re.IGNORECASE), said
+    consumed = re.findall(r"consumed .*?(\d+)/(\d+)", said)[-1]
+    assert consumed[0] == consumed[1], "all that was to be consumed was"
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "everything that was exported" in page
     assert str(tmp_path / "out" / "report.html") in said
