@@ -130,14 +130,14 @@ CASES: dict[str, Case] = {
         damaged=damaged("tail store"),
         held=held("tail store"),
         served=served("tail store"),
-        watched=Case(("tail store --watch 600",), until="message 547064"),
+        watched=Case(("tail store --watch 600",), until="each"),
     ),
     **one_command(
         "dump",
         usual=usual(
-            "dump store",
-            "dump store --queue orders --bodies --limit 4",
-            "dump store --type message_relocated --limit 1 --json",
+            "dump store --from 3000000",
+            "dump store --queue orders --bodies --from 4700000",
+            "dump store --type message_start --limit 1 --json",
         ),
         empty=empty("dump store"),
         mistakes=mistakes("dump", "dump store --from x", "dump store --type MESSAGE", "dump store --queue order"),
@@ -298,7 +298,6 @@ CASES: dict[str, Case] = {
                 "serve store --max-log-bytes 1M",
                 "serve store --max-log-bytes much",
                 "serve store --durability none",
-                "serve new --segment-size 1000",
             )
         ),
         damaged=damaged("serve store --port 0"),
