@@ -66,15 +66,32 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:
-    """The lines of names and values; a value that is too long for the width continues below itself."""
+    """The lines of names and values; a value that is too long for the width continues below itself.
+
+    A name that takes more than half of the width stands on a line of its own.
+    """
     texts = [(name, printable(str(value))) for name, value in facts]
-    at = max((cells_of(name) for name, _ in texts), default=0) + 2
+    at = max((size for name, _ in texts if (size := cells_of(name)) <= width // 2), default=0) + 2
     lines = []
     for name, text in texts:
         pieces = folded_lines(text, max(width - at, FOLDED_MIN))
-        lines.append((name + " " * (at - cells_of(name)) + pieces[0]).rstrip())
-        lines += [" " * at + piece for piece in pieces[1:]]
+        room = at - cells_of(name)
+        if room > 0:
+            lines.append((name + " " * room + pieces.pop(0)).rstrip())
+        else:
+            lines.append(name)
+        lines += [" " * at + piece for piece in pieces]
     return lines
+
+
+def fact_name(key: str) -> str:
+    """The name of a fact for people, from its key in JSON."""
+    return " ".join(word.upper() if word in ("lsn", "uuid") else word for word in key.split("_"))
+
+
+def fact_value(value: object) -> object:
+    """The value of a fact for people: yes or no for a truth value."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def note_lines(text: str | None, width: int) -> list[str]:

@@ -19,7 +19,7 @@ import click
 
 from logstore.commands.affected import lines
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
+from logstore.commands.output import fact_name, fact_value, one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
 from logstore.commands.verification import Verification
 
@@ -133,7 +133,7 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
         facts.pop(name)
     facts["bytes"] = size_text(facts["bytes"])
     facts["problems"] = facts.pop("problem_count") or "none"
-    print_facts((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
+    print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
     if document["state"] == "crashed":
         tail = (
             f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"

@@ -51,9 +51,14 @@ def crashed(*commands: str) -> Case:
     return Case(commands, store="crashed")
 
 
+def opened(*commands: str) -> Case:
+    """Commands that open the store themselves."""
+    return Case(commands, store="young")
+
+
 def locked(*commands: str) -> Case:
     """While another process has the store open."""
-    return Case(commands, beside="open")
+    return Case(commands, store="young", beside="open")
 
 
 def held(*commands: str) -> Case:
@@ -61,7 +66,7 @@ def held(*commands: str) -> Case:
 
 
 def served(*commands: str) -> Case:
-    return Case(commands, beside="serve")
+    return Case(commands, store="young", beside="serve")
 
 
 def mistakes(command: str, *more: str, rest: str = "") -> Case:
@@ -213,7 +218,7 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "in-doubt commit",
-        usual=usual(f"in-doubt store commit {XID} --dry-run", f"in-doubt store commit {XID}", "in-doubt store list"),
+        usual=opened(f"in-doubt store commit {XID} --dry-run", f"in-doubt store commit {XID}", "in-doubt store list"),
         empty=empty(f"in-doubt store commit {SHORT_XID}"),
         mistakes=Case(
             (
@@ -229,14 +234,14 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "in-doubt rollback",
-        usual=usual(f"in-doubt store rollback {XID} --dry-run", f"in-doubt store rollback {XID}"),
+        usual=opened(f"in-doubt store rollback {XID} --dry-run", f"in-doubt store rollback {XID}"),
         empty=empty(f"in-doubt store rollback {SHORT_XID}"),
         mistakes=Case(("in-doubt store rollback", "in-doubt store rollback 1:00:", "in-doubt store rollback x")),
         locked=locked(f"in-doubt store rollback {SHORT_XID}"),
     ),
     **one_command(
         "purge",
-        usual=usual("purge store orders --dry-run", "purge store orders", f"purge store {LONG_NAME}"),
+        usual=opened("purge store orders --dry-run", "purge store orders", f"purge store {LONG_NAME}"),
         empty=empty("purge store orders"),
         mistakes=mistakes("purge", "purge store", "purge store order", "purge store order --dry-run", rest=" orders"),
         damaged=damaged("purge store orders"),
@@ -245,7 +250,8 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "compact",
-        usual=usual("compact store --dry-run", "compact store", "compact store"),
+        usual=opened("compact store --dry-run", "compact store"),
+        shrinks=Case(("compact store --dry-run", "compact store"), measured=True),
         empty=empty("compact store"),
         mistakes=mistakes("compact"),
         full=full("compact store --dry-run", "compact store"),
@@ -255,7 +261,7 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "checkpoint",
-        usual=usual("checkpoint store --dry-run", "checkpoint store", "checkpoint store"),
+        usual=opened("checkpoint store --dry-run", "checkpoint store", "checkpoint store"),
         empty=empty("checkpoint store"),
         mistakes=mistakes("checkpoint"),
         damaged=damaged("checkpoint store"),
@@ -267,7 +273,7 @@ CASES: dict[str, Case] = {
         usual=crashed("recover store --dry-run", "recover store", "recover store"),
         empty=empty("recover store"),
         mistakes=mistakes("recover"),
-        closed=usual("recover store"),
+        closed=opened("recover store"),
         damaged=damaged("recover store --dry-run", "recover store"),
         locked=locked("recover store", "recover store --dry-run"),
     ),
@@ -281,14 +287,14 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "repair-catalog",
-        usual=usual("repair-catalog store --dry-run", "repair-catalog store"),
+        usual=opened("repair-catalog store --dry-run", "repair-catalog store"),
         empty=empty("repair-catalog store"),
         mistakes=mistakes("repair-catalog"),
         locked=locked("repair-catalog store"),
     ),
     **one_command(
         "serve",
-        usual=Case(("serve store --port 0",), until="listening on"),
+        usual=Case(("serve store --port 0",), store="young", until="listening on"),
         empty=Case(("serve new --port 0 --segment-size 512K",), store=None, until="listening on"),
         mistakes=Case(
             (

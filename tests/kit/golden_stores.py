@@ -38,6 +38,9 @@ def make_stores(directory: Path, set_clock: Callable[[int], object]) -> None:
     """Make each store in a directory of its own."""
     set_clock(NOW_S - 75 * HOUR_S)
     _make_store(directory / "store", set_clock)
+    _broker_publishes(directory / "store", set_clock)
+    set_clock(NOW_S - 75 * HOUR_S)
+    _make_store(directory / "young", set_clock, churned=0)
     logstore.open(directory / "empty", segment_size=SMALL_SEGMENT).close()
     _make_full(directory / "full")
     crash(directory / "crashed", CRASHED)
@@ -59,7 +62,11 @@ store.stage(b"", b"staged")
 """
 
 
-def _make_store(path: Path, set_clock: Callable[[int], object]) -> None:
+def _make_store(path: Path, set_clock: Callable[[int], object], churned: int = 120) -> None:
+    """A store with messages of three days ago, then as many short-lived ones, and transactions in doubt.
+
+    With none, its log is so short that an open relocates nothing, which would happen at a moment of its own.
+    """
     with logstore.open(path, segment_size=SMALL_SEGMENT) as store:
         dead = store.declare_queue("orders.dead")
         orders = store.declare_queue("orders", dead_letter=dead)
@@ -69,7 +76,7 @@ def _make_store(path: Path, set_clock: Callable[[int], object]) -> None:
         for number in range(3):
             store.publish([long, foreign], b"%d" % number * 9000)
         set_clock(NOW_S - 26 * HOUR_S)
-        for number in range(120):
+        for number in range(churned):
             store.dequeue(store.publish(orders, b"%d" % number * 10_000), orders)
         moved = store.begin(XID)
         first = store.publish(orders, b"to the warehouse")
@@ -81,6 +88,9 @@ def _make_store(path: Path, set_clock: Callable[[int], object]) -> None:
         store.publish(dead, b"prepared", transaction=short)
         short.end()
         short.prepare()
+
+
+def _broker_publishes(path: Path, set_clock: Callable[[int], object]) -> None:
     set_clock(NOW_S - HOUR_S // 2)
     served = ServeProcess(path)
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", served.port)) as connection:
