@@ -11,7 +11,16 @@ import click
 from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import fact_name, note_lines, one_line, output_width, print_facts, print_json, print_table, size_text
+from logstore.commands.output import (
+    fact_name,
+    note_lines,
+    one_line,
+    output_width,
+    print_facts,
+    print_json,
+    print_table,
+    size_text,
+)
 from logstore.commands.sampling import asked
 from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 from logstore.errors import StoreError
@@ -43,7 +52,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
-    for line in full_lines(shown.pop("full")):
+    for line in full_lines(shown.pop("full"), output_width()):
         click.echo(line)
     refused = shown.pop("open_refused")
     whole = shown.pop("from_beginning")

@@ -6,6 +6,7 @@ Texts from a store may contain anything, so control characters are escaped befor
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
 TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
@@ -48,11 +50,37 @@ def print_table(
     whole: Sequence[str] = (),
 ) -> None:
     """Prints a table; ``right`` names the right-aligned columns, ``whole`` those that are never folded."""
-    terminal = sys.stdout.isatty()
+    print_lines(shown_table(columns, rows, right=right, whole=whole))
+
+
+def shown_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> list[str]:
+    """The lines of a table as wide as the output; on a terminal its header is bold."""
     lines = table_lines(columns, rows, width=output_width(), right=right, whole=whole)
-    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if terminal else 0
+    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if sys.stdout.isatty() else 0
     lines[:header] = [f"\x1b[1m{line}\x1b[0m" for line in lines[:header]]
+    return lines
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints each line."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def lines_that_fit(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """The first lines that fit on a terminal; the last one says how many are left out."""
+    taken = [max(-(-cells_of(_STYLES.sub("", line)) // width), 1) for line in lines]
+    if sum(taken) <= height:
+        return list(lines)
+    shown = 0
+    while sum(taken[: shown + 1]) < height:
+        shown += 1
+    return [*lines[:shown], f"… and {len(lines) - shown} more lines"]
 
 
 def output_width() -> int:
@@ -62,7 +90,7 @@ def output_width() -> int:
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Prints names and values, one pair per line."""
-    sys.stdout.write("".join(f"{line}\n" for line in facts_lines(facts, output_width())))
+    print_lines(facts_lines(facts, output_width()))
 
 
 def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:

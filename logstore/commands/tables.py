@@ -8,6 +8,7 @@ Invariant: no line is longer than the width, but for a line with a whole value t
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def table_lines(
     texts = [[printable(str(value)) for value in row] for row in rows]
     by_column = [[name, *(row[at] for row in texts)] for at, name in enumerate(columns)]
     widths = [max(map(cells_of, column)) for column in by_column]
-    folds = [name not in whole for name in columns]
-    by_word = [min(_longest_word(column), room) for column, room in zip(by_column, widths, strict=True)]
-    least = [min(FOLDED_MIN, room) for room in widths]
-    for floors, gap in ((floors, gap) for floors in (by_word, least) for gap in GAPS):
-        floors = [floor if fold else room for floor, fold, room in zip(floors, folds, widths, strict=True)]
+    is_whole = [name in whole for name in columns]
+    words = list(map(_longest_word, by_column))
+    by_word = [size if kept else min(word, size) for word, size, kept in zip(words, widths, is_whole, strict=True)]
+    least = [size if kept else min(FOLDED_MIN, size) for size, kept in zip(widths, is_whole, strict=True)]
+    for floors, gap in product((by_word, least), GAPS):
         fitted = _fitted(widths, floors, width - len(gap) * (len(columns) - 1))
         if fitted is not None:
             break

@@ -3,8 +3,8 @@
 ``LOGSTORE_WRITE_GOLDEN=1 pytest tests/commands/test_golden_texts.py`` writes the texts anew, and with
 ``LOGSTORE_WRITE_GOLDEN=stores`` first the stores that the commands run on, which changes ids and LSNs.
 
-A text is what the terminal receives, with ESC as ␛, CR as ␍ and line ends as LF. The rules in ``RULES`` and ``MEASURED``
-replace what differs between runs; a wall clock that stands makes times and ages equal.
+A text is what the terminal receives, with ESC as ␛, CR as ␍ and line ends as LF. The rules in ``RULES`` and
+``MEASURED`` replace what differs between runs; a wall clock that stands makes times and ages equal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ CASE_S = 60  # of a busy machine
 DIRECTORY_NAME = "golden-DIRECTRY"  # as long as the name that it replaces
 
 RULES: dict[str, tuple[str, str]] = {
-    "identity of a new store": (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "NNNNNNNN-NNNN-NNNN-NNNN-NNNNNNNNNNNN"),
+    "identity of a new store": (
+        r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+        "NNNNNNNN-NNNN-NNNN-NNNN-NNNNNNNNNNNN",
+    ),
     "port": (r"(?<=127\.0\.0\.1:)\d+", "PORT"),
     "duration": (r"\b\d+\.\d+(?= (s|ms)\b)", "N.NN"),
     "milliseconds of a log line": (r"(?<=\d\d:\d\d:\d\d),\d{3}", ",000"),

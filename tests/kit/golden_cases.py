@@ -175,7 +175,9 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "export",
-        usual=usual("export store target --dry-run", "export store target", "export store target", "export --verify target"),
+        usual=usual(
+            "export store target --dry-run", "export store target", "export store target", "export --verify target"
+        ),
         empty=empty("export store target"),
         mistakes=mistakes(
             "export",
@@ -199,7 +201,10 @@ CASES: dict[str, Case] = {
         usual=usual("report store", "report store -o page.html --queue orders"),
         empty=empty("report store"),
         mistakes=mistakes(
-            "report", "report store --queue order", "report store --from never", "report store --from 2026-03 --to 2025-01"
+            "report",
+            "report store --queue order",
+            "report store --from never",
+            "report store --from 2026-03 --to 2025-01",
         ),
         damaged=damaged("report store"),
     ),

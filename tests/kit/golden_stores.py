@@ -1,4 +1,4 @@
-"""The stores of the golden texts of the command line, made once and kept as one archive, so that ids and LSNs are fixed.
+"""The stores of the golden texts of the command line, made once and kept in one archive: ids and LSNs are fixed.
 
 The program ``python -m kit.golden_stores DIRECTORY CLOCK`` makes them; CLOCK is the file of a ``JumpingClock``.
 """

@@ -1,9 +1,9 @@
 """Runs ``logstore`` commands in pseudo-terminals, each in a forked child of one process that has imported everything.
 
-The program ``python -m kit.terminal_server`` reads one case per line of JSON from stdin: ``columns``, ``directory`` (the
-working directory), ``beside`` (a key of ``BESIDE`` or null) and ``commands``, each with ``arguments`` and ``until``: Ctrl-C
-is typed when the output contains this text. It answers with one line: for each command its exit status and output, and
-the ids of the processes that took part.
+The program ``python -m kit.terminal_server`` reads one case per line of JSON from stdin: ``columns``, ``directory``
+(where the commands run), ``beside`` (a key of ``BESIDE`` or null) and ``commands``, each with ``arguments`` and
+``until``: Ctrl-C is typed when the output contains this text. It answers with one line: for each command its exit
+status and output, and the ids of the processes that took part.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
+import io
 import json
 import math
 import os
@@ -119,13 +120,14 @@ def _started(kind: str) -> tuple[int, int]:
 
 def _standard_streams() -> None:
     """The streams that Python makes at the start of a process whose descriptors 0 to 2 these are."""
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]
-        2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
-    )
-    if os.isatty(1):
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _output(1, is_line_buffered=os.isatty(1))  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _output(2, is_line_buffered=True)  # type: ignore[misc]
+
+
+def _output(descriptor: int, *, is_line_buffered: bool) -> io.TextIOWrapper:
+    raw = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding="utf-8", line_buffering=is_line_buffered)
 
 
 def _command(arguments: list[str]) -> NoReturn:
