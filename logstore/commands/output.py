@@ -112,8 +112,13 @@ def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:
     return lines
 
 
+_FACT_NAMES = {"clean": "closed cleanly", "direct": "direct I/O", "compared": "records compared"}
+
+
 def fact_name(key: str) -> str:
     """The name of a fact for people, from its key in JSON."""
+    if key in _FACT_NAMES:
+        return _FACT_NAMES[key]
     return " ".join(word.upper() if word in ("lsn", "uuid") else word for word in key.split("_"))
 
 
@@ -129,12 +134,17 @@ def note_lines(text: str | None, width: int) -> list[str]:
 
 def size_text(size: int) -> str:
     """A size for people: exact in bytes, and rounded in a larger unit."""
+    return f"{size} bytes" if size < 1024 else f"{size} bytes ({rounded_size(size)})"
+
+
+def rounded_size(size: int) -> str:
+    """A size for people, rounded in the largest unit that fits."""
     amount, unit = float(size), ""
-    for unit in ("", "KiB", "MiB", "GiB", "TiB"):
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":
             break
         amount /= 1024
-    return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
+    return f"{amount:.4g} {unit}"
 
 
 def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:

@@ -105,6 +105,7 @@ def _print(document: dict[str, Any]) -> None:
         plain.pop(name, None)
     for name in [name for name in plain if "bytes" in name]:
         plain[name] = size_text(plain[name])
+    plain["found_without_queues"] = plain.pop("found")
     plain["lost_messages"] = range_text(document["lost_messages"]) if document["lost_messages"]["most"] != 0 else "none"
     plain["doubtful messages"] = len(document["doubtful"]) or "none"
     print_facts((fact_name(name), value) for name, value in plain.items())

@@ -118,10 +118,10 @@ def redraw(look: Any, seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(highlight=False, emoji=False)
+    console, fancy = Console(highlight=False, emoji=False), is_fancy()  # the display replaces sys.stdout
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            lines = lines_that_fit(lines_of(look()), console.width, console.height - 1)
+            lines = lines_that_fit(lines_of(look(), fancy=fancy), console.width, console.height - 1)
             live.update(Text.from_ansi("\n".join(lines)), refresh=True)
             time.sleep(seconds)
 
@@ -131,12 +131,12 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        print_lines(lines_of(document))
+        print_lines(lines_of(document, fancy=is_fancy()))
 
 
-def lines_of(document: dict[str, Any]) -> list[str]:
+def lines_of(document: dict[str, Any], *, fancy: bool) -> list[str]:
     """The tail for people, as wide as the output."""
-    width, fancy = output_width(), is_fancy()
+    width = output_width()
     parts = [[piece for line in facts(document) for piece in folded_lines(line, width)]]
     drawn = picture(document, fancy=fancy)
     parts.append([coloured(line, styles) if fancy else line for line, styles in drawn])

@@ -131,7 +131,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
-    facts["bytes"] = size_text(facts["bytes"])
+    facts = {"bytes_read" if name == "bytes" else name: value for name, value in facts.items()}
+    facts["bytes_read"] = size_text(facts["bytes_read"])
     facts["problems"] = facts.pop("problem_count") or "none"
     print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
     if document["state"] == "crashed":

@@ -47,6 +47,7 @@ RULES: dict[str, tuple[str, str]] = {
     "port": (r"(?<=127\.0\.0\.1:)\d+", "PORT"),
     "duration": (r"\b\d+\.\d+(?= (s|ms)\b)", "N.NN"),
     "milliseconds of a log line": (r"(?<=\d\d:\d\d:\d\d),\d{3}", ",000"),
+    "whether the file system has direct I/O": (r"(?m)^(direct I/O +)(yes|no)$", r"\1yes/no"),
     "compiler": (r"\((gcc|clang)[^)]*\)", "(COMPILER)"),
     "size of Parquet files": (r"(?<= files \()\d+ bytes( \([^)]*\))?(?=\))", "N bytes"),
     "all frames of a display that is drawn repeatedly but the last": (
