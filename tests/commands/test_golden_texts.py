@@ -36,6 +36,7 @@ GOLDEN = Path(__file__).with_name("golden")
 ARCHIVE = GOLDEN / "stores.tar.xz"
 WRITING = os.environ.get("LOGSTORE_WRITE_GOLDEN", "")
 WIDTHS = (80, 140)
+PROCESSES = ("logstore.help", "in-doubt.usual", "tail.usual", "tail.watched", "verify.damaged")
 CASE_S = 60  # of a busy machine
 DIRECTORY_NAME = "golden-DIRECTRY"  # as long as the name that it replaces
 
@@ -109,11 +110,14 @@ def server(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def ask(server: subprocess.Popen[str], case: Case, columns: int, directory: Path) -> dict[str, Any]:
+def ask(
+    server: subprocess.Popen[str], case: Case, columns: int, directory: Path, *, is_anew: bool = False
+) -> dict[str, Any]:
     assert server.stdin is not None
     assert server.stdout is not None
     commands = [{"arguments": shlex.split(line), "until": case.until} for line in case.commands]
-    asked = {"columns": columns, "directory": str(directory), "beside": case.beside, "commands": commands}
+    asked = {"columns": columns, "directory": str(directory), "beside": case.beside, "anew": is_anew}
+    asked["commands"] = commands
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     answer: dict[str, Any] = json.loads(server.stdout.readline())
@@ -163,9 +167,26 @@ def test_a_command_in_a_terminal_shows_its_golden_text(
     assert text == golden.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.timeout(CASE_S)
+def test_a_process_of_its_own_shows_the_same_text(
+    name: str, columns: int, directory: Path, stores: Path, server: subprocess.Popen[str]
+) -> None:
+    case = CASES[name]
+    if case.store is not None:
+        shutil.copytree(stores / case.store, directory / "store")
+    text = text_of(case, ask(server, case, columns, directory, is_anew=True), directory)
+    assert text == (GOLDEN / str(columns) / f"{name}.txt").read_text(encoding="utf-8")
+
+
 def test_every_golden_text_has_a_case() -> None:
     for columns in WIDTHS:
-        assert {path.stem for path in (GOLDEN / str(columns)).iterdir()} == set(CASES)
+        files = {path.stem: path for path in (GOLDEN / str(columns)).iterdir()}
+        if WRITING:
+            for name in files.keys() - CASES.keys():
+                files.pop(name).unlink()
+        assert set(files) == set(CASES)
 
 
 def commands_of(group: click.Group, prefix: str = "") -> Iterator[str]:

@@ -299,8 +299,8 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "serve",
-        usual=Case(("serve store --port 0",), store="young", until="listening on"),
-        empty=Case(("serve new --port 0 --segment-size 512K",), store=None, until="listening on"),
+        usual=Case(("serve store --port 0",), store="young", until="\nlistening on"),
+        empty=Case(("serve new --port 0 --segment-size 512K",), store=None, until="\nlistening on"),
         mistakes=Case(
             (
                 "serve",

@@ -1,8 +1,9 @@
 """Runs ``logstore`` commands in pseudo-terminals, each in a forked child of one process that has imported everything.
 
 The program ``python -m kit.terminal_server`` reads one case per line of JSON from stdin: ``columns``, ``directory``
-(where the commands run), ``beside`` (a key of ``BESIDE`` or null) and ``commands``, each with ``arguments`` and
-``until``: Ctrl-C is typed when the output contains this text. It answers with one line: for each command its exit
+(where the commands run), ``beside`` (a key of ``BESIDE`` or null), ``anew`` (whether each command is a new process
+instead) and ``commands``, each with ``arguments`` and ``until``: Ctrl-C is typed when the output contains this text. It
+answers with one line: for each command its exit
 status and output, and the ids of the processes that took part.
 """
 
@@ -154,7 +155,7 @@ def _terminal(columns: int) -> tuple[int, int]:
     return ours, its
 
 
-def run(arguments: list[str], columns: int, until: str | None) -> dict[str, Any]:
+def run(arguments: list[str], columns: int, until: str | None, *, is_anew: bool) -> dict[str, Any]:
     """Status, output and process id of a command in a terminal of its own."""
     ours, its = _terminal(columns)
     child = os.fork()
@@ -167,6 +168,8 @@ def run(arguments: list[str], columns: int, until: str | None) -> dict[str, Any]
         os.close(its)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.alarm(ALARM_S)
+        if is_anew:
+            os.execv(sys.executable, (sys.executable, "-m", "logstore", *arguments))
         _standard_streams()
         _command(arguments)
     os.close(its)
@@ -187,7 +190,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     os.chdir(case["directory"])
     beside = None if case["beside"] is None else _started(case["beside"])
     try:
-        said = [run(one["arguments"], case["columns"], one["until"]) for one in case["commands"]]
+        said = [run(one["arguments"], case["columns"], one["until"], is_anew=case["anew"]) for one in case["commands"]]
     finally:
         if beside is not None:
             os.kill(beside[0], signal.SIGTERM)
