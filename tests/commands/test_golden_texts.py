@@ -57,9 +57,11 @@ RULES: dict[str, tuple[str, str]] = {
     ),
 }
 MEASURED: dict[str, tuple[str, str]] = {
-    "number": (r"\d[\d,.]*(e[+-]\d+)?", "N"),
+    "table, which is folded as its numbers need it": (r"(?s)␛\[1m +messages.*(?=\ndurability)", "TABLE"),
+    "number": (r"N\.NN|\d+([.,]\d+)*(e[+-]\d+)?", "N"),
     "rounded size": (r"N bytes \(N [KMG]iB\)", "N bytes"),
-    "width of a column": (r"(?m) +$|(?<= ) +|(?<=─)─+", ""),
+    "fold of a line": (r"\n {8,}", " "),
+    "width of a column": (r"(?m) +$|(?<= ) +", ""),
 }
 
 
