@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.options import json_option, store_argument
-from logstore.commands.output import age_text, print_json, print_table, size_text
+from logstore.commands.output import age_text, print_json, print_table, rounded_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +39,8 @@ def holds(store_dir: Path, as_json: bool) -> None:
                 each.name,
                 each.state,
                 each.lsn,
-                size_text(each.kept_bytes),
-                size_text(each.limit_bytes) if each.limit_bytes else "none",
+                rounded_size(each.kept_bytes),
+                rounded_size(each.limit_bytes) if each.limit_bytes else "none",
                 age_text(each.age_s),
                 age_text(each.left_s),
                 "" if each.pid is None else each.pid,

@@ -70,6 +70,9 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
     if as_json:
         print_json({"store": str(store_dir), "in_doubt": rows})
         return
+    if not rows:
+        click.echo("no transaction is in doubt")
+        return
     print_table(
         ("xid", "readable", "id", "state", "prepared", "age", "operations", "queues"),
         (
@@ -78,7 +81,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
                 row["readable"],
                 row["id"],
                 row["state"],
-                row["prepared_at"] or "",
+                f"{row['prepared_at'][:19]} UTC" if row["prepared_at"] else "",
                 "" if row["age_s"] is None else age_text(row["age_s"]),
                 row["operations"],
                 queues_text(row["queues"]),

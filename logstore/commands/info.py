@@ -11,7 +11,16 @@ import click
 from logstore.codec.files import FORMAT_VERSION
 from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import note_lines, one_line, output_width, print_facts, print_json, print_table, size_text
+from logstore.commands.output import (
+    fact_name,
+    note_lines,
+    one_line,
+    output_width,
+    print_facts,
+    print_json,
+    print_table,
+    size_text,
+)
 from logstore.commands.sampling import asked
 from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 from logstore.errors import StoreError
@@ -43,7 +52,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         print_json(document)
         return
     shown: dict[str, Any] = document | {"state": STATES[document["state"]]}
-    for line in full_lines(shown.pop("full")):
+    for line in full_lines(shown.pop("full"), output_width()):
         click.echo(line)
     refused = shown.pop("open_refused")
     whole = shown.pop("from_beginning")
@@ -63,7 +72,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
         shown["max_log_bytes"] = f"{size_text(limit)}, set at the open of {when} UTC"
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
-    print_facts((name.replace("_", " "), value) for name, value in shown.items())
+    print_facts((fact_name(name), value) for name, value in shown.items())
     for text in refused:
         click.echo(f"an open is refused: {one_line(text)}")
 
@@ -137,8 +146,12 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     if as_json:
         print_json({"store": str(store_dir), "problem": problem, "queues": rows})
         return
+    if not rows:
+        click.echo("there are no queues")
+        return
     known = () if sample is None else ("unacked", "consumers")
-    columns = ("id", "queue", "depth", "locked", *known, "bytes", "dead letter", "arguments")
+    rare = [key for key in ("dead_letter", "arguments") if any(row[key] for row in rows)]
+    columns = ("id", "queue", "depth", "locked", *known, "bytes", *(key.replace("_", " ") for key in rare))
     print_table(
         columns,
         (
@@ -149,8 +162,7 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
                 row["locked"],
                 *(("-" if row[key] is None else row[key]) for key in ("unacknowledged", "consumers") if known),
                 row["content_bytes"],
-                row["dead_letter"] or "",
-                json.dumps(row["arguments"]) if row["arguments"] else "",
+                *(_rare_text(row[key]) for key in rare),
             )
             for row in rows
         ),
@@ -158,6 +170,12 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     )
     for line in note_lines(problem, output_width()):
         click.echo(line)
+
+
+def _rare_text(value: str | dict[str, Any] | None) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if value else ""
 
 
 def name_text(row: dict[str, Any]) -> str:

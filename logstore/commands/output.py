@@ -6,6 +6,7 @@ Texts from a store may contain anything, so control characters are escaped befor
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
 TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
@@ -48,11 +50,37 @@ def print_table(
     whole: Sequence[str] = (),
 ) -> None:
     """Prints a table; ``right`` names the right-aligned columns, ``whole`` those that are never folded."""
-    terminal = sys.stdout.isatty()
+    print_lines(shown_table(columns, rows, right=right, whole=whole))
+
+
+def shown_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> list[str]:
+    """The lines of a table as wide as the output; on a terminal its header is bold."""
     lines = table_lines(columns, rows, width=output_width(), right=right, whole=whole)
-    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if terminal else 0
+    header = next((at for at, line in enumerate(lines) if line.startswith("─")), 0) if sys.stdout.isatty() else 0
     lines[:header] = [f"\x1b[1m{line}\x1b[0m" for line in lines[:header]]
+    return lines
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints each line."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def lines_that_fit(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """The first lines that fit on a terminal; the last one says how many are left out."""
+    taken = [max(-(-cells_of(_STYLES.sub("", line)) // width), 1) for line in lines]
+    if sum(taken) <= height:
+        return list(lines)
+    shown = 0
+    while sum(taken[: shown + 1]) < height:
+        shown += 1
+    return [*lines[:shown], f"… and {len(lines) - shown} more lines"]
 
 
 def output_width() -> int:
@@ -62,19 +90,41 @@ def output_width() -> int:
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Prints names and values, one pair per line."""
-    sys.stdout.write("".join(f"{line}\n" for line in facts_lines(facts, output_width())))
+    print_lines(facts_lines(facts, output_width()))
 
 
 def facts_lines(facts: Iterable[tuple[str, object]], width: int) -> list[str]:
-    """The lines of names and values; a value that is too long for the width continues below itself."""
+    """The lines of names and values; a value that is too long for the width continues below itself.
+
+    A name that takes more than half of the width stands on a line of its own.
+    """
     texts = [(name, printable(str(value))) for name, value in facts]
-    at = max((cells_of(name) for name, _ in texts), default=0) + 2
+    at = max((size for name, _ in texts if (size := cells_of(name)) <= width // 2), default=0) + 2
     lines = []
     for name, text in texts:
         pieces = folded_lines(text, max(width - at, FOLDED_MIN))
-        lines.append((name + " " * (at - cells_of(name)) + pieces[0]).rstrip())
-        lines += [" " * at + piece for piece in pieces[1:]]
+        room = at - cells_of(name)
+        if room > 0:
+            lines.append((name + " " * room + pieces.pop(0)).rstrip())
+        else:
+            lines.append(name)
+        lines += [" " * at + piece for piece in pieces]
     return lines
+
+
+_FACT_NAMES = {"clean": "closed cleanly", "direct": "direct I/O", "compared": "records compared"}
+
+
+def fact_name(key: str) -> str:
+    """The name of a fact for people, from its key in JSON."""
+    if key in _FACT_NAMES:
+        return _FACT_NAMES[key]
+    return " ".join(word.upper() if word in ("lsn", "uuid") else word for word in key.split("_"))
+
+
+def fact_value(value: object) -> object:
+    """The value of a fact for people: yes or no for a truth value."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def note_lines(text: str | None, width: int) -> list[str]:
@@ -84,12 +134,17 @@ def note_lines(text: str | None, width: int) -> list[str]:
 
 def size_text(size: int) -> str:
     """A size for people: exact in bytes, and rounded in a larger unit."""
+    return f"{size} bytes" if size < 1024 else f"{size} bytes ({rounded_size(size)})"
+
+
+def rounded_size(size: int) -> str:
+    """A size for people, rounded in the largest unit that fits."""
     amount, unit = float(size), ""
-    for unit in ("", "KiB", "MiB", "GiB", "TiB"):
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024 or unit == "TiB":
             break
         amount /= 1024
-    return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
+    return f"{amount:.4g} {unit}"
 
 
 def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:

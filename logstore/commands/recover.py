@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import print_facts, print_json, size_text
+from logstore.commands.output import fact_name, fact_value, print_facts, print_json, size_text
 from logstore.commands.state import read_state
 from logstore.errors import StoreError, StoreLocked
 from logstore.inspect import Reader
@@ -60,14 +60,17 @@ def recover(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
 
 def _print(document: dict[str, Any]) -> None:
     facts = {name: value for name, value in document.items() if name not in ("store", *LISTS)}
+    if not facts["checkpoint_ignored"]:
+        facts.pop("checkpoint_ignored")
+    if not facts["checkpoint_used"]:
+        facts["checkpoint_used"] = "no" if "checkpoint_ignored" in facts else "no: there is none"
+        for name in ("checkpoint_lsn", "checkpoint_bytes", "checkpoint_us"):
+            facts.pop(name, None)
     for name in SIZES & facts.keys():
         facts[name] = size_text(facts[name])
     for name in [name for name in facts if name.endswith("_us")]:
         facts[name.removesuffix("_us") + "_time"] = f"{facts.pop(name) / 1e6:.6f} s"
-    for name, value in facts.items():
-        if isinstance(value, bool):
-            facts[name] = "yes" if value else "no"
-    print_facts((name.replace("_", " "), value) for name, value in facts.items())
+    print_facts((fact_name(name), fact_value(value)) for name, value in facts.items())
     for name, line in LISTS.items():
         for one in document[name][:SHOWN]:
             click.echo(line(one))

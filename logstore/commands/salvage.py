@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.options import PathText, catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import one_line, print_facts, print_json, print_table, range_text, size_text
+from logstore.commands.output import fact_name, one_line, print_facts, print_json, print_table, range_text, size_text
 from logstore.commands.working import working
 
 if TYPE_CHECKING:
@@ -105,9 +105,10 @@ def _print(document: dict[str, Any]) -> None:
         plain.pop(name, None)
     for name in [name for name in plain if "bytes" in name]:
         plain[name] = size_text(plain[name])
+    plain["found_without_queues"] = plain.pop("found")
     plain["lost_messages"] = range_text(document["lost_messages"]) if document["lost_messages"]["most"] != 0 else "none"
     plain["doubtful messages"] = len(document["doubtful"]) or "none"
-    print_facts((name.replace("_", " "), value) for name, value in plain.items())
+    print_facts((fact_name(name), value) for name, value in plain.items())
     if document["queues"]:
         columns = ("queue", "name", "recovered", "lost")
         rows = [(one["id"], one["name"], one["recovered"], range_text(one["lost"])) for one in document["queues"]]

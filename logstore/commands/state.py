@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.commands.output import progress
-from logstore.commands.tables import printable
+from logstore.commands.tables import folded_lines, printable
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
@@ -117,13 +117,13 @@ def full_from_log(
     return fullness._as_dict(load, list_holds(store_dir))
 
 
-def full_lines(full: dict[str, Any] | None) -> list[str]:
-    """What ``info`` and ``tail`` begin with if the store is full."""
+def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
+    """What ``info``, ``stats`` and ``tail`` begin with if the store is full."""
     if full is None:
         return []
     since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
-    lines = [f"FULL{since}: {full['reason']}"]
-    return [*lines, *(f"to free it: {printable(one)}" for one in full["remedies"])]
+    lines = [f"FULL{since}: {full['reason']}", *(f"to free it: {printable(one)}" for one in full["remedies"])]
+    return [piece for line in lines for piece in folded_lines(line, width)]
 
 
 def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:

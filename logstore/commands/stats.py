@@ -87,7 +87,7 @@ def redraw(look: Any, every_s: float) -> None:
 def lines_of(document: dict[str, Any], width: int, lines_max: int | None = None) -> list[str]:
     """A sample for people; with ``lines_max`` only the deepest queues that fit."""
     queues = sorted(document["queues"], key=lambda queue: (-queue["depth"], queue["name"]))
-    head = [*full_lines(document["full"]), *facts_lines(_facts(document), width)]
+    head = [*full_lines(document["full"], width), *facts_lines(_facts(document), width)]
     head += note_lines(document["problem"], width)
     shown = queues if lines_max is None else queues[: max(lines_max - len(head) - 4, 1)]
     lines = [*head, "", *_queue_lines(document, shown, width)]
@@ -112,7 +112,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
             ("clients", f"{broker['connections']} connections, {broker['channels']} channels"),
             ("messages in memory", f"{used} of {most}"),
         ]
-    facts.append(("messages", _messages(totals)))
+    facts.append(("messages", f"{totals['depth']} on queues" if broker is None else _messages(totals)))
     if document["forces"] is not None:
         facts.append(("forces", _forces(document["forces"])))
     if document["relocation"] is not None:

@@ -1,4 +1,4 @@
-"""Tables of text: each row on one line if the width allows it, otherwise with its cells folded.
+"""Tables of text: each row on one line if the width allows it, otherwise with narrower gaps, then with cells folded.
 
 A column of ``whole`` is never folded or cut, since its values are copied into other commands. If such a table does not
 fit into the width, each row becomes a block of lines ``name: value``.
@@ -8,13 +8,15 @@ Invariant: no line is longer than the width, but for a line with a whole value t
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-GAP = "   "
+GAPS = ("   ", "  ", " ")  # between columns; the widest with which the table fits
 FOLDED_MIN = 8  # the least width that a column is folded to
+WORD_MAX = 24  # a column is not folded to less than its longest word, unless that is longer
 
 
 def printable(text: str) -> str:
@@ -45,34 +47,47 @@ def table_lines(
     texts = [[printable(str(value)) for value in row] for row in rows]
     by_column = [[name, *(row[at] for row in texts)] for at, name in enumerate(columns)]
     widths = [max(map(cells_of, column)) for column in by_column]
-    fitted = _fitted(widths, [name not in whole for name in columns], width - len(GAP) * (len(columns) - 1))
-    if fitted is None:
+    is_whole = [name in whole for name in columns]
+    words = list(map(_longest_word, by_column))
+    by_word = [size if kept else min(word, size) for word, size, kept in zip(words, widths, is_whole, strict=True)]
+    least = [size if kept else min(FOLDED_MIN, size) for size, kept in zip(widths, is_whole, strict=True)]
+    for floors, gap in product((widths, by_word, least), GAPS):
+        fitted = _fitted(widths, floors, width - len(gap) * (len(columns) - 1))
+        if fitted is not None:
+            break
+    else:
         return [line for row in texts for line in _block(columns, row, width, whole)]
     to_right = [name in right for name in columns]
-    rule = "─" * (sum(fitted) + len(GAP) * (len(columns) - 1))
-    lines = [*_row(columns, fitted, to_right), rule]
+    rule = "─" * (sum(fitted) + len(gap) * (len(columns) - 1))
+    lines = [*_row(columns, fitted, to_right, gap), rule]
     for row in texts:
-        lines += _row(row, fitted, to_right)
+        lines += _row(row, fitted, to_right, gap)
     return lines
 
 
-def _fitted(widths: list[int], folds: list[bool], room: int) -> list[int] | None:
-    """The widths with the widest columns folded until all fit; None if they cannot be."""
+def _longest_word(column: Sequence[str]) -> int:
+    """The width of a column's longest word, without those that are folded anyhow."""
+    sizes = (cells_of(word) for cell in column for word in cell.split(" "))
+    return max((size for size in sizes if size <= WORD_MAX), default=FOLDED_MIN)
+
+
+def _fitted(widths: list[int], floors: list[int], room: int) -> list[int] | None:
+    """The widths with the widest columns folded until all fit, none below its floor; None if they cannot be."""
     fitted = list(widths)
     while (excess := sum(fitted) - room) > 0:
-        wide = [at for at, fold in enumerate(folds) if fold and fitted[at] > min(FOLDED_MIN, widths[at])]
+        wide = [at for at, floor in enumerate(floors) if fitted[at] > floor]
         if not wide:
             return None
         most = max(fitted[at] for at in wide)
         widest = [at for at in wide if fitted[at] == most]
         following = max([fitted[at] for at in wide if fitted[at] < most], default=0)
-        target = max(following, FOLDED_MIN, most - -(-excess // len(widest)))
+        target = max(following, most - -(-excess // len(widest)))
         for at in widest:
-            fitted[at] = target
+            fitted[at] = max(target, floors[at])
     return fitted
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], to_right: Sequence[bool]) -> list[str]:
+def _row(cells: Sequence[str], widths: Sequence[int], to_right: Sequence[bool], gap: str) -> list[str]:
     folded = [folded_lines(cell, width) for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for at in range(max(map(len, folded))):
@@ -81,7 +96,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], to_right: Sequence[bool]) 
             text = lines_of_cell[at] if at < len(lines_of_cell) else ""
             space = " " * (width - cells_of(text))
             parts.append(space + text if right else text + space)
-        lines.append(GAP.join(parts).rstrip())
+        lines.append(gap.join(parts).rstrip())
     return lines
 
 

@@ -10,9 +10,17 @@ import click
 
 from logstore.commands.changing import ask
 from logstore.commands.options import Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import age_text, print_json, print_table, size_text
+from logstore.commands.output import (
+    age_text,
+    lines_that_fit,
+    output_width,
+    print_json,
+    print_lines,
+    shown_table,
+    size_text,
+)
 from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
-from logstore.commands.tables import printable
+from logstore.commands.tables import folded_lines, printable
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
@@ -110,13 +118,11 @@ def redraw(look: Any, seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(highlight=False, emoji=False), auto_refresh=False, screen=False) as live:
+    console, fancy = Console(highlight=False, emoji=False), is_fancy()  # the display replaces sys.stdout
+    with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            document = look()
-            lines = [*facts(document), "", *(line for line, _ in picture(document, fancy=is_fancy())), ""]
-            lines += [f"queue {row[0]}: {row[1]} messages, {row[2]} bytes, {row[3]}" for row in queue_rows(document)]
-            lines += [f"{said[0]} {said[1]}: {said[-1]}" for said in holder_rows(document)]
-            live.update(Text("\n".join(lines)), refresh=True)
+            lines = lines_that_fit(lines_of(look(), fancy=fancy), console.width, console.height - 1)
+            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
             time.sleep(seconds)
 
 
@@ -124,30 +130,37 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
     """Prints it once."""
     if as_json:
         print_json(document)
-        return
-    for line in facts(document):
-        click.echo(line)
-    click.echo("")
-    fancy = is_fancy()
-    for line, styles in picture(document, fancy=fancy):
-        click.echo(coloured(line, styles) if fancy else line)
-    click.echo("")
+    else:
+        print_lines(lines_of(document, fancy=is_fancy()))
+
+
+def lines_of(document: dict[str, Any], *, fancy: bool) -> list[str]:
+    """The tail for people, as wide as the output."""
+    width = output_width()
+    parts = [[piece for line in facts(document) for piece in folded_lines(line, width)]]
+    drawn = picture(document, fancy=fancy)
+    parts.append([coloured(line, styles) if fancy else line for line, styles in drawn])
     queues = queue_rows(document)
     if queues:
         names = ("queue", "messages", "bytes", "age of the oldest")
-        print_table(names, queues, right=names[1:])
-        click.echo("")
+        parts.append(shown_table(names, queues, right=names[1:]))
     rows = holder_rows(document)
     if rows:
         names_xid = any(one["xid"] or any(place["xid"] for place in one["places"]) for one in document["holders"])
         whole = ("what would free it",) if names_xid else ()
         columns = ("holder", "id", "LSN", "needs", "age", "what would free it")
-        print_table(columns, rows, right=("id", "LSN"), whole=whole)
-    for hold in document["holds"]:
+        parts.append(shown_table(columns, rows, right=("id", "LSN"), whole=whole))
+    parts.append(_hold_lines(document["holds"]))
+    return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def _hold_lines(holds: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for hold in holds:
         process = "" if hold["pid"] is None else f" of process {hold['pid']}"
-        click.echo(
-            f"hold '{printable(hold['name'])}'{process} ({hold['state']}): keeps {size_text(hold['kept_bytes'])}"
-        )
+        kept = size_text(hold["kept_bytes"])
+        lines.append(f"hold '{printable(hold['name'])}'{process} ({hold['state']}): keeps {kept}")
+    return lines
 
 
 def facts(document: dict[str, Any]) -> list[str]:
@@ -156,7 +169,7 @@ def facts(document: dict[str, Any]) -> list[str]:
     holding = document["holding_messages"] + document["holding_transactions"]
     copied = size_text(compaction["copied_bytes"])
     lines = [
-        *full_lines(document.get("full")),
+        *full_lines(document.get("full"), output_width()),
         f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
         f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
         f"the oldest segment is needed by {document['holding_messages']} messages and "

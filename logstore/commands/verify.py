@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.commands.affected import lines
+from logstore.commands.info import STATES
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
+from logstore.commands.output import fact_name, fact_value, one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
 from logstore.commands.verification import Verification
 
@@ -131,9 +132,11 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
     for name in ("ok", "store"):
         facts.pop(name)
-    facts["bytes"] = size_text(facts["bytes"])
+    facts = {"bytes_read" if name == "bytes" else name: value for name, value in facts.items()}
+    facts["state"] = STATES.get(facts["state"], facts["state"])
+    facts["bytes_read"] = size_text(facts["bytes_read"])
     facts["problems"] = facts.pop("problem_count") or "none"
-    print_facts((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
+    print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
     if document["state"] == "crashed":
         tail = (
             f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"

@@ -10,6 +10,7 @@ import pytest
 
 import logstore
 from kit.command import fine
+from logstore.commands.output import facts_lines, lines_that_fit
 from logstore.commands.tables import cells_of, folded_lines, table_lines
 
 if TYPE_CHECKING:
@@ -59,6 +60,29 @@ def test_a_whole_value_stands_on_one_line_at_every_width(width: int) -> None:
 def test_without_room_for_a_whole_value_each_row_becomes_a_block() -> None:
     lines = table_lines(("xid", "state"), [(XID, "prepared"), ("1:00:", "prepared")], width=40, whole=("xid",))
     assert lines == [f"xid: {XID}", "state: prepared", "", "xid: 1:00:", "state: prepared", ""]
+
+
+def test_a_table_that_is_a_little_too_wide_narrows_its_gaps_before_it_folds() -> None:
+    rows = [("1073741824 bytes", "now")]
+    assert table_lines(("limit", "age"), rows, width=20)[2:] == ["1073741824 bytes now"]
+
+
+@pytest.mark.parametrize("width", [29, 36, 40])
+def test_a_number_or_a_heading_is_not_folded_in_the_middle(width: int) -> None:
+    rows = [("q" * 60, "1073741824 bytes (1 GiB)", 7)]
+    words = " ".join(table_lines(("queue", "limit", "acknowledged"), rows, width=width)).split()
+    assert {"1073741824", "acknowledged", "limit"} <= set(words)
+
+
+def test_a_fact_with_a_long_name_leaves_the_others_their_place() -> None:
+    lines = facts_lines([("orders", "1 would go"), ("n" * 90, "1 would appear")], 80)
+    assert lines == ["orders  1 would go", "n" * 90, "        1 would appear"]
+
+
+def test_a_repeated_display_never_exceeds_the_terminal_and_says_how_much_is_left_out() -> None:
+    lines = ["\x1b[1mhead\x1b[0m", "x" * 45, "a", "b"]
+    assert lines_that_fit(lines, 20, 6) == lines
+    assert lines_that_fit(lines, 20, 5) == [*lines[:2], "… and 2 more lines"]
 
 
 def test_a_store_of_20000_queues_is_a_table_within_two_seconds_of_a_processor(tmp_path: Path) -> None:

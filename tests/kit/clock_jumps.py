@@ -1,4 +1,4 @@
-"""A wall clock that jumps: a library preloaded into a child process, and a file with the offset."""
+"""A wall clock that jumps or stands: a library preloaded into a child process, and a file with the offset."""
 
 from __future__ import annotations
 
@@ -30,5 +30,12 @@ class JumpingClock:
 
     def jump(self, seconds: int) -> None:
         """Set the offset to the machine's clock, not to the previous jump."""
+        self._write(seconds, stands=False)
+
+    def stand(self, at_s: int) -> None:
+        """Stop the clock at this second since 1970, until the next call."""
+        self._write(at_s, stands=True)
+
+    def _write(self, seconds: int, *, stands: bool) -> None:
         with open(self._file, "r+b" if self._file.exists() else "w+b") as file:
-            file.write(struct.pack("=q", seconds))
+            file.write(struct.pack("=qq", seconds, stands))

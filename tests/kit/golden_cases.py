@@ -1,0 +1,326 @@
+"""The command lines of the golden texts: for each command its help, its usual output, an empty store, and mistakes.
+
+A case runs in a directory that contains its store as ``store``. The keys of ``CASES`` name the golden files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.golden_stores import LONG_NAME, XID
+
+SHORT_XID = "1:6f726465722d3137:646231"
+RELOCATED = 528488  # the oldest message
+TRANSACTION = 3210632  # in doubt
+KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Command lines, which run one after the other in one directory."""
+
+    commands: tuple[str, ...]
+    """The arguments of ``logstore``, as a shell takes them."""
+    store: str | None = "store"
+    """The store in the archive; None if there is none in the directory."""
+    beside: str | None = None
+    """The process that uses the store meanwhile: a key of ``terminal_server.BESIDE``."""
+    until: str | None = None
+    """Ctrl-C is typed when the output contains this text."""
+    measured: bool = False
+    """Whether the numbers of the output differ in each run."""
+
+
+def usual(*commands: str) -> Case:
+    return Case(commands)
+
+
+def empty(*commands: str) -> Case:
+    return Case(commands, store="empty")
+
+
+def full(*commands: str) -> Case:
+    return Case(commands, store="full")
+
+
+def damaged(*commands: str) -> Case:
+    return Case(commands, store="damaged")
+
+
+def crashed(*commands: str) -> Case:
+    return Case(commands, store="crashed")
+
+
+def opened(*commands: str) -> Case:
+    """Commands that open the store themselves."""
+    return Case(commands, store="young")
+
+
+def locked(*commands: str) -> Case:
+    """While another process has the store open."""
+    return Case(commands, store="young", beside="open")
+
+
+def held(*commands: str) -> Case:
+    return Case(commands, beside="hold")
+
+
+def served(*commands: str) -> Case:
+    return Case(commands, store="young", beside="serve")
+
+
+def mistakes(command: str, *more: str, rest: str = "") -> Case:
+    """What is wrong with most commands: no directory, an absent one, one that is no store, an unknown flag."""
+    lines = (command, f"{command} absent{rest}", f"{command} .{rest}", f"{command} store{rest} --wrong", *more)
+    return Case(lines)
+
+
+def one_command(name: str, **cases: Case) -> dict[str, Case]:
+    """The cases of a command by the names of their files, with its help."""
+    file = name.replace(" ", "-")
+    help_line = f"{name} --help" if name.count(" ") == 0 else f"in-doubt store {name.split()[1]} --help"
+    return {f"{file}.help": Case((help_line,), store=None)} | {f"{file}.{kind}": case for kind, case in cases.items()}
+
+
+CASES: dict[str, Case] = {
+    "logstore.help": Case(("--help",), store=None),
+    "logstore.usual": Case(("--version",), store=None),
+    "logstore.empty": Case(("",), store=None),
+    "logstore.mistakes": Case(("inof store", "--wrong", "info --jsn store"), store=None),
+    **one_command(
+        "info",
+        usual=usual("info store"),
+        empty=empty("info store"),
+        mistakes=mistakes("info", "info store more"),
+        full=full("info store"),
+        damaged=damaged("info store"),
+        crashed=crashed("info store"),
+        held=held("info store"),
+        served=served("info store"),
+        locked=locked("info store"),
+    ),
+    **one_command(
+        "queues",
+        usual=usual("queues store"),
+        empty=empty("queues store"),
+        mistakes=mistakes("queues"),
+        damaged=damaged("queues store"),
+        served=served("queues store"),
+    ),
+    **one_command(
+        "stats",
+        usual=usual("stats store"),
+        empty=empty("stats store"),
+        mistakes=mistakes("stats", "stats store --every 0"),
+        full=full("stats store"),
+        damaged=damaged("stats store"),
+        served=served("stats store"),
+        watched=Case(("stats store --watch --every 600",), until="rates"),
+    ),
+    **one_command(
+        "peek",
+        usual=usual("peek store orders -n 5", f"peek store {LONG_NAME} -n 2", "peek store orders.dead"),
+        empty=empty("peek store orders"),
+        mistakes=mistakes(
+            "peek", "peek store", "peek store order", "peek store orders -n 0", "peek store orders --body 1X"
+        ),
+        damaged=damaged(f"peek store {LONG_NAME} -n 3"),
+    ),
+    **one_command(
+        "tail",
+        usual=usual("tail store", "tail store --limit 1"),
+        empty=empty("tail store"),
+        mistakes=mistakes("tail", "tail store --watch 0", "tail store --limit 5000"),
+        full=full("tail store --limit 3"),
+        damaged=damaged("tail store"),
+        held=held("tail store"),
+        served=served("tail store"),
+        watched=Case(("tail store --watch 600",), until="each"),
+    ),
+    **one_command(
+        "dump",
+        usual=usual(
+            "dump store --from 3000000",
+            "dump store --queue orders --bodies --from 4700000",
+            "dump store --type message_start --limit 1 --json",
+        ),
+        empty=empty("dump store"),
+        mistakes=mistakes("dump", "dump store --from x", "dump store --type MESSAGE", "dump store --queue order"),
+        damaged=damaged("dump store --limit 3 --from 2746880"),
+    ),
+    **one_command(
+        "chain",
+        usual=usual(f"chain store {RELOCATED}", f"chain store {TRANSACTION}"),
+        empty=empty("chain store 4096"),
+        mistakes=mistakes("chain", "chain store", "chain store x", rest=f" {RELOCATED}"),
+        damaged=damaged(f"chain store {RELOCATED}", "chain store 528696"),
+    ),
+    **one_command(
+        "verify",
+        usual=usual("verify store"),
+        empty=empty("verify store"),
+        mistakes=mistakes("verify", "verify store --rate fast"),
+        damaged=damaged("verify store"),
+        crashed=crashed("verify store"),
+        locked=locked("verify store"),
+    ),
+    **one_command(
+        "backup",
+        usual=usual("backup store target", "info target"),
+        empty=empty("backup store target"),
+        mistakes=mistakes(
+            "backup", "backup store", "backup store store", "backup store t --rate 0", "backup store t --hold-limit 5X"
+        ),
+        damaged=damaged("backup store target"),
+    ),
+    **one_command(
+        "export",
+        usual=usual(
+            "export store target --dry-run", "export store target", "export store target", "export --verify target"
+        ),
+        empty=empty("export store target"),
+        mistakes=mistakes(
+            "export",
+            "export store",
+            "export store t --allow-gap --require-complete",
+            "export store t --require-complete",
+            "export store t --compression zip",
+            "export --verify absent",
+            rest=" t",
+        ),
+        damaged=damaged("export store target"),
+    ),
+    **one_command(
+        "holds",
+        usual=held("holds store"),
+        empty=empty("holds store"),
+        mistakes=mistakes("holds"),
+    ),
+    **one_command(
+        "report",
+        usual=usual("report store", "report store -o page.html --queue orders"),
+        empty=empty("report store"),
+        mistakes=mistakes(
+            "report",
+            "report store --queue order",
+            "report store --from never",
+            "report store --from 2026-03 --to 2025-01",
+        ),
+        damaged=damaged("report store"),
+    ),
+    **one_command(
+        "in-doubt",
+        usual=usual("in-doubt store"),
+        empty=empty("in-doubt store"),
+        mistakes=mistakes("in-doubt", "in-doubt store decide"),
+    ),
+    **one_command(
+        "in-doubt list",
+        usual=usual("in-doubt store list"),
+        empty=empty("in-doubt store list"),
+        mistakes=Case(("in-doubt absent list", "in-doubt store list --wrong")),
+        damaged=damaged("in-doubt store list"),
+    ),
+    **one_command(
+        "in-doubt commit",
+        usual=opened(f"in-doubt store commit {XID} --dry-run", f"in-doubt store commit {XID}", "in-doubt store list"),
+        empty=empty(f"in-doubt store commit {SHORT_XID}"),
+        mistakes=Case(
+            (
+                "in-doubt store commit",
+                "in-doubt store commit order-17",
+                "in-doubt store commit 1:00: --dry-run",
+                "in-doubt store commit 1:00:",
+                f"in-doubt absent commit {SHORT_XID}",
+            )
+        ),
+        locked=locked(f"in-doubt store commit {SHORT_XID}", f"in-doubt store commit {SHORT_XID} --dry-run"),
+        served=served(f"in-doubt store commit {SHORT_XID}"),
+    ),
+    **one_command(
+        "in-doubt rollback",
+        usual=opened(f"in-doubt store rollback {XID} --dry-run", f"in-doubt store rollback {XID}"),
+        empty=empty(f"in-doubt store rollback {SHORT_XID}"),
+        mistakes=Case(("in-doubt store rollback", "in-doubt store rollback 1:00:", "in-doubt store rollback x")),
+        locked=locked(f"in-doubt store rollback {SHORT_XID}"),
+    ),
+    **one_command(
+        "purge",
+        usual=opened("purge store orders --dry-run", "purge store orders", f"purge store {LONG_NAME}"),
+        empty=empty("purge store orders"),
+        mistakes=mistakes("purge", "purge store", "purge store order", "purge store order --dry-run", rest=" orders"),
+        damaged=damaged("purge store orders"),
+        locked=locked("purge store orders", "purge store orders --dry-run"),
+        served=served("purge store orders --dry-run", "purge store orders", "purge store order"),
+    ),
+    **one_command(
+        "compact",
+        usual=opened("compact store --dry-run", "compact store"),
+        shrinks=Case(("compact store --dry-run", "compact store"), measured=True),
+        empty=empty("compact store"),
+        mistakes=mistakes("compact"),
+        full=full("compact store --dry-run", "compact store"),
+        damaged=damaged("compact store"),
+        locked=locked("compact store"),
+        served=served("compact store"),
+    ),
+    **one_command(
+        "checkpoint",
+        usual=opened("checkpoint store --dry-run", "checkpoint store", "checkpoint store"),
+        empty=empty("checkpoint store"),
+        mistakes=mistakes("checkpoint"),
+        damaged=damaged("checkpoint store"),
+        locked=locked("checkpoint store"),
+        served=served("checkpoint store"),
+    ),
+    **one_command(
+        "recover",
+        usual=crashed("recover store --dry-run", "recover store", "recover store"),
+        empty=empty("recover store"),
+        mistakes=mistakes("recover"),
+        closed=opened("recover store"),
+        damaged=damaged("recover store --dry-run", "recover store"),
+        locked=locked("recover store", "recover store --dry-run"),
+    ),
+    **one_command(
+        "salvage",
+        usual=damaged("salvage store --dry-run", "salvage store target", "verify target"),
+        empty=empty("salvage store target"),
+        mistakes=mistakes("salvage", "salvage store", "salvage store store", rest=" target"),
+        undamaged=usual("salvage store target"),
+        locked=locked("salvage store target"),
+    ),
+    **one_command(
+        "repair-catalog",
+        usual=opened("repair-catalog store --dry-run", "repair-catalog store"),
+        empty=empty("repair-catalog store"),
+        mistakes=mistakes("repair-catalog"),
+        locked=locked("repair-catalog store"),
+    ),
+    **one_command(
+        "serve",
+        usual=Case(("serve store --port 0",), store="young", until="\nlistening on"),
+        empty=Case(("serve new --port 0 --segment-size 512K",), store=None, until="\nlistening on"),
+        mistakes=Case(
+            (
+                "serve",
+                "serve store --wrong",
+                "serve store --port 70000",
+                "serve store --max-log-bytes 1M",
+                "serve store --max-log-bytes much",
+                "serve store --durability none",
+            )
+        ),
+        damaged=damaged("serve store --port 0"),
+        locked=locked("serve store --port 0"),
+    ),
+    **one_command(
+        "bench",
+        usual=Case(("bench new --messages 200 --segment-size 512K",), store=None, measured=True),
+        empty=Case(("bench store --messages 200",), store="empty", measured=True),
+        mistakes=Case(
+            ("bench", "bench store", "bench store --wrong", "bench new --profile quick", "bench new --survivors 2")
+        ),
+        locked=locked("bench store --existing"),
+    ),
+}
