@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreLocked
 from logstore.inspect import Reader
 from logstore.store import control
@@ -58,6 +59,4 @@ def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str
     try:
         return control.call(store_dir, command, arguments, timeout_s=control.PATIENCE_S)
     except OutcomeUnknown as error:
-        raise StoreLocked(
-            f"the store {store_dir} is open in a broker that does not answer: check the broker, and try again"
-        ) from error
+        raise store_locked(store_dir, "a broker that does not answer; check it, and try again") from error

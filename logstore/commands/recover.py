@@ -13,7 +13,8 @@ import click
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
 from logstore.commands.state import read_state
-from logstore.errors import StoreError, StoreLocked
+from logstore.core.lock_holder import store_locked
+from logstore.errors import StoreError
 from logstore.inspect import Reader
 from logstore.inspect.refusals import refusals
 
@@ -97,7 +98,7 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     state = read_state(store_dir, connect=connect, schema=schema, as_opened=True)
     info = state.info
     if info.live:
-        raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+        raise store_locked(store_dir)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
     full = _report(state.recovery)

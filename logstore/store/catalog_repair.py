@@ -20,8 +20,9 @@ from logstore.catalog.places import FILE_NAME, Place, SqliteFile, place_for
 from logstore.catalog.rest import copied_at_rest
 from logstore.catalog.rows import Contents
 from logstore.core.imports import late
+from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import force_directory, lock_regular, open_regular, told
-from logstore.errors import CatalogError, CatalogUnavailable, StoreError, StoreLocked
+from logstore.errors import CatalogError, CatalogUnavailable, StoreError
 from logstore.inspect import Inspection
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def repair_catalog(
     """
     with _kept_closed(store_dir, make=not dry_run), Inspection(store_dir) as log:
         if log.info.live:
-            raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+            raise store_locked(store_dir)
         log.read(show)
         if connect is not None or schema is not None:
             place = place_for(store_dir, connect, schema)
@@ -97,9 +98,7 @@ def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
             flags = os.O_RDWR | os.O_CREAT if make and (store_dir / "META").is_file() else os.O_RDONLY
             held.callback(os.close, lock_regular(store_dir / "LOCK", fcntl.LOCK_SH, flags))
         except BlockingIOError:
-            raise StoreLocked(
-                f"the store {store_dir} is open in another process or handle; close it there first"
-            ) from None
+            raise store_locked(store_dir) from None
         except (FileNotFoundError, NotADirectoryError):
             pass  # no process has it open; or it is not a store, which the reader of the log reports
         except OSError as error:

@@ -213,7 +213,7 @@ def test_changing_a_store_that_a_program_has_open_is_one_line_and_status_3(
     name, *rest = command
     with logstore.open(path) as store:
         line = fails(run(name, path, *(rest or ["in"]), *options), 3)
-        assert "is open in another process" in line
+        assert "is open in this process already" in line
         assert "no broker listens" in line
         assert len(store.in_doubt()) == 2
         assert store.queue("in").depth == 2

@@ -589,7 +589,7 @@ def test_misuse_raises_and_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_store_that_is_open_is_refused_and_one_that_is_being_salvaged_cannot_be_opened(tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         store.declare_queue("one")
-        assert "open in another process" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
+        assert "is open in this process already" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
     seen = []
 
     def show(what: str, done: int, total: int) -> None:

@@ -227,7 +227,7 @@ def test_a_catalog_that_is_missing_or_is_no_database_cannot_be_opened(path: Path
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_an_open_store_is_refused_and_unchanged(options: list[str], path: Path) -> None:
     with logstore.open(path, create=False) as store:
-        assert "is open in another process" in fails(run("repair-catalog", path, *options), 3)
+        assert "is open in this process already" in fails(run("repair-catalog", path, *options), 3)
         assert len(store.queues()) == 3
 
 
