@@ -47,10 +47,10 @@ def backup(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Copy the whole store to TARGET, an absent or empty directory, also while its broker runs.
+    """Copy a whole store to TARGET, also while its broker runs.
 
-    TARGET is the store as of one moment. It opens without further files, contains the catalog, and has the same UUID.
-    After an error, nothing is left there.
+    TARGET is an absent or empty directory. The copy is the store as of one moment. It opens without further files,
+    contains the catalog, and has the same UUID. After an error, nothing is left there.
     """
     from logstore.backup import back_up, plan_backup
 

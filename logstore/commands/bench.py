@@ -89,7 +89,9 @@ def bench(
     schema: str | None,
     **chosen: Any,
 ) -> int:
-    """Measure a store on this disk: publish and consume durably, and report throughput, latency and log size.
+    """Measure what a store on this disk achieves.
+
+    Publishes and consumes durably, and reports throughput, latency and log size.
 
     The store in DIR is made if there is none, and is kept without the benchmark's queues. A store with other queues is
     refused without --existing. Every message is durable when its call returns, unless the flags say otherwise.

@@ -92,9 +92,10 @@ def planned(store_dir: Path) -> dict[str, Any] | None:
 @json_option
 @catalog_options
 def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Write a checkpoint, so that the next open reads only the log after it.
+    """Write a checkpoint, so that the next open is fast.
 
-    The store also writes checkpoints in the background and at a clean close. A checkpoint is never required.
+    The next open reads only the log after it. The store also writes checkpoints in the background and at a clean close.
+    A checkpoint is never required.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
     if dry_run:

@@ -62,10 +62,11 @@ def export(
     verify_only: bool,
     **options: Any,
 ) -> None:
-    """Write the part of the log after the last export to TARGET, as Parquet files by day.
+    """Write what is new in the log to TARGET, as Parquet files.
 
-    TARGET has the datasets records, messages and open; it may be absent. While a broker runs, a hold keeps the log
-    until it was read. However the command ends, the exported part is complete, and the next run continues from there.
+    TARGET has the datasets records, messages and open, by day; it may be absent. While a broker runs, a hold keeps the
+    log until it was read. However the command ends, the exported part is complete, and the next run continues from
+    there.
 
     logstore export --verify TARGET reads all files of an export and reports damage.
     """

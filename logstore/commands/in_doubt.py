@@ -37,7 +37,7 @@ class _ListsByDefault(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The arguments, with the verb ``list`` added if there is none."""
         has_directory = bool(args) and not args[0].startswith("-")
-        if has_directory and (len(args) == 1 or args[1].startswith("-")):
+        if has_directory and not ctx.resilient_parsing and (len(args) == 1 or args[1].startswith("-")):
             args = [args[0], "list", *args[1:]]
         return super().parse_args(ctx, args)
 
@@ -46,7 +46,7 @@ class _ListsByDefault(click.Group):
 @path_argument
 @click.pass_context
 def in_doubt(context: click.Context, store_dir: Path) -> None:
-    """List prepared transactions without an outcome, or give them one.
+    """List prepared transactions, or give one its outcome.
 
     Without a verb it lists them. Their coordinator should give the outcome; do it here only if the coordinator is gone
     for good, and give all branches of the transaction the same outcome. Until then the dequeued messages are locked,

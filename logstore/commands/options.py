@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
@@ -138,9 +139,14 @@ def naming(store_dir: Path) -> Iterator[None]:
         raise
 
 
+def _directories(_context: click.Context, _param: click.Parameter, text: str) -> list[CompletionItem]:
+    return [CompletionItem(text, type="dir")]  # the shell lists them
+
+
 def path_argument(function: F) -> F:
     """``DIR``. The library checks whether it is a store."""
-    return click.argument("store_dir", metavar="DIR", type=PathText(readable=False))(function)
+    kind = PathText(readable=False)
+    return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 
 def store_argument(function: F) -> F:

@@ -13,7 +13,7 @@ import click
 
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
 from logstore.commands.output import iso_time, print_json, progress
-from logstore.commands.queue_names import queue_id_of
+from logstore.commands.queue_names import queue_argument, queue_id_of
 from logstore.commands.sampling import asked
 from logstore.commands.state import retried
 from logstore.commands.tables import printable
@@ -35,7 +35,7 @@ _BASIC = 60
 
 @click.command()
 @store_argument
-@click.argument("queue")
+@queue_argument
 @click.option(
     "-n", "limit", type=click.IntRange(1, LIMIT_MAX), default=1, show_default=True, help="The number of messages."
 )

@@ -10,6 +10,7 @@ from logstore.commands.changing import BROKER, STORE, ask, change
 from logstore.commands.info import queue_rows
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import print_json
+from logstore.commands.queue_names import queue_argument
 from logstore.commands.state import read_state
 from logstore.commands.tables import printable
 from logstore.errors import UnknownQueue
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_argument
-@click.argument("queue")
+@queue_argument
 @dry_run_option
 @json_option
 @catalog_options

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, TypeVar
+
+import click
 
 from logstore.codec.records import LSN_LIMIT
-from logstore.errors import CatalogError, UnknownQueue
+from logstore.errors import CatalogError, StoreError, UnknownQueue
 from logstore.inspect import CatalogView, Reader, read_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
+
+    F = TypeVar("F", bound=Callable[..., object])
 
 _ID_DIGITS_MAX = 10
+
+
+def queue_argument(function: F) -> F:
+    """``QUEUE``, which a shell completes if ``DIR`` is a store."""
+    return click.argument("queue", shell_complete=_completed)(function)
+
+
+def _completed(context: click.Context, _param: click.Parameter, text: str) -> list[str]:
+    """The queues whose names begin with the text. A name that a shell would take apart is not offered."""
+    store_dir = context.params.get("store_dir")
+    if store_dir is None:
+        return []
+    try:
+        place = context.params.get("connect"), context.params.get("schema")
+        names = queue_names(Path(store_dir).expanduser(), *place).values()
+    except (StoreError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(text) and quote(name) == name)
 
 
 def queue_id_of(view: CatalogView, name: str) -> int:

@@ -47,7 +47,7 @@ def salvage(
     connect: str | None,
     schema: str | None,
 ) -> int:
-    """Copy everything readable of a damaged store into a new store TARGET.
+    """Copy what is readable of a damaged store to a new one.
 
     DIR is only read: nothing is ever repaired in place. TARGET is an absent or empty directory; its catalog is a file
     in it. Ids, queues, contents, order and transactions in doubt stay the same. Messages that are lost, or may have

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def stats(store_dir: Path, watch: bool, every_s: float, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Show queues, log, forces, relocation and scrub, with rates if it watches.
+    """Show what a store does now: queues, log, forces, rates.
 
-    A running broker is asked. Without one, or if it does not answer within some seconds, the log is read, which knows
-    depths and sizes only. The deepest queues come first.
+    With --watch it shows rates. A running broker is asked. Without one, or if it does not answer within some seconds,
+    the log is read, which knows depths and sizes only. The deepest queues come first.
     """
     before: dict[str, Any] | None = None
 

@@ -57,7 +57,7 @@ def verify(
     connect: str | None,
     schema: str | None,
 ) -> int:
-    """Check the whole log, the files next to it and the catalog; change nothing.
+    """Check the whole log, its files and the catalog.
 
     Exits 0 if all is well (also after a crash), 1 if anything is damaged or wrong, 3 if DIR is not a store or cannot
     be read.

@@ -462,7 +462,6 @@ def test_a_directory_that_may_not_be_read_is_one_line_and_status_3(template: Pat
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "Missing command"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["info"], "Missing argument 'DIR'"),
         (["info", "--frobnicate", "x"], "--frobnicate"),
