@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import change, would_go_through
+from logstore.commands.changing import BROKER, ask, change, plan, would_change
 from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import age_text, print_facts, print_json, print_table
 from logstore.commands.state import State, read_state
@@ -184,8 +184,16 @@ def _give(
     outcome: str, store_dir: Path, xid: Xid, dry_run: bool, as_json: bool, connect: str | None, schema: str | None
 ) -> None:
     document: dict[str, Any] = {"store": str(store_dir), "xid": str(xid), "outcome": outcome, "dry_run": dry_run}
-    if dry_run:
-        document |= would_decide(store_dir, xid, connect=connect, schema=schema)
+
+    def look() -> dict[str, Any]:
+        return would_decide(store_dir, xid, connect=connect, schema=schema)
+
+    planned = plan(store_dir, look, connect=connect, schema=schema)
+    if dry_run and planned is None:
+        ask(store_dir, "ping", {})  # before the xid is looked up, as the outcome itself would
+        document |= {"through": BROKER, **look()}
+    elif dry_run:
+        document |= would_change(store_dir, f"in-doubt.{outcome}", {}, planned)
     else:
         document |= change(
             store_dir,
@@ -207,12 +215,11 @@ def _give(
 
 
 def would_decide(store_dir: Path, xid: Xid, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The transaction that an outcome would apply to. Raises ``UnknownXid``, and ``StoreLocked`` as a real outcome."""
+    """The transaction that an outcome would apply to. Raises ``UnknownXid``."""
     state = read_state(store_dir, connect=connect, schema=schema)
     for row in in_doubt_rows(state, time.time()):
         if row["xid"] == str(xid):
-            through = would_go_through(store_dir, live=state.info.live)
-            return {"through": through, **{name: row[name] for name in ("id", "operations", "queues")}}
+            return {name: row[name] for name in ("id", "operations", "queues")}
     raise unknown(xid)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.records import LSN_LIMIT
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
 from logstore.commands.state import read_state
@@ -80,8 +81,7 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     import logstore
 
     is_store = (store_dir / "META").is_file()
-    if not is_store:
-        Reader(store_dir).close()  # raises the specific error
+    Reader(store_dir, from_lsn=LSN_LIMIT - 1).close()  # raises the specific error, as the dry run does
     # create=True only makes the LOCK file that a copied store may lack; no store is made here.
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
