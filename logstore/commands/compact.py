@@ -10,6 +10,7 @@ import click
 from logstore.commands.changing import STORE, change, plan, would_change
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import print_json, size_text
+from logstore.core.counts import counted
 from logstore.inspect import Inspection
 from logstore.store.tail import compaction_of
 
@@ -53,7 +54,9 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     click.echo(
         f"the log {was} {size_text(document['bytes_before'])} and {becomes} {size_text(document['bytes_after'])}"
     )
-    click.echo(f"{relocates} {document['segments_moved']} segments, copying {size_text(document['copied_bytes'])}")
+    click.echo(
+        f"{relocates} {counted(document['segments_moved'], 'segment')}, copying {size_text(document['copied_bytes'])}"
+    )
     if document["held_bytes"]:
         click.echo(f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds'")
 
@@ -89,8 +92,8 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
         return
     said = "a checkpoint would have" if dry_run else "a checkpoint was written:"
     click.echo(
-        f"{said} {size_text(document['bytes'])}, with {document['messages']} messages and "
-        f"{document['transactions']} open transactions, at LSN {document['lsn']}"
+        f"{said} {size_text(document['bytes'])}, with {counted(document['messages'], 'message')} and "
+        f"{counted(document['transactions'], 'open transaction')}, at LSN {document['lsn']}"
     )
 
 

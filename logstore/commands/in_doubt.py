@@ -17,6 +17,7 @@ from logstore.commands.changing import BROKER, ask, change, plan, would_change
 from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import age_text, print_facts, print_json, print_table
 from logstore.commands.state import State, read_state
+from logstore.core.counts import counted
 from logstore.store.outcomes import decide, unknown
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _give(
     if as_json:
         print_json(document)
         return
-    what = f"{document['operations']} operations of transaction {document['id']}, xid {xid}"
+    what = f"{counted(document['operations'], 'operation')} of transaction {document['id']}, xid {xid}"
     if dry_run:
         click.echo(f"would be {DONE[outcome]}: {what}")
         print_facts(_effects(outcome, document["queues"]))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,7 +90,7 @@ def size_text(size: int) -> str:
         if amount < 1024 or unit == "TiB":
             break
         amount /= 1024
-    return f"{size} bytes ({amount:.4g} {unit})" if unit else f"{size} bytes"
+    return f"{size} bytes ({amount:.4g} {unit})" if unit else counted(size, "byte")
 
 
 def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:

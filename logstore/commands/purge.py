@@ -13,6 +13,7 @@ from logstore.commands.output import print_json
 from logstore.commands.queue_names import queue_argument, unknown_queue
 from logstore.commands.state import read_state
 from logstore.commands.tables import printable
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,8 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
         print_json(document)
     else:
         click.echo(
-            f"{'would be purged' if dry_run else 'purged'}: {document['messages']} messages of {printable(queue)}"
+            f"{'would be purged' if dry_run else 'purged'}: {counted(document['messages'], 'message')} of "
+            f"{printable(queue)}"
         )
 
 

@@ -14,6 +14,7 @@ from logstore.codec.records import LSN_LIMIT
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import print_facts, print_json, size_text
 from logstore.commands.state import read_state
+from logstore.core.counts import counted
 from logstore.core.lock_holder import store_locked
 from logstore.errors import StoreError
 from logstore.inspect import Reader
@@ -30,9 +31,11 @@ NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # unknown in a 
 SHOWN = 20  # lines of each list without --json
 
 LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "dropped_queues": lambda one: f"dropped: {one['places']} places on queue {one['id']}, which was deleted",
-    "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {one['content_bytes']} bytes",
-    "abandoned": lambda one: f"rolled back: transaction {one['id']}, {_named(one)}, {one['operations']} operations",
+    "dropped_queues": lambda one: f"dropped: {counted(one['places'], 'place')} on queue {one['id']}, which was deleted",
+    "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {counted(one['content_bytes'], 'byte')}",
+    "abandoned": lambda one: (
+        f"rolled back: transaction {one['id']}, {_named(one)}, {counted(one['operations'], 'operation')}"
+    ),
     "in_doubt": lambda one: f"in doubt: transaction {one['id']}, {_named(one)}",
 }
 

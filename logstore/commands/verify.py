@@ -22,6 +22,7 @@ from logstore.commands.options import SIZE, catalog_options, json_option, store_
 from logstore.commands.output import one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
 from logstore.commands.verification import Verification
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +137,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     print_facts((name.replace("_", " "), value) for name, value in facts.items() if value is not None)
     if document["state"] == "crashed":
         tail = (
-            f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"
+            f"{counted(torn_bytes, 'byte')} of a torn tail at LSN {torn_lsn} {'is' if torn_bytes == 1 else 'are'} "
+            "set aside, nothing acknowledged is in it"
             if torn_bytes
             else f"there is no torn write at LSN {torn_lsn}"
         )

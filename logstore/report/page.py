@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from logstore.core.counts import counted
 from logstore.core.extras import require
 from logstore.report.plots import count_text, pictures, queue_text, size_short, span_text
 
@@ -89,7 +90,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "name": "Waiting",
             "value": whole(said["places"]),
-            "more": f"{whole(said['open'])} messages, {size_short(said['open_bytes'])}",
+            "more": f"{counted(whole(said['open']), 'message')}, {size_short(said['open_bytes'])}",
         },
         {
             "name": "Oldest live message",
@@ -105,7 +106,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "name": "Log" if found["kind"] == "store" else "Exported files",
             "value": size_short(found["log_bytes"]),
-            "more": f"{whole(said['records'])} records",
+            "more": f"{counted(whole(said['records']), 'record')}",
         },
         {"name": "Queues", "value": whole(said["queues"]), "more": "that had messages"},
         {
@@ -292,8 +293,9 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
         texts.append(
             f"The log begins at LSN {tail['base_lsn']}; "
             + (
-                f"its oldest segment is needed by {whole(tail['holding_messages'])} messages and "
-                f"{whole(tail['holding_transactions'])} transactions, {size_short(tail['holding_bytes'])} in it."
+                f"its oldest segment is needed by {counted(whole(tail['holding_messages']), 'message')} and "
+                f"{counted(whole(tail['holding_transactions']), 'transaction')}, "
+                f"{size_short(tail['holding_bytes'])} in it."
                 if holding
                 else "nothing holds it there."
             )

@@ -19,6 +19,7 @@ from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.places import FILE_NAME, Place, SqliteFile, place_for
 from logstore.catalog.rest import copied_at_rest
 from logstore.catalog.rows import Contents
+from logstore.core.counts import counted
 from logstore.core.imports import late
 from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import force_directory, lock_regular, open_regular, told
@@ -253,7 +254,8 @@ class _Mending:
             if queue_id < next_id:
                 self._found.notes.append(
                     f"queue {queue_id} is not in the catalog, but the catalog has given out its id: it was deleted, "
-                    f"and the next open drops its {count} messages; if it was not deleted, first restore a catalog "
+                    f"and the next open drops {counted(count, 'message')} on it; if it was not deleted, first "
+                    "restore a catalog "
                     "that has it"
                 )
                 continue
@@ -262,7 +264,7 @@ class _Mending:
             self._connection.execute(sa.insert(self._tables.queues).values(**row))
             self._say(
                 f"queue {queue_id} is added as {name!r} without its arguments and bindings, which are lost: the log "
-                f"has {count} messages on it, and the catalog is older than the log"
+                f"has {counted(count, 'message')} on it, and the catalog is older than the log"
             )
 
     def _drop_references(self) -> None:

@@ -239,9 +239,9 @@ def test_purge_drops_waiting_messages_and_keeps_locked_ones(path: Path) -> None:
         "through": "store",
         "messages": 1,
     }
-    assert "would be purged: 1 messages of in" in fine("purge", path, "in", "--dry-run")
+    assert "would be purged: 1 message of in" in fine("purge", path, "in", "--dry-run")
     assert snapshot(path) == before
-    assert fine("purge", path, "in") == "purged: 1 messages of in\n"
+    assert fine("purge", path, "in") == "purged: 1 message of in\n"
     assert told("purge", path, "in")["messages"] == 0
     fine("in-doubt", path, "rollback", MOVE)
     assert on_queues(path) == ([b"1"], [], 1)
