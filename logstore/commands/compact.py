@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,7 +59,9 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
         f"{relocates} {counted(document['segments_moved'], 'segment')}, copying {size_text(document['copied_bytes'])}"
     )
     if document["held_bytes"]:
-        click.echo(f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds'")
+        click.echo(
+            f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds {quote(str(store_dir))}'"
+        )
 
 
 def would_compact(store_dir: Path) -> dict[str, Any]:

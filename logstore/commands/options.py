@@ -30,6 +30,7 @@ else:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _SIZE = re.compile(r"(\d{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_COMMAND = re.compile(r"('logstore [a-z-]+) DIR\b")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -133,9 +134,7 @@ def naming(store_dir: Path) -> Iterator[None]:
             error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
-        if isinstance(error, CorruptLog):
-            for command in ("logstore verify", "logstore salvage"):
-                error.message = error.message.replace(f"'{command} DIR", f"'{command} {quote(str(store_dir))}")
+        error.message = _COMMAND.sub(lambda found: f"{found[1]} {quote(str(store_dir))}", error.message)
         raise
 
 

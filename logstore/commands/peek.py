@@ -82,7 +82,7 @@ def peek(
         if _is_in_memory(store_dir, queue):
             raise UnknownQueue(
                 f"the broker keeps queue {queue!r} in its memory, so its messages are not in the log: "
-                "'logstore queues' counts them"
+                "'logstore queues DIR' counts them"
             ) from None
         raise
     documents = [document(one) for one in messages]

@@ -53,7 +53,7 @@ def unknown_queue(name: str, names: Iterable[str]) -> UnknownQueue:
     """The error for a name that no queue has; it says which names are like it."""
     near = get_close_matches(name, list(names), n=3)
     like = f"; there is {' and '.join(map(repr, near))}" if near else ""
-    return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues' lists the queues")
+    return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues DIR' lists the queues")
 
 
 def queue_names(store_dir: Path, connect: str | None, schema: str | None) -> dict[int, str]:
