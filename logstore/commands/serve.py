@@ -7,6 +7,7 @@ the next open recovers. Afterwards the broker stops and the store is closed, unl
 from __future__ import annotations
 
 import logging
+import re
 import signal
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,7 @@ from logstore.commands.output import Failure, size_text
 from logstore.commands.stopping import Stopping
 from logstore.core.counts import counted
 from logstore.core.extras import install_command
+from logstore.errors import OptionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +123,11 @@ def serve(
             run(store, host=host, port=port)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
+    except OptionError as error:
+        for name in sorted(options, key=len, reverse=True):  # the text has the names of logstore.open
+            flag = "--scrub" if name == "scrub_rate" else f"--{name.replace('_', '-')}"
+            error.message = re.sub(rf"\b{name}\b", flag, error.message) if "_" in name else error.message
+        raise
     except BrokerError as error:
         raise Failure(str(error)) from error
     except _Stopped:
