@@ -216,8 +216,9 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
 
 
 def shape(line: str) -> list[str]:
-    """The words of a line, without numbers and units."""
-    return re.sub(r"\b[KMG]iB\b", "", re.sub(r"\d[\d.,]*", "", line)).split()
+    """The words of a line, without numbers, units, and the plural of the noun behind a number."""
+    numberless = re.sub(r"\d[\d.,]* ([a-z]+)", lambda found: found[1].removesuffix("s"), line)
+    return re.sub(r"\b[KMG]iB\b", "", re.sub(r"\d[\d.,]*", "", numberless)).split()
 
 
 @pytest.fixture
