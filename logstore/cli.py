@@ -17,6 +17,7 @@ import warnings
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from logstore import __version__
 from logstore.codec.files import FORMAT_VERSION
@@ -26,6 +27,7 @@ from logstore.commands.chain import chain
 from logstore.commands.compact import checkpoint, compact
 from logstore.commands.dump import dump
 from logstore.commands.export import export
+from logstore.commands.help import COMPLETE_VAR, Grouped, completion, help_
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
@@ -68,6 +70,7 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @click.group(
+    cls=Grouped,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -79,11 +82,8 @@ _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
 
-    info, queues, stats, peek, tail, dump, chain, verify, backup, export, holds, report and in-doubt list only read, and
-    work while a broker runs. in-doubt commit, in-doubt rollback and purge ask the broker that has the store open;
-    without one they open the store themselves.
-
-    Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened.
+    Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened. 'logstore help exit-status' says
+    more; other topics are sizes, permissions, full, growth, damage and locked.
     """
 
 
@@ -109,12 +109,16 @@ for each in (
     compact,
     checkpoint,
     report,
+    help_,
+    completion,
 ):
     command.add_command(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command with these arguments (the process's own by default) and exit with its status."""
+    if COMPLETE_VAR in os.environ:
+        sys.exit(shell_complete(command, {}, "logstore", COMPLETE_VAR, os.environ[COMPLETE_VAR]))
     warnings.showwarning = lambda message, *_: _say(str(message))  # one line for operators, without a source line
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks must not raise
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -126,9 +130,12 @@ def _say(text: str) -> None:
 
 
 def run(arguments: Sequence[str], program: click.Command = command) -> int:
-    """Like :func:`main`, but returns the exit status instead of exiting. ``program`` is the click command to run."""
+    """Like :func:`main`, but returns the exit status instead of exiting. ``program`` is the click command to run.
+
+    Without arguments ``logstore`` shows its help.
+    """
     try:
-        status = _invoke(list(arguments), program)
+        status = _invoke(list(arguments) or (["--help"] if program is command else []), program)
         sys.stdout.flush()
     except click.UsageError as error:
         context = error.ctx.command_path if error.ctx is not None else "logstore"

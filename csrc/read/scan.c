@@ -250,7 +250,8 @@ int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m) {
     uint8_t bytes[META_BYTES];
     int file = v->open(v, dir, name, 0);
     if (file == -ENOENT) {
-        return fail(LS_NOT_A_STORE, "there is no %s in the directory: it is not a store, or not one yet", name);
+        return fail(LS_NOT_A_STORE,
+                    "there is no %s in the directory: it is not a store, or not one yet; check the path", name);
     }
     if (file < 0) {
         return fail_errno(LS_IO, -file, "%s cannot be opened", name);

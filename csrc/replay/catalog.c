@@ -33,7 +33,8 @@ static int check_id(uint32_t id, uint32_t next_queue_id) {
     }
     return fail(LS_CATALOG_MISMATCH,
                 "the log knows queue %u, but the catalog has only given out ids below %u: it is older "
-                "than the log. Restore the catalog that belongs to it; nothing was changed",
+                "than the log. Nothing was changed. Restore the catalog that belongs to it, or see what "
+                "'logstore repair-catalog DIR --dry-run' would do",
                 (unsigned)id, (unsigned)next_queue_id);
 }
 
@@ -55,7 +56,8 @@ int catalog_check(struct table *t, const uint32_t *sorted, size_t n, uint32_t ne
         if (q != NULL && q->deleted) {
             rc = fail(LS_CATALOG_MISMATCH,
                       "the log says that queue %u was deleted, but the catalog has it: it is older than "
-                      "the log. Restore the catalog that belongs to it; nothing was changed",
+                      "the log. Nothing was changed. Restore the catalog that belongs to it, or see what "
+                      "'logstore repair-catalog DIR --dry-run' would do",
                       (unsigned)sorted[i]);
         } else if (q == NULL && !table_add_queue(t, sorted[i])) {
             rc = fail_memory();

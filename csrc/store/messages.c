@@ -312,8 +312,9 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
     rc = log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
     if (rc == LS_OK && (m->place_count > 0 || message_pending(m) > 0)) {
-        rc = fail(LS_MESSAGE_IN_USE, "message %llu is on %u queues and in %u pending operations; dequeue it instead",
-                  (unsigned long long)id, (unsigned)m->place_count, (unsigned)message_pending(m));
+        rc = fail(LS_MESSAGE_IN_USE, "message %llu is on %u queue%s and in %u pending operation%s; dequeue it instead",
+                  (unsigned long long)id, (unsigned)m->place_count, m->place_count == 1 ? "" : "s",
+                  (unsigned)message_pending(m), message_pending(m) == 1 ? "" : "s");
     }
     if (rc == LS_OK) {
         destroy(store, number);

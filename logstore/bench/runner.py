@@ -21,6 +21,7 @@ from logstore.bench.plan import QUEUE_PREFIX
 from logstore.bench.report import Moment, Report
 from logstore.bench.watch import Watch, log_bytes
 from logstore.bench.workers import Accepter, Consumer, Dequeuer, Publisher
+from logstore.core.counts import counted
 from logstore.core.xid import Xid
 from logstore.errors import NotAStore, OptionError
 
@@ -60,7 +61,8 @@ def refuse_foreign(store_dir: Path, *, connect: str | None = None, schema: str |
     foreign = [name for name in names if not name.startswith(QUEUE_PREFIX)]
     if foreign:
         raise Refused(
-            f"{store_dir} holds a store with {len(foreign)} queues that do not belong to a benchmark ({foreign[0]!r}); "
+            f"{store_dir} holds a store with {counted(len(foreign), 'queue that does', 'queues that do')} not "
+            f"belong to a benchmark ({foreign[0]!r}); "
             "choose another directory, or use --existing to run next to them"
         )
 
@@ -220,7 +222,8 @@ def _balance(report: Report, left: list[int]) -> None:
         return  # the numbers cannot match: messages remained, or messages of earlier runs were consumed
     if published.places != consumed.places + len(left):
         report.problems.append(
-            f"{published.places} messages were put on queues, but {consumed.places} were consumed and {len(left)} "
+            f"{counted(published.places, 'message was', 'messages were')} put on queues, but {consumed.places} "
+            f"were consumed and {len(left)} "
             "remain"
         )
     elif published.id_sum != consumed.id_sum + sum(left):
@@ -256,10 +259,14 @@ def _compare(store: MessageStore, plan: Plan, report: Report, stay: _Stay, conte
         expected[name] = expected.get(name, 0) + 1
     for name, depth in expected.items():
         if plan.consumers and plan.publishers and (found := store.queue(name).depth) != depth:
-            report.problems.append(f"after a restart {found} messages are on queue {name!r}, not {depth}")
+            report.problems.append(
+                f"after a restart {counted(found, 'message is', 'messages are')} on queue {name!r}, not {depth}"
+            )
     mine = [one for one in store.in_doubt() if one.xid is not None and one.xid.gtrid == report.run_id]
     if len(mine) != stay.prepared:
-        report.problems.append(f"after a restart {len(mine)} transactions are in doubt, not {stay.prepared}")
+        report.problems.append(
+            f"after a restart {counted(len(mine), 'transaction is', 'transactions are')} in doubt, not {stay.prepared}"
+        )
 
 
 def _clean_up(store: MessageStore, plan: Plan, report: Report) -> None:

@@ -64,7 +64,7 @@ class BrokerControl:
         is_dry_run = arguments.get("dry_run") is True
         queue = self._server.vhost.queues.get(name)
         if queue is None:
-            raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues' lists the stored queues")
+            raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues DIR' lists the stored queues")
         if isinstance(queue, MemoryQueue):
             return {"messages": queue.ready_count if is_dry_run else queue.purge()}
         assert isinstance(queue, DurableQueue)

@@ -33,6 +33,7 @@ from logstore.broker.limits import Limits
 from logstore.broker.users import Users
 from logstore.broker.vhost import VirtualHost
 from logstore.broker.wakeups import WakeUps
+from logstore.core.counts import counted
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -114,9 +115,8 @@ class Server:
         in_doubt = len(self.store.in_doubt())
         if in_doubt:
             logger.warning(
-                "%d prepared transactions wait for their coordinator, and their messages are locked: see "
-                "'logstore in-doubt %s list'",
-                in_doubt,
+                "%s for an outcome, and the messages are locked: see 'logstore in-doubt %s list'",
+                counted(in_doubt, "prepared transaction waits", "prepared transactions wait"),
                 self.store.path,
             )
 
@@ -188,11 +188,10 @@ class Server:
         now = asyncio.get_running_loop().time()
         if now - self._refused_logged_at >= REFUSALS_LOGGED_S:
             logger.warning(
-                "%s is refused, and %d before it: there are %d connections, and the other file descriptors are "
-                "reserved",
+                "%s is refused, and %d before it, with %s: the other file descriptors are reserved",
                 connection,
                 self._refused - 1,
-                len(self.connections),
+                counted(len(self.connections), "connection"),
             )
             self._refused, self._refused_logged_at = 0, now
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import InvalidRecord, RecordType
 from logstore.commands.output import range_text
+from logstore.core.counts import counted
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 
@@ -106,14 +107,17 @@ def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
         on = f" {qualifier}on {', '.join(names)}" if names else ""
         yield f"affected: message {one['id']}{on}{'' if one['certain'] else ', perhaps'}: {one['why']}"
     if told["message_count"] > shown:
-        yield f"... and {told['message_count'] - shown} more messages"
+        yield f"... and {counted(told['message_count'] - shown, 'more message')}"
     for one in told["queues"]:
         yield f"affected: queue {one['name']}, lost messages: {range_text(one['lost'])}"
     for xid in told["transactions"][:shown]:
         yield f"affected: transaction {xid}"
     if told["records_unknown"]:
         records, size = told["records_unknown"], told["bytes_unreadable"]
-        yield f"affected: {size} unreadable bytes, with at least {records} records that nothing names"
+        yield (
+            f"affected: {counted(size, 'unreadable byte')}, with at least {counted(records, 'record')} that "
+            "nothing names"
+        )
     if told["lost_messages"]["most"] != 0:
         yield f"affected: messages that a salvage would lose: {range_text(told['lost_messages'])}"
     elif not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):

@@ -16,6 +16,7 @@ from logstore.commands.options import (
     store_argument,
 )
 from logstore.commands.output import Failure, print_json, progress, size_text
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,10 +48,10 @@ def backup(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Copy the whole store to TARGET, an absent or empty directory, also while its broker runs.
+    """Copy a whole store to TARGET, also while its broker runs.
 
-    TARGET is the store as of one moment. It opens without further files, contains the catalog, and has the same UUID.
-    After an error, nothing is left there.
+    TARGET is an absent or empty directory. The copy is the store as of one moment. It opens without further files,
+    contains the catalog, and has the same UUID. After an error, nothing is left there.
     """
     from logstore.backup import back_up, plan_backup
 
@@ -85,7 +86,8 @@ def _tell_plan(store_dir: Path, target: Path, plan: BackupPlan, *, as_json: bool
         print_json(document)
     else:
         click.echo(
-            f"would be copied: {size_text(plan.bytes)} in {plan.segments} segments, up to LSN {plan.lsn}; free space: "
+            f"would be copied: {size_text(plan.bytes)} in {counted(plan.segments, 'segment')}, up to LSN "
+            f"{plan.lsn}; free space: "
             f"{size_text(plan.free_bytes)}"
         )
     if plan.free_bytes < plan.bytes:
@@ -111,6 +113,7 @@ def _tell(store_dir: Path, report: BackupReport, *, as_json: bool) -> None:
         )
     else:
         click.echo(
-            f"{report.target}: {size_text(report.bytes)} in {report.segments} segments, everything durable below LSN "
+            f"{report.target}: {size_text(report.bytes)} in {counted(report.segments, 'segment')}, everything "
+            "durable below LSN "
             f"{report.lsn}, in {report.seconds:.1f} s"
         )

@@ -11,6 +11,7 @@ import click
 from logstore.bench.plan import PROFILES, plan
 from logstore.commands.options import SIZE, Amount, catalog_options, json_option, store_argument
 from logstore.commands.output import Failure, print_facts, print_json, print_table, size_text
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +90,9 @@ def bench(
     schema: str | None,
     **chosen: Any,
 ) -> int:
-    """Measure a store on this disk: publish and consume durably, and report throughput, latency and log size.
+    """Measure what a store on this disk achieves.
+
+    Publishes and consumes durably, and reports throughput, latency and log size.
 
     The store in DIR is made if there is none, and is kept without the benchmark's queues. A store with other queues is
     refused without --existing. Every message is durable when its call returns, unless the flags say otherwise.
@@ -194,8 +197,11 @@ def _facts(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     written = _number(said["amplification"]["written_per_content_byte"])
     device = _number(said["amplification"]["device_per_content_byte"])
     moved = _number(said["amplification"]["relocated_per_appended_byte"])
-    each = f"{_number(commits['bytes_per_batch'])} bytes and {_number(commits['records_per_batch'])} records"
-    files = f"{log['segments_end']} segments and {log['spares_end']} spares"
+    each = (
+        f"{counted(_number(commits['bytes_per_batch']), 'byte')} and "
+        f"{counted(_number(commits['records_per_batch']), 'record')}"
+    )
+    files = f"{counted(log['segments_end'], 'segment')} and {counted(log['spares_end'], 'spare')}"
     yield "durability", said["durability"]
     yield "took", f"{said['seconds']:.3g} s"
     yield "group commits", f"{commits['batches']}, each {each}"

@@ -38,10 +38,11 @@ def chain(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Print all records of one message or transaction in order, and where it is now.
+    """Print all records of one message or transaction.
 
-    ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and relocated states are among the records; the
-    last complete relocation supersedes the records before it. The operations of a transaction are printed, too.
+    They come in order, and then where it is now. ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and
+    relocated states are among the records; the last complete relocation supersedes the records before it. The
+    operations of a transaction are printed, too.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore.errors import OutcomeUnknown, StoreLocked
-from logstore.inspect import Reader
+from logstore.catalog.places import place_for
+from logstore.codec.records import LSN_LIMIT
+from logstore.commands.state import retried
+from logstore.core.lock_holder import store_locked
+from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
+from logstore.inspect import Reader, read_catalog
+from logstore.inspect.refusals import refusals
 from logstore.store import control
 
 if TYPE_CHECKING:
@@ -45,12 +50,40 @@ def change(
         return {"through": STORE, **by_itself(store)}
 
 
-def would_go_through(store_dir: Path, *, live: bool) -> str:
-    """Whether a change would go through the broker or the store, for dry runs. Raises ``StoreLocked`` likewise."""
-    if not live:
-        return STORE
-    ask(store_dir, "ping", {})
-    return BROKER
+def plan(
+    store_dir: Path, look: Callable[[], dict[str, Any]], *, connect: str | None, schema: str | None
+) -> dict[str, Any] | None:
+    """What a change would do to a closed store, as ``look`` finds it; None while a writer has the store open.
+
+    Raises what the change would raise. So a change that is refused does not open the store, which would recover it and
+    begin an epoch, and its dry run says the same.
+    """
+    if connect is not None or schema is not None:
+        place_for(store_dir, connect, schema)
+    if is_live(store_dir):
+        return None
+    for refusal in refusals(store_dir, connect=connect, schema=schema):
+        raise StoreError(refusal)
+    found = retried(look)
+    with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+        if not reader.info.live:
+            read_catalog(store_dir, reader.info, connect=connect, schema=schema)
+    return found
+
+
+def is_live(store_dir: Path) -> bool:
+    """Whether a writer has the store open."""
+    with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+        return reader.info.live
+
+
+def would_change(
+    store_dir: Path, command: str, arguments: Mapping[str, Any], planned: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The dry run of a change: its plan for a closed store, or else the broker's. Raises as :func:`change` does."""
+    if planned is not None:
+        return {"through": STORE, **planned}
+    return {"through": BROKER, **ask(store_dir, command, {**arguments, "dry_run": True})}
 
 
 def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,6 +91,4 @@ def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str
     try:
         return control.call(store_dir, command, arguments, timeout_s=control.PATIENCE_S)
     except OutcomeUnknown as error:
-        raise StoreLocked(
-            f"the store {store_dir} is open in a broker that does not answer: check the broker, and try again"
-        ) from error
+        raise store_locked(store_dir, "a broker that does not answer; check it, and try again") from error

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import BROKER, STORE, ask, change
+from logstore.commands.changing import STORE, change, plan, would_change
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import print_json, size_text
-from logstore.commands.state import retried
-from logstore.inspect import Inspection, Reader
+from logstore.core.counts import counted
+from logstore.inspect import Inspection
 from logstore.store.tail import compaction_of
 
 if TYPE_CHECKING:
@@ -31,10 +32,15 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     once.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
-    if dry_run:
-        document |= would_compact(store_dir)
+    planned = plan(store_dir, lambda: would_compact(store_dir), connect=connect, schema=schema)
+    if dry_run or (planned is not None and not planned["shrinks"]):  # an open alone makes a short log longer
+        document |= would_change(store_dir, "compact", {}, planned)
     else:
-        document |= compacted(store_dir, connect, schema)
+        document |= change(
+            store_dir, "compact", {}, lambda store: store.compact().as_dict(), connect=connect, schema=schema
+        )
+        if planned is not None and document["through"] == STORE:
+            document["bytes_before"] = planned["bytes_before"]  # before the open
     if as_json:
         print_json(document)
         return
@@ -49,41 +55,20 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     click.echo(
         f"the log {was} {size_text(document['bytes_before'])} and {becomes} {size_text(document['bytes_after'])}"
     )
-    click.echo(f"{relocates} {document['segments_moved']} segments, copying {size_text(document['copied_bytes'])}")
+    click.echo(
+        f"{relocates} {counted(document['segments_moved'], 'segment')}, copying {size_text(document['copied_bytes'])}"
+    )
     if document["held_bytes"]:
-        click.echo(f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds'")
-
-
-def compacted(store_dir: Path, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """Compacts. A closed store that would not become smaller is not opened: an open alone makes a short log longer."""
-    plan = planned(store_dir)
-    if plan is not None and not plan["shrinks"]:
-        return {"through": STORE, **plan}
-    done = change(store_dir, "compact", {}, lambda store: store.compact().as_dict(), connect=connect, schema=schema)
-    if plan is not None and done["through"] == STORE:
-        done["bytes_before"] = plan["bytes_before"]  # before the open
-    return done
+        click.echo(
+            f"holds keep {size_text(document['held_bytes'])} of it: see 'logstore holds {quote(str(store_dir))}'"
+        )
 
 
 def would_compact(store_dir: Path) -> dict[str, Any]:
-    """The estimated result of a compaction. Raises ``StoreLocked`` as the compaction would."""
-    plan = planned(store_dir)
-    if plan is None:
-        return {"through": BROKER, **ask(store_dir, "compact", {"dry_run": True})}
-    return {"through": STORE, **plan}
-
-
-def planned(store_dir: Path) -> dict[str, Any] | None:
-    """The estimate for a store that no process has open; None while a writer has it."""
-
-    def look() -> dict[str, Any] | None:
-        with Inspection(store_dir) as found:
-            if found.info.live:
-                return None
-            found.read()
-            return compaction_of(found.handle, dry_run=True).as_dict()
-
-    return retried(look)
+    """The estimated result of a compaction of a closed store."""
+    with Inspection(store_dir) as found:
+        found.read()
+        return compaction_of(found.handle, dry_run=True).as_dict()
 
 
 @click.command()
@@ -92,13 +77,15 @@ def planned(store_dir: Path) -> dict[str, Any] | None:
 @json_option
 @catalog_options
 def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Write a checkpoint, so that the next open reads only the log after it.
+    """Write a checkpoint, so that the next open is fast.
 
-    The store also writes checkpoints in the background and at a clean close. A checkpoint is never required.
+    The next open reads only the log after it. The store also writes checkpoints in the background and at a clean close.
+    A checkpoint is never required.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
+    planned = plan(store_dir, lambda: would_checkpoint(store_dir), connect=connect, schema=schema)
     if dry_run:
-        document |= would_checkpoint(store_dir)
+        document |= would_change(store_dir, "checkpoint", {}, planned)
     else:
         document |= change(
             store_dir, "checkpoint", {}, lambda store: asdict(store.checkpoint()), connect=connect, schema=schema
@@ -108,26 +95,18 @@ def checkpoint(store_dir: Path, dry_run: bool, as_json: bool, connect: str | Non
         return
     said = "a checkpoint would have" if dry_run else "a checkpoint was written:"
     click.echo(
-        f"{said} {size_text(document['bytes'])}, with {document['messages']} messages and "
-        f"{document['transactions']} open transactions, at LSN {document['lsn']}"
+        f"{said} {size_text(document['bytes'])}, with {counted(document['messages'], 'message')} and "
+        f"{counted(document['transactions'], 'open transaction')}, at LSN {document['lsn']}"
     )
 
 
 def would_checkpoint(store_dir: Path) -> dict[str, Any]:
-    """The size of a checkpoint written now. Raises ``StoreLocked`` as writing one would."""
+    """The size of a checkpoint of a closed store, written now."""
     from logstore._core import lib
     from logstore.core.native import filled
 
-    with Reader(store_dir) as reader:
-        live = reader.info.live
-    if live:
-        return {"through": BROKER, **ask(store_dir, "checkpoint", {"dry_run": True})}
-
-    def look() -> dict[str, Any]:
-        with Inspection(store_dir) as found:
-            found.read()
-            info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(found.handle, into))
-            would = {"lsn": found.info.end_lsn, "bytes": info.bytes, "messages": info.messages}
-            return {"through": STORE, **would, "transactions": info.transactions, "seconds": 0.0}
-
-    return retried(look)
+    with Inspection(store_dir) as found:
+        found.read()
+        info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(found.handle, into))
+        would = {"lsn": found.info.end_lsn, "bytes": info.bytes, "messages": info.messages}
+        return {**would, "transactions": info.transactions, "seconds": 0.0}

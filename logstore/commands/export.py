@@ -21,6 +21,7 @@ from logstore.commands.options import (
 )
 from logstore.commands.output import Failure, one_line, print_json, size_text
 from logstore.commands.working import working
+from logstore.core.counts import counted
 from logstore.inspect import LogRecycled
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ def export(
     verify_only: bool,
     **options: Any,
 ) -> None:
-    """Write the part of the log after the last export to TARGET, as Parquet files by day.
+    """Write what is new in the log to TARGET, as Parquet files.
 
-    TARGET has the datasets records, messages and open; it may be absent. While a broker runs, a hold keeps the log
-    until it was read. However the command ends, the exported part is complete, and the next run continues from there.
+    TARGET has the datasets records, messages and open, by day; it may be absent. While a broker runs, a hold keeps the
+    log until it was read. However the command ends, the exported part is complete, and the next run continues from
+    there.
 
     logstore export --verify TARGET reads all files of an export and reports damage.
     """
@@ -172,7 +174,7 @@ def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: b
         return
     click.echo(
         f"would be exported: {size_text(planned.log_bytes)} of the log, from LSN {planned.start_lsn} to "
-        f"{planned.stop_lsn}, in {len(planned.units)} units"
+        f"{planned.stop_lsn}, in {counted(len(planned.units), 'unit')}"
     )
     if planned.gap is not None:
         click.echo(f"lost before it was exported: LSN {planned.gap.start_lsn} to {planned.gap.stop_lsn}")
@@ -204,8 +206,10 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
         click.echo(f"{report.target}: nothing new below LSN {report.last_lsn}")
     else:
         click.echo(
-            f"{report.target}: {report.records} records and {report.messages} messages in {report.files} files "
-            f"({size_text(report.bytes)}), everything below LSN {report.last_lsn}, {report.open} messages open; "
+            f"{report.target}: {counted(report.records, 'record')} and {counted(report.messages, 'message')} in "
+            f"{counted(report.files, 'file')} "
+            f"({size_text(report.bytes)}), everything below LSN {report.last_lsn}, "
+            f"{counted(report.open, 'message')} open; "
             f"{size_text(report.log_bytes)} of the log in {report.seconds:.1f} s"
         )
     if report.gap is not None and not as_json:
@@ -250,6 +254,7 @@ def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None
     if report.manifest.missing_before is not None:
         click.echo(f"was recycled before the first export: {report.manifest.missing_before}")
     click.echo(
-        f"{target}: {report.files} files ({size_text(report.bytes)}) with {report.records} records and "
-        f"{report.messages} messages, LSN {report.manifest.first_lsn} to {report.manifest.last_lsn}"
+        f"{target}: {counted(report.files, 'file')} ({size_text(report.bytes)}) with "
+        f"{counted(report.records, 'record')} and "
+        f"{counted(report.messages, 'message')}, LSN {report.manifest.first_lsn} to {report.manifest.last_lsn}"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @store_argument
 @json_option
 def holds(store_dir: Path, as_json: bool) -> None:
-    """List the holds: the parts of the log that the writer keeps for readers.
+    """List the holds, which keep parts of the log for readers.
 
     A hold ends with its process, when its time has passed, and when it alone would keep more than its limit.
     """

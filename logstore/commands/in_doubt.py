@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import change, would_go_through
+from logstore.commands.changing import BROKER, ask, change, plan, would_change
 from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.commands.output import age_text, print_facts, print_json, print_table
 from logstore.commands.state import State, read_state
+from logstore.core.counts import counted
 from logstore.store.outcomes import decide, unknown
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class _ListsByDefault(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The arguments, with the verb ``list`` added if there is none."""
         has_directory = bool(args) and not args[0].startswith("-")
-        if has_directory and (len(args) == 1 or args[1].startswith("-")):
+        if has_directory and not ctx.resilient_parsing and (len(args) == 1 or args[1].startswith("-")):
             args = [args[0], "list", *args[1:]]
         return super().parse_args(ctx, args)
 
@@ -46,7 +47,7 @@ class _ListsByDefault(click.Group):
 @path_argument
 @click.pass_context
 def in_doubt(context: click.Context, store_dir: Path) -> None:
-    """List prepared transactions without an outcome, or give them one.
+    """List prepared transactions, or give one its outcome.
 
     Without a verb it lists them. Their coordinator should give the outcome; do it here only if the coordinator is gone
     for good, and give all branches of the transaction the same outcome. Until then the dequeued messages are locked,
@@ -187,8 +188,16 @@ def _give(
     outcome: str, store_dir: Path, xid: Xid, dry_run: bool, as_json: bool, connect: str | None, schema: str | None
 ) -> None:
     document: dict[str, Any] = {"store": str(store_dir), "xid": str(xid), "outcome": outcome, "dry_run": dry_run}
-    if dry_run:
-        document |= would_decide(store_dir, xid, connect=connect, schema=schema)
+
+    def look() -> dict[str, Any]:
+        return would_decide(store_dir, xid, connect=connect, schema=schema)
+
+    planned = plan(store_dir, look, connect=connect, schema=schema)
+    if dry_run and planned is None:
+        ask(store_dir, "ping", {})  # before the xid is looked up, as the outcome itself would
+        document |= {"through": BROKER, **look()}
+    elif dry_run:
+        document |= would_change(store_dir, f"in-doubt.{outcome}", {}, planned)
     else:
         document |= change(
             store_dir,
@@ -201,7 +210,7 @@ def _give(
     if as_json:
         print_json(document)
         return
-    what = f"{document['operations']} operations of transaction {document['id']}, xid {xid}"
+    what = f"{counted(document['operations'], 'operation')} of transaction {document['id']}, xid {xid}"
     if dry_run:
         click.echo(f"would be {DONE[outcome]}: {what}")
         print_facts(_effects(outcome, document["queues"]))
@@ -210,12 +219,11 @@ def _give(
 
 
 def would_decide(store_dir: Path, xid: Xid, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The transaction that an outcome would apply to. Raises ``UnknownXid``, and ``StoreLocked`` as a real outcome."""
+    """The transaction that an outcome would apply to. Raises ``UnknownXid``."""
     state = read_state(store_dir, connect=connect, schema=schema)
     for row in in_doubt_rows(state, time.time()):
         if row["xid"] == str(xid):
-            through = would_go_through(store_dir, live=state.info.live)
-            return {"through": through, **{name: row[name] for name in ("id", "operations", "queues")}}
+            return {name: row[name] for name in ("id", "operations", "queues")}
     raise unknown(xid)
 
 

@@ -43,7 +43,7 @@ STATES = {
 @json_option
 @catalog_options
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Show facts about a store: its state, positions, sizes and counts."""
+    """Show the state, positions, sizes and counts of a store."""
     oldest = retried(lambda: _oldest(store_dir))
     state = read_state(store_dir, connect=connect, schema=schema)
     document = {"store": str(store_dir), "full": why_full(store_dir, state)} | describe(store_dir, state, oldest)

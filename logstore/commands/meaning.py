@@ -19,6 +19,7 @@ from logstore.codec.records import (
     TxRelocated,
     XidBody,
 )
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,4 +98,4 @@ def _relocated(record: Record, body: MessageRelocated, names: Mapping[int, str])
         f"{_queue(work.queue_id, names)} by transaction {work.tx_id} without an outcome"
         for work in body.pending
     )
-    return f"relocated: its whole state, {body.content_bytes} bytes of content, {places}{staged}{pending}"
+    return f"relocated: its whole state, {counted(body.content_bytes, 'byte')} of content, {places}{staged}{pending}"

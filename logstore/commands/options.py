@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
@@ -29,6 +30,7 @@ else:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _SIZE = re.compile(r"(\d{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_COMMAND = re.compile(r"('logstore [a-z-]+) DIR\b")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -132,15 +134,18 @@ def naming(store_dir: Path) -> Iterator[None]:
             error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
-        if isinstance(error, CorruptLog):
-            for command in ("logstore verify", "logstore salvage"):
-                error.message = error.message.replace(f"'{command} DIR", f"'{command} {quote(str(store_dir))}")
+        error.message = _COMMAND.sub(lambda found: f"{found[1]} {quote(str(store_dir))}", error.message)
         raise
+
+
+def _directories(_context: click.Context, _param: click.Parameter, text: str) -> list[CompletionItem]:
+    return [CompletionItem(text, type="dir")]  # the shell lists them
 
 
 def path_argument(function: F) -> F:
     """``DIR``. The library checks whether it is a store."""
-    return click.argument("store_dir", metavar="DIR", type=PathText(readable=False))(function)
+    kind = PathText(readable=False)
+    return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 
 def store_argument(function: F) -> F:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -134,7 +135,7 @@ def note_lines(text: str | None, width: int) -> list[str]:
 
 def size_text(size: int) -> str:
     """A size for people: exact in bytes, and rounded in a larger unit."""
-    return f"{size} bytes" if size < 1024 else f"{size} bytes ({rounded_size(size)})"
+    return counted(size, "byte") if size < 1024 else f"{size} bytes ({rounded_size(size)})"
 
 
 def rounded_size(size: int) -> str:

@@ -13,10 +13,11 @@ import click
 
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
 from logstore.commands.output import iso_time, print_json, progress
-from logstore.commands.queue_names import queue_id_of
+from logstore.commands.queue_names import queue_argument, queue_id_of
 from logstore.commands.sampling import asked
 from logstore.commands.state import retried
 from logstore.commands.tables import printable
+from logstore.core.counts import counted
 from logstore.errors import UnknownQueue
 from logstore.inspect import Inspection, read_catalog
 from logstore.inspect.peek import Peeked
@@ -35,7 +36,7 @@ _BASIC = 60
 
 @click.command()
 @store_argument
-@click.argument("queue")
+@queue_argument
 @click.option(
     "-n", "limit", type=click.IntRange(1, LIMIT_MAX), default=1, show_default=True, help="The number of messages."
 )
@@ -81,7 +82,7 @@ def peek(
         if _is_in_memory(store_dir, queue):
             raise UnknownQueue(
                 f"the broker keeps queue {queue!r} in its memory, so its messages are not in the log: "
-                "'logstore queues' counts them"
+                "'logstore queues DIR' counts them"
             ) from None
         raise
     documents = [document(one) for one in messages]
@@ -92,7 +93,7 @@ def peek(
     for one in documents:
         lines += lines_of(one)
     if len(messages) < depth:
-        lines.append(f"{depth - len(messages)} more messages follow (-n)")
+        lines.append(f"{counted(depth - len(messages), 'more message follows', 'more messages follow')} (-n)")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
@@ -186,7 +187,7 @@ def lines_of(one: dict[str, Any]) -> list[str]:
     """The lines of one message."""
     time = "an unknown time" if one["time"] is None else f"{one['time'][:23].replace('T', ' ')} UTC"
     locked = ", locked by a transaction" if one["locked"] else ""
-    lines = [f"message {one['id']}, {time}, {one['body_bytes']} bytes{locked}"]
+    lines = [f"message {one['id']}, {time}, {counted(one['body_bytes'], 'byte')}{locked}"]
     header = one["header"]
     if header is not None:
         lines.append(f"  exchange '{printable(header['exchange'])}', key '{printable(header['routing_key'])}'")
@@ -206,5 +207,5 @@ def preview(data: bytes, size: int) -> str:
     if text is None:
         data = data[:HEX_BYTES]
     shown = data.hex(" ") if text is None else printable(text)
-    cut = f" … (the first {len(data)} of {size} bytes)" if len(data) < size else ""
+    cut = f" … (the first {len(data)} of {counted(size, 'byte')})" if len(data) < size else ""
     return f"{'hex ' if text is None else ''}{shown}{cut}" if size else "empty"

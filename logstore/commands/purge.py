@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import BROKER, STORE, ask, change
+from logstore.commands.changing import change, plan, would_change
 from logstore.commands.info import queue_rows
 from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import print_json
+from logstore.commands.queue_names import queue_argument, unknown_queue
 from logstore.commands.state import read_state
 from logstore.commands.tables import printable
-from logstore.errors import UnknownQueue
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_argument
-@click.argument("queue")
+@queue_argument
 @dry_run_option
 @json_option
 @catalog_options
@@ -30,13 +31,19 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
     Messages that a consumer has not acknowledged stay, and so do messages that a transaction has locked.
     """
     document: dict[str, Any] = {"store": str(store_dir), "queue": queue, "dry_run": dry_run}
+    arguments = {"queue": queue}
+
+    def look() -> dict[str, Any]:
+        return would_purge(store_dir, queue, connect=connect, schema=schema)
+
+    planned = plan(store_dir, look, connect=connect, schema=schema)
     if dry_run:
-        document |= would_purge(store_dir, queue, connect=connect, schema=schema)
+        document |= would_change(store_dir, "purge", arguments, planned)
     else:
         document |= change(
             store_dir,
             "purge",
-            {"queue": queue},
+            arguments,
             lambda store: {"messages": store.queue(queue).purge()},
             connect=connect,
             schema=schema,
@@ -45,16 +52,15 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
         print_json(document)
     else:
         click.echo(
-            f"{'would be purged' if dry_run else 'purged'}: {document['messages']} messages of {printable(queue)}"
+            f"{'would be purged' if dry_run else 'purged'}: {counted(document['messages'], 'message')} of "
+            f"{printable(queue)}"
         )
 
 
 def would_purge(store_dir: Path, queue: str, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The number of messages that a purge would remove. Raises ``UnknownQueue``, and ``StoreLocked`` as the purge."""
-    state = read_state(store_dir, connect=connect, schema=schema)
-    if state.info.live:  # only the broker knows which messages its consumers have
-        return {"through": BROKER, **ask(store_dir, "purge", {"queue": queue, "dry_run": True})}
-    for row in queue_rows(state):
+    """The number of messages that a purge of a closed store would remove. Raises ``UnknownQueue``."""
+    rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
+    for row in rows:
         if row["name"] == queue:
-            return {"through": STORE, "messages": row["depth"] - row["locked"]}
-    raise UnknownQueue(f"there is no queue {queue!r}; 'logstore queues' lists the queues")
+            return {"messages": row["depth"] - row["locked"]}
+    raise unknown_queue(queue, (row["name"] for row in rows if row["name"] is not None))

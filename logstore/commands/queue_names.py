@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, TypeVar
+
+import click
 
 from logstore.codec.records import LSN_LIMIT
-from logstore.errors import CatalogError, UnknownQueue
+from logstore.errors import CatalogError, StoreError, UnknownQueue
 from logstore.inspect import CatalogView, Reader, read_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
+
+    F = TypeVar("F", bound=Callable[..., object])
 
 _ID_DIGITS_MAX = 10
+
+
+def queue_argument(function: F) -> F:
+    """``QUEUE``, which a shell completes if ``DIR`` is a store."""
+    return click.argument("queue", shell_complete=_completed)(function)
+
+
+def _completed(context: click.Context, _param: click.Parameter, text: str) -> list[str]:
+    """The queues whose names begin with the text. A name that a shell would take apart is not offered."""
+    store_dir = context.params.get("store_dir")
+    if store_dir is None:
+        return []
+    try:
+        place = context.params.get("connect"), context.params.get("schema")
+        names = queue_names(Path(store_dir).expanduser(), *place).values()
+    except (StoreError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(text) and quote(name) == name)
 
 
 def queue_id_of(view: CatalogView, name: str) -> int:
@@ -30,7 +53,7 @@ def unknown_queue(name: str, names: Iterable[str]) -> UnknownQueue:
     """The error for a name that no queue has; it says which names are like it."""
     near = get_close_matches(name, list(names), n=3)
     like = f"; there is {' and '.join(map(repr, near))}" if near else ""
-    return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues' lists the queues")
+    return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues DIR' lists the queues")
 
 
 def queue_names(store_dir: Path, connect: str | None, schema: str | None) -> dict[int, str]:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.records import LSN_LIMIT
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import fact_name, fact_value, print_facts, print_json, size_text
 from logstore.commands.state import read_state
-from logstore.errors import StoreError, StoreLocked
+from logstore.core.counts import counted
+from logstore.core.lock_holder import store_locked
+from logstore.errors import StoreError
 from logstore.inspect import Reader
 from logstore.inspect.refusals import refusals
 
@@ -28,9 +31,11 @@ NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # unknown in a 
 SHOWN = 20  # lines of each list without --json
 
 LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "dropped_queues": lambda one: f"dropped: {one['places']} places on queue {one['id']}, which was deleted",
-    "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {one['content_bytes']} bytes",
-    "abandoned": lambda one: f"rolled back: transaction {one['id']}, {_named(one)}, {one['operations']} operations",
+    "dropped_queues": lambda one: f"dropped: {counted(one['places'], 'place')} on queue {one['id']}, which was deleted",
+    "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {counted(one['content_bytes'], 'byte')}",
+    "abandoned": lambda one: (
+        f"rolled back: transaction {one['id']}, {_named(one)}, {counted(one['operations'], 'operation')}"
+    ),
     "in_doubt": lambda one: f"in doubt: transaction {one['id']}, {_named(one)}",
 }
 
@@ -82,8 +87,7 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     import logstore
 
     is_store = (store_dir / "META").is_file()
-    if not is_store:
-        Reader(store_dir).close()  # raises the specific error
+    Reader(store_dir, from_lsn=LSN_LIMIT - 1).close()  # raises the specific error, as the dry run does
     # create=True only makes the LOCK file that a copied store may lack; no store is made here.
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
@@ -100,7 +104,7 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     state = read_state(store_dir, connect=connect, schema=schema, as_opened=True)
     info = state.info
     if info.live:
-        raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+        raise store_locked(store_dir)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
     full = _report(state.recovery)

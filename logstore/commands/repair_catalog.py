@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Repair the catalog of a closed store, and report each change.
+    """Repair the catalog of a store, and report each change.
 
     For a store that does not open because its catalog contradicts itself or is older than the log. The next queue id
     is raised above all used ids. References to missing objects are removed. If two queues have the same name, the

@@ -78,10 +78,11 @@ def report(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Report on a store's queues as one HTML page: depth, throughput, latency, bytes, and what holds the tail.
+    """Report on the queues of a store or an export, as a page.
 
-    DIR is a store (its broker may be running), or the target of an export. With --json the same figures are printed,
-    and a page is written only if -o names it. Needs the extra: pip install '/path/to/checkout[report]'
+    One HTML page shows depth, throughput, latency, bytes, and what holds the tail. DIR is a store (its broker may be
+    running), or the target of an export. With --json the same figures are printed, and a page is written only if -o
+    names it. Needs the extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must be before --to")

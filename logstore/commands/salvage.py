@@ -15,6 +15,7 @@ import click
 from logstore.commands.options import PathText, catalog_options, dry_run_option, json_option, store_argument
 from logstore.commands.output import fact_name, one_line, print_facts, print_json, print_table, range_text, size_text
 from logstore.commands.working import working
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def salvage(
     connect: str | None,
     schema: str | None,
 ) -> int:
-    """Copy everything readable of a damaged store into a new store TARGET.
+    """Copy what is readable of a damaged store to a new one.
 
     DIR is only read: nothing is ever repaired in place. TARGET is an absent or empty directory; its catalog is a file
     in it. Ids, queues, contents, order and transactions in doubt stay the same. Messages that are lost, or may have
@@ -84,16 +85,20 @@ def describe(report: Salvaged) -> dict[str, Any]:
 
 def _in_short(document: dict[str, Any]) -> str:
     lost = document["lost_messages"]
-    counts: dict[str, Any] = {
-        "messages are lost": lost["most"] != 0 and range_text(lost, "an unknown number of"),
-        "messages are found without their queues": document["found"],
-        "ranges of the log cannot be read": sum(one["records"] != 0 for one in document["lost_ranges"]),
-        "messages are doubtful": len(document["doubtful"]),
-        "transactions have no known outcome": len(document["transactions"]),
-        "queues have lost their names": len(document["queues_unnamed"]),
-        "records are damaged": sum(one["costs"] for one in document["lost_records"]),
-    }
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    counts: tuple[tuple[Any, str, str], ...] = (
+        (lost["most"] != 0 and range_text(lost, "an unknown number of"), "message is lost", "messages are lost"),
+        (document["found"], "message is found without its queue", "messages are found without their queues"),
+        (
+            sum(one["records"] != 0 for one in document["lost_ranges"]),
+            "range of the log cannot be read",
+            "ranges of the log cannot be read",
+        ),
+        (len(document["doubtful"]), "message is doubtful", "messages are doubtful"),
+        (len(document["transactions"]), "transaction has no known outcome", "transactions have no known outcome"),
+        (len(document["queues_unnamed"]), "queue has lost its name", "queues have lost their names"),
+        (sum(one["costs"] for one in document["lost_records"]), "record is damaged", "records are damaged"),
+    )
+    return ", ".join(counted(count, one, more) for count, one, more in counts if count)
 
 
 # ---- Output without --json
@@ -130,16 +135,19 @@ def _print_unlisted(document: dict[str, Any]) -> None:
     if unlisted is None:
         click.echo("not listed: an unknown number of messages, because nothing says where the log began")
     elif unlisted:
-        click.echo(f"not listed: at most {unlisted} messages that only unreadable ranges can have held")
+        click.echo(f"not listed: at most {counted(unlisted, 'message')} that only unreadable ranges can have held")
 
 
 def _print_remarks(document: dict[str, Any]) -> None:
     torn, maybe = document["torn"], document["maybe_consumed"]
     if torn is not None:
-        click.echo(f"torn tail: {torn['bytes']} bytes at LSN {torn['lsn']} were never acknowledged and are not copied")
+        click.echo(
+            f"torn tail: {counted(torn['bytes'], 'byte was', 'bytes were')} never acknowledged, at LSN "
+            f"{torn['lsn']}; not copied"
+        )
     if maybe is not None:
         click.echo(
-            f"may have been consumed: {maybe['messages']} messages whose last record is below LSN "
+            f"may have been consumed: {counted(maybe['messages'], 'message')} whose last record is below LSN "
             f"{maybe['last_heard_of_below_lsn']}, where the last unreadable range ends"
         )
     if document["queues_unnamed"]:
@@ -161,11 +169,12 @@ def _lost_line(one: dict[str, Any]) -> str:
 
 def _range_line(one: dict[str, Any]) -> str:
     unknown = one["records_unknown"]
-    held = "an unknown number of records" if unknown is None else f"{unknown} unknown records"
+    held = "an unknown number of records" if unknown is None else counted(unknown, "unknown record")
     held = "perhaps no records" if not one["certain"] else held
     named = "".join(f", one of chain {record['id']} at {record['lsn']}" for record in one["records_named"])
     return (
-        f"unreadable: {one['bytes']} bytes of segment {one['segment']} at offset {one['offset']}, LSN {one['lsn']} to "
+        f"unreadable: {counted(one['bytes'], 'byte')} of segment {one['segment']} at offset {one['offset']}, LSN "
+        f"{one['lsn']} to "
         f"{one['end_lsn']}: {held}{named} ({one['why']})"
     )
 
@@ -174,7 +183,8 @@ _LINES: dict[str, Any] = {
     "lost": _lost_line,
     "lost_ranges": _range_line,
     "lost_records": lambda one: (
-        f"damaged: {one['type']} of {one['bytes']} bytes at LSN {one['lsn']}, segment {one['segment']}, offset "
+        f"damaged: {one['type']} of {counted(one['bytes'], 'byte')} at LSN {one['lsn']}, segment "
+        f"{one['segment']}, offset "
         f"{one['offset']}" + (f", of chain {one['id']}" if one["id"] else "")
     ),
     "doubtful": lambda one: f"doubtful: message {one['id']}: {one['why']} (LSN {one['lsn']})",

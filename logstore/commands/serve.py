@@ -7,6 +7,7 @@ the next open recovers. Afterwards the broker stops and the store is closed, unl
 from __future__ import annotations
 
 import logging
+import re
 import signal
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,9 @@ import click
 from logstore.commands.options import LIMIT, SIZE, catalog_options, store_argument
 from logstore.commands.output import Failure, size_text
 from logstore.commands.stopping import Stopping
+from logstore.core.counts import counted
 from logstore.core.extras import install_command
+from logstore.errors import OptionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,6 +123,11 @@ def serve(
             run(store, host=host, port=port)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
+    except OptionError as error:
+        for name in sorted(options, key=len, reverse=True):  # the text has the names of logstore.open
+            flag = "--scrub" if name == "scrub_rate" else f"--{name.replace('_', '-')}"
+            error.message = re.sub(rf"\b{name}\b", flag, error.message) if "_" in name else error.message
+        raise
     except BrokerError as error:
         raise Failure(str(error)) from error
     except _Stopped:
@@ -131,13 +139,13 @@ def _recovered(found: Recovery) -> str:
     if found.created:
         return "made anew"
     done = [
-        f"{count} {text}"
-        for count, text in (
-            (found.torn_bytes, "bytes of a torn tail set aside"),
-            (found.transactions_abandoned, "transactions without outcome rolled back"),
-            (found.transactions_in_doubt, "transactions in doubt"),
-            (found.staged_dropped, "messages that were never enqueued dropped"),
-            (found.places_dropped, "messages of deleted queues dropped"),
+        f"{counted(count, noun)} {text}"
+        for count, noun, text in (
+            (found.torn_bytes, "byte", "of a torn tail set aside"),
+            (found.transactions_abandoned, "transaction", "without outcome rolled back"),
+            (found.transactions_in_doubt, "transaction", "in doubt"),
+            (found.staged_dropped, "message", "never enqueued, and dropped"),
+            (found.places_dropped, "message", "of deleted queues dropped"),
         )
         if count
     ]
@@ -145,7 +153,10 @@ def _recovered(found: Recovery) -> str:
     if found.checkpoint_ignored:
         since += f" (the checkpoint is not usable: {found.checkpoint_ignored})"
     how = "closed cleanly" if found.clean else "not closed: recovered after a crash"
-    read = f"{found.messages} messages from {since}, {size_text(found.bytes_read)}, in {found.total_us / 1e6:.2f} s"
+    read = (
+        f"{counted(found.messages, 'message')} from {since}, {size_text(found.bytes_read)}, in "
+        f"{found.total_us / 1e6:.2f} s"
+    )
     return "; ".join([how, f"epoch {found.epoch}", read, *done])
 
 

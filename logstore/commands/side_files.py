@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from logstore.codec.files import Closed, Hint, Hold, Meta
 from logstore.codec.records import InvalidRecord, NewerVersion
 from logstore.commands.findings import Findings, Found
+from logstore.core.counts import counted
 from logstore.core.regular_files import read_start
 
 if TYPE_CHECKING:
@@ -88,5 +89,5 @@ def _decode(path: Path, kind: type[B], findings: Findings, remedy: str) -> B | N
             findings.add(Found("file", f"{path.name} is damaged ({error.reason}); {remedy}"))
         return None
     if size != kind.BYTES:
-        findings.add(Found("file", f"{path.name} has {size} bytes, but should have {kind.BYTES}; {remedy}"))
+        findings.add(Found("file", f"{path.name} has {counted(size, 'byte')}, but should have {kind.BYTES}; {remedy}"))
     return made

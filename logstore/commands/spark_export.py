@@ -10,6 +10,7 @@ import click
 
 from logstore.commands.options import SIZE, catalog_options, json_option, naming, path_argument
 from logstore.commands.output import print_json
+from logstore.core.counts import counted
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES
 from logstore.inspect import Reader
 from logstore.spark import export, session, stream_export
@@ -62,6 +63,8 @@ def main(
         print_json(told)
         return
     click.echo(
-        f"{report.target}: {report.records} records and {report.messages} messages from LSN {report.start_lsn} to "
-        f"{report.last_lsn}, in {report.files} files; {report.open} messages are open"
+        f"{report.target}: {counted(report.records, 'record')} and {counted(report.messages, 'message')} from LSN "
+        f"{report.start_lsn} to "
+        f"{report.last_lsn}, in {counted(report.files, 'file')}; "
+        f"{counted(report.open, 'message is', 'messages are')} open"
     )

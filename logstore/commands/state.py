@@ -74,7 +74,10 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         queue_id_max = max(found.queue_id_max, *(one.id for one in queues), 0)
         contradiction = catalog_contradiction(queue_id_max, deleted, catalog)
         if contradiction is not None:
-            raise CatalogMismatch(f"{contradiction}: restore the catalog that belongs to the log")
+            raise CatalogMismatch(
+                f"{contradiction}: restore the catalog that belongs to the log, or see what "
+                "'logstore repair-catalog DIR --dry-run' would do"
+            )
         if as_opened:
             found._drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
             queues = found.queues()

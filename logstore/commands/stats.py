@@ -13,6 +13,7 @@ from logstore.commands.output import facts_lines, note_lines, output_width, prin
 from logstore.commands.sampling import sample
 from logstore.commands.state import full_lines
 from logstore.commands.tables import table_lines
+from logstore.core.counts import counted
 from logstore.store.statistics import COUNTERS, with_rates
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 @json_option
 @catalog_options
 def stats(store_dir: Path, watch: bool, every_s: float, as_json: bool, connect: str | None, schema: str | None) -> None:
-    """Show queues, log, forces, relocation and scrub, with rates if it watches.
+    """Show what a store does now: queues, log, forces, rates.
 
-    A running broker is asked. Without one, or if it does not answer within some seconds, the log is read, which knows
-    depths and sizes only. The deepest queues come first.
+    With --watch it shows rates. A running broker is asked. Without one, or if it does not answer within some seconds,
+    the log is read, which knows depths and sizes only. The deepest queues come first.
     """
     before: dict[str, Any] | None = None
 
@@ -92,7 +93,7 @@ def lines_of(document: dict[str, Any], width: int, lines_max: int | None = None)
     shown = queues if lines_max is None else queues[: max(lines_max - len(head) - 4, 1)]
     lines = [*head, "", *_queue_lines(document, shown, width)]
     if len(shown) < len(queues):
-        lines.append(f"and {len(queues) - len(shown)} more queues, none of them deeper")
+        lines.append(f"and {counted(len(queues) - len(shown), 'more queue')}, none of them deeper")
     return lines
 
 
@@ -109,7 +110,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     if broker is not None:
         used, most = size_text(broker["memory_bytes"]), size_text(broker["memory_bytes_max"])
         facts += [
-            ("clients", f"{broker['connections']} connections, {broker['channels']} channels"),
+            ("clients", f"{counted(broker['connections'], 'connection')}, {counted(broker['channels'], 'channel')}"),
             ("messages in memory", f"{used} of {most}"),
         ]
     facts.append(("messages", f"{totals['depth']} on queues" if broker is None else _messages(totals)))
@@ -117,8 +118,10 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("forces", _forces(document["forces"])))
     if document["relocation"] is not None:
         moved = document["relocation"]
-        failures = f"{moved['failures']} failures" if moved["failures"] else "no failures"
-        facts.append(("relocation", f"{moved['segments']} segments, {size_text(moved['bytes'])}; {failures}"))
+        failures = counted(moved["failures"], "failure") if moved["failures"] else "no failures"
+        facts.append(
+            ("relocation", f"{counted(moved['segments'], 'segment')}, {size_text(moved['bytes'])}; {failures}")
+        )
         facts.append(("scrub", _scrub(document["scrub"])))
     facts += [("a thread has failed", text) for text in document["threads_failed"] or ()]
     return facts
@@ -155,8 +158,8 @@ def _forces(forces: dict[str, Any]) -> str:
 def _scrub(scrub: dict[str, Any] | None) -> str:
     if scrub is None:
         return "not running"
-    errors = f"{scrub['errors']} errors, the last: {scrub['last_error']}" if scrub["errors"] else "no errors"
-    return f"{scrub['rounds']} rounds, {size_text(scrub['bytes'])}, at LSN {scrub['position']}; {errors}"
+    errors = f"{counted(scrub['errors'], 'error')}, the last: {scrub['last_error']}" if scrub["errors"] else "no errors"
+    return f"{counted(scrub['rounds'], 'round')}, {size_text(scrub['bytes'])}, at LSN {scrub['position']}; {errors}"
 
 
 def _queue_lines(document: dict[str, Any], queues: list[dict[str, Any]], width: int) -> list[str]:

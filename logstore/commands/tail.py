@@ -21,6 +21,7 @@ from logstore.commands.output import (
 )
 from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
 from logstore.commands.tables import folded_lines, printable
+from logstore.core.counts import counted
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
@@ -172,8 +173,8 @@ def facts(document: dict[str, Any]) -> list[str]:
         *full_lines(document.get("full"), output_width()),
         f"base {document['base_lsn']}, lowest LSN in need {document['needed_lsn']}, end {document['next_lsn']}",
         f"log {size_text(document['log_bytes'])}, of which {size_text(document['live_bytes'])} live",
-        f"the oldest segment is needed by {document['holding_messages']} messages and "
-        f"{document['holding_transactions']} transactions, {size_text(document['holding_bytes'])} in it"
+        f"the oldest segment is needed by {counted(document['holding_messages'], 'message')} and "
+        f"{counted(document['holding_transactions'], 'transaction')}, {size_text(document['holding_bytes'])} in it"
         if holding
         else "nothing holds the base",
         f"compacting would leave {size_text(compaction['bytes_after'])}, copying {copied}"
@@ -205,7 +206,7 @@ def holder_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
     """One row for each message or transaction that holds the base."""
     rows: list[tuple[object, ...]] = []
     for holder in document["holders"]:
-        size, age = f"{holder['bytes']} bytes", _age(holder, "age_s")
+        size, age = counted(holder["bytes"], "byte"), _age(holder, "age_s")
         rows.append((holder["kind"], holder["id"], holder["lsn"], size, age, printable(holder["remedy"])))
     return rows
 
@@ -255,7 +256,7 @@ def picture(document: dict[str, Any], *, fancy: bool) -> list[tuple[str, list[st
         if at <= behind // fold < at + ROW_CELLS:
             lines.append((" " * (behind // fold - at) + "^ base", []))
     legend = "  ".join(f"{signs[kind]} {MEANING[kind]}" for kind in signs if kind in kinds)
-    cell = f"{size_text(document['segment_size'])} each" if fold == 1 else f"{fold} segments each"
+    cell = f"{size_text(document['segment_size'])} each" if fold == 1 else f"{counted(fold, 'segment')} each"
     return [*lines, (legend, []), (cell, [])]
 
 

@@ -23,6 +23,7 @@ from logstore.commands.options import SIZE, catalog_options, json_option, store_
 from logstore.commands.output import fact_name, fact_value, one_line, print_facts, print_json, progress, size_text
 from logstore.commands.state import retried
 from logstore.commands.verification import Verification
+from logstore.core.counts import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,7 @@ def verify(
     connect: str | None,
     schema: str | None,
 ) -> int:
-    """Check the whole log, the files next to it and the catalog; change nothing.
+    """Check the whole log, its files and the catalog.
 
     Exits 0 if all is well (also after a crash), 1 if anything is damaged or wrong, 3 if DIR is not a store or cannot
     be read.
@@ -139,7 +140,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
     if document["state"] == "crashed":
         tail = (
-            f"{torn_bytes} bytes of a torn tail at LSN {torn_lsn} are set aside, nothing acknowledged is in it"
+            f"{counted(torn_bytes, 'byte')} of a torn tail at LSN {torn_lsn} {'is' if torn_bytes == 1 else 'are'} "
+            "set aside, nothing acknowledged is in it"
             if torn_bytes
             else f"there is no torn write at LSN {torn_lsn}"
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.core import arguments
+from logstore.core.counts import counted
 from logstore.errors import OptionError
 from logstore.export.manifest import (
     ExportGap,
@@ -152,7 +153,7 @@ def checked_options(manifest: Manifest | None, body: int | None, compression: st
     arguments.optional(arguments.text, "compression", compression)
     given = ExportOptions() if manifest is None else manifest.options
     if manifest is not None and body is not None and body != given.body:
-        how = "without bodies" if given.body is None else f"with bodies of {given.body} bytes"
+        how = "without bodies" if given.body is None else f"with bodies of {counted(given.body, 'byte')}"
         raise OptionError(f"this target was made {how}, but body is {body}: use the same value, or a new target")
     try:
         return ExportOptions(given.body if body is None else body, (compression or given.compression).lower())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core import arguments
+from logstore.core.counts import counted
 from logstore.core.extras import require
 from logstore.core.regular_files import lock_regular
 from logstore.export.manifest import INTENT, LOCK, ExportError, ExportLocked, FileInfo, Manifest
@@ -98,7 +99,7 @@ def _problem(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if size != file.bytes:
-        return f"has {size} bytes and not {file.bytes}"
+        return f"has {counted(size, 'byte')} and not {file.bytes}"
     if digest != file.xxh64:
         return "is damaged: its hash is wrong"
     return _contradiction(path, file, manifest)
@@ -112,7 +113,7 @@ def _contradiction(path: Path, file: FileInfo, manifest: Manifest) -> str | None
     except (OSError, arrow.ArrowException) as error:
         return f"is not a Parquet file ({error})"
     if metadata.num_rows != file.rows:
-        return f"has {metadata.num_rows} rows and not {file.rows}"
+        return f"has {counted(metadata.num_rows, 'row')} and not {file.rows}"
     own = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items() if key[:9] == b"logstore."}
     wanted = {
         "logstore.store": str(manifest.store),

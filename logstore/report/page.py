@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from logstore.core.counts import counted
 from logstore.core.extras import require
 from logstore.report.figures import age_s
 from logstore.report.plots import count_text, pictures, queue_text, size_short, span_text
@@ -44,10 +45,6 @@ def page(found: dict[str, Any]) -> str:
 def whole(number: float) -> str:
     """A whole number with separated thousands."""
     return f"{number:,.0f}".replace(",", "\u202f")
-
-
-def _many(number: int, what: str) -> str:
-    return f"{whole(number)} {what}" + ("" if number == 1 else "s")
 
 
 def time_text(iso: str | None) -> str:
@@ -106,7 +103,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
             "value": whole(waiting),
             "more": "places, at the end of the time asked for"
             if found["to"]
-            else f"places of {whole(said['open'])} live messages, {size_short(said['open_bytes'])}",
+            else f"places of {counted(whole(said['open']), 'live message')}, {size_short(said['open_bytes'])}",
         },
         {
             "name": "Oldest live message",
@@ -122,7 +119,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "name": "Log" if found["kind"] == "store" else "Exported files",
             "value": size_short(found["log_bytes"]),
-            "more": f"{whole(said['records'])} records"
+            "more": counted(whole(said["records"]), "record")
             + (" in the time asked for" if found["from"] or found["to"] else ""),
         },
         {"name": "Queues", "value": whole(said["queues"]), "more": "that had messages"},
@@ -314,8 +311,8 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
     if tail is not None:
         holding = tail["holding_messages"] + tail["holding_transactions"]
         texts.append(
-            f"The oldest segment of the log is needed by {_many(tail['holding_messages'], 'message')} and "
-            f"{_many(tail['holding_transactions'], 'transaction')}, {size_short(tail['holding_bytes'])} in it."
+            f"The oldest segment of the log is needed by {counted(whole(tail['holding_messages']), 'message')} and "
+            f"{counted(whole(tail['holding_transactions']), 'transaction')}, {size_short(tail['holding_bytes'])} in it."
             if holding
             else "Nothing needs the oldest segment of the log."
         )

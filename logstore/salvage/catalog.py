@@ -29,7 +29,7 @@ from logstore.catalog.rows import (
     parsed,
 )
 from logstore.core.imports import late
-from logstore.errors import CatalogMismatch, CatalogUnavailable, StoreError, VersionError
+from logstore.errors import CatalogMismatch, CatalogUnavailable, OptionError, StoreError, VersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -109,7 +109,7 @@ def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str 
     if connect is not None or schema is not None:
         try:
             return _whole(store_dir, uuid, connect, schema)
-        except (CatalogUnavailable, VersionError):
+        except (CatalogUnavailable, OptionError, VersionError):  # an error of the caller must not cost the names
             raise
         except StoreError as error:
             return Names(False, error.message)

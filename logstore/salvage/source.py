@@ -31,8 +31,9 @@ from logstore.codec.files import (
 )
 from logstore.codec.records import InvalidRecord, NewerVersion, segment_seed
 from logstore.codec.scan import clear_epochs, readable_records
+from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import lock_regular, naming, open_regular, read_start, told
-from logstore.errors import NotAStore, StoreError, StoreLocked, VersionError
+from logstore.errors import NotAStore, StoreError, VersionError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -113,9 +114,7 @@ class Source:
         try:
             self._lock = lock_regular("LOCK", fcntl.LOCK_SH, dir_fd=self._directory)
         except BlockingIOError:
-            raise StoreLocked(
-                f"the store {self.path} is open in another process or handle; close it there first, or salvage a copy"
-            ) from None
+            raise store_locked(self.path, "close it there first, or salvage a copy") from None
         except FileNotFoundError:
             return  # a copy without LOCK that was never opened here
         except OSError as error:

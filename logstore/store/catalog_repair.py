@@ -19,9 +19,11 @@ from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.places import FILE_NAME, Place, SqliteFile, place_for
 from logstore.catalog.rest import copied_at_rest
 from logstore.catalog.rows import Contents
+from logstore.core.counts import counted
 from logstore.core.imports import late
+from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import force_directory, lock_regular, open_regular, told
-from logstore.errors import CatalogError, CatalogUnavailable, StoreError, StoreLocked
+from logstore.errors import CatalogError, CatalogUnavailable, StoreError
 from logstore.inspect import Inspection
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def repair_catalog(
     """
     with _kept_closed(store_dir, make=not dry_run), Inspection(store_dir) as log:
         if log.info.live:
-            raise StoreLocked(f"the store {store_dir} is open in another process or handle; close it there first")
+            raise store_locked(store_dir)
         log.read(show)
         if connect is not None or schema is not None:
             place = place_for(store_dir, connect, schema)
@@ -97,9 +99,7 @@ def _kept_closed(store_dir: Path, *, make: bool) -> Iterator[None]:
             flags = os.O_RDWR | os.O_CREAT if make and (store_dir / "META").is_file() else os.O_RDONLY
             held.callback(os.close, lock_regular(store_dir / "LOCK", fcntl.LOCK_SH, flags))
         except BlockingIOError:
-            raise StoreLocked(
-                f"the store {store_dir} is open in another process or handle; close it there first"
-            ) from None
+            raise store_locked(store_dir) from None
         except (FileNotFoundError, NotADirectoryError):
             pass  # no process has it open; or it is not a store, which the reader of the log reports
         except OSError as error:
@@ -254,7 +254,8 @@ class _Mending:
             if queue_id < next_id:
                 self._found.notes.append(
                     f"queue {queue_id} is not in the catalog, but the catalog has given out its id: it was deleted, "
-                    f"and the next open drops its {count} messages; if it was not deleted, first restore a catalog "
+                    f"and the next open drops {counted(count, 'message')} on it; if it was not deleted, first "
+                    "restore a catalog "
                     "that has it"
                 )
                 continue
@@ -263,7 +264,7 @@ class _Mending:
             self._connection.execute(sa.insert(self._tables.queues).values(**row))
             self._say(
                 f"queue {queue_id} is added as {name!r} without its arguments and bindings, which are lost: the log "
-                f"has {count} messages on it, and the catalog is older than the log"
+                f"has {counted(count, 'message')} on it, and the catalog is older than the log"
             )
 
     def _drop_references(self) -> None:

@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from logstore import errors
+from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
 
 if TYPE_CHECKING:
@@ -97,10 +98,11 @@ def _read_line(line: bytes, whose: str) -> dict[str, Any]:
 
 def is_served(store_dir: Path) -> bool:
     """Whether a broker listens on this store's control socket."""
-    try:
-        _connect(store_dir).close()
-    except StoreError:
-        return False
+    with _client_socket() as made:
+        try:
+            _dial(made, store_dir)
+        except OSError:
+            return False
     return True
 
 
@@ -132,22 +134,30 @@ def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout
 
 def _connect(store_dir: Path) -> socket.socket:
     path = store_dir / SOCKET_NAME
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    made.settimeout(PATIENCE_S)
+    made = _client_socket()
     try:
-        with _short_path(store_dir) as short:
-            made.connect(short)
+        _dial(made, store_dir)
     except OSError as error:
         made.close()
         if error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError):
             raise StoreLocked(f"the broker accepts no commands on {path} now: try again later") from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise StoreLocked(f"this user may not use {path}: run the command as the broker's user") from error
-        raise StoreLocked(
-            f"the store {store_dir} is open in another process, and no broker listens on {path}: use that program to "
-            "make the change, or end it and try again"
+        raise store_locked(
+            store_dir, f"no broker listens on {path}, so use that program to make the change, or end it and try again"
         ) from error
     return made
+
+
+def _client_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    made.settimeout(PATIENCE_S)
+    return made
+
+
+def _dial(made: socket.socket, store_dir: Path) -> None:
+    with _short_path(store_dir) as short:
+        made.connect(short)
 
 
 def _receive(connection: socket.socket, until_s: float) -> bytes:

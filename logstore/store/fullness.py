@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore._core import lib
+from logstore.core.counts import counted
 from logstore.core.native import filled
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class QueueLoad:
     @property
     def text(self) -> str:
         """For people."""
-        size = "" if self.content_bytes is None else f", {self.content_bytes} bytes"
-        return f"{self.name!r} ({self.messages} messages{size})"
+        size = "" if self.content_bytes is None else f", {counted(self.content_bytes, 'byte')}"
+        return f"{self.name!r} ({counted(self.messages, 'message')}{size})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Fullness:
     @property
     def reason(self) -> str:
         """Why the log cannot grow, with numbers."""
-        log = f"the log has {self.log_bytes} bytes, {self.live_bytes} of them live"
+        log = f"the log has {counted(self.log_bytes, 'byte')}, {self.live_bytes} of them live"
         if self.sys_errno == 0:
             return f"{log}, and max_log_bytes is {self.max_log_bytes}"
         segment = f"another segment of {self.segment_size} bytes"

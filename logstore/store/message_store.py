@@ -22,6 +22,7 @@ from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things
 from logstore.core.imports import late
+from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
@@ -93,7 +94,10 @@ class MessageStore(Publishing):
             if system == ffi.NULL:
                 refuse_other_things(self._path)
         self._owner, made = owned("store")
-        check(lib.ls_open(system, os.fsencode(self._path), options, made))
+        code = lib.ls_open(system, os.fsencode(self._path), options, made)
+        if code == lib.LS_LOCKED:
+            raise store_locked(self._path)
+        check(code)
         self._c: ls_store_ptr = made[0]
         self._completions = Completions(self._c, self._owner)
         self._overdue: Overdue | None = None

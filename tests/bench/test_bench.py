@@ -248,7 +248,7 @@ def test_a_missing_message_after_a_restart_is_a_failure(tmp_path: Path, monkeypa
     monkeypatch.setattr(logstore, "open", open_and_lose)
     said = run("bench", tmp_path / "store", "--messages", 300, "--stuck", 2, "--verify")
     assert "after a restart" in fails(said, 1)
-    assert "1 messages are on queue 'logstore-bench.stuck', not 2" in said.stderr
+    assert "1 message is on queue 'logstore-bench.stuck', not 2" in said.stderr
 
 
 # ---- While it runs

@@ -213,7 +213,7 @@ def test_changing_a_store_that_a_program_has_open_is_one_line_and_status_3(
     name, *rest = command
     with logstore.open(path) as store:
         line = fails(run(name, path, *(rest or ["in"]), *options), 3)
-        assert "is open in another process" in line
+        assert "is open in this process already" in line
         assert "no broker listens" in line
         assert len(store.in_doubt()) == 2
         assert store.queue("in").depth == 2
@@ -239,9 +239,9 @@ def test_purge_drops_waiting_messages_and_keeps_locked_ones(path: Path) -> None:
         "through": "store",
         "messages": 1,
     }
-    assert "would be purged: 1 messages of in" in fine("purge", path, "in", "--dry-run")
+    assert "would be purged: 1 message of in" in fine("purge", path, "in", "--dry-run")
     assert snapshot(path) == before
-    assert fine("purge", path, "in") == "purged: 1 messages of in\n"
+    assert fine("purge", path, "in") == "purged: 1 message of in\n"
     assert told("purge", path, "in")["messages"] == 0
     fine("in-doubt", path, "rollback", MOVE)
     assert on_queues(path) == ([b"1"], [], 1)

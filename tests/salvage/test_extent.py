@@ -212,7 +212,7 @@ def test_a_message_whose_content_alone_is_damaged_is_exactly_one_lost_message(tm
         name: {"least": 0, "most": 1} for name in truth.order
     }
     assert report.unreadable_bytes == 0
-    assert "1 messages are lost" in fails(run("salvage", tmp_path / "store", "--dry-run"), 1)
+    assert "1 message is lost" in fails(run("salvage", tmp_path / "store", "--dry-run"), 1)
 
 
 def test_a_content_without_its_last_chunk_is_lost_on_exactly_its_queues(tmp_path: Path) -> None:

@@ -552,7 +552,7 @@ def test_the_command_exits_0_if_nothing_is_lost_and_1_if_something_is(tmp_path: 
     file = tmp_path / "store" / f"{victim - victim % SEGMENT:016x}.seg"
     damage_bytes(file, victim % SEGMENT + truth.chains[victim][0].length - 8, b"\xee" * 8)
     result = run("salvage", tmp_path / "store", tmp_path / "other", "--report", tmp_path / "report.json")
-    assert "1 messages are lost" in fails(result, 1)
+    assert "from 0 to 1 messages are lost, 1 record is damaged" in fails(result, 1)
     written = json.loads((tmp_path / "report.json").read_text())
     assert [one["id"] for one in written["lost"]] == [victim]
     assert written["lost"][0]["queue_names_probable"] == sorted(
@@ -589,7 +589,7 @@ def test_misuse_raises_and_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_store_that_is_open_is_refused_and_one_that_is_being_salvaged_cannot_be_opened(tmp_path: Path) -> None:
     with open_small(tmp_path / "store") as store:
         store.declare_queue("one")
-        assert "open in another process" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
+        assert "is open in this process already" in fails(run("salvage", tmp_path / "store", tmp_path / "new"), 3)
     seen = []
 
     def show(what: str, done: int, total: int) -> None:

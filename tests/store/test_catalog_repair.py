@@ -63,7 +63,7 @@ ALL = {"dead": [b"dead"], "orders": [b"orders"], "late": [b"late"]}
 LATE_LOST = {"dead": [b"dead"], "orders": [b"orders"], "queue-4": [b"late"]}
 
 ADDED = (
-    "queue 4 is added as 'queue-4' without its arguments and bindings, which are lost: the log has 1 messages on it, "
+    "queue 4 is added as 'queue-4' without its arguments and bindings, which are lost: the log has 1 message on it, "
     "and the catalog is older than the log"
 )
 
@@ -181,7 +181,7 @@ def test_messages_of_a_queue_without_a_row_below_the_next_id_are_reported(path: 
     before = files(path)
     said = told("repair-catalog", path)
     assert said["changes"] == []
-    assert ["the next open drops its 1 messages" in note for note in said["notes"]] == [True]
+    assert ["the next open drops 1 message on it" in note for note in said["notes"]] == [True]
     assert files(path) == before
 
 
@@ -227,7 +227,7 @@ def test_a_catalog_that_is_missing_or_is_no_database_cannot_be_opened(path: Path
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_an_open_store_is_refused_and_unchanged(options: list[str], path: Path) -> None:
     with logstore.open(path, create=False) as store:
-        assert "is open in another process" in fails(run("repair-catalog", path, *options), 3)
+        assert "is open in this process already" in fails(run("repair-catalog", path, *options), 3)
         assert len(store.queues()) == 3
 
 

@@ -385,7 +385,7 @@ for queue in (gone, gone_too):
     for line in (
         "dropped: 3 places on queue 2, which was deleted",
         f"dropped: message {starts[4]}, never enqueued, 7 bytes",
-        f"rolled back: transaction {local.id}, local, 1 operations",
+        f"rolled back: transaction {local.id}, local, 1 operation",
         f"rolled back: transaction {branch.id}, xid 5:676c6f62616c:6272616e6368, 2 operations",
         f"in doubt: transaction {store.in_doubt()[0].id}, xid 6:676c6f62616c:",
     ):

@@ -258,6 +258,7 @@ def test_recover_clears_the_table(store: MessageStore, queue: Queue, shop: Shop,
 
 # ---- the recipe in docs/api.md ----
 
+
 def test_the_recipe_works_as_it_is_printed(tmp_path: Path) -> None:
     whole, own = [block for block in re.findall(r"```python\n(.*?)```", API, re.DOTALL) if "tpc.Participant" in block]
     done = subprocess.run(
