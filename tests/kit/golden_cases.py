@@ -13,6 +13,7 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
+WITHOUT_STORE = ("help", "completion")  # commands without a store that could be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,20 @@ CASES: dict[str, Case] = {
         ),
         damaged=damaged("serve store --port 0"),
         locked=locked("serve store --port 0"),
+    ),
+    **one_command(
+        "help",
+        usual=Case(
+            ("help", "help peek", *(f"help {topic}" for topic in ("exit-status", "sizes", "permissions", "full"))),
+            store=None,
+        ),
+        more=Case(tuple(f"help {topic}" for topic in ("growth", "damage", "locked")), store=None),
+        mistakes=Case(("help wrong", "help peek --wrong"), store=None),
+    ),
+    **one_command(
+        "completion",
+        usual=Case(("completion bash", "completion fish"), store=None),
+        mistakes=Case(("completion", "completion ksh"), store=None),
     ),
     **one_command(
         "bench",
