@@ -70,7 +70,7 @@ def chain(
         sys.stdout.write(f"now: {one_line(_now_text(now))}\n")
 
 
-def _timed(reader: Reader, id: int) -> Iterator[tuple[Record, int]]:  # noqa: A002
+def _timed(reader: Reader, id: int) -> Iterator[tuple[Record, int]]:  # noqa: A002 - as the command names it
     """The records of the chain, each with the time of its batch."""
     for record in reader.naming(id):
         yield record, reader.batch_time_us

@@ -108,7 +108,7 @@ def _started(kind: str) -> tuple[int, int]:
         except _Ended:
             os._exit(0)
         except BaseException:  # noqa: BLE001 - this process must not go on as its parent
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # there is an exception here
         os._exit(1)
     os.close(its)
     user = int(os.read(ours, 20))
@@ -121,9 +121,9 @@ def _started(kind: str) -> tuple[int, int]:
 
 def _standard_streams() -> None:
     """The streams that Python makes at the start of a process whose descriptors 0 to 2 these are."""
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _output(1, is_line_buffered=os.isatty(1))  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _output(2, is_line_buffered=True)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))  # type: ignore[misc] # typed as final
+    sys.stdout = sys.__stdout__ = _output(1, is_line_buffered=os.isatty(1))  # type: ignore[misc] # typed as final
+    sys.stderr = sys.__stderr__ = _output(2, is_line_buffered=True)  # type: ignore[misc] # typed as final
 
 
 def _output(descriptor: int, *, is_line_buffered: bool) -> io.TextIOWrapper:
@@ -139,7 +139,7 @@ def _command(arguments: list[str]) -> NoReturn:
     except SystemExit as end:
         status = end.code
     except BaseException:  # noqa: BLE001 - as Python shows a defect
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # there is an exception here
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status if isinstance(status, int) else 0)

@@ -117,6 +117,6 @@ def test_a_callback_is_called_once_when_the_store_is_full_and_once_when_it_has_r
 
 def test_a_callback_needs_the_loop_that_is_to_call_it(store: MessageStore) -> None:
     with pytest.raises(TypeError):
-        store.on_fullness(print, loop=None)  # type: ignore[arg-type]
+        store.on_fullness(print, loop=None)  # type: ignore[arg-type] # what is refused
     with pytest.raises(TypeError):
-        store.on_fullness(None, loop=None)  # type: ignore[arg-type]
+        store.on_fullness(None, loop=None)  # type: ignore[arg-type] # what is refused

@@ -281,7 +281,7 @@ def test_a_force_beyond_the_end_of_the_log_is_refused(store: MessageStore, beyon
 def test_content_that_is_no_buffer_is_named_in_the_refusal(store: MessageStore, content: object) -> None:
     queue = store.declare_queue("q")
     with pytest.raises(TypeError, match=r"^content is bytes or another buffer, not ") as refused:
-        store.publish(queue, content)  # type: ignore[arg-type]
+        store.publish(queue, content)  # type: ignore[arg-type] # what is refused
     assert arguments.shown(content) in str(refused.value)
     assert queue.depth == 0
 
