@@ -9,6 +9,8 @@ import aio_pika
 import kombu
 import pytest
 
+from kit.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from kit.live_broker import Broker
 
@@ -119,7 +121,7 @@ def test_kombu_publishes_and_consumes(broker: Broker) -> None:
                 producer.publish({"n": number}, exchange=exchange, routing_key="work", declare=[queue], retry=True)
         with connection.Consumer(queue, callbacks=[lambda body, message: (received.append(body["n"]), message.ack())]):
             while len(received) < 20:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=PATIENCE_S)
         assert received == list(range(20))
 
 
@@ -127,7 +129,7 @@ def test_kombus_simple_queue_works(broker: Broker) -> None:
     with kombu.Connection(broker.url) as connection:
         queue = connection.SimpleQueue("simple")
         queue.put("hello")
-        message = queue.get(timeout=5)
+        message = queue.get(timeout=PATIENCE_S)
         assert message.payload == "hello"
         message.ack()
         assert queue.qsize() == 0

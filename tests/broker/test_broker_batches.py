@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
 from kit.live_broker import Broker, open_store
+from kit.patience import wait_until
 from kit.store_proxies import HeldDisk, PickyStore
 from logstore.broker import Limits, batches
 
@@ -73,13 +73,6 @@ def outcomes(client: Any, count: int, channel: int = 1) -> dict[int, bool]:
 
 def stored(broker: Broker, queue: str) -> list[bytes]:
     return [message.content for message in broker.store.messages(queue)]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # ---- publishing ----

@@ -9,6 +9,7 @@ import pytest
 from pamqp import commands
 
 from kit.live_broker import Broker, open_store
+from kit.patience import PATIENCE_S
 from kit.store_proxies import Proxy
 from logstore.errors import CatalogError, CatalogUnavailable
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-WAIT_S = 20.0
 CHANGES = ("declare_queue", "delete_queue", "declare_exchange", "delete_exchange", "bind", "unbind")
 
 
@@ -47,7 +47,7 @@ class HangingCatalog(Proxy):
         def change(*args: Any, **options: Any) -> Any:
             self.calls += 1
             self.asked.set()
-            assert self._may_go_on.wait(WAIT_S)
+            assert self._may_go_on.wait(PATIENCE_S)
             if self.failure is not None:
                 raise self.failure
             return getattr(self._store, name)(*args, **options)
@@ -99,7 +99,7 @@ def test_while_a_change_hangs_other_channels_and_connections_are_served(
     client.send(1, REQUESTS[request_name])
     client.publish("busy", b"behind the change", channel=1)
     client.send(1, commands.Basic.Qos(prefetch_count=1))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
 
     client.send(2, commands.Confirm.Select())
     client.expect(commands.Confirm.SelectOk)
@@ -127,7 +127,7 @@ def test_frames_behind_a_change_that_finds_the_catalog_unavailable_are_refused_w
     store.hang(CatalogUnavailable("the catalog is away"))
     for number in range(1, 11):
         client.send(number, commands.Queue.Declare(queue=f"q{number}", durable=True))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
     with broker.raw().open() as other:  # so all ten have been read
         other.declare("mine", exclusive=True)
         store.go_on()
@@ -147,7 +147,7 @@ def test_of_concurrent_declarations_of_a_queue_equal_ones_succeed_and_a_differen
     client = broker.raw().open(channels=3)
     store.hang()
     client.send(1, commands.Queue.Declare(queue="q", durable=True))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
     client.send(2, commands.Queue.Declare(queue="q", durable=True))
     client.send(3, commands.Queue.Declare(queue="q", durable=False))
     store.go_on()
@@ -164,7 +164,7 @@ def test_a_client_that_disconnects_while_its_exclusive_queue_is_being_declared_l
     first, second = broker.raw().open(), broker.raw().open()
     store.hang(CatalogError("no change today"))
     first.send(1, commands.Queue.Declare(queue="q", durable=True))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
     second.send(1, commands.Queue.Declare(queue="q", exclusive=True))
     broker.raw().open()  # so that was read
     second.socket.close()
@@ -185,7 +185,7 @@ def test_too_many_frames_behind_a_change_pause_reading_and_all_are_served_afterw
     client.declare("busy", durable=True)
     store.hang()
     client.send(1, commands.Queue.Declare(queue="new", durable=True))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
     sender = threading.Thread(target=lambda: [client.publish("busy", bytes(100_000)) for _ in range(40)])
     sender.start()
     [connection] = broker.server.connections
@@ -194,7 +194,7 @@ def test_too_many_frames_behind_a_change_pause_reading_and_all_are_served_afterw
     assert connection._held_bytes < 3 * broker.server.limits.unsent_bytes_high
     store.go_on()
     client.expect(commands.Queue.DeclareOk)
-    sender.join(WAIT_S)
+    sender.join(PATIENCE_S)
     assert client.declare("busy", durable=True).message_count == 40
 
 
@@ -236,7 +236,7 @@ class LateDeletion(Proxy):
     def delete_queue(self, *args: Any, **options: Any) -> None:
         self._store.delete_queue(*args, **options)
         self.deleted.set()
-        assert self.go_on.wait(WAIT_S)
+        assert self.go_on.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def start_deletion(broker: Broker, store: LateDeletion, *queues: str) -> Any:
     client.send(1, commands.Queue.Bind(queue="in memory", exchange="amq.fanout"))
     client.expect(commands.Queue.BindOk)
     client.send(3, commands.Queue.Delete(queue=queues[0]))
-    assert store.deleted.wait(WAIT_S)
+    assert store.deleted.wait(PATIENCE_S)
     return client
 
 
@@ -325,6 +325,6 @@ def test_a_broker_stops_while_a_change_hangs(hanging: tuple[Broker, HangingCatal
     client = broker.raw().open()
     store.hang()
     client.send(1, commands.Queue.Declare(queue="new", durable=True))
-    assert store.asked.wait(WAIT_S)
+    assert store.asked.wait(PATIENCE_S)
     broker.call_async(lambda: broker.server.stop(1))
     client.expect_connection_close(320)

@@ -13,7 +13,8 @@ import logstore
 from kit import postgres
 from kit.amqp_client import RawClient
 from kit.live_broker import Broker
-from kit.postgres import Server, Wire, wait_until
+from kit.patience import wait_until
+from kit.postgres import Server, Wire
 from kit.serve_process import ServeProcess
 from logstore.store.control import call
 

@@ -11,6 +11,7 @@ import pytest
 from pamqp import body, commands, encode, header
 
 from kit.amqp_client import PROTOCOL_HEADER, RawClient, raw_frame
+from kit.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,7 +235,7 @@ def test_random_bytes_after_login_never_leave_a_hanging_connection(broker: Broke
 
     noise = random.Random(5)
     for _ in range(40):
-        with broker.raw(timeout=8).open() as client:
+        with broker.raw().open() as client:
             kind = noise.choice([1, 1, 1, 2, 3, 8])
             index = noise.choice(sorted(commands.INDEX_MAPPING))
             payload = struct.pack(">I", index) + noise.randbytes(noise.randrange(40))
@@ -306,8 +307,5 @@ def test_many_clients_connect_and_disconnect_without_a_leak(broker: Broker) -> N
         client = RawClient(broker.port)
         client.open()
         client.socket.close()
-    deadline = time.monotonic() + 5
-    while broker.call(lambda: len(broker.server.connections)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert broker.call(lambda: len(broker.server.connections)) == 0
+    wait_until(lambda: broker.call(lambda: not broker.server.connections), "the end of the connections")
     assert broker.call(lambda: list(broker.server.vhost.queues)) == []

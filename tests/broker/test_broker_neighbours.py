@@ -15,6 +15,7 @@ from pamqp import commands
 
 import logstore
 from kit.live_broker import Broker, open_store
+from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import BrokenStore
 from logstore.broker import BrokerError, Limits, run
 
@@ -78,10 +79,8 @@ def test_rejected_messages_reach_the_consumers_of_their_dead_letter_queue(
     client.publish("q", b"unwanted")
     deliver, _ = client.delivery()
     client.send(1, commands.Basic.Reject(deliver.delivery_tag, requeue=False))
-    started = time.monotonic()
     deliver, body = undertaker.delivery()
     assert (body, deliver.redelivered, deliver.routing_key) == (b"unwanted", False, "q")
-    assert time.monotonic() - started < 0.2
 
 
 def test_an_acknowledgement_that_the_store_refuses_closes_the_channel_and_loses_nothing(
@@ -166,12 +165,12 @@ def test_a_full_store_can_be_drained_through_the_broker_and_filled_again(
         client.content()
         client.send(1, commands.Basic.Ack(got.delivery_tag))
     client.declare("q", passive=True)
-    deadline = time.monotonic() + 10
-    while True:  # the base moves when the dequeues are on the disk
+
+    def is_stored() -> bool:
         client.publish("q", b"again")
-        if isinstance(client.receive()[1], commands.Basic.Ack):
-            break
-        assert time.monotonic() < deadline
+        return isinstance(client.receive()[1], commands.Basic.Ack)
+
+    wait_until(is_stored, "the dequeues on the disk, when the base moves")
 
 
 def test_a_poisoned_store_ends_the_command_with_one_plain_line(tmp_path: Path) -> None:
@@ -227,17 +226,19 @@ def test_many_clients_at_once_get_each_message_once(broker: Broker) -> None:
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
             channel = connection.channel()
             channel.basic_qos(prefetch_count=7)
-            for method, _, body in channel.consume("q", inactivity_timeout=1.5):
+            for method, _, body in channel.consume("q", inactivity_timeout=0.2):
                 if method is None:
-                    return
+                    if len(received) >= 600:
+                        return
+                    continue
                 with lock:
                     received.append(body)
                 channel.basic_ack(method.delivery_tag)
 
-    threads = [threading.Thread(target=publish, args=(number,)) for number in range(6)]
-    threads += [threading.Thread(target=consume_all) for _ in range(4)]
+    threads = [threading.Thread(target=publish, args=(number,), daemon=True) for number in range(6)]
+    threads += [threading.Thread(target=consume_all, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert len(received) == len(set(received)) == 600

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from pamqp import body, commands, header
 
 from kit.amqp_client import RawClient, raw_frame
 from kit.live_broker import Broker, open_store
+from kit.patience import wait_until
 from kit.stores import ROOT
 from logstore.broker import Limits, fields
 from logstore.broker.arguments import QueueArguments
@@ -61,9 +61,7 @@ def client(served: Broker) -> Iterator[RawClient]:
     """A new connection, the only one besides that of the fixture above."""
     with served.raw() as made:
         yield made
-    deadline = time.monotonic() + 20
-    while served.call(lambda: len(served.server.connections)) > 1:
-        assert time.monotonic() < deadline, "the broker keeps a connection that is closed"
+    wait_until(lambda: served.call(lambda: len(served.server.connections)) == 1, "the end of the connection")
 
 
 def kebab(name: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from pamqp import body, commands, header
 
 from kit.amqp_client import raw_frame
+from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk
 from logstore.broker import Limits
@@ -155,10 +156,7 @@ def test_a_confirm_comes_after_the_group_commit_and_never_before(
     disk.hold()
     for number in range(5):
         client.publish("q", b"%d" % number)
-    client.socket.settimeout(0.3)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(10)
+    nothing_comes(client)
     disk.let_go()
     ack = client.expect(commands.Basic.Ack)
     assert (ack.delivery_tag, ack.multiple) == (5, True)
@@ -180,10 +178,7 @@ def test_memory_queues_and_unroutable_messages_are_confirmed_at_once_but_in_orde
     client.publish("durable", b"2")
     client.publish("memory", b"3")
     client.publish("nowhere", b"4", mandatory=True)
-    client.socket.settimeout(0.3)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(10)
+    nothing_comes(client)
     disk.let_go()
     seen = []
     while True:
@@ -203,10 +198,7 @@ def test_a_message_without_confirms_can_be_got_on_the_same_channel(
     disk.hold()
     client.publish("q", b"x")
     client.send(1, commands.Basic.Get(queue="q"))
-    client.socket.settimeout(0.3)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(10)
+    nothing_comes(client)
     disk.let_go()
     client.expect(commands.Basic.GetOk)
     assert client.content()[1] == b"x"

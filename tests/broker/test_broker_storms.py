@@ -21,8 +21,9 @@ import pytest
 from pika.exceptions import NackError
 
 from kit.killed import quick_directory, remove
+from kit.patience import wait_until
 from kit.serve_process import ServeProcess, serving
-from kit.storm_clients import Crowd, Journal, connect, encode, make_queues, wait_for
+from kit.storm_clients import Crowd, Journal, connect, encode, make_queues
 from kit.torture import seconds_to_spend
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def test_clients_leave_a_stopped_broker_by_heartbeats_and_nothing_is_lost_when_i
         others = [client for client in crowd.clients if client.heartbeat != 0]
         before = {client: client.breaks for client in crowd.clients}
         process.signal(signal.SIGSTOP)
-        wait_for("giving up", lambda: all(client.breaks > before[client] for client in others))
+        wait_until(lambda: all(client.breaks > before[client] for client in others), "giving up")
         process.signal(signal.SIGCONT)
         crowd.work_on(60, 10)
         for _ in range(int(20 + seconds_to_spend(0) * 5)):  # too short for anybody to notice
@@ -232,14 +233,14 @@ def test_without_descriptors_new_connections_are_refused_and_others_are_served(
         for _ in range(120):
             with contextlib.suppress(OSError):
                 sockets.append(socket.create_connection(("127.0.0.1", process.port), 5))
-        wait_for("turning newcomers away", lambda: not is_served(process.port))
+        wait_until(lambda: not is_served(process.port), "turning newcomers away")
         assert len(os.listdir(f"/proc/{process.pid}/fd")) < 59  # what the log needs is set aside
         crowd.work_on(150, 20)  # over several segments, for each of which a file has to be opened
         assert [client.breaks for client in crowd.clients] == [0] * 5
         assert not crowd.journal.refused or len(crowd.journal.confirmed) > 0
         for each in sockets:
             each.close()
-        wait_for("serving newcomers again", lambda: is_served(process.port))
+        wait_until(lambda: is_served(process.port), "serving newcomers again")
         crowd.work_on(20, 1)
         crowd.end()
         assert process.stop() == 0

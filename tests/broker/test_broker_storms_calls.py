@@ -22,8 +22,9 @@ import pytest
 from pika.exceptions import AMQPError, NackError
 
 from kit.killed import quick_directory, remove
+from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess
-from kit.storm_clients import Journal, connect, decode, encode, make_queues, wait_for
+from kit.storm_clients import Journal, connect, decode, encode, make_queues
 from kit.torture import seconds_to_spend, tortured
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ CASES = [(call, fault) for call, faults in FAULTS.items() for fault in faults]
 MESSAGES = 45
 SIZE = 60_000
 SAMPLE = 3
-STEP_S = 90.0
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def injecting(strace: str, pid: int, call: str, fault: str, when: str, log: Path
         line = tracer.stderr.readline()
         assert b"attached" in line, line
         tasks = len(os.listdir(f"/proc/{pid}/task"))
-        wait_for("attaching to every thread", lambda: traced(pid) >= tasks)
+        wait_until(lambda: traced(pid) >= tasks, "attaching to every thread")
         yield
     finally:
         tracer.send_signal(signal.SIGINT)
@@ -164,10 +164,10 @@ def within_time(process: ServeProcess, work: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(STEP_S)
+    thread.join(PATIENCE_S)
     if thread.is_alive():
         process.kill()
-        raise AssertionError(f"a client has waited for {STEP_S:.0f} s for an answer that did not come")
+        raise AssertionError(f"a client has waited for {PATIENCE_S:.0f} s for an answer that did not come")
     if failures:
         raise failures[0]
 
@@ -236,7 +236,7 @@ def test_a_failed_sync_confirms_nothing_and_ends_the_broker_with_plain_lines(str
         make_queues(process.port)
         with injecting(strace, process.pid, "fdatasync", "error=EIO", "5+", tmp_path / "trace"):
             within_time(process, publish_until_it_ends)
-        assert process.ended(STEP_S) == 1
+        assert process.ended(PATIENCE_S) == 1
     finally:
         process.kill()
     (told,) = heard

@@ -9,8 +9,9 @@ import pytest
 
 from kit.clock_jumps import HOUR_S, YEAR_S, JumpingClock
 from kit.killed import quick_directory, remove
+from kit.patience import wait_until
 from kit.serve_process import ServeProcess
-from kit.storm_clients import connect, wait_for
+from kit.storm_clients import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +124,7 @@ def test_a_clock_that_jumps_back_lengthens_times_to_live(
     clock.jump(2 * HOUR_S)
     # A timer that was set by the old clock goes off when that said; a get looks at the clock itself.
     assert channel.basic_get("q")[0] is None
-    wait_for("expiring", lambda: depth(channel) == 0)
+    wait_until(lambda: depth(channel) == 0, "expiring")
     clock.jump(-YEAR_S)
     publish(channel, b"and on", 1)
     assert channel.basic_get("q")[2] == b"and on"

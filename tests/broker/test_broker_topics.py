@@ -59,6 +59,6 @@ def test_removing_what_was_never_added_is_an_error() -> None:
 def test_many_hashes_and_a_long_key_take_little_time() -> None:
     trie: TopicTrie[int] = TopicTrie()
     trie.add(".".join(["#", "a"] * 20 + ["b"]), 1)
-    started = time.monotonic()
+    started = time.process_time()
     assert trie.match(".".join(["a"] * 120)) == set()
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1

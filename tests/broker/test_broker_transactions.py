@@ -9,9 +9,10 @@ import pytest
 from pamqp import commands
 from pika.exceptions import ChannelClosedByBroker
 
-from kit.broker_transactions import drain, fill, ready, select, take, wait_for
+from kit.broker_transactions import drain, fill, ready, select, take
 from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
+from kit.patience import wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
@@ -200,7 +201,7 @@ def test_the_time_to_live_counts_from_the_commit(broker: Broker) -> None:
     before = now_ms()
     channel.basic_publish("", "q", b"x", pika.BasicProperties(expiration="600000"))
     channel.queue_declare("q", passive=True)
-    wait_for(lambda: now_ms() > before + 50)
+    wait_until(lambda: now_ms() > before + 50)
     committed = now_ms()
     channel.tx_commit()
     (message,) = broker.store.messages("q")
@@ -236,7 +237,7 @@ def test_acknowledgements_take_effect_at_the_commit(broker: Broker, durable: boo
     channel.tx_commit()
     channel.basic_ack(second)
     channel.close()  # and with it the transaction
-    wait_for(lambda: ready(broker, "q") == 2)
+    wait_until(lambda: ready(broker, "q") == 2)
     assert drain(broker, "q") == [b"1", b"2"]
 
 
@@ -266,7 +267,7 @@ def test_a_message_cannot_be_acknowledged_twice_in_a_transaction(broker: Broker)
     with pytest.raises(ChannelClosedByBroker, match=f"unknown delivery tag {tag}"):
         channel.basic_ack(tag)
         channel.tx_commit()
-    wait_for(lambda: ready(broker, "q") == 2)
+    wait_until(lambda: ready(broker, "q") == 2)
     assert drain(broker, "q") == [b"0", b"1"]
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from kit.broker_transactions import drain, fill, ready, select, take, wait_for
+from kit.broker_transactions import drain, fill, ready, select, take
+from kit.patience import wait_until
 
 if TYPE_CHECKING:
     from kit.live_broker import Broker
@@ -36,7 +37,7 @@ def test_a_transaction_dies_with_its_client_and_its_deliveries_are_requeued_in_o
         client.expect(commands.Connection.CloseOk)
     else:
         client.socket.close()
-    wait_for(lambda: ready(broker, "q") == 4)
+    wait_until(lambda: ready(broker, "q") == 4)
     assert drain(broker, "q") == [b"0", b"1", b"2", b"3"]
     assert drain(broker, "out") == []
     assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
@@ -60,11 +61,11 @@ def test_a_commit_whose_client_disconnects_is_atomic(held: tuple[Broker, HeldDis
     client.expect(commands.Queue.DeclareOk)
     disk.hold()
     client.send(1, commands.Tx.Commit())
-    wait_for(lambda: broker.store.queue("lasting").depth == 1)
+    wait_until(lambda: broker.store.queue("lasting").depth == 1)
     client.socket.close()
-    wait_for(lambda: broker.call(lambda: len(broker.server.connections)) == others)
+    wait_until(lambda: broker.call(lambda: len(broker.server.connections)) == others)
     assert ready(broker, "passing") == 0
     disk.let_go()
-    wait_for(lambda: ready(broker, "passing") == 1)
+    wait_until(lambda: ready(broker, "passing") == 1)
     assert drain(broker, "lasting") == drain(broker, "passing") == [body]
     assert drain(broker, "q") == [b"1"]

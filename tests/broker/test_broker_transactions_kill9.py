@@ -15,17 +15,16 @@ import pytest
 from pika.exceptions import AMQPError
 
 import logstore
+from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pika.adapters.blocking_connection import BlockingChannel
 
 MESSAGES = 6000  # far more than is done between the kills
 KILLS = 6
-STEP_S = 60.0
 
 # pika logs every broken connection at length, and here all connections break.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -147,13 +146,6 @@ class Worker(threading.Thread):
         connection.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STEP_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.acceptance
 def test_every_message_is_answered_exactly_once_through_kill_9(tmp_path: Path) -> None:
     seed = int(os.environ.get("LOGSTORE_SEED") or random.randrange(1 << 32))
@@ -173,13 +165,13 @@ def test_every_message_is_answered_exactly_once_through_kill_9(tmp_path: Path) -
             worker.start()
         for _ in range(KILLS):
             goal = sum(worker.committed for worker in workers) + dice.randrange(1, 10)
-            wait_for(lambda goal=goal: sum(worker.committed for worker in workers) >= goal)
+            wait_until(lambda goal=goal: sum(worker.committed for worker in workers) >= goal)
             time.sleep(dice.uniform(0, 0.02))  # so that it dies at any moment of a transaction
             process.kill()
             process = ServeProcess(store, process.port)
         for worker in workers:
             worker.going.clear()
-            worker.join(STEP_S)
+            worker.join(PATIENCE_S)
             assert not worker.is_alive()
             assert worker.failure is None
         assert process.stop() == 0

@@ -16,13 +16,13 @@ import celery
 import pytest
 
 from kit.pages import blocks
+from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ANSWER_S = 120  # of a busy machine
 KILLS = 10
 TASKS = """
 import os
@@ -78,10 +78,10 @@ def test_a_celery_worker_runs_a_task_and_answers_its_remote_control(tmp_path: Pa
     backend = "rpc://" if results == "rpc" else f"db+sqlite:///{tmp_path}/results.db"
     with serving(tmp_path / "store") as broker:
         with worker(tmp_path, broker.url, backend) as app:
-            assert app.send_task("tasks.add", (20, 22)).get(timeout=ANSWER_S) == 42
+            assert app.send_task("tasks.add", (20, 22)).get(timeout=PATIENCE_S) == 42
             assert [list(answer.values()) for answer in app.control.ping(timeout=5)] == [[{"ok": "pong"}]]
             for number in range(20):
-                assert app.send_task("tasks.add", (number, 1)).get(timeout=ANSWER_S) == number + 1
+                assert app.send_task("tasks.add", (number, 1)).get(timeout=PATIENCE_S) == number + 1
         assert "Traceback" not in (tmp_path / "worker.log").read_text()
         assert broker.stop() == 0
 
@@ -90,7 +90,7 @@ def test_a_plain_task_does_not_wait_behind_more_countdown_tasks_than_the_prefetc
     with serving(tmp_path / "store") as broker, worker(tmp_path, broker.url) as app:
         for _ in range(8):  # of 4
             app.send_task("tasks.add", (1, 1), countdown=3600)
-        assert app.send_task("tasks.add", (20, 22)).get(timeout=ANSWER_S) == 42
+        assert app.send_task("tasks.add", (20, 22)).get(timeout=PATIENCE_S) == 42
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,3 @@ def test_ten_kills_of_the_broker_lose_no_task_that_was_accepted(tmp_path: Path) 
 def done(noted: Path) -> list[int]:
     """The numbers of the tasks that were run; the last line may be incomplete."""
     return [int(line) for line in noted.read_bytes().rpartition(b"\n")[0].split()]
-
-
-def wait_until(happened: Any) -> None:
-    end = time.monotonic() + ANSWER_S
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kit import postgres
 from kit.catalog_cases import CHANGES, OTHER_UUID, UUID, everything, fill, run_python
-from kit.postgres import PASSWORD, Server, Wire, fresh_schema, wait_until
+from kit.patience import PATIENCE_S, wait_until
+from kit.postgres import PASSWORD, Server, Wire, fresh_schema
 from logstore.catalog.catalog import Catalog
 from logstore.errors import (
     CatalogError,
@@ -257,7 +257,7 @@ def test_a_commit_in_progress_on_the_server_is_awaited(
         wait_until(lambda: server.value(waiting), "the next step waits for the row that the commit holds")
         assert not found
         wire.go.set()
-        going_on.join(postgres.TIMEOUT_S)
+        going_on.join(PATIENCE_S)
         assert found == [["dead", "afterwards"]]
 
 
@@ -477,7 +477,7 @@ def test_losing_the_server_prints_no_output_of_the_driver(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         server.kill()
-        said, complaints = process.communicate("go\n", timeout=postgres.TIMEOUT_S)
+        said, complaints = process.communicate("go\n", timeout=PATIENCE_S)
     assert said.startswith("the catalog ")
     assert said.count("\n") == 1
     assert complaints == ""

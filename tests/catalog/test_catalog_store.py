@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 import logstore
 import logstore.inspect
-from kit import postgres
+from kit.patience import PATIENCE_S
 from kit.postgres import PASSWORD, Server, Wire, fresh_schema
 from kit.serve_process import serving
 from kit.stores import ROOT, contents
@@ -282,7 +282,7 @@ def test_a_deletion_without_an_answer_is_finished_by_the_next_open_if_the_proces
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         wire.cut_at(b"COMMIT", "behind")
-        process.communicate("go\n", timeout=postgres.TIMEOUT_S)
+        process.communicate("go\n", timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
     for dropped in (1, 0):
         with open_store(**place) as store:
@@ -302,7 +302,7 @@ def test_declarations_and_messages_of_a_killed_process_survive(
     done = subprocess.run(
         [sys.executable, "-c", code, store_dir, place["connect"], place["catalog"]],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=postgres.TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

@@ -23,8 +23,9 @@ import click
 import pytest
 
 import logstore
-from kit.command import COMMAND, TIMEOUT_S, fails, fine, run, spawn, told
+from kit.command import COMMAND, fails, fine, run, spawn, told
 from kit.crashed import CRASH, WORK, crash, snapshot
+from kit.patience import PATIENCE_S
 from logstore.commands.options import LSN, SIZE
 from logstore.commands.output import one_line, size_text
 from logstore.inspect import Reader
@@ -160,7 +161,7 @@ def test_recover_reports_the_same_as_its_dry_run(tmp_path: Path, seed: int) -> N
     path = tmp_path / "store"
     for turn in range(2):
         arguments = [sys.executable, "-c", CRASH.format(work=WORK), str(path), str(100 * seed + turn)]
-        subprocess.run(arguments, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        subprocess.run(arguments, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
     foretold = told("recover", path, "--dry-run")
     assert foretold["transactions_abandoned"] + foretold["transactions_in_doubt"] > 0
     report = told("recover", path)
@@ -253,7 +254,7 @@ def writing(path: Path, size: int) -> Iterator[Callable[[], int]]:
         return int((path.parent / "said").read_text().split("\n")[-2] or 0)
 
     try:
-        until = time.monotonic() + TIMEOUT_S
+        until = time.monotonic() + PATIENCE_S
         while (path.parent / "said").stat().st_size == 0 and time.monotonic() < until:
             time.sleep(0.01)
         yield base_lsn
@@ -512,7 +513,7 @@ def test_a_reader_that_hangs_up_ends_it_quietly(store: Path) -> None:
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(TIMEOUT_S) == 128 + signal.SIGPIPE
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGPIPE
 
 
 def test_ctrl_c_ends_it_quietly_with_130_even_if_the_pipe_is_not_read(store: Path) -> None:
@@ -526,7 +527,7 @@ def test_ctrl_c_ends_it_quietly_with_130_even_if_the_pipe_is_not_read(store: Pat
         process.stdout.readline()
         time.sleep(0.3)  # it waits for room in the pipe
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert process.stderr.read().strip() == b""
 
 
@@ -588,7 +589,7 @@ def test_serve_makes_the_store_and_a_signal_ends_it_cleanly(tmp_path: Path, numb
             assert told("info", path)["state"] == "live"
         started = time.monotonic()
         process.send_signal(number)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert time.monotonic() - started < 10
         assert process.stderr is not None
         assert all(" INFO logstore" in line for line in process.stderr.read().splitlines())
@@ -609,7 +610,7 @@ def test_another_segment_size_than_the_stores_is_a_warning_of_one_line(tmp_path:
         pass
     with serving(tmp_path / "store", "--segment-size", "2M") as (process, _):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         lines = [line for line in process.stderr.read().splitlines() if " INFO logstore" not in line]
         assert len(lines) == 1

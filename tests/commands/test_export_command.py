@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 import logstore
-from kit.command import COMMAND, TIMEOUT_S, run, spawn, told
+from kit.command import COMMAND, run, spawn, told
 from kit.exported import SEGMENT, damage, everything, manifest_of, recycle, store_dir
+from kit.patience import PATIENCE_S
 from logstore.export.target import Target
 from logstore.holds import list_holds
 
@@ -160,7 +161,7 @@ def test_a_following_run_exports_new_records_and_holds_the_log_until_it_is_stopp
                 for _ in range(10):
                     store.dequeue_many(list(store.publish_many(queue, [bytes(20_000)] * 40)), queue)
                 store.compact()
-                messages, until = 0, time.monotonic() + TIMEOUT_S
+                messages, until = 0, time.monotonic() + PATIENCE_S
                 while messages < 400 and time.monotonic() < until:
                     messages += json.loads(process.stdout.readline())["messages"]
                 assert messages == 400

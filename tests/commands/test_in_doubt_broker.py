@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,15 +16,14 @@ import logstore
 from kit.command import fails, fine, run, told
 from kit.in_doubt_cases import FILL, MOVE, on_queues, prepare, rows
 from kit.live_broker import Broker, open_store
+from kit.patience import PATIENCE_S
 from kit.serve_process import serving
 from kit.store_proxies import BrokenStore
 from logstore.store.control import SOCKET_NAME, call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-WAIT_S = 30.0
 
 
 @pytest.fixture
@@ -42,13 +40,6 @@ def broker(path: Path) -> Iterator[Broker]:
     yield made
     made.stop()
     made.store.close()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def consume(broker: Broker, queue: str, prefetch: int = 0) -> Any:
@@ -110,7 +101,7 @@ def test_of_many_threads_that_decide_a_transaction_one_succeeds_and_the_others_g
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     assert len(answers) == 8
     assert sum(isinstance(answer, dict) for answer in answers) == 1
 
@@ -244,9 +235,9 @@ def test_a_hanging_caller_delays_neither_clients_nor_the_shutdown(path: Path) ->
         assert told("in-doubt", path, "commit", MOVE)["through"] == "broker"
         with socket.create_connection(("127.0.0.1", process.port)) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01")
-            client.settimeout(WAIT_S)
+            client.settimeout(PATIENCE_S)
             assert client.recv(100)
-        assert process.stop(WAIT_S) == 0
+        assert process.stop(PATIENCE_S) == 0
 
 
 def test_a_stopped_broker_is_distinguished_from_one_that_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

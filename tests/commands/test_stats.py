@@ -20,6 +20,7 @@ import pytest
 import logstore
 from kit.command import COMMAND, fails, fine, on_terminal, run, told
 from kit.crashed import snapshot
+from kit.patience import PATIENCE_S
 from kit.serve_process import ServeProcess
 from kit.stores import ROOT
 from logstore.store import control
@@ -189,7 +190,7 @@ def test_watching_gives_rates_between_samples_and_ends_with_an_interrupt(path: P
             seconds += sample["seconds"]
             forces.append(sample["forces"])
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(20) in (0, 130)
+        assert watch.wait(PATIENCE_S) in (0, 130)
     assert first["seconds"] is None
     assert published == 50
     assert sum(one["per_s"] for one in forces) > 0
@@ -207,7 +208,7 @@ def test_watching_without_a_terminal_prints_one_block_each_time(path: Path, serv
             times += line.startswith("time ")
             blocks.append(line)
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(20) in (0, 130)
+        assert watch.wait(PATIENCE_S) in (0, 130)
     text = "".join(blocks)
     assert text.count("\n\ntime ") == 2
     assert "published/s" in text
@@ -222,7 +223,7 @@ def test_watching_on_a_terminal_draws_in_place(path: Path, served: ServeProcess)
         while b"published/s" not in written:
             written += os.read(ours, 1 << 16)
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(20) in (0, 130)
+        assert watch.wait(PATIENCE_S) in (0, 130)
     os.close(ours)
     assert str(served.pid).encode() in written
 
@@ -411,7 +412,7 @@ def answering(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[N
         thread.start()
         yield
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def line(**fields: object) -> bytes:

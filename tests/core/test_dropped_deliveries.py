@@ -19,11 +19,11 @@ import pytest
 
 import logstore
 from kit import interrupts
+from kit.patience import PATIENCE_S
 from kit.stores import SMALL_SEGMENT
 from logstore import Delivery, DeliveryToken, MessageStore, NotEnqueued, Queue
 
 MESSAGES = 20
-WAIT_S = 30
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Listener:
         store.on_release(lambda queue: self.told.put((queue.name, threading.current_thread().name)))
 
     def next(self) -> tuple[str, str]:
-        return self.told.get(timeout=WAIT_S)
+        return self.told.get(timeout=PATIENCE_S)
 
 
 # ---- the places come back ----
@@ -332,7 +332,7 @@ def test_a_blocked_consumer_gets_what_another_one_dropped(store: MessageStore, q
             batch = queue.acquire(3)
             got.extend(numbers(batch))
             queue.accept_many(batch, wait=False)
-            if not batch and not came_back.acquire(timeout=WAIT_S):
+            if not batch and not came_back.acquire(timeout=PATIENCE_S):
                 return
 
     consumer = threading.Thread(target=consume)
@@ -355,7 +355,7 @@ def test_a_listener_that_drops_deliveries_itself_is_called_again(store: MessageS
 
     store.on_release(listener)
     queue.acquire(1)
-    assert [calls.get(timeout=WAIT_S) for _ in range(5)] == [4, 3, 2, 1, 0]
+    assert [calls.get(timeout=PATIENCE_S) for _ in range(5)] == [4, 3, 2, 1, 0]
 
 
 def test_a_listener_does_not_keep_a_store_alive_whose_deliveries_were_dropped(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ del taken
 gc.collect()
 assert known() is None
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_threads_that_drop_and_accept_lose_and_double_nothing(store: MessageStore, queue: Queue) -> None:

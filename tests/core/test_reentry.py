@@ -24,6 +24,7 @@ import pytest
 
 import logstore
 from kit.interrupts import Interrupted, every_step, interrupt, run
+from kit.patience import PATIENCE_S
 from kit.simulated import Disk
 from kit.stores import SMALL_SEGMENT
 from kit.torture import tortured
@@ -120,7 +121,7 @@ def test_an_exception_at_any_step_leaves_a_lock_that_its_thread_can_take() -> No
     assert interrupted > 10
     other = threading.Thread(target=use, args=(lock, done))
     other.start()
-    other.join(30)
+    other.join(PATIENCE_S)
     assert not other.is_alive()
 
 

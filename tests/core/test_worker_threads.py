@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import logstore
+from kit.patience import wait_until
 from logstore import MessageStore, errors
 from logstore.bench import watch as bench_watch
 from logstore.broker.catalog_changes import CatalogChanges
@@ -39,13 +39,6 @@ def thrower(worst: type[BaseException]) -> Callable[..., Any]:
         raise worst("planted")
 
     return throw
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
@@ -140,10 +133,10 @@ def test_the_stores_stats_name_a_thread_that_has_ended(
 ) -> None:
     monkeypatch.setattr(kind, method, thrower)
     store = opened(**options)
-    until(lambda: failed(store))
+    wait_until(lambda: failed(store))
     assert failed(store) == [name]
     assert worst.__name__ in store.stats()["threads_failed"][0]
-    until(lambda: logged(caplog, name))
+    wait_until(lambda: logged(caplog, name))
     store.publish(store.declare_queue("q"), b"goes on")
 
 
@@ -167,7 +160,7 @@ def test_a_store_error_ends_no_thread_of_the_store(
     monkeypatch.setattr(kind, method, refuse)
     monkeypatch.setattr("logstore.store.scrub.ROUND_S_MIN", 0.001)
     store = opened(**options)
-    until(lambda: len(calls) >= 3)
+    wait_until(lambda: len(calls) >= 3)
     assert failed(store) == []
 
 
@@ -186,12 +179,12 @@ def test_a_callback_after_the_end_of_the_thread_that_calls_them_gets_a_new_one(
         patch.setattr(completions, "call_all", thrower)
         store.on_durable(heard[0].append)
         store.publish(queue, b"x")
-        until(lambda: failed(store))
+        wait_until(lambda: failed(store))
     assert failed(store) == ["logstore-completions"]
     assert worst.__name__ in store.stats()["threads_failed"][0]
     store.on_durable(heard[1].append)
     store.publish(queue, b"x")
-    until(lambda: all(one and one[-1] >= store.durable_lsn for one in heard))
+    wait_until(lambda: all(one and one[-1] >= store.durable_lsn for one in heard))
     assert failed(store) == []
 
 
@@ -215,12 +208,12 @@ def test_a_listener_starts_a_new_release_thread_after_the_old_one_has_ended(
         patch.setattr(releases, "call_all", thrower)
         store.on_release(heard[0].append)
         abandon()
-        until(lambda: failed(store))
+        wait_until(lambda: failed(store))
     assert failed(store) == ["logstore-releases"]
     assert worst.__name__ in store.stats()["threads_failed"][0]
     store.on_release(heard[1].append)
     abandon()
-    until(lambda: heard == [[queue], [queue]])
+    wait_until(lambda: heard == [[queue], [queue]])
     assert failed(store) == []
 
 
@@ -287,7 +280,7 @@ def test_an_export_whose_hold_cannot_be_renewed_ends_all_the_same(
     held: Any = Held()
     noticed = 0 if worst is errors.StoreError else 1  # a StoreError is expected: the task reports the missing part
     with spark_export._kept_alive(held):
-        until(lambda: noticed == 0 or logged(caplog, "logstore-export-hold"))
+        wait_until(lambda: noticed == 0 or logged(caplog, "logstore-export-hold"))
     query: Any = Query()
     threads.start("logstore-export-hold", spark_export._keep_while, query, held).join(60)
     assert held.released == 1

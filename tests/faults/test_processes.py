@@ -24,6 +24,7 @@ import pytest
 
 import logstore
 from kit.killed import quick_directory, remove
+from kit.patience import PATIENCE_S
 from kit.stores import SMALL_SEGMENT, contents
 from kit.torture import seconds_to_spend
 from logstore import errors
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     Open = Callable[..., MessageStore]
 
-PATIENCE_S = 120.0
 CONTENDERS = 5
 WINS = 60
 

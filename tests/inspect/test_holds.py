@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import pytest
 
 import logstore
 from kit.command import run
+from kit.patience import PATIENCE_S, wait_until
 from kit.stores import ROOT, SMALL_SEGMENT, segment_files
 from logstore import errors
 from logstore.codec.files import Hold as HoldFile
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
-TIMEOUT_S = 120
 
 OWNER = """
 import sys, logstore.holds
@@ -186,7 +185,7 @@ def test_a_hold_is_listed_with_its_owner_and_its_kept_bytes(store: MessageStore)
         stats = store.stats()
         assert stats["holds"] == 1
         assert 0 < stats["held_bytes"] == stats["held_segments"] * SMALL_SEGMENT <= listed.kept_bytes
-        assert abs((listed.created - before).total_seconds()) < TIMEOUT_S
+        assert abs((listed.created - before).total_seconds()) < PATIENCE_S
         assert (listed.expires - listed.created).total_seconds() == pytest.approx(600)
         assert listed.age_s + listed.left_s == pytest.approx(600, abs=0.1)
         assert listed.pid in (os.getpid(), None)
@@ -219,7 +218,7 @@ def test_a_hold_ends_with_its_process_and_its_segments_are_reused(store: Message
     with pytest.raises(errors.StoreError, match="belongs to a running process"):
         hold(store.path, "elsewhere")
     owner.send_signal(signal.SIGKILL)
-    owner.wait(TIMEOUT_S)
+    owner.wait(PATIENCE_S)
     assert [each.state for each in list_holds(store.path)] == ["abandoned"]
     store.compact()  # the log itself is idle
     assert not (store.path / name).exists()
@@ -247,10 +246,7 @@ def test_advancing_a_hold_releases_the_log_below_it(store: MessageStore) -> None
 def test_a_hold_whose_time_has_run_out_keeps_nothing_and_says_so(store: MessageStore) -> None:
     with hold(store.path, "a", expires_s=0.01) as held:
         first = held.lsn
-        until = time.monotonic() + TIMEOUT_S
-        while list_holds(store.path)[0].state != "expired":
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: list_holds(store.path)[0].state == "expired")
         churn(store, 3)
         assert not (store.path / f"{first:016x}.seg").exists()
         with pytest.raises(LogRecycled), Reader(store.path, hold=held) as reader:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logstore
+from kit.patience import PATIENCE_S
 from logstore import Xid, errors
 from logstore.cli import run as run_command
 from logstore.codec.replay import Replay
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEGMENT = 512 << 10
-TIMEOUT_S = 60
 
 
 def read(path: Path, **options: Any) -> Inspection:
@@ -257,7 +257,7 @@ def test_a_following_dump_shows_new_records_once_and_in_order(tmp_path: Path) ->
             seen = [json.loads(process.stdout.readline())["id"]]
             published = [store.publish(queue, bytes(9000)) for _ in range(150)]  # three segments
             seen += [json.loads(line)["id"] for line in process.stdout]
-            assert process.wait(TIMEOUT_S) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
             process.wait()

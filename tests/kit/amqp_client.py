@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pamqp import body, commands, frame, header, heartbeat
 
+from kit.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -22,7 +24,7 @@ def raw_frame(kind: int, channel: int, payload: bytes) -> bytes:
 class RawClient:
     """One socket. `expect` reads the next frame and asserts its type."""
 
-    def __init__(self, port: int, *, timeout: float = 10.0, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, *, timeout: float = PATIENCE_S, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from pamqp import commands
@@ -10,11 +9,7 @@ from pamqp import commands
 from kit.live_broker import Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kit.amqp_client import RawClient
-
-WAIT_S = 30.0
 
 
 def drain(broker: Broker, queue: str) -> list[bytes]:
@@ -36,13 +31,6 @@ def fill(broker: Broker, queue: str, count: int, *, durable: bool = True) -> Non
     channel.confirm_delivery()
     for number in range(count):
         channel.basic_publish("", queue, b"%d" % number)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def select(client: RawClient, number: int = 1) -> None:

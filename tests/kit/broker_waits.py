@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from kit.amqp_client import RawClient
 
@@ -14,4 +16,4 @@ def nothing_comes(client: RawClient) -> None:
     client.socket.settimeout(0.25)
     with pytest.raises(TimeoutError):
         client.receive()
-    client.socket.settimeout(10)
+    client.socket.settimeout(PATIENCE_S)

@@ -15,13 +15,13 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kit.patience import PATIENCE_S
 from logstore import cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMAND = (sys.executable, "-m", "logstore")
-TIMEOUT_S = 120  # of a busy machine
 
 
 class Result(NamedTuple):
@@ -47,7 +47,7 @@ def spawn(*arguments: object, program: Sequence[str] = COMMAND, **options: Any) 
         stdout=options.pop("stdout", subprocess.PIPE),
         stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
         **options,
     )

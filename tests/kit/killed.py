@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy
 
 import logstore.catalog  # noqa: F401 - loaded once, here, and not by every child
+from kit.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 sqlalchemy.create_engine("sqlite://").dispose()  # loads the driver and the dialect too
-
-PATIENCE_S = 120  # for one child, on a machine that has other work to do
 
 
 def quick_directory(prefix: str) -> Path:

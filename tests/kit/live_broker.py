@@ -13,6 +13,7 @@ import uvloop
 
 import logstore
 from kit.amqp_client import RawClient
+from kit.patience import PATIENCE_S
 from logstore.broker import Limits, Server
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Broker:
         async def call() -> T:
             return await function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
     def call(self, function: Callable[[], T]) -> T:
         """Run something on the broker's own thread."""
@@ -71,7 +72,7 @@ class Broker:
         async def call() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
     def pika(self, **options: Any) -> pika.BlockingConnection:
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **options))
@@ -95,7 +96,7 @@ class Broker:
                 client.close()
         self.call_async(lambda: self.server.stop(3))
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
         logging.getLogger("logstore").removeHandler(self._handler)
         assert self.mishaps == []

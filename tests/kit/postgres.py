@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from kit.patience import PATIENCE_S, wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TIMEOUT_S: Final = 120  # of a busy machine
 PASSWORD: Final = "it's a s3cret"
 DATABASE: Final = "postgres"
 
@@ -48,17 +49,6 @@ _schemas = itertools.count(1)
 def fresh_schema() -> str:
     """The name of an unused schema."""
     return f"s{next(_schemas)}"
-
-
-def wait_until(happened: Callable[[], Any], what: str) -> Any:
-    """Wait until ``happened`` returns a true value, and return it."""
-    end = time.monotonic() + TIMEOUT_S
-    while True:
-        found = happened()
-        if found:
-            return found
-        assert time.monotonic() < end, f"did not happen within {TIMEOUT_S} s: {what}"
-        time.sleep(0.02)
 
 
 @functools.cache
@@ -145,7 +135,7 @@ class Server:
             [self.bin / program, *arguments],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
             **self._options(),
         )
@@ -178,7 +168,7 @@ class Server:
     def _answers(self) -> bool:
         """Whether it serves; False if it has ended because processes of a killed server still hold its memory."""
         assert self.process is not None
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 self.process = None
@@ -202,7 +192,7 @@ class Server:
         process, self.process = self.process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(TIMEOUT_S)
+            process.wait(PATIENCE_S)
 
     def freeze(self) -> None:
         """Suspend all its processes: connections stay open, but only the kernel answers."""
@@ -251,7 +241,7 @@ class Server:
             password=PASSWORD,
             dbname=DATABASE,
             autocommit=True,
-            connect_timeout=TIMEOUT_S,
+            connect_timeout=PATIENCE_S,
         ) as connection:
             yield connection
 
@@ -382,11 +372,11 @@ class Wire:
             # A server that has the word may still die without obeying it; it answers only after it has obeyed.
             self._answering = server
             server.sendall(data)
-            assert self._answered.wait(TIMEOUT_S)
+            assert self._answered.wait(PATIENCE_S)
         self.then()
         _hang_up(client)
         if how == "late":
-            assert self.go.wait(TIMEOUT_S)
+            assert self.go.wait(PATIENCE_S)
             server.sendall(data)
 
 

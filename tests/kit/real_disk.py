@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.patience import PATIENCE_S
 from kit.real_disk_log import BaseImage, DiskLog
 from kit.real_disk_server import CONTROL_BYTES, NAME, control_of
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 PREFIX = "logstore-disk-"
 SERVER = Path(__file__).with_name("real_disk_server.py")
-PATIENCE_S = 60
 ROOM_BYTES = 1 << 30  # bytes for the images and logs of one run, in memory if there is enough
 
 MKFS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from kit.stores import ROOT, SMALL_SEGMENT
 from logstore.holds import hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 TIMEOUT_S = 240  # of a busy machine
@@ -29,14 +28,6 @@ store.publish(queue, b"never committed", transaction=work)
 store.publish(queue, b"after it, so that it is on the disk")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def wait_until(happened: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + TIMEOUT_S
-    while not (found := happened()):
-        assert time.monotonic() < end, f"did not happen within {TIMEOUT_S} s: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def open_small(path: Path, **options: Any) -> logstore.MessageStore:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import stomp
 
+from kit.patience import PATIENCE_S
 from kit.stores import ROOT, SMALL_SEGMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 90  # for a busy machine
 
 CONFIG = """
 [coilmq]

@@ -20,9 +20,9 @@ import pika
 from pika.exceptions import AMQPError, NackError
 
 import logstore
+from kit.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pika.adapters.blocking_connection import BlockingChannel
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 QUEUES = ("one", "two")
-STEP_S = 120.0
 
 Name = tuple[int, int]  # publisher and number
 
@@ -50,13 +49,6 @@ def decode(body: bytes) -> Name:
 
 def connect(port: int, heartbeat: int = 30) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, socket_timeout=30, heartbeat=heartbeat))
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STEP_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {STEP_S:.0f} s"
-        time.sleep(0.005)
 
 
 class Journal:
@@ -221,7 +213,7 @@ class Crowd:
             self.check_alive()
             return len(self.journal.confirmed) >= confirmed and len(self.journal.settled) >= settled
 
-        wait_for("publishing and acknowledging", done)
+        wait_until(done, "publishing and acknowledging")
 
     def hold(self) -> None:
         """Stop reconnecting, and wait until every client has noticed the broken connection."""
@@ -229,7 +221,7 @@ class Crowd:
             client.may_connect.clear()
 
     def wait_idle(self) -> None:
-        wait_for("noticing that the broker is gone", lambda: all(client.idle.is_set() for client in self.clients))
+        wait_until(lambda: all(client.idle.is_set() for client in self.clients), "noticing that the broker is gone")
         self.check_alive()
 
     def let_go(self) -> None:
@@ -240,7 +232,7 @@ class Crowd:
         for client in self.clients:
             client.over.set()
         for client in self.clients:
-            client.join(STEP_S)
+            client.join(PATIENCE_S)
             assert not client.is_alive(), "a client waits for ever for an answer"
         self.check_alive()
 

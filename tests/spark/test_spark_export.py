@@ -15,8 +15,9 @@ from pyspark.testing import assertDataFrameEqual
 import logstore.arrow
 import logstore.export
 import logstore.spark
+from kit.patience import wait_until
 from kit.row_oracle import record_rows
-from kit.spark_logs import churn, damage, everything, kept_whole, open_small, wait_until
+from kit.spark_logs import churn, damage, everything, kept_whole, open_small
 from kit.stores import ROOT
 from logstore import errors
 from logstore.export.manifest import ExportError, ExportLocked

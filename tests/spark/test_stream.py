@@ -16,8 +16,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import logstore.spark
+from kit.patience import wait_until
 from kit.row_oracle import record_rows
-from kit.spark_logs import churn, everything, kept_whole, open_small, wait_until
+from kit.spark_logs import churn, everything, kept_whole, open_small
 from kit.stores import ROOT
 from logstore import errors
 from logstore.holds import hold, list_holds

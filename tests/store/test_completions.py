@@ -7,12 +7,12 @@ import contextvars
 import errno
 import gc
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.patience import PATIENCE_S, wait_until
 from kit.simulated import Disk
 from kit.stores import break_the_log
 from logstore import errors
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from logstore import MessageStore
 
 Open = Any
-
-
-def until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 def test_a_callback_hears_of_every_group_with_its_durable_lsn_and_stays(store: MessageStore) -> None:
@@ -46,7 +39,7 @@ def test_a_callback_hears_of_every_group_with_its_durable_lsn_and_stays(store: M
     for number in range(20):
         store.publish(queue, b"%d" % number)
         wanted = store.next_lsn
-        until(lambda: heard and heard[-1] >= wanted, "the callback was not called")  # noqa: B023 - used at once
+        wait_until(lambda: heard and heard[-1] >= wanted, "the callback was not called")  # noqa: B023 - used at once
     assert heard == sorted(set(heard))
     assert all(isinstance(lsn, int) for lsn in heard)
     assert threading.main_thread() not in threads
@@ -67,7 +60,7 @@ def test_several_callbacks_are_called_even_if_one_raises(store: MessageStore) ->
     store.on_durable(second.append)
     for _ in range(3):
         store.publish(queue, b"x")
-        until(lambda: second and second[-1] >= store.next_lsn, "the second callback was not called")
+        wait_until(lambda: second and second[-1] >= store.next_lsn, "the second callback was not called")
     assert first == second
 
 
@@ -82,7 +75,7 @@ def test_a_callback_may_use_the_store(store: MessageStore) -> None:
 
     store.on_durable(callback)
     store.publish(queue, b"first")
-    until(lambda: queue.depth == 3, "the callback did not publish")
+    wait_until(lambda: queue.depth == 3, "the callback did not publish")
 
 
 def test_the_last_append_becomes_durable_even_without_another_waiter(store: MessageStore) -> None:
@@ -93,7 +86,7 @@ def test_the_last_append_becomes_durable_even_without_another_waiter(store: Mess
     with store.transaction() as transaction:
         store.publish(queue, b"x", transaction=transaction)
         wanted = store.next_lsn
-        until(lambda: heard and heard[-1] >= wanted, "nobody flushed it")
+        wait_until(lambda: heard and heard[-1] >= wanted, "nobody flushed it")
 
 
 def test_a_callback_in_a_loop_is_called_there_and_hears_of_the_failure_once(open_store: Open) -> None:
@@ -108,7 +101,7 @@ def test_a_callback_in_a_loop_is_called_there_and_hears_of_the_failure_once(open
 
     async def main() -> None:
         store.on_durable(callback, loop=asyncio.get_running_loop())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for number in range(5):
                 store.publish(queue, b"%d" % number, wait=False)
                 await store.durable(store.next_lsn)
@@ -132,7 +125,7 @@ def test_ended_loops_leave_room_for_new_ones(store: MessageStore) -> None:
 
     async def once() -> None:
         store.publish(queue, b"x", wait=False)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await store.durable(store.next_lsn)
 
     for _ in range(100):
@@ -172,7 +165,7 @@ def test_awaiting_an_lsn_returns_once_it_is_durable(store: MessageStore) -> None
     async def main() -> None:
         await store.durable(0)
         await store.durable(store.durable_lsn)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*map(publish, range(20)))
 
     asyncio.run(main())
@@ -187,7 +180,7 @@ def test_loops_in_many_threads_wait_side_by_side(store: MessageStore) -> None:
     async def main() -> None:
         for _ in range(30):
             store.publish(queue, b"x", wait=False)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await store.durable(store.next_lsn)
 
     def run() -> None:
@@ -218,7 +211,7 @@ def test_a_cancelled_waiter_or_a_closed_loop_harms_no_other_waiter(store: Messag
 
     async def wait() -> None:
         store.publish(queue, b"y", wait=False)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await store.durable(store.next_lsn)
 
     asyncio.run(wait())
@@ -229,7 +222,7 @@ def test_closing_wakes_every_waiter(store: MessageStore) -> None:
         waiting = asyncio.ensure_future(store.durable(store.next_lsn + (1 << 30)))
         await asyncio.sleep(0.05)
         await asyncio.to_thread(store.close)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(errors.StoreClosed):
                 await waiting
         with pytest.raises(errors.StoreClosed):
@@ -269,7 +262,7 @@ def test_tasks_are_resumed_in_the_order_of_their_lsns_and_each_in_its_own_contex
         tasks = [asyncio.ensure_future(wait(number, start + 50 * number)) for number in order]
         await asyncio.sleep(0)
         store.publish(queue, bytes(50 * 100))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -282,7 +275,7 @@ def test_no_task_waits_for_a_later_commit_than_its_own(store: MessageStore) -> N
 
     async def main() -> None:
         far = asyncio.ensure_future(store.durable(store.next_lsn + FAR))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(100):
                 store.publish(queue, b"x", wait=False)
                 near = [asyncio.ensure_future(store.durable(store.next_lsn)) for _ in range(3)]
@@ -307,12 +300,12 @@ def test_a_cancelled_task_ends_without_a_commit_and_no_other_one_does(store: Mes
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel("given up")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.wait(tasks[::2])
         assert all(task.cancelled() for task in tasks[::2])
         assert not any(task.done() for task in tasks[1::2])
         store.publish(queue, b"x")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks[1::2])
 
     asyncio.run(main())
@@ -339,7 +332,7 @@ def test_a_task_that_swallows_its_cancellation_can_wait_again(store: MessageStor
             for _ in range(10):
                 await asyncio.sleep(0)
         store.publish(queue, b"x")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -429,7 +422,7 @@ def test_after_a_failed_write_every_caller_gets_the_error_and_no_operation_is_ac
         store.publish(queue, b"who knows")
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
-    until(lambda: heard, "the callback was not called")
+    wait_until(lambda: heard, "the callback was not called")
     for _ in range(2):
         with pytest.raises(errors.OutcomeUnknown):
             store.force()
@@ -471,7 +464,7 @@ def test_a_waiter_gets_the_error_when_the_log_fails(open_store: Open) -> None:
         await asyncio.sleep(0.05)
         break_the_log(store)
         store.publish(queue, b"x", wait=False)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             for waiter in waiting:
                 with pytest.raises(errors.OutcomeUnknown):
                     await waiter
@@ -501,7 +494,7 @@ def test_every_waiting_thread_learns_that_its_outcome_is_unknown(tmp_path: Path)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert len(told) == 8
     assert all(isinstance(problem, errors.OutcomeUnknown | errors.StorePoisoned) for problem in told)
@@ -545,7 +538,7 @@ def test_no_exception_of_a_callback_ends_the_thread_that_calls_them(
     store.on_durable(heard.append)
     for _ in range(3):
         store.publish(queue, b"x")
-        until(lambda: heard and heard[-1] >= store.next_lsn, "nobody was called any more")
+        wait_until(lambda: heard and heard[-1] >= store.next_lsn, "nobody was called any more")
 
 
 def test_a_commit_right_after_registration_is_reported_even_if_the_thread_starts_late(
@@ -565,4 +558,4 @@ def test_a_commit_right_after_registration_is_reported_even_if_the_thread_starts
     store.publish(queue, b"x")
     wanted = store.durable_lsn
     published.set()
-    until(lambda: heard and heard[-1] >= wanted, "the commit was not told")
+    wait_until(lambda: heard and heard[-1] >= wanted, "the commit was not told")

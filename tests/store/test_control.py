@@ -12,12 +12,12 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import logstore
+from kit.patience import PATIENCE_S, wait_until
 from logstore.store import control
 from logstore.store.control import PROTOCOL_VERSION, REQUEST_BYTES_MAX, SESSIONS_MAX, SOCKET_NAME, ControlServer, call
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-WAIT_S = 30.0
 ADDRESS_BYTES_MAX = 107
 
 
@@ -47,7 +46,7 @@ class Listening:
         self.run(self.server.start())
 
     def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     async def _echo(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(arguments)
@@ -55,7 +54,7 @@ class Listening:
 
     async def _slow(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(arguments)
-        await self.server.in_thread(lambda: self.may_go_on.wait(WAIT_S))
+        await self.server.in_thread(lambda: self.may_go_on.wait(PATIENCE_S))
         return {"done": True}
 
     async def _refuse(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -67,15 +66,15 @@ class Listening:
 
     def stop(self) -> None:
         self.may_go_on.set()
-        self.run(self.server.stop(WAIT_S))
+        self.run(self.server.stop(PATIENCE_S))
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
         assert self.unhandled == []
 
     def connect(self) -> socket.socket:
         made = control._connect(self.directory)
-        made.settimeout(WAIT_S)
+        made.settimeout(PATIENCE_S)
         return made
 
 
@@ -95,13 +94,6 @@ def listen(tmp_path: Path) -> Iterator[Callable[..., Listening]]:
 @pytest.fixture
 def listening(listen: Callable[..., Listening]) -> Listening:
     return listen()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def answer(connection: socket.socket) -> dict[str, Any]:
@@ -159,7 +151,7 @@ def test_a_defect_of_the_broker_is_logged_by_the_broker_and_not_shown_to_the_cal
 def test_a_slow_command_delays_no_other_caller(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
-        wait_for(lambda: listening.asked)
+        wait_until(lambda: listening.asked)
         assert call(listening.directory, "echo", {}) == {"said": {}}
         listening.may_go_on.set()
         assert answer(slow)["result"] == {"done": True}
@@ -220,7 +212,7 @@ def call_an_impostor(directory: Path, says: bytes) -> None:
         try:
             call(directory, "ping", {})
         finally:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
 
 
 # ---- The socket
@@ -232,7 +224,7 @@ def test_only_the_owner_may_use_the_socket_and_it_goes_with_its_server(listen: C
     status = path.stat()
     assert stat.S_ISSOCK(status.st_mode)
     assert stat.S_IMODE(status.st_mode) == 0o600
-    listening.run(listening.server.stop(WAIT_S))
+    listening.run(listening.server.stop(PATIENCE_S))
     assert not path.exists()
 
 
@@ -242,7 +234,7 @@ def test_a_path_longer_than_an_address_works(tmp_path: Path, listen: Callable[..
     assert len(os.fsencode(deep / SOCKET_NAME)) > ADDRESS_BYTES_MAX
     listening = listen(deep)
     assert call(deep, "echo", {}) == {"said": {}}
-    listening.run(listening.server.stop(WAIT_S))
+    listening.run(listening.server.stop(PATIENCE_S))
     assert list(deep.iterdir()) == []
 
 
@@ -271,18 +263,18 @@ def test_a_server_that_ends_does_not_remove_another_servers_socket(listen: Calla
     first = listen()
     (first.directory / SOCKET_NAME).unlink()
     second = listen()
-    first.run(first.server.stop(WAIT_S))
+    first.run(first.server.stop(PATIENCE_S))
     assert call(second.directory, "echo", {}) == {"said": {}}
 
 
 def test_stopping_waits_for_running_commands_and_answers_them(listening: Listening) -> None:
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
-        wait_for(lambda: listening.asked)
-        stopping = asyncio.run_coroutine_threadsafe(listening.server.stop(WAIT_S), listening.loop)
-        wait_for(lambda: not (listening.directory / SOCKET_NAME).exists())
+        wait_until(lambda: listening.asked)
+        stopping = asyncio.run_coroutine_threadsafe(listening.server.stop(PATIENCE_S), listening.loop)
+        wait_until(lambda: not (listening.directory / SOCKET_NAME).exists())
         listening.may_go_on.set()
-        stopping.result(WAIT_S)
+        stopping.result(PATIENCE_S)
         assert answer(slow)["result"] == {"done": True}
 
 
@@ -305,7 +297,7 @@ def test_another_user_is_refused_even_with_the_socket_in_hand(listening: Listeni
         input=request(command="echo"),
         cwd=tmp_path,
         capture_output=True,
-        timeout=WAIT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert b"may not control this broker" in ended.stdout, ended
@@ -396,8 +388,8 @@ def test_a_caller_that_reads_no_answer_is_disconnected(listening: Listening, mon
     listening.server._handlers["large"] = enlarge
     with listening.connect() as deaf:
         deaf.sendall(request(command="large"))
-        wait_for(lambda: listening.asked)
-        wait_for(lambda: not listening.server._sessions)
+        wait_until(lambda: listening.asked)
+        wait_until(lambda: not listening.server._sessions)
     monkeypatch.undo()
     assert len(call(listening.directory, "large", {})["said"]) == 100 * len(large)
 
@@ -405,15 +397,15 @@ def test_a_caller_that_reads_no_answer_is_disconnected(listening: Listening, mon
 def test_many_callers_use_at_most_their_sockets_and_free_them_at_the_end(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(control, "PATIENCE_S", PATIENCE_S)
     crowd = [listening.connect() for _ in range(SESSIONS_MAX)]
-    wait_for(lambda: len(listening.server._sessions) == SESSIONS_MAX)
+    wait_until(lambda: len(listening.server._sessions) == SESSIONS_MAX)
     with pytest.raises(logstore.StoreError, match="busy"):
         call(listening.directory, "echo", {})
     assert len(listening.server._sessions) == SESSIONS_MAX
     for each in crowd:
         each.close()
-    wait_for(lambda: not listening.server._sessions)
+    wait_until(lambda: not listening.server._sessions)
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
@@ -421,16 +413,16 @@ def test_a_caller_that_disconnects_early_does_not_stop_its_command(listening: Li
     done = threading.Event()
 
     async def finish(_: dict[str, Any]) -> dict[str, Any]:
-        await listening.server.in_thread(lambda: listening.may_go_on.wait(WAIT_S))
+        await listening.server.in_thread(lambda: listening.may_go_on.wait(PATIENCE_S))
         done.set()
         return {}
 
     listening.server._handlers["finish"] = finish
     with listening.connect() as hasty:
         hasty.sendall(request(command="finish"))
-        wait_for(lambda: listening.server._tasks)
+        wait_until(lambda: listening.server._tasks)
     listening.may_go_on.set()
-    assert done.wait(WAIT_S)
+    assert done.wait(PATIENCE_S)
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 

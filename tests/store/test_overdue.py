@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.patience import wait_until
 from logstore import Xid, errors
 
 if TYPE_CHECKING:
@@ -80,14 +81,10 @@ def test_an_overdue_transaction_is_rolled_back_with_a_warning_and_counted(
         store.dequeue(key, queue, transaction=transaction)
         transaction.end()
         transaction.prepare()
-        deadline = time.monotonic() + 20
-        while store.in_doubt() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: not store.in_doubt())
     assert transaction.state == "rolled_back"
     assert [message.id for message in store.messages(queue)] == [key]
-    deadline = time.monotonic() + 20
-    while store.stats()["overdue_rolled_back"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: store.stats()["overdue_rolled_back"])
     assert store.stats()["overdue_rolled_back"] == 1
     assert any(str(transaction.xid) in record.getMessage() for record in caplog.records)
     with pytest.raises(errors.TransactionEnded):
@@ -128,10 +125,7 @@ def test_no_exception_of_a_listener_ends_the_thread_for_overdue_transactions(ope
         store.publish(queue, b"x", transaction=transaction)
         transaction.end()
         transaction.prepare()
-        deadline = time.monotonic() + 60
-        while transaction.state != "rolled_back":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda transaction=transaction: transaction.state == "rolled_back")
 
 
 def test_two_threads_and_the_timeout_that_end_one_branch_agree_on_its_outcome(open_store: Open) -> None:

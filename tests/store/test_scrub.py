@@ -10,31 +10,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.patience import PATIENCE_S, wait_until
 from logstore import errors
 from logstore.inspect import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from logstore import MessageStore
 
 SEGMENT = 512 << 10
-TIMEOUT_S = 60.0
 FAST = 1 << 40
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.01)
 
 
 def one_more_round(store: MessageStore) -> None:
     """Waits for a whole round that begins after this call; a running round may end first."""
     wanted = store.stats()["scrub_rounds"] + 2
-    wait_for(lambda: store.stats()["scrub_rounds"] >= wanted)
+    wait_until(lambda: store.stats()["scrub_rounds"] >= wanted)
 
 
 def fill(store: MessageStore, count: int = 40, size: int = 60_000) -> list[int]:
@@ -85,7 +77,7 @@ def test_damage_is_logged_once_and_counted_and_the_log_above_it_is_read(
         first, second = ids[5], ids[30]
         flip(path, first + 1000)
         flip(path, second + 1000)
-        wait_for(lambda: store.stats()["scrub_errors"] == 2)
+        wait_until(lambda: store.stats()["scrub_errors"] == 2)
         one_more_round(store)
         stats = store.stats()
         assert stats["scrub_errors"] == 2
@@ -119,7 +111,7 @@ def test_recycling_continues_during_a_scrub_and_is_no_damage(tmp_path: Path) -> 
         queue = store.declare_queue("q")
         until = store.stats()["scrub_rounds"] + 3
         base = store.base_lsn
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while store.stats()["scrub_rounds"] < until and time.monotonic() < deadline:
             store.dequeue_many(store.publish_many(queue, [bytes(20_000)] * 20), queue)
         stats = store.stats()
@@ -135,8 +127,8 @@ def test_a_close_does_not_wait_for_a_round(tmp_path: Path) -> None:
         fill(store)
     before = time.monotonic()
     with logstore.open(path, scrub_rate=4096) as store:  # 2.4 MB: ten minutes
-        wait_for(lambda: store.stats()["scrub_bytes"] > 0)
-    assert time.monotonic() - before < TIMEOUT_S
+        wait_until(lambda: store.stats()["scrub_bytes"] > 0)
+    assert time.monotonic() - before < PATIENCE_S
 
 
 def test_a_forked_child_can_close_a_store_with_a_scrub(tmp_path: Path) -> None:

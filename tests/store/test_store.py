@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logstore
+from kit.patience import wait_until
 from kit.stores import SMALL_SEGMENT, contents, segment_files
 from logstore import errors
 from logstore.core import arguments
@@ -290,10 +291,7 @@ def test_without_waiting_it_becomes_durable_by_itself(store: MessageStore) -> No
     queue = store.declare_queue("q")
     store.publish(queue, b"x", wait=False)
     ticket = store.next_lsn
-    deadline = time.monotonic() + 5
-    while store.durable_lsn < ticket:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: store.durable_lsn >= ticket)
 
 
 def test_the_lsns_only_grow_and_stand_in_order(store: MessageStore) -> None:
@@ -960,10 +958,7 @@ def test_few_spares_are_kept_and_an_emptied_store_is_small_again(store: MessageS
     assert store.stats()["spares"] <= SPARES_MAX
     store.dequeue_many(ids, queue)
     store.compact()
-    deadline = time.monotonic() + 5
-    while len(segment_files(store_dir)) > 6 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(segment_files(store_dir)) <= 6
+    wait_until(lambda: len(segment_files(store_dir)) <= 6, "a small store")
     stats = store.stats()
     assert stats["spares"] <= SPARES_MAX
     assert stats["log_bytes"] == (stats["segments"] + stats["spares"]) * SMALL_SEGMENT

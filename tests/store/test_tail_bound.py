@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import logstore
+from kit.patience import PATIENCE_S
 from kit.stores import ROOT
 from logstore.bench.runner import bound_bytes
 from logstore.bench.watch import Watch, log_bytes
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
-PATIENCE_S = 60
 EVERY_S = 0.001  # between samples, as far as the other process gets the processor
 TRAFFIC = {512 << 10: 16 * MIB, 4 * MIB: 48 * MIB}  # bytes of content, by segment size: dozens of times the bound
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT, break_the_log
 from logstore import errors
 from logstore._hot import Waiters
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Open = Any
 FAR = 1 << 30  # bytes of the log that no test here appends
-ENDED_S = 60  # every wait here ends long before, or never
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def test_closing_a_coroutine_that_waits_ends_no_other_wait(store: MessageStore) 
             again.send(None)
             again.throw(KeyError())
         store.publish(queue, b"x")
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*others)
             store.publish(queue, b"y", wait=False)
             await store.durable(store.next_lsn)
@@ -105,7 +105,7 @@ def test_a_coroutine_that_waits_and_is_collected_ends_no_other_wait(store: Messa
         del coro, cycle
         gc.collect()
         store.publish(queue, b"x")
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*others)
 
     asyncio.run(main())
@@ -128,7 +128,7 @@ def test_a_coroutine_that_is_closed_inside_a_task_loses_no_other_waiter(store: M
 
     async def main() -> None:
         store.publish(queue, b"x", wait=False)
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(both() for _ in range(3)), *(store.durable(store.next_lsn) for _ in range(3)))
 
     asyncio.run(main())
@@ -234,7 +234,7 @@ async def timed_out(begin: Callable[[], Awaitable[Any]]) -> object:
 async def waited_for(begin: Callable[[], Awaitable[Any]]) -> object:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(begin(), 0.001)
-    task = asyncio.ensure_future(asyncio.wait_for(begin(), ENDED_S))
+    task = asyncio.ensure_future(asyncio.wait_for(begin(), PATIENCE_S))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel("given up")
@@ -317,7 +317,7 @@ def test_cancelling_an_await_does_what_it_does_to_a_future(
 
     async def main() -> None:
         asyncio.get_running_loop().set_task_factory(FACTORIES[factory])  # type: ignore[arg-type]
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             expected = await case(of_asyncio)
             assert await case(of_store) == expected
 
@@ -527,7 +527,7 @@ def test_the_next_loop_may_get_the_number_of_a_closed_loop_s_eventfd_and_keeps_i
 
     async def once() -> None:
         store.publish(queue, b"x", wait=False)
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await store.durable(store.next_lsn)
 
     async def main() -> bool:
@@ -562,7 +562,7 @@ def test_nothing_is_read_from_a_socket_with_the_number_of_an_eventfd_that_was_cl
 
     async def once() -> None:
         store.publish(queue, b"x", wait=False)
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await store.durable(store.next_lsn)
 
     async def main() -> bool:
@@ -641,7 +641,7 @@ def test_a_forked_child_may_neither_wait_nor_listen(store: MessageStore) -> None
 
     def work() -> None:
         for call in (
-            lambda: asyncio.run(asyncio.wait_for(store.durable(1 << 60), ENDED_S)),
+            lambda: asyncio.run(asyncio.wait_for(store.durable(1 << 60), PATIENCE_S)),
             lambda: store.on_durable(print),
             lambda: store.on_release(print),
             lambda: store.on_durable(print, loop=asyncio.new_event_loop()),
@@ -671,7 +671,7 @@ def test_a_fork_inside_a_loop_leaves_the_parent_s_waiters_their_eventfd(store: M
 
         assert in_child(work) == 0
         store.publish(queue, b"x")
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*waiting)
 
     asyncio.run(main())
@@ -723,7 +723,7 @@ def test_a_thousand_errors_of_waiting_keep_nothing_of_their_callers(store: Messa
         else:
             break_the_log(store)
             store.publish("q", b"x", wait=False)
-        async with asyncio.timeout(ENDED_S):
+        async with asyncio.timeout(PATIENCE_S):
             await waiting
         lengths.clear()
         for _ in range(100):
@@ -772,16 +772,9 @@ def test_every_callback_gets_an_exception_of_its_own(store: MessageStore, in_loo
             await waiting
 
     asyncio.run(main())
-    until(lambda: len(heard) == 3)
+    wait_until(lambda: len(heard) == 3)
     if not in_loop:
         store.on_durable(callback)
         assert len(heard) == 4
     assert len({id(each) for each in heard}) == len(heard)
     assert len({sum(1 for _ in traceback.walk_tb(each.__traceback__)) for each in heard}) == 1
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ENDED_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

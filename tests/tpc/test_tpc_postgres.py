@@ -11,7 +11,8 @@ import transaction
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from kit import postgres
-from kit.postgres import Server, Wire, wait_until
+from kit.patience import PATIENCE_S, wait_until
+from kit.postgres import Server, Wire
 from kit.sql_partner import Base, Shop
 from kit.stores import contents
 from logstore import tpc
@@ -110,7 +111,7 @@ def test_both_are_there_if_the_commit_arrives_while_the_ledger_is_asked(
     messenger.start()
     with pytest.raises(OperationalError):
         commit(shop, joined, manager)
-    messenger.join(postgres.TIMEOUT_S)
+    messenger.join(PATIENCE_S)
     assert (shop.orders(), contents(store.queue("q")), store.in_doubt()) == (["tea"], [b"tea"], [])
 
 
