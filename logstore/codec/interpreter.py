@@ -13,6 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from sortedcontainers import SortedDict
+
 from logstore.codec.records import (
     Batch,
     InlineCopy,
@@ -193,7 +195,8 @@ class Interpreter(ABC):
 
     def add_content(self, record: Record, message: Message, body: MessageChunk) -> None:
         """Appends a chunk to the content; an empty chunk truncates it after a failed append."""
-        message.chunks = message.chunks or {}
+        if message.chunks is None:
+            message.chunks = SortedDict()
         if message.size is not None:  # the size from the newest relocated state
             message.size = body.offset + len(body.content)
         if body.content:
@@ -201,7 +204,8 @@ class Interpreter(ABC):
             message.chunks[body.offset] = Piece(record.lsn, len(body.content))
         else:
             message.length = body.offset
-            message.chunks = {offset: other for offset, other in message.chunks.items() if offset < body.offset}
+            for offset in list(message.chunks.irange(body.offset)):
+                del message.chunks[offset]
 
     def _enqueue(self, record: Record) -> None:
         body = record.body

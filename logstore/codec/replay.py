@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sortedcontainers import SortedDict
+
 from logstore.codec.chains import Chains
 from logstore.codec.interpreter import Interpreter
 from logstore.codec.records import (
@@ -130,7 +132,7 @@ class Replay(Interpreter):
             reason = f"a chunk at {body.offset} does not continue content of {message.length} bytes"
             self.contradiction(record.lsn, reason)
         elif not body.content:
-            cut = sum(piece.size for offset, piece in (message.chunks or {}).items() if offset >= body.offset)
+            cut = sum(message.pieces[offset].size for offset in message.pieces.irange(body.offset))
             if message.length - cut != body.offset:
                 reason = f"content is taken back from {body.offset} on, and no chunk begins there"
                 self.contradiction(record.lsn, reason)
@@ -215,7 +217,7 @@ class Replay(Interpreter):
         chunks = state_chunks(copies)
         message.start_bytes = start_bytes(state, chunks, copies, message)
         message.start_lsn = state.start_lsn
-        message.chunks = {chunk.offset: Piece(chunk.lsn, chunk.content_bytes) for chunk in chunks}
+        message.chunks = SortedDict((chunk.offset, Piece(chunk.lsn, chunk.content_bytes)) for chunk in chunks)
 
     def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
         """Reports a problem unless the queue was deleted."""
@@ -305,8 +307,7 @@ class Replay(Interpreter):
 
     def _check_content(self, message_id: int, message: Message) -> None:
         """Checks that the content of a live message lies above the base."""
-        chunks = (message.chunks or {}).values()
-        if min((message.start_lsn, *(piece.lsn for piece in chunks))) < self.base_lsn:
+        if min((message.start_lsn, *(piece.lsn for piece in message.pieces.values()))) < self.base_lsn:
             reason = f"message {message_id} lives, and content of it lies below the base"
             self.contradiction(self._chains.newest(message_id), reason)
 

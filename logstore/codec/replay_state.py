@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from sortedcontainers import SortedDict
+
 if TYPE_CHECKING:
     from logstore.codec.records import PendingKind, Record, XidBody
+
+_NONE: SortedDict[int, Piece] = SortedDict()
 
 START_UNKNOWN = 0  # a start_lsn: no start record of the message is known
 
@@ -78,7 +82,7 @@ class Message:
         self.places: tuple[Place, ...] = ()  # places on deleted queues included
         self.length = start_bytes  # bytes of content so far
         self.size: int | None = None  # bytes of content according to a relocated state
-        self.chunks: dict[int, Piece] | None = None  # by offset in the content
+        self.chunks: SortedDict[int, Piece] | None = None  # by offset in the content
         self.pending: list[Work] | None = None
         self.doubts: list[Doubt] | None = None
         self.lost: list[str] | None = None  # reasons why the known records are not all
@@ -95,14 +99,18 @@ class Message:
         self.doubts.append(Doubt(lsn, why))
 
     @property
+    def pieces(self) -> SortedDict[int, Piece]:
+        """The chunks, to be read only: most messages have none, and share one empty dictionary."""
+        return _NONE if self.chunks is None else self.chunks
+
+    @property
     def content_bytes(self) -> int | None:
         """The length of the whole content; None if pieces of it are missing."""
         end = self.start_bytes
-        chunks = self.chunks or {}
-        for offset in sorted(chunks):
+        for offset, piece in self.pieces.items():
             if offset != end:
                 return None
-            end += chunks[offset].size
+            end += piece.size
         if self.start_lsn == START_UNKNOWN or (self.size is not None and end != self.size):
             return None
         return end
@@ -115,8 +123,7 @@ class Message:
     @property
     def readable_bytes(self) -> int:
         """Bytes of its content that can be read, contiguous or not."""
-        chunks = self.chunks or {}
-        return sum(piece.size for piece in chunks.values()) + self.start_bytes * (self.start_lsn != START_UNKNOWN)
+        return sum(piece.size for piece in self.pieces.values()) + self.start_bytes * (self.start_lsn != START_UNKNOWN)
 
 
 @dataclass(slots=True)

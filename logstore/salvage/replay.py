@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sortedcontainers import SortedDict
+
 from logstore.codec.interpreter import Interpreter, state_parts
 from logstore.codec.records import (
     MessageChunk,
@@ -193,13 +195,13 @@ class SalvageReplay(Interpreter):
             copies.start_lsn == state.start_lsn or message.start_lsn == START_UNKNOWN
         ):
             message.start_lsn, message.start_bytes = copies.start_lsn, copies.start_bytes
-        pieces = dict(message.chunks or {}) | copies.chunks
+        pieces = SortedDict({**message.pieces, **copies.chunks})
         listed = {row.offset for part in state_parts(copies) for row in part.chunks}
         if copies.parts_lost:
             message.chunks = pieces
             message.miss("a part of its relocated state is lost")
         else:
-            message.chunks = {offset: piece for offset, piece in pieces.items() if offset in listed} or None
+            message.chunks = SortedDict((offset, piece) for offset, piece in pieces.items() if offset in listed) or None
 
     def _merge(self, message: Message, copies: Copies) -> None:
         """Uses copies that no state names; they contain the same content."""
@@ -208,7 +210,7 @@ class SalvageReplay(Interpreter):
             if message.size is None:
                 message.miss(CONTENT_IN_DOUBT)  # only the lost state had the length
         if copies.chunks:
-            message.chunks = copies.chunks | (message.chunks or {})
+            message.chunks = SortedDict({**copies.chunks, **message.pieces})
 
     def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
         """A pending enqueue on that queue must have been committed."""

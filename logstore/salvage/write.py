@@ -264,7 +264,7 @@ def write_message(writer: LogWriter, message_id: int, message: Message, read: Ca
     copy = MessageStart(0, (), start.header, start.content)
     start_lsn = writer.append(RecordType.MESSAGE_START, _COPY | published, message_id, message_id, copy)
     prev, chunks = start_lsn, []
-    for offset, piece in sorted((message.chunks or {}).items()):
+    for offset, piece in message.pieces.items():
         chunk = read(piece.lsn).body
         assert isinstance(chunk, MessageChunk)
         digest.add(chunk.content)
