@@ -243,6 +243,13 @@ bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quic
 bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitMQ, which must be installed (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
+.PHONY: bench-scan bench-tail
+bench-scan: setup ## scan and export, compared with pyarrow and with Spark reading Parquet (an hour)
+	@for each in row_scan exports spark_scan; do $(BIN)/python benchmarks/$$each.py || exit 1; done
+
+bench-tail: $(BENCH) $(EXTENSION) ## 20 GiB past the bound of the log, and its picture (BENCH_ARGS=...)
+	@$(BIN)/python benchmarks/tail_bound.py --svg build/benchmarks/tail_bound.svg $(BENCH_ARGS)
+
 .PHONY: lint
 lint: tidy layout types ## ruff, mypy --strict, views of C memory, clang-format and clang-tidy
 

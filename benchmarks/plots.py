@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pictures
 from figures import size_name
 from results import Results
 
@@ -21,7 +22,6 @@ def draw(told: dict[str, Any], directory: Path) -> list[Path]:
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "logstore", "svg.fonttype": "none", "font.size": 9}
     mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
-    directory.mkdir(parents=True, exist_ok=True)
     results, verdicts = Results.from_dict(told["rows"]), told["targets"]
     made = [_work(results, work, directory / f"bench_{name}.svg") for work, name in NAMES.items()]
     made.append(_targets(verdicts, directory / "bench_targets.svg"))
@@ -69,7 +69,7 @@ def _work(results: Results, work: str, path: Path) -> Path | None:
         range(len(modes)), [mode.replace(", ", ",\n").replace("batches", "batches\n") for mode in modes]
     )
     axes[0, 0].legend(ncols=len(engines), fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.12), frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
     plt.close(figure)
     return path
 
@@ -97,6 +97,6 @@ def _targets(verdicts: list[dict[str, Any]], path: Path) -> Path | None:
     labels = [f"{v['work']}{' / ' if v['against'] else ''}{v['against']}" for v in reversed(verdicts)]
     axis.set_yticks(range(len(verdicts)), labels, fontsize=7)
     axis.set_title("measured / target: right of the line is met", loc="left", fontsize=9)
-    figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
     plt.close(figure)
     return path

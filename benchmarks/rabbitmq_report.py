@@ -6,6 +6,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
+import pictures
 from figures import readable, size_name
 from rich.table import Table
 
@@ -249,7 +250,7 @@ def draw(told: dict[str, Any], path: Path) -> None:
     _draw_latencies(axis, told)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
     plt.close(figure)
 
 

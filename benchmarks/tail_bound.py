@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pictures
 from figures import conditions, readable, spread
 from rich.console import Console
 from rich.table import Table
@@ -240,8 +241,7 @@ def draw(path: Path, series: Sequence[Sequence[Point]]) -> None:
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False)
     figure.tight_layout(rect=(0, 0.4 / rows / 3, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
 
 
 # ---- the run ----

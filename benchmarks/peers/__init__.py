@@ -15,8 +15,6 @@ KNOWN = {
     "sqlite": ("peers.sqlite", "Sqlite", "sqlite3"),
     "rocksdb": ("peers.rocksdb", "RocksDb", "rocksdict"),
     "lmdb": ("peers.lightning", "Lmdb", "lmdb"),
-    "persist-queue": ("peers.persist", "PersistQueue", "persistqueue"),
-    "litequeue": ("peers.lite", "LiteQueuePeer", "litequeue"),
 }
 
 

@@ -24,8 +24,8 @@ from kit.checkpoints import (
     encode_checkpoint,
 )
 from kit.stores import SMALL_SEGMENT, contents, segment_files
+from logstore.codec.records import InvalidRecord
 from logstore.errors import CorruptLog
-from logstore.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

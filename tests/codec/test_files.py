@@ -16,10 +16,9 @@ from kit.c_codec import Fixed, decode_fixed_by_c, encode_fixed_by_c
 from kit.checkpoints import CheckpointHeader
 from kit.record_cases import SEGMENT, UUID_1, UUID_2, flipped, lsns, sealed, u32, u64
 from kit.testing import ffi, lib
-from logstore import records
-from logstore.codec import files
+from logstore.codec import files, records
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
-from logstore.records import (
+from logstore.codec.records import (
     FIRST,
     Batch,
     Body,

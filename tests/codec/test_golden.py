@@ -17,9 +17,9 @@ import logstore
 from kit.c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by_c
 from logstore.catalog.catalog import Catalog
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.codec.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 from logstore.codec.replay import Replay
 from logstore.inspect import BatchBytes, Reader
-from logstore.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

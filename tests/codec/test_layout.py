@@ -17,8 +17,8 @@ import pytest
 
 from logstore.codec import files
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
-from logstore.codec.records import HEADER
-from logstore.records import (
+from logstore.codec.records import (
+    HEADER,
     RECORD_HEADER_BYTES,
     Body,
     ChunkPlace,

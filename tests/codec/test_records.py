@@ -33,9 +33,9 @@ from kit.record_cases import (
     u16,
     u64,
 )
-from logstore import records
 from logstore._core import ffi, lib
-from logstore.records import (
+from logstore.codec import records
+from logstore.codec.records import (
     FLAGS,
     Body,
     InvalidRecord,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.moving_log import DELETES, FIVE, PART, PUBLISHED, STAGED, MovingLog
+from logstore.codec.records import ChunkPlace, Empty, PendingKind, PendingWork, RecordFlag, RecordType, TxState
 from logstore.codec.replay import Replay
-from logstore.records import ChunkPlace, Empty, PendingKind, PendingWork, RecordFlag, RecordType, TxState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

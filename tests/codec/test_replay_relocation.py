@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.moving_log import DELETES, FIVE, OLD, OLD_NEWEST, OLD_TX, PART, PUBLISHED, STAGED, MovingLog
-from logstore.records import (
+from logstore.codec.records import (
     ChunkPlace,
     DequeueReason,
     Empty,

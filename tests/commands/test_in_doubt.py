@@ -12,10 +12,10 @@ from kit.command import fails, fine, on_terminal, run, spawn, told
 from kit.crashed import crash, snapshot
 from kit.in_doubt_cases import FILL, MOVE, SEGMENT, on_queues, prepare, rows
 from kit.stores import contents
+from logstore.codec.records import XidBody
 from logstore.commands.in_doubt import readable
 from logstore.commands.output import age_text
 from logstore.inspect import Reader
-from logstore.records import XidBody
 
 if TYPE_CHECKING:
     from pathlib import Path

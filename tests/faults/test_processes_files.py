@@ -20,8 +20,8 @@ import pytest
 import logstore
 from kit.stores import SMALL_SEGMENT, contents, segment_files
 from logstore import errors
+from logstore.codec.records import RecordType
 from logstore.inspect import LogRecycled, Reader
-from logstore.records import RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,7 +34,7 @@ import hashlib, json, os, sys
 from logstore.holds import hold
 from logstore.inspect import LogRecycled, Reader
 from logstore.inspect import reader as inspect
-from logstore.records import InlineCopy, MessageDequeue, MessageStart, OrderedCopy, RecordFlag
+from logstore.codec.records import InlineCopy, MessageDequeue, MessageStart, OrderedCopy, RecordFlag
 
 store_dir, stop, held = sys.argv[1], sys.argv[2], sys.argv[3] == "held"
 inspect.READ_AHEAD_BYTES = 0 if len(sys.argv) > 4 else inspect.READ_AHEAD_BYTES

@@ -17,6 +17,15 @@ import pytest
 
 import logstore
 from kit.crashed import CRASH, WORK, Log, crash, snapshot
+from logstore.codec.records import (
+    Empty,
+    MessageStart,
+    QueueDelete,
+    Record,
+    RecordFlag,
+    RecordType,
+    encode_record,
+)
 from logstore.codec.replay import Replay
 from logstore.errors import (
     CatalogMismatch,
@@ -28,15 +37,6 @@ from logstore.errors import (
 )
 from logstore.inspect import LogRecycled, Reader, read_catalog, segment_name
 from logstore.inspect import reader as module
-from logstore.records import (
-    Empty,
-    MessageStart,
-    QueueDelete,
-    Record,
-    RecordFlag,
-    RecordType,
-    encode_record,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

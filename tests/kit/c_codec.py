@@ -13,9 +13,18 @@ from uuid import UUID
 
 from kit.checkpoints import CheckpointHeader
 from kit.testing import ffi, lib
-from logstore import records
+from logstore.codec import records
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
-from logstore.records import BODIES, Body, Buffer, InvalidRecord, MalformedRecord, NewerVersion, Record, RecordFlag
+from logstore.codec.records import (
+    BODIES,
+    Body,
+    Buffer,
+    InvalidRecord,
+    MalformedRecord,
+    NewerVersion,
+    Record,
+    RecordFlag,
+)
 
 Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader
 KINDS = {

@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from logstore.codec.replay import Replay
-from logstore.records import (
+from logstore.codec.records import (
     Batch,
     Empty,
     MessageDequeue,
@@ -20,6 +19,7 @@ from logstore.records import (
     RecordType,
     XidBody,
 )
+from logstore.codec.replay import Replay
 
 CRASH = """
 import json, os, sys, logstore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kit.crashed import Log
-from logstore.records import (
+from logstore.codec.records import (
     ChunkPlace,
     InlineCopy,
     MessageChunk,

@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from logstore import records
-from logstore.records import (
+from logstore.codec import records
+from logstore.codec.records import (
     FIRST,
     FLAGS,
     Batch,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from logstore.inspect import Reader, read_catalog
-from logstore.records import (
+from logstore.codec.records import (
     Batch,
     DequeueReason,
     InlineCopy,
@@ -34,6 +33,7 @@ from logstore.records import (
     TxState,
     XidBody,
 )
+from logstore.inspect import Reader, read_catalog
 
 if TYPE_CHECKING:
     import os

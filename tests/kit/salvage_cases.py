@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import logstore
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore.codec.records import Record
 from logstore.codec.replay_state import Message
 from logstore.inspect import Reader
-from logstore.records import Record
 from logstore.salvage.catalog import Names, read_names
 from logstore.salvage.extent import Extent, losses
 from logstore.salvage.log import Log, read_log

@@ -32,8 +32,8 @@ from kit.salvage_cases import (
 )
 from kit.torture import part_of
 from logstore import errors
+from logstore.codec.records import RecordType
 from logstore.inspect import Reader
-from logstore.records import RecordType
 from logstore.salvage import salvage
 from logstore.salvage.catalog import Names, read_names
 from logstore.salvage.source import Source

@@ -35,8 +35,8 @@ from kit.salvage_cases import (
 from kit.torture import part_of
 from logstore import errors
 from logstore.catalog.places import FILE_NAME
+from logstore.codec.records import RecordFlag, RecordType
 from logstore.inspect import Reader
-from logstore.records import RecordFlag, RecordType
 from logstore.salvage import FOUND_QUEUE, salvage
 from logstore.salvage.catalog import Names, read_names
 from logstore.salvage.source import Source

@@ -26,7 +26,7 @@ from pyspark.testing import assertDataFrameEqual
 
 import logstore.spark
 from logstore import errors
-from logstore.records import LSN_LIMIT
+from logstore.codec.records import LSN_LIMIT
 from logstore.spark.filters import Conditions
 from logstore.spark.options import Options
 from logstore.spark.reading import PUSHDOWN

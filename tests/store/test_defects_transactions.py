@@ -17,8 +17,8 @@ from kit.killed import and_then_killed, quick_directory, remove
 from kit.simulated import ALL_LOST, BY_SEED, Disk
 from kit.stores import SMALL_SEGMENT, contents, segment_files
 from logstore import Xid, errors
+from logstore.codec.records import RecordType
 from logstore.inspect import Reader
-from logstore.records import RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

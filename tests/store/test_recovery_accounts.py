@@ -19,10 +19,10 @@ import pytest
 import logstore
 from kit.stores import contents
 from logstore import cli
+from logstore.codec.records import QueueDelete, RecordType
 from logstore.core.reports import DroppedQueue, Staged
 from logstore.holds import Hold, hold
 from logstore.inspect import Reader
-from logstore.records import QueueDelete, RecordType
 
 Open = Callable[..., logstore.MessageStore]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -13,8 +13,8 @@ import pytest
 
 from kit.command import fails, fine, run, told
 from logstore.catalog.catalog import Catalog
+from logstore.codec.records import RecordFlag, RecordType
 from logstore.inspect import Reader
-from logstore.records import RecordFlag, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from kit.killed import and_then_killed
 from kit.row_histories import epoch
 from kit.row_journal import new_store
+from logstore.codec.records import InlineCopy, MessageRelocated
 from logstore.holds import hold
 from logstore.inspect import Reader
-from logstore.records import InlineCopy, MessageRelocated
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from kit.killed import quick_directory, remove
 from kit.stores import SMALL_SEGMENT, contents
 from logstore import Xid, errors
 from logstore.codec.bodies import Filler, RecordFlag
+from logstore.codec.records import Record, RecordType, encode_record
 from logstore.inspect import Reader
-from logstore.records import Record, RecordType, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

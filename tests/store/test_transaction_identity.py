@@ -21,9 +21,9 @@ from kit.store_model import ENQUEUE, State, shown_by
 from kit.stores import SMALL_SEGMENT, contents
 from logstore import Xid, errors
 from logstore._core import lib
+from logstore.codec.records import Record, RecordType
 from logstore.core.native import check
 from logstore.inspect import Reader
-from logstore.records import Record, RecordType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
