@@ -31,7 +31,7 @@ from logstore.commands.help import COMPLETE_VAR, Grouped, completion, help_
 from logstore.commands.holds import holds
 from logstore.commands.in_doubt import in_doubt
 from logstore.commands.info import info, queues
-from logstore.commands.output import Failure, one_line
+from logstore.commands.output import INTERRUPTED, Failure, one_line
 from logstore.commands.peek import peek
 from logstore.commands.purge import purge
 from logstore.commands.recover import recover
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 PROBLEM = 1
 MISUSE = 2
 CANNOT_OPEN = 3
-INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGPIPE
 
 # The store can be opened; the request fails for another reason.
