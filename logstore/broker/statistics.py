@@ -59,4 +59,5 @@ def _rows(server: Server, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
             assert isinstance(queue, MemoryQueue)
             depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes
         counts = (queue.published, queue.delivered, queue.acknowledged)
-        yield [queue_id, queue.name, queue.durable, depth, locked, unacknowledged, len(queue.consumers), size, *counts]
+        here = (unacknowledged, queue.unreadable_count, len(queue.consumers))
+        yield [queue_id, queue.name, queue.durable, depth, locked, *here, size, *counts]

@@ -48,7 +48,7 @@ __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_serve
 
 logger = logging.getLogger("logstore.control")
 
-READING = frozenset({"fullness", "ping", "stats", "tail"})  # commands that change nothing
+READING = frozenset({"fullness", "peek", "ping", "stats", "tail"})  # commands that change nothing
 
 T = TypeVar("T")
 
