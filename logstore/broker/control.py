@@ -86,14 +86,17 @@ class BrokerControl:
     async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
         queue = self._queue(arguments)
         is_dry_run = arguments.get("dry_run") is True
+        locked = 0
         if isinstance(queue, MemoryQueue):
-            return {"messages": queue.ready_count if is_dry_run else queue.purge()}
-        assert isinstance(queue, DurableQueue)
-        if is_dry_run:
-            return {"messages": await self._socket.in_thread(queue.unlocked_count)}
-        messages = await self._socket.in_thread(queue.handle.purge)
-        queue.was_purged()
-        return {"messages": messages}
+            messages = queue.ready_count if is_dry_run else queue.purge()
+        else:
+            assert isinstance(queue, DurableQueue)
+            messages = await self._socket.in_thread(queue.unlocked_count if is_dry_run else queue.handle.purge)
+            if not is_dry_run:
+                queue.was_purged()
+            locked = self._server.store._depth(queue.handle.id)[1]
+        left = {"unacknowledged": queue.unacknowledged_count, "locked": locked, "unreadable": queue.unreadable_count}
+        return {"messages": messages, **left}
 
     async def _tail(self, arguments: dict[str, Any]) -> dict[str, Any]:
         limit = _number({"limit": HOLDERS} | arguments, "limit")

@@ -35,8 +35,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from logstore import errors
+from logstore.core.directory import with_directory
 from logstore.core.lock_holder import holder, is_stopped, store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
+from logstore.store.changes import change_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -374,15 +376,23 @@ class ControlServer:
         handler = self._handlers.get(command)
         if handler is None:
             raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
-        level = logging.DEBUG if command in READING else logging.INFO
+        level = logging.DEBUG if command in READING or arguments.get("dry_run") is True else logging.INFO
         try:
             if session.has_hung_up():
                 raise _CallerGone
-            logger.log(level, "control command %s %s", command, arguments)
-            return await handler(arguments)
+            logger.debug("control command %s %s", command, arguments)
+            result = await handler(arguments)
         except _CallerGone:
             logger.log(level, "control command %s %s is dropped: its caller has hung up", command, arguments)
             return {}
+        except StoreError as error:
+            said = with_directory(error.message, self._store_dir)
+            logger.log(level, "control command %s %s has failed: %s", command, arguments, said)
+            raise
+        done = change_text(command, arguments, result)
+        if done is not None:
+            logger.info("%s", done)
+        return result
 
 
 def refusal(error: StoreError) -> bytes:
