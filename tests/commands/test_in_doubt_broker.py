@@ -156,8 +156,7 @@ def test_the_brokers_log_says_what_each_command_did_or_why_it_did_nothing(path: 
         lines = [line.partition(" INFO logstore.control: ")[2] for line in process.errors.read_text().splitlines()]
         wanted = (
             r"purge 'in': 1 message removed, 1 locked by a transaction left",
-            r"control command purge {'queue': 'nope'} has failed: the broker has no queue 'nope'; "
-            rf"'logstore queues {path}' lists the stored queues",
+            r"control command purge {'queue': 'nope'} has failed: the broker has no queue 'nope'; .*",
             rf"in-doubt\.rollback {MOVE}: 2 operations of transaction \d+",
             r"checkpoint: \d+ bytes at LSN \d+",
             r"compact: .+ bytes.*",
