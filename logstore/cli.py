@@ -25,6 +25,7 @@ from logstore.commands.backup import backup
 from logstore.commands.bench import bench
 from logstore.commands.chain import chain
 from logstore.commands.compact import checkpoint, compact
+from logstore.commands.connections import connections
 from logstore.commands.dump import dump
 from logstore.commands.export import export
 from logstore.commands.help import COMPLETE_VAR, Grouped, completion, help_
@@ -103,6 +104,7 @@ for each in (
     bench,
     serve,
     stats,
+    connections,
     peek,
     tail,
     compact,

@@ -248,6 +248,11 @@ class Consuming:
         self._accepted: list[Acquired] = []  # acknowledged in this turn of the loop
         self.last_tag = 0
 
+    @property
+    def unacknowledged_count(self) -> int:
+        """The number of messages that the client has and has not settled."""
+        return len(self._unacked)
+
     # Credit.
 
     def credit(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.broker.statistics import broker_statistics
+from logstore.broker.statistics import broker_statistics, connection_statistics
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, UnknownMessage, UnknownQueue
 from logstore.store.control import ControlServer
@@ -47,6 +47,7 @@ class BrokerControl:
                 "compact": self._compact,
                 "checkpoint": self._checkpoint,
                 "stats": self._stats,
+                "connections": self._connections,
             },
         )
 
@@ -111,6 +112,9 @@ class BrokerControl:
 
     async def _stats(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._socket.in_thread(lambda: broker_statistics(self._server))
+
+    async def _connections(self, _arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"connections": [connection_statistics(one) for one in self._server.connections]}
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
         """The consumers that have unacknowledged messages which hold the base, by queue and message id."""

@@ -50,7 +50,7 @@ __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_serve
 
 logger = logging.getLogger("logstore.control")
 
-READING = frozenset({"fullness", "peek", "ping", "stats", "tail"})  # commands that change nothing
+READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "tail"})  # commands that change nothing
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _connect(store_dir: Path) -> socket.socket:
         if error.errno in (errno.EACCES, errno.EPERM):
             raise StoreLocked(f"this user may not use {path}: run the command as the broker's user") from error
         raise store_locked(
-            store_dir, f"no broker listens on {path}, so use that program to make the change, or end it and try again"
+            store_dir, f"no broker listens on {path}: use that program's own means, or end it and try again"
         ) from error
     return made
 
