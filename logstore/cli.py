@@ -21,7 +21,7 @@ from click.shell_completion import shell_complete
 
 from logstore import __version__
 from logstore.commands.help import COMPLETE_VAR, Grouped
-from logstore.commands.output import Failure, one_line
+from logstore.commands.output import INTERRUPTED, Failure, one_line
 from logstore.errors import (
     OptionError,
     OutcomeUnknown,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 PROBLEM = 1
 MISUSE = 2
 CANNOT_OPEN = 3
-INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGPIPE
 
 # The store can be opened; the request fails for another reason.

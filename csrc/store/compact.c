@@ -127,7 +127,7 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
     const struct segment *s = g->segments[g->base_index];
     bool stuck = g->append_lsn < s->stuck_until_lsn;
     return stuck ? fail_at(LS_CORRUPT, s->first_lsn, s->first_lsn,
-                           "a segment cannot be moved: look at it with verify; what is behind it was left where it is")
+                           "the segment has a record that cannot be read, so it stays, and what is behind it too")
                  : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
 }
 

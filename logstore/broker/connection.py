@@ -74,6 +74,8 @@ class Connection(asyncio.Protocol):
         self.peer: Any = None
         self.user: str | None = None
         self.admitted = False  # counted by the server
+        self.connected_at = self.loop.time()
+        self.blocked_at: float | None = None  # since when the client has not read what waits for it
         self.wants_cancel_notice = False
         self.prefetch_is_shared = False  # by the channel's consumers, also for basic.qos with global=false
         self.frame_bytes_max = self.limits.frame_bytes_max
@@ -151,10 +153,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The socket's buffer is full: consumers of this connection wait."""
         self.outbox.socket_is_full = True
+        self.blocked_at = self.loop.time()
 
     def resume_writing(self) -> None:
         """The socket has room again."""
         self.outbox.socket_is_full = False
+        self.blocked_at = None
         self.wake_consumers()
         self.resume(Pause.UNSENT)
 
@@ -279,6 +283,15 @@ class Connection(asyncio.Protocol):
     def is_paused(self) -> bool:
         """True while nothing is read, so that the peer's heartbeats cannot be seen."""
         return bool(self._pauses)
+
+    @property
+    def waits_for(self) -> str | None:
+        """What it waits for: "client" (which does not read), "disk", "method" (a slow one); None if for nothing."""
+        if self.outbox.socket_is_full:
+            return "client"
+        if self._pauses & Pause.UNDURABLE:
+            return "disk"
+        return "method" if self._pauses & (Pause.TASK | Pause.HELD) else None
 
     def _pause(self, why: Pause) -> None:
         self._pauses |= why

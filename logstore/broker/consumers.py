@@ -248,6 +248,11 @@ class Consuming:
         self._accepted: list[Acquired] = []  # acknowledged in this turn of the loop
         self.last_tag = 0
 
+    @property
+    def unacknowledged_count(self) -> int:
+        """The number of messages that the client has and has not settled."""
+        return len(self._unacked)
+
     # Credit.
 
     def credit(self) -> int:
@@ -330,18 +335,20 @@ class Consuming:
         if queue.deleted:
             raise ChannelException(NOT_FOUND, f"no queue '{queue.name}' in vhost '/'")
         queue.touch()
-        taken = queue.acquire(1)
-        if not taken:
-            undurable_lsn = queue.undurable_lsn()
-            if undurable_lsn is None or queue.deleted:
-                connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
-            return undurable_lsn
-        acquired = taken[0]
-        header = acquired.envelope
-        if not _fits(header.properties, connection.frame_bytes_max):
-            acquired.release()
-            raise _too_large(header.properties)
-        body = acquired.place.content
+        body: bytes | memoryview | None = None
+        while body is None:
+            taken = queue.acquire(1)
+            if not taken:
+                undurable_lsn = queue.undurable_lsn()
+                if undurable_lsn is None or queue.deleted:
+                    connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
+                return undurable_lsn
+            acquired = taken[0]
+            header = acquired.envelope
+            if not _fits(header.properties, connection.frame_bytes_max):
+                acquired.release()
+                raise _too_large(header.properties)
+            body = queue.content_of(acquired.place)
         self.last_tag += 1
         acquired.tag = self.last_tag
         method = frames.basic_get_ok(

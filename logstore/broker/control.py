@@ -6,22 +6,28 @@ broker's clients are not delayed.
 
 from __future__ import annotations
 
+import base64
+import itertools
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.broker.statistics import broker_statistics
+from logstore.broker.statistics import broker_statistics, connection_statistics
 from logstore.core.xid import Xid
-from logstore.errors import OptionError, UnknownQueue
+from logstore.errors import CorruptLog, OptionError, UnknownMessage, UnknownQueue
 from logstore.store.control import ControlServer
 from logstore.store.fullness import full_document
 from logstore.store.outcomes import decide
 from logstore.store.tail import HOLDERS
 
 if TYPE_CHECKING:
+    from logstore import MessageStore, Queue
+    from logstore.broker.queues import BrokerQueue
     from logstore.broker.server import Server
     from logstore.store.tail import Tail
+
+PEEKED_BYTES_MAX: Final = 8 << 20  # of headers and bodies, which become a third longer in JSON
 
 
 class BrokerControl:
@@ -34,12 +40,14 @@ class BrokerControl:
             {
                 "in-doubt.commit": lambda arguments: self._decide(arguments, "commit"),
                 "in-doubt.rollback": lambda arguments: self._decide(arguments, "rollback"),
+                "peek": self._peek,
                 "purge": self._purge,
                 "tail": self._tail,
                 "fullness": self._fullness,
                 "compact": self._compact,
                 "checkpoint": self._checkpoint,
                 "stats": self._stats,
+                "connections": self._connections,
             },
         )
 
@@ -59,27 +67,44 @@ class BrokerControl:
         # No wake-up is needed: the outcome ends in a group commit, after which queues with consumers are served.
         return await self._socket.in_thread(lambda: decide(self._server.store, xid, outcome))
 
-    async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _queue(self, arguments: dict[str, Any]) -> BrokerQueue:
         name = _text(arguments, "queue")
-        is_dry_run = arguments.get("dry_run") is True
         queue = self._server.vhost.queues.get(name)
         if queue is None:
             raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues DIR' lists the stored queues")
+        return queue
+
+    async def _peek(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        queue = self._queue(arguments)
+        if not isinstance(queue, DurableQueue):
+            raise UnknownQueue(f"the broker keeps queue {queue.name!r} in its memory: its messages are not in the log")
+        limit, body_bytes = _number(arguments, "limit"), _number(arguments, "body_bytes")
+        handle = queue.handle
+        return await self._socket.in_thread(
+            lambda: {"depth": handle.depth, "messages": first_messages(self._server.store, handle, limit, body_bytes)}
+        )
+
+    async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        queue = self._queue(arguments)
+        is_dry_run = arguments.get("dry_run") is True
+        locked = 0
         if isinstance(queue, MemoryQueue):
-            return {"messages": queue.ready_count if is_dry_run else queue.purge()}
-        assert isinstance(queue, DurableQueue)
-        if is_dry_run:
-            return {"messages": await self._socket.in_thread(queue.unlocked_count)}
-        messages = await self._socket.in_thread(queue.handle.purge)
-        queue.was_purged()
-        return {"messages": messages}
+            messages = queue.ready_count if is_dry_run else queue.purge()
+        else:
+            assert isinstance(queue, DurableQueue)
+            messages = await self._socket.in_thread(queue.unlocked_count if is_dry_run else queue.handle.purge)
+            if not is_dry_run:
+                queue.was_purged()
+            locked = self._server.store._depth(queue.handle.id)[1]
+        left = {"unacknowledged": queue.unacknowledged_count, "locked": locked, "unreadable": queue.unreadable_count}
+        return {"messages": messages, **left}
 
     async def _tail(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        limit = arguments.get("limit", HOLDERS)
-        if not isinstance(limit, int) or limit < 0:
-            raise OptionError(f"limit is a number of at least 0, not {limit!r}")
+        limit = _number({"limit": HOLDERS} | arguments, "limit")
         tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
-        return tail._with_consumers(self._unacknowledged(tail)).as_dict() | await self._fullness({})
+        unreadable = {queue.name: set(queue.unreadable_ids()) for queue in self._server.vhost.queues.values()}
+        known = tail._with_deliveries(self._unacknowledged(tail), unreadable)
+        return known.as_dict() | await self._fullness({})
 
     async def _fullness(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         store = self._server.store
@@ -87,6 +112,9 @@ class BrokerControl:
 
     async def _stats(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._socket.in_thread(lambda: broker_statistics(self._server))
+
+    async def _connections(self, _arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"connections": [connection_statistics(one) for one in self._server.connections]}
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
         """The consumers that have unacknowledged messages which hold the base, by queue and message id."""
@@ -109,6 +137,43 @@ class BrokerControl:
         store = self._server.store
         work = store.checkpoint_size if arguments.get("dry_run") is True else store.checkpoint
         return asdict(await self._socket.in_thread(work))
+
+
+def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: int) -> list[dict[str, Any]]:
+    """The first messages of a queue as JSON, each with the first bytes of its body; ``unreadable`` says why one cannot
+    be read. Once ``PEEKED_BYTES_MAX`` are taken, bodies are left out.
+    """
+    found = []
+    left = PEEKED_BYTES_MAX
+    for message in itertools.islice(store.messages(queue), limit):
+        header = body = b""
+        why = None
+        try:
+            header = message.header
+            body = store.load_content(message.id, 0, min(body_bytes, max(left, 0)))
+        except (UnknownMessage, UnknownQueue):
+            continue  # it was removed meanwhile
+        except CorruptLog as error:
+            why = error.reason
+        left -= len(header) + len(body)
+        found.append(
+            {
+                "id": message.id,
+                "locked": message.locked,
+                "unreadable": why,
+                "header_base64": base64.b64encode(header).decode("ascii"),
+                "body_bytes": message.size,
+                "body_base64": base64.b64encode(body).decode("ascii"),
+            }
+        )
+    return found
+
+
+def _number(arguments: dict[str, Any], name: str) -> int:
+    value = arguments.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise OptionError(f"{name} is a number of at least 0, not {value!r}")
+    return value
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

@@ -68,8 +68,8 @@ class DurableQueue(BrokerQueue):
 
     @property
     def unacknowledged_count(self) -> int:
-        """The number of taken places."""
-        return len(self._out)
+        """The number of taken places, without those that are set aside."""
+        return len(self._out) - len(self._set_aside)
 
     def unlocked_count(self) -> int:
         """The number of messages that a purge would remove: neither taken nor locked by a transaction."""

@@ -29,7 +29,7 @@ class Heartbeats:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._interval_s = 0
-        self._received_at = 0.0
+        self.received_at = connection.loop.time()  # when bytes last came, by the loop's clock
         self._sent = False
         self._unsent_bytes = 0
         self._stalled_since: float | None = None
@@ -49,7 +49,7 @@ class Heartbeats:
 
     def received(self) -> None:
         """Note that bytes came from the peer; any bytes count as a heartbeat."""
-        self._received_at = self._connection.loop.time()
+        self.received_at = self._connection.loop.time()
 
     def sent(self) -> None:
         """Note that bytes were sent; any bytes count as a heartbeat."""
@@ -68,7 +68,7 @@ class Heartbeats:
             connection.transport.abort()
             return
         if self._interval_s:
-            silent_s = now - self._received_at
+            silent_s = now - self.received_at
             if silent_s > MISSED_MAX * self._interval_s and not connection.is_paused:
                 logger.debug("%s missed heartbeats: silent for %.1f s", connection, silent_s)
                 connection.transport.abort()

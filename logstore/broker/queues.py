@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
+from logstore.core.directory import with_directory
 from logstore.errors import NotEnqueued, StoreError, StorePoisoned, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class BrokerQueue(abc.ABC):
     @property
     @abc.abstractmethod
     def unacknowledged_count(self) -> int:
-        """The number of taken places: delivered and neither acknowledged, rejected nor released."""
+        """The number of messages that are delivered and neither acknowledged, rejected nor released."""
 
     @abc.abstractmethod
     def sort_into(self, durable: list[DurableQueue], memory: list[MemoryQueue]) -> None:
@@ -233,6 +234,41 @@ class BrokerQueue(abc.ABC):
         if lsn is not None:
             self.wakeups.wake_after_commit(self, lsn)
 
+    def _first_header(self) -> bytes | None:
+        """The header of the first waiting message; None if no message waits. Sets aside those that cannot be read."""
+        while True:
+            try:
+                return self._head_header()
+            except StorePoisoned:
+                raise
+            except StoreError:
+                taken = self._take(1)
+                if not taken or self._header_of(taken[0]) is not None:
+                    for place in taken:  # another one, or it can be read again
+                        self.settled(place)
+                        place.release()
+                    raise
+
+    def _header_of(self, place: Place) -> bytes | None:
+        """The header of a taken message; None if it cannot be read, which is then handled."""
+        try:
+            return place.header
+        except StorePoisoned:
+            raise
+        except StoreError as error:
+            self.unreadable(place, error)
+            return None
+
+    def content_of(self, place: Place) -> bytes | memoryview | None:
+        """The body of a taken message; None if it cannot be read, which is then handled. Raises `StorePoisoned`."""
+        try:
+            return place.content
+        except StorePoisoned:
+            raise
+        except StoreError as error:
+            self.unreadable(place, error)
+            return None
+
     def serve(self) -> None:
         """Deliver waiting messages to consumers in turn, while they have credit; then handle expiry."""
         if self.deleted:
@@ -245,7 +281,7 @@ class BrokerQueue(abc.ABC):
         except StoreError as error:
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
             level = logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR
-            logger.log(level, "queue %r cannot deliver: %s", self.name, error)
+            logger.log(level, "queue %r cannot deliver: %s", self.name, self._text_of(error))
 
     def _deliver(self) -> None:
         left = TURN_MAX
@@ -308,7 +344,24 @@ class BrokerQueue(abc.ABC):
         # It stays taken, so that it is not lost and does not block the queue. A restart offers it again. The place is
         # kept, because the store releases a delivery that is dropped.
         self._set_aside.append(place)
-        logger.error("a message of queue %r cannot be read and is set aside: %s", self.name, error)
+        logger.error(
+            "queue %r: message %d cannot be read and is set aside until a restart; the queue goes on without it: %s",
+            self.name,
+            place.id,
+            self._text_of(error),
+        )
+
+    @property
+    def unreadable_count(self) -> int:
+        """The number of messages that are set aside because they cannot be read."""
+        return len(self._set_aside)
+
+    def unreadable_ids(self) -> list[int]:
+        """The ids of the messages that are set aside because they cannot be read."""
+        return [place.id for place in self._set_aside]
+
+    def _text_of(self, error: StoreError) -> str:
+        return with_directory(error.message, self.wakeups.store.path)
 
     # Taking.
 
@@ -381,7 +434,7 @@ class BrokerQueue(abc.ABC):
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None or self._head_is_lasting or self.deleted:
             return
-        data = self._head_header()
+        data = self._first_header()
         if data is None:
             self._may_expire = self.ttl_ms is not None
             return
@@ -405,7 +458,7 @@ class BrokerQueue(abc.ABC):
                 logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR,
                 "messages of queue %r cannot expire: %s",
                 self.name,
-                error,
+                self._text_of(error),
             )
             return
         if not blocked:
@@ -424,7 +477,7 @@ class BrokerQueue(abc.ABC):
         False if the first one has expired but cannot be taken, or is about to be delivered.
         """
         while True:
-            data = self._head_header()
+            data = self._first_header()
             if data is None:
                 return True
             header = decode_header(data, self._default_routing)
@@ -437,7 +490,10 @@ class BrokerQueue(abc.ABC):
                 return False
             place = places[0]
             self._head_is_lasting = False
-            overdue = self._is_overdue(decode_header(place.header, self._default_routing), False)
+            data = self._header_of(place)
+            if data is None:
+                continue
+            overdue = self._is_overdue(decode_header(data, self._default_routing), False)
             self.settled(place)
             if not overdue:  # another message than the one checked above
                 place.release()

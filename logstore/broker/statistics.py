@@ -18,6 +18,7 @@ from logstore.store.statistics import QUEUE_KEYS, statistics_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from logstore.broker.connection import Connection
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.server import Server
 
@@ -44,6 +45,28 @@ def broker_statistics(server: Server) -> dict[str, Any]:
     }
 
 
+def connection_statistics(connection: Connection) -> dict[str, Any]:
+    """What the broker knows of one client, for ``logstore connections``. Belongs to the event loop's thread."""
+    now = connection.loop.time()
+    channels = connection.channels.values()
+    consumers = [consumer for channel in channels for consumer in channel.consuming.consumers.values()]
+    return {
+        "peer": connection.peer_text,
+        "user": connection.user,
+        "vhost": None if connection.user is None else "/",
+        "state": connection.state.name.lower(),
+        "channels": len(connection.channels),
+        "consumers": len(consumers),
+        "queues": sorted({consumer.queue.name for consumer in consumers}),
+        "unacknowledged": sum(channel.consuming.unacknowledged_count for channel in channels),
+        "unsent_bytes": connection.outbox.size_bytes + connection.transport.get_write_buffer_size(),
+        "waits_for": connection.waits_for,
+        "blocked_s": None if connection.blocked_at is None else round(now - connection.blocked_at, 3),
+        "connected_s": round(now - connection.connected_at, 3),
+        "silent_s": round(now - connection.heartbeats.received_at, 3),
+    }
+
+
 def _rows(server: Server, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
     """The values of ``QUEUE_KEYS`` for each queue."""
     for queue in queues:
@@ -59,4 +82,5 @@ def _rows(server: Server, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
             assert isinstance(queue, MemoryQueue)
             depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes
         counts = (queue.published, queue.delivered, queue.acknowledged)
-        yield [queue_id, queue.name, queue.durable, depth, locked, unacknowledged, len(queue.consumers), size, *counts]
+        here = (unacknowledged, queue.unreadable_count, len(queue.consumers))
+        yield [queue_id, queue.name, queue.durable, depth, locked, *here, size, *counts]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from logstore.catalog.places import place_for
 from logstore.codec.records import LSN_LIMIT
+from logstore.commands.output import INTERRUPTED, Failure
 from logstore.commands.state import retried
 from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
@@ -45,9 +48,25 @@ def change(
         # create=True only makes the LOCK file that a copied store may lack; no store is made here.
         opened = logstore.open(store_dir, create=is_store, connect=connect, catalog=schema)
     except StoreLocked:
-        return {"through": BROKER, **control.call(store_dir, command, arguments)}
+        return {"through": BROKER, **_order(store_dir, command, arguments)}
     with opened as store:
         return {"through": STORE, **by_itself(store)}
+
+
+def _order(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Has the broker execute a command, if it gives a sign of life. Ctrl-C ends the wait, not the command."""
+    process = None
+    try:
+        pid = control.process_that_answers(store_dir)
+        process = "" if pid is None else f" (process {pid})"
+        notice = f"logstore: waiting for the broker{process} …"
+        return control.call(store_dir, command, arguments, on_wait=lambda: click.echo(notice, err=True))
+    except KeyboardInterrupt:
+        if process is None:
+            said = f"interrupted before the broker was asked for {command!r}: nothing was done"
+        else:
+            said = f"interrupted: the broker{process} may still execute {command!r}; its log says whether it did"
+        raise Failure(said, INTERRUPTED) from None
 
 
 def plan(
@@ -88,7 +107,10 @@ def would_change(
 
 def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Asks the broker for something that changes nothing. Raises ``StoreLocked`` if the broker does not answer."""
+    control.process_that_answers(store_dir)
     try:
         return control.call(store_dir, command, arguments, timeout_s=control.PATIENCE_S)
     except OutcomeUnknown as error:
-        raise store_locked(store_dir, "a broker that does not answer; check it, and try again") from error
+        raise store_locked(
+            store_dir, f"a broker that is busy: it has not answered {command!r} yet; try again later"
+        ) from error

@@ -20,7 +20,7 @@ COMPLETE_VAR: Final = "_LOGSTORE_COMPLETE"  # set by the script of a shell when 
 
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Look (changes nothing; works while a broker runs)": (
-        ("info", "queues", "stats", "peek", "tail", "chain", "dump", "holds", "verify")
+        ("info", "queues", "stats", "connections", "peek", "tail", "chain", "dump", "holds", "verify")
     ),
     "Change (through the broker, or in a closed store)": ("purge", "in-doubt", "compact", "checkpoint"),
     "Copy and report (works while a broker runs)": ("backup", "export", "report"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.codec.files import FORMAT_VERSION
+from logstore.codec.records import LSN_LIMIT
 from logstore.commands.changing import ask
 from logstore.commands.options import catalog_options, json_option, store_argument
 from logstore.commands.output import (
@@ -23,14 +24,16 @@ from logstore.commands.output import (
 )
 from logstore.commands.sampling import asked
 from logstore.commands.state import State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
-from logstore.errors import StoreError
+from logstore.core.directory import with_directory
+from logstore.errors import CorruptLog, StoreError
 from logstore.holds import list_holds
-from logstore.inspect import Oldest, QueueLife, Reader
+from logstore.inspect import Oldest, QueueLife, Reader, read_catalog
 from logstore.inspect.refusals import refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_OF_BROKER = ("unacknowledged", "unreadable", "consumers")  # what only a broker knows of a queue
 STATES = {
     "live": "open in a writer",
     "closed": "closed cleanly",
@@ -140,8 +143,14 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     dequeued. A queue without a name is being deleted. A running broker adds the queues that it keeps in memory, and for
     each queue the unacknowledged messages and the consumers.
     """
-    rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
     sample, problem = asked(store_dir)
+    try:
+        rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
+    except CorruptLog as error:
+        if sample is None:
+            raise
+        rows = _rows_of_broker(store_dir, sample["queues"], connect, schema)
+        problem = f"the bytes of the queues are unknown: {with_directory(error.message, store_dir)}"
     rows = with_broker(rows, None if sample is None else sample["queues"])
     if as_json:
         print_json({"store": str(store_dir), "problem": problem, "queues": rows})
@@ -149,9 +158,12 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     if not rows:
         click.echo("there are no queues")
         return
-    known = () if sample is None else ("unacked", "consumers")
+    known = [] if sample is None else ["unacknowledged", "consumers"]
+    if any(row["unreadable"] for row in rows):
+        known.insert(1, "unreadable")
     rare = [key for key in ("dead_letter", "arguments") if any(row[key] for row in rows)]
-    columns = ("id", "queue", "depth", "locked", *known, "bytes", *(key.replace("_", " ") for key in rare))
+    named = ["unacked" if key == "unacknowledged" else key for key in known]
+    columns = ("id", "queue", "depth", "locked", *named, "bytes", *(key.replace("_", " ") for key in rare))
     print_table(
         columns,
         (
@@ -160,13 +172,12 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
                 name_text(row),
                 row["depth"],
                 row["locked"],
-                *(("-" if row[key] is None else row[key]) for key in ("unacknowledged", "consumers") if known),
-                row["content_bytes"],
+                *(("-" if row[key] is None else row[key]) for key in (*known, "content_bytes")),
                 *(_rare_text(row[key]) for key in rare),
             )
             for row in rows
         ),
-        right=("id", "depth", "locked", "unacked", "consumers", "bytes"),
+        right=("id", "depth", "locked", *named, "bytes"),
     )
     for line in note_lines(problem, output_width()):
         click.echo(line)
@@ -191,7 +202,7 @@ def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None
     found = []
     for row in rows:
         queue = by_id.get(row["id"], {})
-        found.append(row | {key: queue.get(key) for key in ("unacknowledged", "consumers")} | {"durable": True})
+        found.append(row | {key: queue.get(key) for key in _OF_BROKER} | {"durable": True})
     in_memory = [queue for queue in sampled or () if not queue["durable"]]
     return found + [
         {
@@ -199,9 +210,31 @@ def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None
             "content_bytes": queue["bytes"],
             "dead_letter": None,
             "arguments": {},
-            **{key: queue[key] for key in ("unacknowledged", "consumers", "durable")},
+            **{key: queue[key] for key in (*_OF_BROKER, "durable")},
         }
         for queue in sorted(in_memory, key=lambda queue: str(queue["name"]))
+    ]
+
+
+def _rows_of_broker(
+    store_dir: Path, sampled: list[dict[str, Any]], connect: str | None, schema: str | None
+) -> list[dict[str, Any]]:
+    """The rows of the stored queues beside a broker whose log cannot be read: without bytes."""
+    with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+        catalog = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
+    by_id = {queue["id"]: queue for queue in sampled}
+    return [
+        {
+            "id": queue.id,
+            "name": queue.name,
+            "depth": by_id[queue.id]["depth"],
+            "locked": by_id[queue.id]["locked"],
+            "content_bytes": None,
+            "dead_letter": queue.dead_letter,
+            "arguments": queue.arguments,
+        }
+        for queue in catalog.queues
+        if queue.id in by_id
     ]
 
 

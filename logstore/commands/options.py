@@ -7,7 +7,6 @@ import re
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -15,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
+from logstore.core.directory import with_directory
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, StoreError
 
@@ -30,7 +30,6 @@ else:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _SIZE = re.compile(r"(\d{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
-_COMMAND = re.compile(r"('logstore [a-z-]+) DIR\b")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -134,7 +133,7 @@ def naming(store_dir: Path) -> Iterator[None]:
             error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
-        error.message = _COMMAND.sub(lambda found: f"{found[1]} {quote(str(store_dir))}", error.message)
+        error.message = with_directory(error.message, store_dir)
         raise
 
 

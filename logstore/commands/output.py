@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from logstore.core.counts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+INTERRUPTED = 128 + signal.SIGINT  # the exit status after Ctrl-C, as shells count
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
 TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")

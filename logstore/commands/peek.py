@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.commands.changing import ask
 from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
 from logstore.commands.output import iso_time, print_json, progress
 from logstore.commands.queue_names import queue_argument, queue_id_of
@@ -18,10 +19,11 @@ from logstore.commands.sampling import asked
 from logstore.commands.state import retried
 from logstore.commands.tables import printable
 from logstore.core.counts import counted
-from logstore.errors import UnknownQueue
+from logstore.errors import CorruptLog, StoreError, UnknownQueue
 from logstore.inspect import Inspection, read_catalog
 from logstore.inspect.peek import Peeked
 from logstore.inspect.peek import peek as peek_queue
+from logstore.store import control
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +63,9 @@ def peek(
 ) -> None:
     """Show the first messages of a queue, and leave them there.
 
-    It reads the log, also while a broker runs, and knows nothing of what is delivered and not yet acknowledged. A body
-    that is no printable text is shown in hexadecimal.
+    It reads the log, also while a broker runs, and knows nothing of what is delivered and not yet acknowledged. If the
+    log is damaged, a running broker is asked, which lists what it can read. A body that is no printable text is shown
+    in hexadecimal.
     """
     if not 0 <= body_bytes <= BODY_BYTES_MAX:
         raise click.BadParameter(f"{body_bytes} is not in the range 0 to {BODY_BYTES_MAX}", param_hint="'--body'")
@@ -78,6 +81,8 @@ def peek(
 
     try:
         depth, messages = retried(look)
+    except CorruptLog as error:
+        depth, messages = _from_broker(store_dir, queue, limit, body_bytes, error)
     except UnknownQueue:
         if _is_in_memory(store_dir, queue):
             raise UnknownQueue(
@@ -97,6 +102,26 @@ def peek(
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+def _from_broker(
+    store_dir: Path, queue: str, limit: int, body_bytes: int, damage: CorruptLog
+) -> tuple[int, list[Peeked]]:
+    """The depth and the first messages as a running broker lists them. Raises ``damage`` if none does."""
+    try:
+        if not control.is_served(store_dir):
+            raise damage
+        found = ask(store_dir, "peek", {"queue": queue, "limit": limit, "body_bytes": body_bytes})
+    except UnknownQueue:
+        raise
+    except StoreError:
+        raise damage from None
+    messages = []
+    for one in found["messages"]:
+        made = Peeked(one["id"], 0, one["locked"], one["body_bytes"], unreadable=one["unreadable"])
+        made.header, made.content = base64.b64decode(one["header_base64"]), base64.b64decode(one["body_base64"])
+        messages.append(made)
+    return found["depth"], messages
+
+
 def _is_in_memory(store_dir: Path, queue: str) -> bool:
     sample, _ = asked(store_dir)
     return sample is not None and any(one["name"] == queue and not one["durable"] for one in sample["queues"])
@@ -110,9 +135,10 @@ def document(message: Peeked) -> dict[str, Any]:
     text = text_of(message.content, is_cut=len(message.content) < message.content_bytes)
     return {
         "id": message.id,
-        "lsn": message.lsn,
+        "lsn": message.lsn or None,
         "time": iso_time(message.time_us),
         "locked": message.locked,
+        "unreadable": message.unreadable,
         "header_bytes": len(message.header),
         "header": header_of(message.header),
         "header_base64": base64.b64encode(message.header).decode("ascii"),
@@ -185,9 +211,13 @@ def _plain(value: Any) -> Any:
 
 def lines_of(one: dict[str, Any]) -> list[str]:
     """The lines of one message."""
-    time = "an unknown time" if one["time"] is None else f"{one['time'][:23].replace('T', ' ')} UTC"
+    at = one["time"] or (one["header"] or {}).get("published")
+    time = "an unknown time" if at is None else f"{at[:23].replace('T', ' ')} UTC"
     locked = ", locked by a transaction" if one["locked"] else ""
     lines = [f"message {one['id']}, {time}, {counted(one['body_bytes'], 'byte')}{locked}"]
+    if one["unreadable"] is not None:
+        lines.append(f"  cannot be read: {printable(one['unreadable'])}")
+        return lines
     header = one["header"]
     if header is not None:
         lines.append(f"  exchange '{printable(header['exchange'])}', key '{printable(header['routing_key'])}'")

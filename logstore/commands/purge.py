@@ -14,9 +14,12 @@ from logstore.commands.queue_names import queue_argument, unknown_queue
 from logstore.commands.state import read_state
 from logstore.commands.tables import printable
 from logstore.core.counts import counted
+from logstore.store.changes import left_text
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from logstore import MessageStore
 
 
 @click.command()
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
 def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
     """Remove the messages that wait on a queue.
 
-    Messages that a consumer has not acknowledged stay, and so do messages that a transaction has locked.
+    Messages that a consumer has not acknowledged stay, and so do messages that a transaction has locked; their numbers
+    are shown.
     """
     document: dict[str, Any] = {"store": str(store_dir), "queue": queue, "dry_run": dry_run}
     arguments = {"queue": queue}
@@ -44,23 +48,34 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
             store_dir,
             "purge",
             arguments,
-            lambda store: {"messages": store.queue(queue).purge()},
+            lambda store: purge_opened(store, queue),
             connect=connect,
             schema=schema,
         )
     if as_json:
         print_json(document)
     else:
+        left = left_text(document)
         click.echo(
             f"{'would be purged' if dry_run else 'purged'}: {counted(document['messages'], 'message')} of "
-            f"{printable(queue)}"
+            f"{printable(queue)}{f'; left: {left}' if left else ''}"
         )
 
 
+def purge_opened(store: MessageStore, queue: str) -> dict[str, Any]:
+    """Purges a queue of a store that nothing else uses. Raises ``UnknownQueue``."""
+    handle = store.queue(queue)
+    return {"messages": handle.purge(), **_left(store._depth(handle.id)[1])}
+
+
+def _left(locked: int) -> dict[str, int]:
+    return {"unacknowledged": 0, "locked": locked, "unreadable": 0}
+
+
 def would_purge(store_dir: Path, queue: str, *, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The number of messages that a purge of a closed store would remove. Raises ``UnknownQueue``."""
+    """What a purge of a closed store would remove and leave. Raises ``UnknownQueue``."""
     rows = queue_rows(read_state(store_dir, connect=connect, schema=schema))
     for row in rows:
         if row["name"] == queue:
-            return {"messages": row["depth"] - row["locked"]}
+            return {"messages": row["depth"] - row["locked"], **_left(row["locked"])}
     raise unknown_queue(queue, (row["name"] for row in rows if row["name"] is not None))

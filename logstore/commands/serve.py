@@ -99,7 +99,7 @@ def serve(
 
     The store in DIR is made if there is none. Prints "listening on HOST:PORT" when clients can connect. SIGTERM and
     Ctrl-C stop it cleanly. Sizes take suffixes: 64M, 1GiB. The log on stderr tells of the start, the recovery, refused
-    logins, a full store, failures and the stop.
+    logins, a full store, what commands changed, failures and the stop.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -140,6 +140,8 @@ def _messages(totals: dict[str, Any]) -> str:
     parts = [f"{totals['depth']} on queues"]
     if totals["unacknowledged"] is not None:
         parts.append(f"{totals['unacknowledged']} of them unacknowledged")
+    if totals["unreadable"]:
+        parts.append(f"{totals['unreadable']} unreadable and set aside (the broker's log says why)")
     for name in COUNTERS:
         rate = totals[f"{name}_per_s"]
         if rate is not None:
@@ -167,7 +169,9 @@ def _queue_lines(document: dict[str, Any], queues: list[dict[str, Any]], width: 
         keys = {"queue": "name", "depth": "depth", "locked": "locked", "bytes": "bytes"}
     else:
         rates = document["seconds"] is not None
-        keys = {"queue": "name", "depth": "depth", "unacked": "unacknowledged", "consumers": "consumers"}
+        keys = {"queue": "name", "depth": "depth", "unacked": "unacknowledged"}
+        keys |= {"unreadable": "unreadable"} if document["totals"]["unreadable"] else {}
+        keys |= {"consumers": "consumers"}
         keys |= {f"{name}/s": f"{name}_per_s" for name in COUNTERS} if rates else {name: name for name in COUNTERS}
     rows = [[_cell(queue, key) for key in keys.values()] for queue in queues]
     return table_lines(list(keys), rows, width=width, right=list(keys)[1:])

@@ -1,11 +1,20 @@
-"""Checks and preparation of a store's directory before a store is created in it."""
+"""The directory of a store: checks before a store is created in it, and its name in texts that name commands."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from shlex import quote
 
 from logstore import errors
+
+_COMMAND = re.compile(r"('logstore [a-z-]+) DIR\b")
+
+
+def with_directory(text: str, directory: Path) -> str:
+    """The text, with the directory in place of ``DIR`` in the commands that it names."""
+    return _COMMAND.sub(lambda found: f"{found[1]} {quote(str(directory))}", text)
 
 
 def lies_in(path: Path, directory: Path) -> bool:

@@ -46,6 +46,15 @@ def holder(store_dir: str | os.PathLike[str]) -> int | None:
     return found.get("WRITE", found.get("READ"))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process; False if that cannot be found."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b") ")[2][:1] in (b"T", b"t")
+
+
 def process_text(pid: int) -> str:
     """The process and its program for people: ``process 4711 (logstore serve)``; no arguments, which may be secret."""
     try:

@@ -38,7 +38,7 @@ class Peeked:
 
     id: int
     lsn: int
-    """Of its start record, or of the newest copy of that."""
+    """Of its start record, or of the newest copy of that; 0 if a broker lists it, which does not say."""
     locked: bool
     """A transaction without an outcome has dequeued it."""
     content_bytes: int
@@ -48,6 +48,8 @@ class Peeked:
     """The first bytes of the content, as many as were wanted."""
     time_us: int = 0
     """When it was published; 0 if the log no longer says."""
+    unreadable: str | None = None
+    """Why header and content cannot be read; None if they can."""
     _wanted: int = 0
     _is_found: bool = field(default=False, repr=False)
     _has_time: bool = field(default=False, repr=False)

@@ -13,6 +13,8 @@ in the mapping that :class:`ControlServer` is given.
 
 Invariant: a client that sends nothing, too much or invalid data, or does not read its reply, never blocks the event
 loop. It occupies one of ``SESSIONS_MAX`` sockets for at most ``PATIENCE_S`` and nothing else.
+
+A command whose caller has hung up is not begun; one that was begun is finished.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ import errno
 import json
 import logging
 import os
+import select
 import socket
 import stat
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from logstore import errors
-from logstore.core.lock_holder import store_locked
+from logstore.core.directory import with_directory
+from logstore.core.lock_holder import holder, is_stopped, store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
+from logstore.store.changes import change_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -40,11 +46,11 @@ if TYPE_CHECKING:
 
     Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
-__all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_served"]
+__all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_served", "process_that_answers"]
 
 logger = logging.getLogger("logstore.control")
 
-READING = frozenset({"fullness", "ping", "stats", "tail"})  # commands that change nothing
+READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "tail"})  # commands that change nothing
 
 T = TypeVar("T")
 
@@ -55,6 +61,7 @@ REPLY_BYTES_MAX: Final = 16 << 20
 SESSIONS_MAX: Final = 16  # at the same time; further ones are refused
 PATIENCE_S: Final = 5.0  # for the request to arrive, and again for the reply to be read
 CALL_S: Final = 600.0  # a caller's default timeout; a command may have to wait for the disk
+NOTICE_S: Final = 3.0  # a caller that has waited so long for an answer is told that it waits
 
 _VERSION_KEY: Final = "logstore-control"
 _PEER: Final = struct.Struct("iII")  # pid, uid, gid
@@ -97,17 +104,39 @@ def _read_line(line: bytes, whose: str) -> dict[str, Any]:
 
 
 def is_served(store_dir: Path) -> bool:
-    """Whether a broker listens on this store's control socket."""
+    """Whether a broker listens on this store's control socket, even one that accepts nothing now."""
     with _client_socket() as made:
         try:
             _dial(made, store_dir)
-        except OSError:
-            return False
+        except OSError as error:
+            return _is_busy(error)
     return True
 
 
-def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout_s: float = CALL_S) -> dict[str, Any]:
+def process_that_answers(store_dir: Path, timeout_s: float | None = None) -> int | None:
+    """The process id of the broker that has this store open, as it answers a ping; None if the answer has none.
+
+    Raises ``StoreLocked`` if no broker listens, or if it gives no answer within ``timeout_s`` (``PATIENCE_S``) seconds.
+    """
+    limit_s = PATIENCE_S if timeout_s is None else timeout_s
+    try:
+        pid = call(store_dir, "ping", {}, timeout_s=limit_s).get("pid")
+    except OutcomeUnknown as error:
+        raise _silent(store_dir, limit_s) from error
+    return pid if isinstance(pid, int) else None
+
+
+def call(
+    store_dir: Path,
+    command: str,
+    arguments: Mapping[str, Any],
+    *,
+    timeout_s: float = CALL_S,
+    on_wait: Callable[[], None] | None = None,
+) -> dict[str, Any]:
     """Sends a command to the broker that has this store open, and returns its result.
+
+    ``on_wait`` is called once if there is no answer after ``NOTICE_S`` seconds.
 
     Raises ``StoreLocked`` if no broker listens, ``OutcomeUnknown`` if the broker closes the connection or does not
     answer within ``timeout_s``, ``VersionError`` if it uses another protocol version, and otherwise the broker's error.
@@ -116,6 +145,9 @@ def call(store_dir: Path, command: str, arguments: Mapping[str, Any], *, timeout
         try:
             with contextlib.suppress(BrokenPipeError):  # the broker hung up, and may have sent the reason before
                 connection.sendall(_line(command=command, arguments=dict(arguments)))
+            if on_wait is not None and timeout_s > NOTICE_S and not _is_readable(connection, NOTICE_S):
+                on_wait()
+                timeout_s -= NOTICE_S
             line = _receive(connection, time.monotonic() + timeout_s)
         except TimeoutError as error:
             raise _unanswered(command, f"has not answered in {timeout_s:g} s") from error
@@ -139,14 +171,32 @@ def _connect(store_dir: Path) -> socket.socket:
         _dial(made, store_dir)
     except OSError as error:
         made.close()
-        if error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError):
-            raise StoreLocked(f"the broker accepts no commands on {path} now: try again later") from error
+        if _is_busy(error):
+            raise _silent(store_dir) from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise StoreLocked(f"this user may not use {path}: run the command as the broker's user") from error
         raise store_locked(
-            store_dir, f"no broker listens on {path}, so use that program to make the change, or end it and try again"
+            store_dir, f"no broker listens on {path}: use that program's own means, or end it and try again"
         ) from error
     return made
+
+
+def _is_busy(error: OSError) -> bool:
+    """Whether a connection failed because a listener that exists has not accepted the earlier ones."""
+    return error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError)
+
+
+def _silent(store_dir: Path, waited_s: float | None = None) -> StoreLocked:
+    """The error for a broker that gives no sign of life. It says how to continue one that a signal has stopped."""
+    pid = holder(store_dir)
+    if pid is not None and is_stopped(pid):
+        why = f"the process is stopped; continue it with 'kill -CONT {pid}'"
+    else:
+        why = "look at its log and its process"
+    waited = "" if waited_s is None else f" ({waited_s:g} s)"
+    return store_locked(
+        store_dir, f"a broker that does not answer{waited}, so nothing was done: {why}, and repeat the command"
+    )
 
 
 def _client_socket() -> socket.socket:
@@ -158,6 +208,13 @@ def _client_socket() -> socket.socket:
 def _dial(made: socket.socket, store_dir: Path) -> None:
     with _short_path(store_dir) as short:
         made.connect(short)
+
+
+def _is_readable(connection: socket.socket, timeout_s: float) -> bool:
+    """Whether an answer, or the end of the connection, arrives within this time."""
+    watched = select.poll()
+    watched.register(connection, select.POLLIN)
+    return bool(watched.poll(timeout_s * 1000))
 
 
 def _receive(connection: socket.socket, until_s: float) -> bytes:
@@ -191,6 +248,13 @@ def _problem(kind: str, message: str) -> StoreError:
 # ---- The broker's side
 
 
+class _CallerGone(Exception):
+    """The caller of a command has hung up before it was begun."""
+
+
+_CALLER: Final[ContextVar[_Session]] = ContextVar("_CALLER")  # of the command that a task executes
+
+
 class ControlServer:
     """Listens on a store's control socket in one event loop, and passes each command to its handler.
 
@@ -206,6 +270,7 @@ class ControlServer:
         self._sessions: set[_Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logstore-control")
+        self._turn = asyncio.Lock()  # to use the thread
 
     async def start(self) -> None:
         """Starts to listen. Replaces the socket of a broker that died. Raises ``StoreError`` on failure."""
@@ -261,8 +326,14 @@ class ControlServer:
                 path.unlink()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs ``work``, which may wait for the disk, in another thread. One piece of work runs at a time."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """Runs ``work``, which may wait for the disk, in another thread. One piece of work runs at a time.
+
+        It is not begun if the caller has hung up while it waited for its turn.
+        """
+        async with self._turn:
+            if _CALLER.get().has_hung_up():
+                raise _CallerGone
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _ping(self, _arguments: dict[str, Any]) -> dict[str, Any]:
         return {"pid": os.getpid(), "commands": sorted(self._handlers)}
@@ -287,8 +358,9 @@ class ControlServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, session: _Session, line: bytes) -> None:
+        _CALLER.set(session)
         try:
-            reply = _line(result=await self._do(line))
+            reply = _line(result=await self._do(session, line))
         except StoreError as error:
             reply = refusal(error)
         except Exception:
@@ -296,7 +368,7 @@ class ControlServer:
             reply = refusal(StoreError("the broker failed to execute the command; see its log"))
         session.reply(reply)
 
-    async def _do(self, line: bytes) -> dict[str, Any]:
+    async def _do(self, session: _Session, line: bytes) -> dict[str, Any]:
         request = _read_line(line, "the request")
         command, arguments = request.get("command"), request.get("arguments", {})
         if not isinstance(command, str) or not isinstance(arguments, dict):
@@ -304,8 +376,23 @@ class ControlServer:
         handler = self._handlers.get(command)
         if handler is None:
             raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
-        logger.log(logging.DEBUG if command in READING else logging.INFO, "control command %s %s", command, arguments)
-        return await handler(arguments)
+        level = logging.DEBUG if command in READING or arguments.get("dry_run") is True else logging.INFO
+        try:
+            if session.has_hung_up():
+                raise _CallerGone
+            logger.debug("control command %s %s", command, arguments)
+            result = await handler(arguments)
+        except _CallerGone:
+            logger.log(level, "control command %s %s is dropped: its caller has hung up", command, arguments)
+            return {}
+        except StoreError as error:
+            said = with_directory(error.message, self._store_dir)
+            logger.log(level, "control command %s %s has failed: %s", command, arguments, said)
+            raise
+        done = change_text(command, arguments, result)
+        if done is not None:
+            logger.info("%s", done)
+        return result
 
 
 def refusal(error: StoreError) -> bytes:
@@ -371,6 +458,14 @@ class _Session(asyncio.Protocol):
         self._set_timer()
         self._transport.write(line)
         self._transport.close()
+
+    def has_hung_up(self) -> bool:
+        """Whether the caller has closed its socket. One that has closed only its sending side waits for the reply."""
+        if self._transport is None or self._transport.is_closing():
+            return True
+        watched = select.poll()
+        watched.register(self._transport.get_extra_info("socket"), 0)  # POLLHUP and POLLERR are always told
+        return bool(watched.poll(0))
 
     def hang_up(self) -> None:
         """Aborts the connection."""

@@ -22,10 +22,10 @@ __all__ = ["COUNTERS", "QUEUE_KEYS", "sampled_queues", "statistics_of", "totals_
 
 COUNTERS: Final = ("published", "delivered", "acknowledged")
 QUEUE_KEYS: Final = (
-    *("id", "name", "durable", "depth", "locked", "unacknowledged", "consumers", "bytes"),
+    *("id", "name", "durable", "depth", "locked", "unacknowledged", "unreadable", "consumers", "bytes"),
     *COUNTERS,
 )
-_SUMS: Final = ("depth", "unacknowledged", "consumers", *COUNTERS)
+_SUMS: Final = ("depth", "unacknowledged", "unreadable", "consumers", *COUNTERS)
 
 
 def statistics_of(store: MessageStore) -> dict[str, Any]:

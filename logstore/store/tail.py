@@ -16,7 +16,7 @@ from logstore.core.native import check, copied, filled
 from logstore.core.xid import Xid, xid_from_c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from logstore.holds import HoldInfo
 
@@ -79,6 +79,8 @@ class HeldBy:
     xid: Xid | None
     consumer: str | None = None
     """The consumer that has not acknowledged it; None if there is none, or if no broker reports it."""
+    unreadable: bool = False
+    """Whether a broker has set it aside because it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ class Holder:
         actions = []
         with_consumer = [place for place in waiting if place.consumer is not None]
         actions += [f"{place.consumer} acknowledges its messages of queue {_name(place)}" for place in with_consumer]
-        names = [_name(place) for place in waiting if place.consumer is None]
+        if any(place.unreadable for place in waiting):
+            actions.append("it cannot be read: stop the broker, then logstore salvage keeps what can be read")
+        names = [_name(place) for place in waiting if place.consumer is None and not place.unreadable]
         if names:
             more = self.place_count - len(self.places)
             rest = f" and {more} more" if more > 0 else ""
@@ -239,14 +243,25 @@ class Tail:
         found["compaction"] = self.compaction.as_dict()
         return found
 
-    def _with_consumers(self, consumers: Mapping[tuple[str, int], str]) -> Tail:
-        """A copy with the consumers of unacknowledged messages, given by queue name and message id."""
+    def _with_deliveries(
+        self, consumers: Mapping[tuple[str, int], str], unreadable: Mapping[str, Container[int]]
+    ) -> Tail:
+        """A copy with what a broker knows: the consumers of unacknowledged messages, by queue name and message id, and
+        by queue name the ids of those that cannot be read.
+        """
 
-        def with_consumer(holder: Holder) -> Holder:
-            places = (replace(place, consumer=consumers.get((place.queue or "", holder.id))) for place in holder.places)
-            return replace(holder, places=tuple(places))
+        def known(holder: Holder, place: HeldBy) -> HeldBy:
+            name = place.queue or ""
+            consumer = consumers.get((name, holder.id))
+            return replace(place, consumer=consumer, unreadable=holder.id in unreadable.get(name, ()))
 
-        return replace(self, holders=tuple(map(with_consumer, self.holders)))
+        return replace(
+            self,
+            holders=tuple(
+                replace(holder, places=tuple(known(holder, place) for place in holder.places))
+                for holder in self.holders
+            ),
+        )
 
 
 _PLAIN = (

@@ -238,10 +238,13 @@ def test_purge_drops_waiting_messages_and_keeps_locked_ones(path: Path) -> None:
         "dry_run": True,
         "through": "store",
         "messages": 1,
+        "unacknowledged": 0,
+        "locked": 1,
+        "unreadable": 0,
     }
     assert "would be purged: 1 message of in" in fine("purge", path, "in", "--dry-run")
     assert snapshot(path) == before
-    assert fine("purge", path, "in") == "purged: 1 message of in\n"
+    assert fine("purge", path, "in") == "purged: 1 message of in; left: 1 locked by a transaction\n"
     assert told("purge", path, "in")["messages"] == 0
     fine("in-doubt", path, "rollback", MOVE)
     assert on_queues(path) == ([b"1"], [], 1)

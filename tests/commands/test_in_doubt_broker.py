@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -126,10 +127,33 @@ def test_purge_through_the_broker_keeps_delivered_messages(broker: Broker, path:
         "dry_run": True,
         "through": "broker",
         "messages": 3,
+        "unacknowledged": 1,
+        "locked": 1,
+        "unreadable": 0,
     }
     assert broker.store.queue("in").depth == 5
-    assert told("purge", path, "in")["messages"] == 3
+    assert fine("purge", path, "in") == "purged: 3 messages of in; left: 1 unacknowledged, 1 locked by a transaction\n"
     assert broker.store.queue("in").depth == 2
+
+
+def test_the_brokers_log_says_what_each_command_did_or_why_it_did_nothing(path: Path) -> None:
+    with serving(path) as process:
+        fine("purge", path, "in", "--dry-run")
+        fine("purge", path, "in")
+        fails(run("purge", path, "nope"), 1)
+        fine("in-doubt", path, "rollback", MOVE)
+        fine("checkpoint", path)
+        fine("compact", path)
+        lines = [line.partition(" INFO logstore.control: ")[2] for line in process.errors.read_text().splitlines()]
+        wanted = (
+            r"purge 'in': 1 message removed, 1 locked by a transaction left",
+            r"control command purge {'queue': 'nope'} has failed: the broker has no queue 'nope'; .*",
+            rf"in-doubt\.rollback {MOVE}: 2 operations of transaction \d+",
+            r"checkpoint: \d+ bytes at LSN \d+",
+            r"compact: .+ bytes.*",
+        )
+        for line, pattern in zip(filter(None, lines), wanted, strict=True):
+            assert re.fullmatch(pattern, line), line
 
 
 def test_purge_reaches_the_queues_that_a_broker_keeps_in_memory(broker: Broker, path: Path) -> None:

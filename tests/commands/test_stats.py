@@ -296,7 +296,9 @@ def test_a_closed_store_shows_what_its_log_knows_and_says_what_it_cannot(path: P
     assert sample["log"]["max_bytes"] == 32 << 20
     assert sample["totals"] == {
         "depth": 3,
-        **dict.fromkeys(("unacknowledged", "consumers", *COUNTERS, *(f"{name}_per_s" for name in COUNTERS))),
+        **dict.fromkeys(
+            ("unacknowledged", "unreadable", "consumers", *COUNTERS, *(f"{name}_per_s" for name in COUNTERS))
+        ),
     }
     for said in (text, fine("queues", path)):
         assert "note: no broker serves this store, and only a broker knows consumers" in said

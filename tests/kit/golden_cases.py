@@ -119,6 +119,13 @@ CASES: dict[str, Case] = {
         watched=Case(("stats store --watch --every 600",), until="rates"),
     ),
     **one_command(
+        "connections",
+        usual=served("connections store", "connections store --json"),
+        empty=empty("connections store"),
+        mistakes=mistakes("connections"),
+        locked=locked("connections store"),
+    ),
+    **one_command(
         "peek",
         usual=usual("peek store orders -n 5", f"peek store {LONG_NAME} -n 2", "peek store orders.dead"),
         empty=empty("peek store orders"),

@@ -57,6 +57,7 @@ COMMANDS = [
     Expected("logstore in-doubt DIR", 0, 0),
     Expected("logstore stats DIR", 0, 0),
     Expected("logstore stats DIR --watch", 0, 0),
+    Expected("logstore connections DIR", 0, 1),
     Expected("logstore peek DIR QUEUE", 0, 0),
     Expected("logstore peek DIR QUEUE -n 5", 0, 0),
     Expected("logstore recover DIR --dry-run", 3, 0),
@@ -208,6 +209,7 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
     for command in ("recover", "salvage"):
         known |= set(told(command, "DIR", "--dry-run"))
     # Rows of lists in the reports, and names of files of an export.
+    known |= {"unsent_bytes", "waits_for", "blocked_s", "connected_s", "silent_s"}
     known |= {"queues_probable", "missing_before", "read_time", "open_refused", "_staging", "_manifest"}
     assert set(re.findall(r"`(_?[a-z]+(?:_[a-z]+)+)`", PAGE)) <= known
 

@@ -409,21 +409,86 @@ def test_many_callers_use_at_most_their_sockets_and_free_them_at_the_end(
     assert call(listening.directory, "echo", {}) == {"said": {}}
 
 
-def test_a_caller_that_disconnects_early_does_not_stop_its_command(listening: Listening) -> None:
-    done = threading.Event()
+def test_a_caller_that_disconnects_does_not_stop_its_command_once_that_has_begun(listening: Listening) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        listening.may_go_on.wait(PATIENCE_S)
 
     async def finish(_: dict[str, Any]) -> dict[str, Any]:
-        await listening.server.in_thread(lambda: listening.may_go_on.wait(PATIENCE_S))
+        await listening.server.in_thread(work)
         done.set()
         return {}
 
     listening.server._handlers["finish"] = finish
     with listening.connect() as hasty:
         hasty.sendall(request(command="finish"))
-        wait_until(lambda: listening.server._tasks)
+        assert begun.wait(PATIENCE_S)
     listening.may_go_on.set()
     assert done.wait(PATIENCE_S)
     assert call(listening.directory, "echo", {}) == {"said": {}}
+
+
+def test_a_command_that_is_read_after_its_caller_has_hung_up_is_not_begun_and_the_log_says_so(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "logstore")
+    listening.loop.call_soon_threadsafe(listening.may_go_on.wait, PATIENCE_S)  # nothing is read meanwhile
+    with listening.connect() as gone:
+        gone.sendall(request(command="echo", arguments={"n": 1}))
+    listening.may_go_on.set()
+    wait_for(lambda: "control command echo {'n': 1} is dropped: its caller has hung up" in caplog.text)
+    assert call(listening.directory, "echo", {"n": 2}) == {"said": {"n": 2}}
+    assert listening.asked == [{"n": 2}]
+
+
+def test_a_command_whose_caller_hangs_up_while_another_one_is_under_way_is_not_begun(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "logstore")
+    waits, done = threading.Event(), threading.Event()
+
+    async def change(_: dict[str, Any]) -> dict[str, Any]:
+        waits.set()
+        await listening.server.in_thread(done.set)
+        return {}
+
+    listening.server._handlers["change"] = change
+    with listening.connect() as slow:
+        slow.sendall(request(command="slow"))
+        wait_for(lambda: listening.asked)
+        with listening.connect() as gone:
+            gone.sendall(request(command="change"))
+            assert waits.wait(PATIENCE_S)
+        listening.may_go_on.set()
+        assert answer(slow)["result"] == {"done": True}
+    wait_for(lambda: not listening.server._tasks)
+    assert "control command change {} is dropped: its caller has hung up" in caplog.text
+    assert not done.is_set()
+
+
+def test_a_caller_is_told_once_that_it_waits(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "NOTICE_S", 0.05)
+    waits = []
+
+    def on_wait() -> None:
+        waits.append(True)
+        listening.may_go_on.set()
+
+    assert call(listening.directory, "slow", {}, on_wait=on_wait) == {"done": True}
+    assert waits == [True]
+
+
+@pytest.mark.parametrize("backlog", [SESSIONS_MAX, 0])
+def test_a_listener_without_a_sign_of_life_is_there_and_does_not_answer(tmp_path: Path, backlog: int) -> None:
+    with socket.socket(socket.AF_UNIX) as silent, control._client_socket() as earlier:
+        silent.bind(str(tmp_path / SOCKET_NAME))
+        silent.listen(backlog)
+        control._dial(earlier, tmp_path)  # takes all of a backlog of 0
+        assert control.is_served(tmp_path)
+        with pytest.raises(logstore.StoreLocked, match="a broker that does not answer"):
+            control.process_that_answers(tmp_path, 0.1)
 
 
 def test_importing_the_library_does_not_import_the_socket(run_python: Callable[..., Any]) -> None:

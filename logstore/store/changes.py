@@ -1,0 +1,39 @@
+"""What a change of a store has done, in words: for the command that asked for it, and for the broker's log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore.core.counts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["change_text", "left_text"]
+
+
+def left_text(purged: Mapping[str, Any]) -> str:
+    """What a purge leaves on its queue, such as ``3 unacknowledged, 1 locked by a transaction``; empty if nothing."""
+    kinds = {"unacknowledged": "unacknowledged", "locked": "locked by a transaction", "unreadable": "unreadable"}
+    return ", ".join(f"{purged[key]} {text}" for key, text in kinds.items() if purged.get(key))
+
+
+def change_text(command: str, arguments: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
+    """One line on what a command of the control socket has done; None if it changes nothing, as a dry run does."""
+    if arguments.get("dry_run") is True:
+        return None
+    if command == "purge":
+        left = left_text(result)
+        said = f"purge {arguments['queue']!r}: {counted(result['messages'], 'message')} removed"
+        return f"{said}, {left} left" if left else said
+    if command == "compact":
+        if not result["shrinks"]:
+            return f"compact: nothing was done, because the log would stay at {result['bytes_before']} bytes"
+        moved = counted(result["segments_moved"], "segment")
+        return f"compact: the log was {result['bytes_before']} and is now {result['bytes_after']} bytes, {moved} moved"
+    if command == "checkpoint":
+        return f"checkpoint: {counted(result['bytes'], 'byte')} at LSN {result['lsn']}"
+    if command.startswith("in-doubt."):
+        done = counted(result["operations"], "operation")
+        return f"{command} {arguments['xid']}: {done} of transaction {result['id']}"
+    return None
