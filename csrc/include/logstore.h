@@ -166,7 +166,7 @@ const char *ls_checkpoint_state_text(int state);
  *             one it makes META.new and the first segment.
  *   ls_serve  takes the catalog's queues, rewrites the tail, starts the new epoch and begins service. For a new store
  *             it renames META.new to META.
- * ls_open: LS_OPTION, LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION. ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it
+ * ls_open: LS_OPTION (a new store's directory is as before, and not made), LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION. ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it
  * is called twice.
  */
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);

@@ -116,10 +116,23 @@ static int check_log_limit(uint64_t max_log_bytes, const struct meta *m) {
 
 /* ---- open ---- */
 
+/*
+ * Before the directory is touched: a new store's limit must fit its segments. An error of a call is not one of these
+ * options; the open itself makes it again and says so.
+ */
+static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
+    if (o->create == 0 || o->max_log_bytes == 0 || directory_has_meta(v, path)) {
+        return LS_OK;
+    }
+    const struct meta m = {.segment_size = directory_segment_size(o)};
+    return check_log_limit(o->max_log_bytes, &m);
+}
+
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
     struct log *g = &store->log;
     g->v = v;
     int rc = check_options(o);
+    rc = rc == LS_OK ? check_limit_of_new(v, path, o) : rc;
     rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? directory_open(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? directory_take_lock(g, path, o->create != 0) : rc;
