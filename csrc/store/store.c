@@ -532,7 +532,8 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + clients_weight(&g->clients);
+    stats->live_bytes = log_live_bytes(g);
+    stats->counted_bytes = stats->live_bytes + clients_weight(&g->clients);
     stats->segments = g->segment_count;
     stats->spares = g->space.spare_count;
     stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;
