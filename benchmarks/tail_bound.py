@@ -124,7 +124,7 @@ def run(directory: Path, kind: type[Scenario], content_bytes: int, segment_size:
         native = store._stats_native()
     outcome.content_bytes = traffic.published
     outcome.survivors = len(traffic.scenario.kept)
-    outcome.live_bytes = int(native.counted_bytes)
+    outcome.live_bytes = int(native.live_bytes)
     outcome.moved_per_byte = native.relocated_bytes / (native.appended_bytes - native.relocated_bytes)
     outcome.waits_for_spare, outcome.files_made = int(native.waits_for_spare), int(native.segments_created)
     outcome.judged = judge(watch.samples, traffic.marks, segment_size)
