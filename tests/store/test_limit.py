@@ -58,6 +58,11 @@ def test_the_option_changes_the_limit_and_the_same_limit_changes_nothing(open_st
     assert json.loads(store.config[LIMIT_KEY]) != json.loads(row)
 
 
+@pytest.mark.parametrize("text", ["1G", "1 GiB", "1048576K", str(1 << 30)])
+def test_the_limit_may_be_a_text_as_the_commands_take_it(open_store: Open, text: str) -> None:
+    assert limit_of(open_store(max_log_bytes=text)) == 1 << 30
+
+
 def test_none_clears_the_limit_and_a_full_store_has_room_again(open_store: Open) -> None:
     store = open_store(max_log_bytes=LIMIT)
     fill(store)
