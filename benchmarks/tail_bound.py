@@ -152,8 +152,8 @@ def points_of(
         mark = traffic.marks[after]
         step = mark.content_bytes * STEPS // (traffic.published + 1)
         if step not in largest or size > largest[step].log_bytes:
-            bound = bound_bytes(segment_size, mark.live_bytes)
-            known = at_s - started, mark.content_bytes, size, mark.live_bytes, bound, unmoved[after]
+            bound = bound_bytes(segment_size, mark.counted_bytes)
+            known = at_s - started, mark.content_bytes, size, mark.counted_bytes, bound, unmoved[after]
             largest[step] = Point(name, *known)
     return [largest[step] for step in sorted(largest)]
 

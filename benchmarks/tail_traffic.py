@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     """The store's counters, at a moment when a batch was consumed."""
 
     at_s: float
-    live_bytes: int
+    counted_bytes: int
     relocated: int  # segments, ever
     appended: int  # bytes, ever, without what was moved
     content_bytes: int  # published, ever
@@ -221,7 +221,7 @@ class Traffic:
         self.marks.append(
             Mark(
                 at_s=time.monotonic(),
-                live_bytes=int(native.live_bytes),
+                counted_bytes=int(native.counted_bytes),
                 relocated=int(native.segments_relocated),
                 appended=int(native.appended_bytes - native.relocated_bytes),
                 content_bytes=self.published,
@@ -273,11 +273,11 @@ def judge(samples: Sequence[tuple[float, int]], marks: Sequence[Mark], segment_s
         blind_s = max(blind_s, at_s - (before or at_s))
         before = at_s
         after = min(bisect.bisect_left(moments, at_s), len(marks) - 1)
-        live = min(marks[after].live_bytes, marks[max(after - 1, 0)].live_bytes)
+        live = min(marks[after].counted_bytes, marks[max(after - 1, 0)].counted_bytes)
         bound = bound_bytes(segment_size, live)
         count += 1
         over += size > bound
-        busy = max(marks[after].live_bytes, marks[max(after - 1, 0)].live_bytes) + BATCH_BYTES
+        busy = max(marks[after].counted_bytes, marks[max(after - 1, 0)].counted_bytes) + BATCH_BYTES
         over_whole += size > -(-bound_bytes(segment_size, busy) // segment_size) * segment_size
         largest = max(largest, size)
         if size / bound > worst:

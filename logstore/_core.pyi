@@ -217,6 +217,7 @@ class ls_stats(Value):
     places: int
     transactions: int
     live_bytes: int
+    counted_bytes: int
     log_bytes: int
     segments: int
     spares: int
@@ -253,6 +254,7 @@ class ls_fullness(Value):
     held_bytes: int
     max_log_bytes: int
     live_bytes: int
+    counted_bytes: int
     needed_bytes: int
     full: int
     sys_errno: int

@@ -166,7 +166,7 @@ const char *ls_checkpoint_state_text(int state);
  *             one it makes META.new and the first segment.
  *   ls_serve  takes the catalog's queues, rewrites the tail, starts the new epoch and begins service. For a new store
  *             it renames META.new to META.
- * ls_open: LS_OPTION, LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION. ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it
+ * ls_open: LS_OPTION (a new store's directory is as before, and not made), LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION. ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it
  * is called twice.
  */
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);
@@ -406,9 +406,10 @@ int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);
 /* ---- statistics and maintenance ---- */
 typedef struct ls_stats {
     uint64_t batches, batch_bytes, syncs, records, appended_bytes, messages, places, transactions;
-    uint64_t live_bytes;
-    uint64_t log_bytes; /* allocated, including spares */
-    uint64_t segments;  /* in the log */
+    uint64_t live_bytes;    /* of live records in the log */
+    uint64_t counted_bytes; /* these, and 128 for each place and transaction: what admission compares with the log */
+    uint64_t log_bytes;     /* allocated, including spares */
+    uint64_t segments;      /* in the log */
     uint64_t spares, segments_created, segments_recycled, segments_removed;
     uint64_t spare_failures; /* the store goes on */
     uint64_t hint_failures;  /* the store goes on */
@@ -440,7 +441,8 @@ typedef struct ls_fullness {
     uint64_t log_bytes;     /* of all files, spares included, but for those that only holds keep */
     uint64_t held_bytes;    /* of files that only holds keep; 0 for an inspected store */
     uint64_t max_log_bytes; /* 0: no limit; 0 for an inspected store */
-    uint64_t live_bytes;
+    uint64_t live_bytes;    /* as in ls_stats */
+    uint64_t counted_bytes; /* as in ls_stats */
     uint64_t
         needed_bytes; /* what lives needs files of this many bytes: with fewer, and no further one, the store is full */
     int full;         /* the store is full; 0 for an inspected store */

@@ -9,6 +9,22 @@
 
 enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
 
+bool directory_has_meta(vfs *v, const char *path) {
+    static const char *const names[] = {"META", "META.new"};
+    int dir = v->open_dir(v, path);
+    int found = dir < 0 ? dir : -ENOENT;
+    for (size_t i = 0; dir >= 0 && found == -ENOENT && i < sizeof names / sizeof *names; i++) {
+        found = v->open(v, dir, names[i], 0);
+    }
+    if (found >= 0) {
+        (void)v->close(v, found);
+    }
+    if (dir >= 0) {
+        (void)v->close(v, dir);
+    }
+    return found != -ENOENT;
+}
+
 int directory_open(struct log *g, const char *path, bool create) {
     g->dir = g->v->open_dir(g->v, path);
     if (g->dir == -ENOENT && create) {
@@ -99,10 +115,14 @@ static int write_new_meta(struct log *g, const struct meta *m) {
     return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
 }
 
+uint64_t directory_segment_size(const ls_options *o) {
+    uint64_t size = o->segment_size != 0 ? o->segment_size : (uint64_t)16 << 20;
+    return size < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : round_up(size, BLOCK_BYTES);
+}
+
 static int choose_meta(ls_store *store, vfs *v, const ls_options *o) {
     struct meta *m = &store->meta;
-    uint64_t size = o->segment_size != 0 ? o->segment_size : (uint64_t)16 << 20;
-    size = size < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : round_up(size, BLOCK_BYTES);
+    uint64_t size = directory_segment_size(o);
     *m = (struct meta){.segment_size = size, .created_us = v->now_us(v)};
     m->max_undurable_bytes = o->max_undurable_bytes > 2 * size ? o->max_undurable_bytes : 2 * size;
     int rc = v->random(v, m->uuid, UUID_BYTES);

@@ -3,8 +3,8 @@
 #include "store/store.h"
 
 /* By the rule of over_admission_limit. */
-static uint64_t needed_bytes(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
-    return spares_reserved * segment_size + weight / 4 * 5;
+static uint64_t needed_bytes(uint64_t counted, uint64_t spares_reserved, uint64_t segment_size) {
+    return spares_reserved * segment_size + counted / 4 * 5;
 }
 
 /* Of the log that an open would recover. */
@@ -19,26 +19,28 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
     e.segments = state->segment_count - base;
     e.expansion = clients_expansion(state->clients);
     inspection_describe(store->inspection, &seen);
-    uint64_t weight = e.live_bytes + clients_weight(state->clients);
+    uint64_t counted = e.live_bytes + clients_weight(state->clients);
     *into = (ls_fullness){
         .segment_size = e.segment_size,
         .log_bytes = seen.log.log_bytes,
         .live_bytes = e.live_bytes,
-        .needed_bytes = needed_bytes(weight, extent_reckon(&e).spares_reserved, e.segment_size),
+        .counted_bytes = counted,
+        .needed_bytes = needed_bytes(counted, extent_reckon(&e).spares_reserved, e.segment_size),
     };
 }
 
 static void describe_serving(struct log *g, ls_fullness *into) {
-    uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients);
+    uint64_t live = log_live_bytes(g), counted = live + clients_weight(&g->clients);
     *into = (ls_fullness){
         .since_us = g->space.full.since_us,
         .segment_size = g->segment_size,
         .log_bytes = (g->segment_count - g->space.held_count + g->space.spare_count) * g->segment_size,
         .held_bytes = g->space.held_count * g->segment_size,
         .max_log_bytes = g->max_log_bytes,
-        .live_bytes = log_live_bytes(g),
+        .live_bytes = live,
+        .counted_bytes = counted,
         .full = spares_are_full(g),
-        .needed_bytes = needed_bytes(weight, g->space.needs.spares_reserved, g->segment_size),
+        .needed_bytes = needed_bytes(counted, g->space.needs.spares_reserved, g->segment_size),
         .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
                      : g->space.cannot_grow      ? g->space.grow_error
                                                  : 0,

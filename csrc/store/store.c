@@ -116,10 +116,23 @@ static int check_log_limit(uint64_t max_log_bytes, const struct meta *m) {
 
 /* ---- open ---- */
 
+/*
+ * Before the directory is touched: a new store's limit must fit its segments. An error of a call is not one of these
+ * options; the open itself makes it again and says so.
+ */
+static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
+    if (o->create == 0 || o->max_log_bytes == 0 || directory_has_meta(v, path)) {
+        return LS_OK;
+    }
+    const struct meta m = {.segment_size = directory_segment_size(o)};
+    return check_log_limit(o->max_log_bytes, &m);
+}
+
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
     struct log *g = &store->log;
     g->v = v;
     int rc = check_options(o);
+    rc = rc == LS_OK ? check_limit_of_new(v, path, o) : rc;
     rc = rc == LS_OK ? fork_register(store) : rc;
     rc = rc == LS_OK ? directory_open(g, path, o->create != 0) : rc;
     rc = rc == LS_OK ? directory_take_lock(g, path, o->create != 0) : rc;
@@ -519,7 +532,8 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g) + clients_weight(&g->clients);
+    stats->live_bytes = log_live_bytes(g);
+    stats->counted_bytes = stats->live_bytes + clients_weight(&g->clients);
     stats->segments = g->segment_count;
     stats->spares = g->space.spare_count;
     stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;

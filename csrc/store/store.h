@@ -149,7 +149,10 @@ void messages_roll_back(ls_store *store, struct tx *tx);
 struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
 int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */
 
-/* directory.c, in this order; `create`: a store may be made */
+/* directory.c */
+bool directory_has_meta(vfs *v, const char *path);    /* or META.new; true if that cannot be found out */
+uint64_t directory_segment_size(const ls_options *o); /* of a new store */
+/* in this order; `create`: a store may be made */
 int directory_open(struct log *g, const char *path, bool create);
 int directory_take_lock(struct log *g, const char *path, bool create);
 int directory_find_meta(ls_store *store, const ls_options *o);

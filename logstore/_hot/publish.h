@@ -31,8 +31,14 @@ struct part {
     uint64_t bytes;
 };
 
+/* An argument of items and the index of one. */
+struct item_name {
+    const char *argument;
+    size_t index;
+};
+
 /* Where the item's bytes are; a buffer other than bytes is exported into *view, and *exported says so. False: an exception
-   is set, a TypeError that names the argument if it is no contiguous buffer. */
-bool hot_part(PyObject *item, const char *name, struct part *part, Py_buffer *view, bool *exported);
+   is set, a TypeError that names the argument and the item if it is no contiguous buffer. */
+bool hot_part(PyObject *item, struct item_name name, struct part *part, Py_buffer *view, bool *exported);
 
 #endif

@@ -81,8 +81,9 @@ static bool put_items(struct each *e, PyObject *content, PyObject *header) {
     Py_buffer views[2];
     bool exported[2] = {false, false};
     struct part c, h = {.at = NULL};
-    bool fine = hot_part(content, "contents", &c, &views[0], &exported[0]) &&
-                (header == NULL || hot_part(header, "headers", &h, &views[1], &exported[1])) && need_room(e) &&
+    const struct item_name named = {"contents", e->ids.count}, named_header = {"headers", e->ids.count};
+    bool fine = hot_part(content, named, &c, &views[0], &exported[0]) &&
+                (header == NULL || hot_part(header, named_header, &h, &views[1], &exported[1])) && need_room(e) &&
                 put(e, &c, &h);
     for (size_t i = 0; i < 2; i++) {
         if (exported[i]) {

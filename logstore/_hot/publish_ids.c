@@ -71,7 +71,7 @@ void hot_ids_end(struct id_room *ids) {
 /* ---- buffers ---- */
 
 /* Replaces the exception for an item of which no buffer can be had. */
-static void refuse_item(const char *name) {
+static void refuse_item(struct item_name name) {
     PyObject *type, *problem, *trace;
     bool expected = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
                     PyErr_ExceptionMatches(PyExc_BufferError);
@@ -79,14 +79,15 @@ static void refuse_item(const char *name) {
         return;
     }
     PyErr_Fetch(&type, &problem, &trace);
-    PyErr_Format(PyExc_TypeError, "%s is an iterable of bytes or other contiguous buffers; reading it failed: %S", name,
-                 problem != NULL ? problem : type);
+    PyErr_Format(PyExc_TypeError,
+                 "%s is an iterable of bytes or other contiguous buffers; reading it failed: item %zu: %S",
+                 name.argument, name.index, problem != NULL ? problem : type);
     Py_XDECREF(type);
     Py_XDECREF(problem);
     Py_XDECREF(trace);
 }
 
-bool hot_part(PyObject *item, const char *name, struct part *part, Py_buffer *view, bool *exported) {
+bool hot_part(PyObject *item, struct item_name name, struct part *part, Py_buffer *view, bool *exported) {
     *exported = false;
     if (PyBytes_CheckExact(item)) {
         part->at = (const uint8_t *)PyBytes_AS_STRING(item);

@@ -69,7 +69,7 @@ static bool make_room(struct piece *p) {
     return true;
 }
 
-static bool take_item(struct piece *p, PyObject *item, const char *name, const uint8_t **at, uint64_t *bytes) {
+static bool take_item(struct piece *p, PyObject *item, struct item_name name, const uint8_t **at, uint64_t *bytes) {
     if (PyBytes_CheckExact(item)) { /* the usual case, without a call */
         *at = (const uint8_t *)PyBytes_AS_STRING(item);
         *bytes = (uint64_t)PyBytes_GET_SIZE(item);
@@ -95,15 +95,16 @@ struct wanted {
     int flags; /* LS_WAIT is meant for the last piece */
 };
 
-/* The number of items from the start on that make one piece; -1: an exception is set. */
-static Py_ssize_t gather(struct piece *p, const struct wanted *w) {
+/* The number of items from the start on that make one piece; -1: an exception is set. `published`: the items before. */
+static Py_ssize_t gather(struct piece *p, const struct wanted *w, size_t published) {
     Py_ssize_t count = PyTuple_GET_SIZE(w->contents) - w->start, i = 0;
     uint64_t bytes = 0;
     for (; i < count && i < p->most && bytes < BYTES_MAX; i++) {
         Py_ssize_t at = w->start + i;
-        if (!take_item(p, PyTuple_GET_ITEM(w->contents, at), "contents", &p->contents[i], &p->sizes[i]) ||
+        const struct item_name content = {"contents", published + (size_t)i}, header = {"headers", content.index};
+        if (!take_item(p, PyTuple_GET_ITEM(w->contents, at), content, &p->contents[i], &p->sizes[i]) ||
             (w->headers != NULL &&
-             !take_item(p, PyTuple_GET_ITEM(w->headers, at), "headers", &p->headers[i], &p->header_sizes[i]))) {
+             !take_item(p, PyTuple_GET_ITEM(w->headers, at), header, &p->headers[i], &p->header_sizes[i]))) {
             return -1;
         }
         bytes += p->sizes[i];
@@ -113,7 +114,7 @@ static Py_ssize_t gather(struct piece *p, const struct wanted *w) {
 
 /* Publishes one piece, and moves the start behind it. */
 static bool publish_piece(const struct store_calls *self, struct piece *p, struct wanted *w, struct id_room *ids) {
-    Py_ssize_t count = gather(p, w);
+    Py_ssize_t count = gather(p, w, ids->count);
     if (count < 0 || !hot_ids_need(ids, (size_t)count)) {
         end_exports(p);
         return false;

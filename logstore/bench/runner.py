@@ -40,9 +40,9 @@ LOOK_S: Final = 0.25  # the interval of progress reports
 SEGMENTS_MIN: Final = 4
 
 
-def bound_bytes(segment_size: int, live_bytes: int) -> int:
+def bound_bytes(segment_size: int, counted_bytes: int) -> int:
     """The most bytes that a log may use on disk after relocation, spares included."""
-    return max(SEGMENTS_MIN * segment_size, 2 * live_bytes) + segment_size
+    return max(SEGMENTS_MIN * segment_size, 2 * counted_bytes) + segment_size
 
 
 class Refused(OptionError):
@@ -237,7 +237,7 @@ def _wait_for_return(store: MessageStore, store_dir: Path, report: Report, when:
     """Waits until the store has shrunk the log to its bound by itself; reports a problem if it does not."""
     started = time.monotonic()
     while True:
-        size, limit = log_bytes(store_dir), bound_bytes(store.segment_size, store.stats()["live_bytes"])
+        size, limit = log_bytes(store_dir), bound_bytes(store.segment_size, store.stats()["counted_bytes"])
         took = time.monotonic() - started
         if size <= limit or took > RETURN_S:
             break

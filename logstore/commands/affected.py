@@ -56,6 +56,7 @@ def affected(
     return {
         "messages": messages[:KEPT],
         "message_count": len(messages),
+        "beside_writer": False,
         "lost_messages": report.lost_messages,
         "queues": sorted(({"name": one["name"], "lost": one["lost"]} for one in queues), key=lambda one: one["name"]),
         "transactions": [one["xid"] or one["id"] for one in report.transactions],
@@ -91,6 +92,7 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
     return {
         "messages": messages[:KEPT],
         "message_count": len(messages),
+        "beside_writer": True,
         "lost_messages": {"least": 0, "most": None},  # the writer has its messages in memory
         "queues": [],
         "transactions": transactions,
@@ -118,7 +120,9 @@ def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
             f"affected: {counted(size, 'unreadable byte')}, with at least {counted(records, 'record')} that "
             "nothing names"
         )
-    if told["lost_messages"]["most"] != 0:
+    if told["lost_messages"]["most"] is None and told["beside_writer"]:
+        yield "affected: how many messages a salvage would lose is known after the writer has closed the store"
+    elif told["lost_messages"]["most"] != 0:
         yield f"affected: messages that a salvage would lose: {range_text(told['lost_messages'])}"
     elif not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
         yield "affected: no message; a salvage would keep all of them"

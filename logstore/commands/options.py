@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -15,6 +14,7 @@ from click.shell_completion import CompletionItem
 from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
 from logstore.core.directory import with_directory
+from logstore.core.sizes import size_of
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, StoreError
 
@@ -29,9 +29,6 @@ else:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_SIZE = re.compile(r"(\d{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-
 
 class Size(_Number):
     """A size in bytes: a number; K, M, G, T or KiB … mean powers of 1024, and kB, MB … powers of 1000."""
@@ -42,13 +39,10 @@ class Size(_Number):
         """The number of bytes; a usage error for anything else."""
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(str(value).strip())
+        found = size_of(str(value))
         if found is None:
             self.fail(f"{value!r} is not a size; write 65536, 64K, 16MiB or 1G", param, ctx)
-        number, unit, suffix = found.groups()
-        step = 1000 if (suffix or "").lower() == "b" else 1024
-        power = _POWERS.get((unit or "").lower(), 0)
-        return int(number) * int(step**power)
+        return found
 
 
 class Limit(_LimitType):

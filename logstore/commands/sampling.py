@@ -57,6 +57,7 @@ def _from_log(store_dir: Path, state: State) -> dict[str, Any]:
         "log": {
             "bytes": state.info.log_bytes,
             "live_bytes": state.fullness.live_bytes,
+            "counted_bytes": state.fullness.counted_bytes,
             "held_bytes": held_bytes(store_dir),
             "max_bytes": None if limit is None else limit.max_log_bytes,
             "segments": state.info.segments,

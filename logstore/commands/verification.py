@@ -53,6 +53,7 @@ class Verification:
         self.affected: dict[str, Any] | None = None  # the messages and queues that damage affects
         self.checkpoint_lsn: int | None = None  # of the checkpoint that was compared with the log
         self.torn_lsn: int | None = None
+        self.copied = False  # not closed, and without the hint that a writer leaves: a backup, which has no torn write
         self.segments = self.footers = self.batches = self.records = self.bytes_read = self.compared = 0
         self._queue_id_max = 0
         self._rate = rate
@@ -69,6 +70,7 @@ class Verification:
         self.segments = sum(end_lsn > first_lsn for first_lsn, end_lsn in segments)
         if self.info.state == "crashed":
             self.torn_lsn = max(self.info.end_lsn, segments[-1][0] + SEGMENT_HEADER_BYTES)
+            self.copied = self.info.torn_bytes == 0 and not os.path.lexists(store_dir / "HINT")
 
     def _inspect(self, direct: bool) -> Inspection:
         """Opens the inspection. A reader with a rate limit takes a hold; without one it may have to start again."""

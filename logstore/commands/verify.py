@@ -99,6 +99,7 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
         "thorough": found.thorough,
         "base_lsn": None if info is None else info.base_lsn,
         "end_lsn": None if info is None else info.end_lsn,
+        "copied": found.copied,
         "torn_lsn": found.torn_lsn,
         "torn_bytes": 0 if info is None else info.torn_bytes,
         "segments": found.segments,
@@ -134,20 +135,25 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     for name in ("ok", "store"):
         facts.pop(name)
     facts = {"bytes_read" if name == "bytes" else name: value for name, value in facts.items()}
-    facts["state"] = STATES.get(facts["state"], facts["state"])
+    copied = facts.pop("copied")
+    facts["state"] = (
+        "a copy of a running store: the next open recovers it" if copied else STATES.get(facts["state"], facts["state"])
+    )
     facts["bytes_read"] = size_text(facts["bytes_read"])
     facts["problems"] = facts.pop("problem_count") or "none"
     print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
-    if document["state"] == "crashed":
-        tail = (
-            f"{counted(torn_bytes, 'byte')} of a torn tail at LSN {torn_lsn} {'is' if torn_bytes == 1 else 'are'} "
-            "set aside, nothing acknowledged is in it"
-            if torn_bytes
-            else f"there is no torn write at LSN {torn_lsn}"
+    if copied and document["ok"]:
+        click.echo(f"the copy is consistent: it has everything that was durable below LSN {document['end_lsn']}")
+    elif document["state"] == "crashed" and torn_bytes:
+        click.echo(
+            f"the log ended in a crash: {counted(torn_bytes, 'byte')} of a torn tail at LSN {torn_lsn} "
+            f"{'is' if torn_bytes == 1 else 'are'} set aside, nothing acknowledged is in it"
         )
-        click.echo(f"the log ended in a crash: {tail}")
+    elif document["state"] == "crashed" and document["ok"]:
+        click.echo(f"the store was not closed, but no write was torn: the log is whole up to LSN {torn_lsn}")
     elif document["state"] == "live":
-        click.echo(f"a writer has the store open: checked up to LSN {document['end_lsn']}, which was durable")
+        done = "the log is sound" if document["ok"] else "checked"
+        click.echo(f"a writer has the store open: {done} up to LSN {document['end_lsn']}, which was durable")
     for note in notes:
         click.echo(f"note: {one_line(note)}")
     for problem in problems[:SHOWN]:

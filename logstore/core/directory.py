@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
@@ -23,14 +24,27 @@ def lies_in(path: Path, directory: Path) -> bool:
     return real_directory in (real_path, *real_path.parents)
 
 
-def make_parents(path: Path) -> None:
-    """Makes the missing parent directories of ``path``. Raises ``StoreError`` if the system refuses."""
+def make_parents(path: Path) -> list[Path]:
+    """Makes the missing parent directories of ``path``. Raises ``StoreError`` if the system refuses.
+
+    Returns those that were missing, the innermost first.
+    """
+    parent = path.absolute().parent
     try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        missing = [one for one in (parent, *parent.parents) if not one.exists()]
+        parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise errors.StoreError(
             f"the directory above {path} cannot be made: {problem.strerror}; make it, or choose another place"
         ) from problem
+    return missing
+
+
+def remove_parents(made: list[Path]) -> None:
+    """Removes the directories that :func:`make_parents` has made, unless something is in them by now."""
+    with suppress(OSError):
+        for one in made:
+            one.rmdir()
 
 
 def refuse_other_things(path: Path) -> None:

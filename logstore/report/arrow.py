@@ -28,26 +28,33 @@ _TAKEN: Final = frozenset({"accepted", "rejected"})
 NONE: Final = -1  # replaces null in arrays of ids and times, which are never negative in a log
 
 
-def time_range(batches: Iterable[Any]) -> tuple[tuple[int, int] | None, dict[int, int]]:
+def time_range(
+    batches: Iterable[Any], gap_stop_lsn: int | None
+) -> tuple[tuple[int, int] | None, dict[int, int], int | None]:
     """The first and the last time in record batches with FIRST_COLUMNS, in µs (None if there are no rows).
 
-    Also returns the LSN at which each deleted queue was deleted, by queue.
+    Also returns the LSN at which each deleted queue was deleted, by queue, and the first time behind the gap (if there
+    is a gap and a record behind it).
     """
     import pyarrow.compute as pc
 
     first: int | None = None
     last = 0
+    resumed: int | None = None
     deletions: dict[int, int] = {}
     for batch in batches:
         if batch.num_rows:
             found = pc.min_max(batch.column("time").cast("int64")).as_py()
             first = found["min"] if first is None else min(first, found["min"])
             last = max(last, found["max"])
+            if resumed is None and gap_stop_lsn is not None:
+                behind = batch.filter(pc.greater_equal(batch.column("lsn"), gap_stop_lsn))
+                resumed = pc.min(behind.column("time").cast("int64")).as_py()
             gone = _one_of(batch.column("type"), ("QUEUE_DELETE",))
             if gone.any():
                 rows = zip(_ints(batch.column("queue_id"))[gone], _ints(batch.column("lsn"))[gone], strict=True)
                 deletions |= {int(queue_id): int(lsn) for queue_id, lsn in rows}
-    return (None if first is None else (first, last)), deletions
+    return (None if first is None else (first, last)), deletions, resumed
 
 
 def count(
@@ -57,15 +64,17 @@ def count(
     grid: Grid,
     scope: Scope,
     deletions: dict[int, int],
+    gap_stop_lsn: int | None,
 ) -> Counts:
     """Counts record batches with RECORD_COLUMNS, batches of ended messages, and the table of open ones.
 
     ``deletions`` has the LSNs at which queues were deleted: operations after that LSN neither make nor end a place.
+    ``gap_stop_lsn``: where the last gap of an export ends; a transaction without a record behind it ended in the gap.
     ``open_rows`` is called after the last batch of messages, because only then the open ones are known.
     """
-    counts = Counts(grid)
+    counts = Counts(grid, scope)
     flows = _Flows(grid, scope, deletions)
-    _Written(counts, grid, scope, flows).count(records)
+    _Written(counts, grid, scope, flows, gap_stop_lsn or 0).count(records)
     tally = _Messages(counts, grid, scope, flows)
     for batch in messages:
         tally.closed(batch)
@@ -144,10 +153,11 @@ class _Flows:
 class _Written:
     """The bytes written in each interval, and the transactions without an outcome."""
 
-    def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows) -> None:
+    def __init__(self, counts: Counts, grid: Grid, scope: Scope, flows: _Flows, known_lsn: int) -> None:
         import numpy as np
 
         self._counts, self._grid, self._scope, self._flows = counts, grid, scope, flows
+        self._known_lsn = known_lsn
         self._sums = {name: np.zeros(grid.buckets, np.int64) for name in WRITTEN}
         self._waiting: dict[int, dict[str, Any]] = {}
         self._decided: set[int] = set()
@@ -163,7 +173,7 @@ class _Written:
         self._counts.doubts = [
             Doubt(tx_id, one["xid"], one["prepared_us"] or one["first_us"], one["operations"], tuple(sorted(one["on"])))
             for tx_id, one in sorted(self._waiting.items())
-            if one["prepared"] and tx_id not in self._decided
+            if one["prepared"] and tx_id not in self._decided and one["last_lsn"] >= self._known_lsn
         ]
 
     def _add(self, batch: Any) -> None:
@@ -207,6 +217,7 @@ class _Written:
                 {"xid": None, "prepared_us": None, "first_us": None, "operations": 0, "on": set(), "prepared": False}
                 | {"work": []},
             )
+            one["last_lsn"] = row["lsn"]
             us = _us(row["time"])
             one["first_us"] = us if one["first_us"] is None else min(one["first_us"], us)
             one["xid"] = row["xid"] or one["xid"]

@@ -205,10 +205,13 @@ class Counts:
     """All counts. Lists have one number for each interval of the grid."""
 
     grid: Grid
+    scope: Scope = field(default_factory=Scope)
     names: dict[int, str] = field(default_factory=dict)
     """The names of queues by id; a deleted queue has none."""
+    known_from_us: int | None = None
+    """The first time after the last gap of an export: depths before it are not known. None: all are known."""
     opening: dict[int, int] = field(default_factory=dict)
-    """Places that existed before the first interval; see :meth:`anchor`."""
+    """Places that existed before the first interval; see :meth:`anchor`. Meaningless if there is a gap after it."""
     came: dict[int, list[int]] = field(default_factory=dict)
     went: dict[int, list[int]] = field(default_factory=dict)
     written: dict[str, list[int]] = field(default_factory=dict)
@@ -237,14 +240,24 @@ class Counts:
             grew = sum(self.came.get(queue_id, ())) - sum(self.went.get(queue_id, ())) + later.get(queue_id, 0)
             self.opening[queue_id] = waiting.get(queue_id, 0) - grew
 
-    def depths(self, queue_id: int) -> list[int]:
-        """The depth at the end of each interval."""
+    def depth_before(self, queue_id: int) -> int | None:
+        """The depth before the first interval; None if it is not known."""
+        return self.opening.get(queue_id, 0) if self._knows(self.grid.within(self.scope)[0]) else None
+
+    def depths(self, queue_id: int) -> list[int | None]:
+        """The depth at the end of each interval; None where it is not known."""
         came, went = self.came.get(queue_id), self.went.get(queue_id)
-        depth, found = self.opening.get(queue_id, 0), []
+        depth, (_, stop) = self.opening.get(queue_id, 0), self.grid.within(self.scope)
+        found: list[int | None] = []
         for index in range(self.grid.buckets):
             depth += (came[index] if came else 0) - (went[index] if went else 0)
-            found.append(depth)
+            end = min(self.grid.start_us + (index + 1) * self.grid.step_us, stop)
+            found.append(depth if self._knows(end) else None)
         return found
+
+    def _knows(self, us: int) -> bool:
+        """Whether all changes of depth from this time on are in the log."""
+        return self.known_from_us is None or us > self.known_from_us
 
     def queue_ids(self) -> list[int]:
         """Every queue that had a message, sorted by id."""

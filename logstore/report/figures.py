@@ -1,7 +1,8 @@
 """The figures of a report: one plain document, which ``--json`` prints as it is and the page draws.
 
 Every list of queues is complete and sorted by its main figure, largest first; ``rest`` sums up the queues that the page
-does not show. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes.
+does not show. Times are texts in ISO 8601 (UTC), spans µs, sizes bytes. A depth is null where it is not known, which is
+before the last gap of an export.
 """
 
 from __future__ import annotations
@@ -136,37 +137,52 @@ def _sum(rows: Iterable[list[int]], length: int) -> list[int]:
     return total
 
 
+def _known_sum(rows: Iterable[list[int | None]], length: int) -> list[int | None]:
+    """As :func:`_sum`; None where a number is not known."""
+    total: list[int | None] = [0] * length
+    for row in rows:
+        total = [None if one is None or other is None else one + other for one, other in zip(total, row, strict=True)]
+    return total
+
+
+def _most(depths: Iterable[int | None]) -> int | None:
+    return max((one for one in depths if one is not None), default=None)
+
+
 def _depth(counts: Counts, top: int) -> dict[str, Any]:
     buckets = counts.grid.buckets
     empty = [0] * buckets
     queues = []
     for queue_id in counts.queue_ids():
-        depths = counts.depths(queue_id)
+        depths, before = counts.depths(queue_id), counts.depth_before(queue_id)
         came, went = counts.came.get(queue_id, empty), counts.went.get(queue_id, empty)
         queues.append(
             {
                 **_named(counts, queue_id),
                 "enqueued": sum(came),
                 "ended": sum(went),
-                "deepest": max([counts.opening.get(queue_id, 0), *depths]),
-                "depth": depths[-1] if depths else counts.opening.get(queue_id, 0),
+                "deepest": _most([before, *depths]),
+                "depth": depths[-1] if depths else before,
                 "values": depths,
             }
         )
-    queues.sort(key=lambda one: (-one["deepest"], -one["enqueued"], one["queue_id"]))
+    queues.sort(key=lambda one: (-(one["deepest"] or 0), -one["enqueued"], one["queue_id"]))
     others = queues[top:]
     found: dict[str, Any] = {
+        "known_from": _iso(counts.known_from_us),
         "queues": [{name: value for name, value in one.items() if name != "values"} for one in queues],
         "series": [{name: one[name] for name in ("queue_id", "queue", "values")} for one in queues[:top]],
         "rest": None,
-        "total": _sum((one["values"] for one in queues), buckets),
+        "total": _known_sum((one["values"] for one in queues), buckets),
         "enqueued": _sum(counts.came.values(), buckets),
         "ended": _sum(counts.went.values(), buckets),
     }
     if others:
-        sums = {name: sum(one[name] for one in others) for name in ("enqueued", "ended", "depth")}
-        values = _sum((one["values"] for one in others), buckets)
-        found["rest"] = {"queues": len(others), **sums, "deepest": max(values, default=0), "values": values}
+        sums = {name: sum(one[name] for one in others) for name in ("enqueued", "ended")}
+        (depth,) = _known_sum(([one["depth"]] for one in others), 1)
+        values = _known_sum((one["values"] for one in others), buckets)
+        deepest = _most([depth, *values])
+        found["rest"] = {"queues": len(others), **sums, "depth": depth, "deepest": deepest, "values": values}
     return found
 
 

@@ -47,6 +47,11 @@ def whole(number: float) -> str:
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
+def depth_text(depth: int | None) -> str:
+    """A depth; a dash where it is not known."""
+    return "–" if depth is None else whole(depth)
+
+
 def time_text(iso: str | None) -> str:
     """A readable time in UTC."""
     return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
@@ -70,6 +75,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
             "how many messages that was is not recorded"
         )
     asked += [f"lost before it was exported: LSN {start} to {stop}" for start, stop in found["gaps"]]
+    if found["depth"]["known_from"] is not None:
+        since = time_text(found["depth"]["known_from"])
+        asked.append(f"the depth of queues is known, and drawn, only from {since} UTC on, where that part ends")
     unseen = found["summary"]["unseen"]
     if unseen:
         asked.append(
@@ -89,7 +97,8 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     said = found["summary"]
     since, known = said["oldest_since"], said["oldest_is_known"]
     everywhere = ", all queues" if found["queues_asked"] else ""
-    waiting = sum(one["depth"] for one in found["depth"]["queues"])
+    depths = [one["depth"] for one in found["depth"]["queues"]]
+    waiting = None if None in depths else sum(depths)
     outcomes = ", ".join(f"{whole(number)} {name.replace('_', ' ')}" for name, number in said["outcomes"].items())
     return [
         {
@@ -100,7 +109,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         {"name": "Messages ended", "value": whole(said["closed"]), "more": outcomes or "none yet"},
         {
             "name": "Waiting",
-            "value": whole(waiting),
+            "value": depth_text(waiting),
             "more": "places, at the end of the time asked for"
             if found["to"]
             else f"places of {counted(whole(said['open']), 'live message')}, {size_short(said['open_bytes'])}",
@@ -199,7 +208,8 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
     rest = depth["rest"]
 
     def cells(one: dict[str, Any], name: str) -> list[str]:
-        return [name, *(whole(one[key]) for key in ("enqueued", "ended", "deepest", "depth"))]
+        numbers = whole(one["enqueued"]), whole(one["ended"]), depth_text(one["deepest"]), depth_text(one["depth"])
+        return [name, *numbers]
 
     shown = _table(
         ("queue", "#enqueued", "#ended", "#deepest", "#at the end"),
@@ -208,7 +218,7 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
     )
     series = [*depth["series"], *([{**rest, "queue_id": 0, "queue": "others"}] if rest else [])]
     moments = [
-        [time_text(time), *(whole(one["values"][index]) for one in series), whole(depth["total"][index])]
+        [time_text(time), *(depth_text(one["values"][index]) for one in series), depth_text(depth["total"][index])]
         for index, time in enumerate(found["times"])
     ]
     columns = ("start of the interval (UTC)", *(f"#{queue_text(one)}" for one in series), "#all")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import re
 import warnings
 from contextlib import contextmanager
@@ -229,22 +230,27 @@ def _of_bytes(axis: Any, most: float, count: int) -> None:
 
 def _depth(found: dict[str, Any], times: list[datetime]) -> Picture:
     depth = found["depth"]
-    series = [(queue_text(one), one["values"]) for one in depth["series"]]
+    series = [(queue_text(one), _drawn(one["values"])) for one in depth["series"]]
     colours = [_SERIES[index % COLOURS] for index in range(len(series))]
     if depth["rest"]:
-        series.append((f"{depth['rest']['queues']} others together", depth["rest"]["values"]))
+        series.append((f"{depth['rest']['queues']} others together", _drawn(depth["rest"]["values"])))
         colours.append(_REST)
 
     def paint(_: Any, axes: Any, kind: str) -> None:
         for (_, values), colour in reversed(list(zip(series, colours, strict=True))):
             _stairs(axes, times, values, colour, linewidth=1.6)
         _over_time(axes, times, kind)
-        if not any(any(values) for _, values in series):
+        if not any(value > 0 for _, values in series for value in values):
             axes.set_ylim(0, 1)
         _whole(axes, count_text)
 
     legend = [(_VARIABLES[colour], name) for (name, _), colour in zip(series, colours, strict=True)]
     return _draw("depth", "Queue depth over time", "messages waiting at the end of each interval", 300, legend, paint)
+
+
+def _drawn(values: list[int | None]) -> list[float]:
+    """Numbers for a line, which has a gap where a depth is not known."""
+    return [math.nan if value is None else value for value in values]
 
 
 def _flow(found: dict[str, Any], times: list[datetime]) -> Picture:

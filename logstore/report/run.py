@@ -119,11 +119,26 @@ def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Coun
             yield batch
 
     times = watched("looking at times", source.records(report_arrow.FIRST_COLUMNS), "lsn")
-    span, deletions = report_arrow.time_range(times)
+    gap_stop = _gap_stop(source)
+    span, deletions, resumed = report_arrow.time_range(times, gap_stop)
     records = watched("reading records", source.records(report_arrow.RECORD_COLUMNS), "lsn")
     messages, open_rows = source.messages()
     counted = watched("following messages", messages, "end_lsn")
-    return report_arrow.count(records, counted, open_rows, _grid(span, scope), scope, deletions), span
+    counts = report_arrow.count(records, counted, open_rows, _grid(span, scope), scope, deletions, gap_stop)
+    counts.known_from_us = _known_from(span, gap_stop, resumed)
+    return counts, span
+
+
+def _gap_stop(source: Source) -> int | None:
+    """The LSN at which the last gap of an export ends; None without a gap."""
+    return max((gap.stop_lsn for gap in source.facts.gaps), default=None)
+
+
+def _known_from(span: tuple[int, int] | None, gap_stop: int | None, resumed_us: int | None) -> int | None:
+    """The time from which depths are known; None if always. With no record behind the gap, only the end is known."""
+    if gap_stop is None or span is None:
+        return None
+    return span[1] if resumed_us is None else resumed_us
 
 
 def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None]:
@@ -131,10 +146,14 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
 
     with ExitStack() as stack:
         records, messages, opened = _tables(source, spark, stack)
-        span = report_spark.time_range(records)
+        gap_stop = _gap_stop(source)
+        span, resumed = report_spark.time_range(records, gap_stop)
         # A store is read as of one moment, and the core reports the transactions in doubt.
         parts = source.doubts() is None
-        return report_spark.count(records, messages, opened, _grid(span, scope), scope, parts=parts), span
+        grid = _grid(span, scope)
+        counts = report_spark.count(records, messages, opened, grid, scope, parts=parts, gap_stop_lsn=gap_stop)
+        counts.known_from_us = _known_from(span, gap_stop, resumed)
+        return counts, span
 
 
 def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:

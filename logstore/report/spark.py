@@ -22,26 +22,36 @@ if TYPE_CHECKING:
 __all__ = ["count", "time_range"]
 
 
-def time_range(records: DataFrame) -> tuple[int, int] | None:
-    """The first and the last time of the records, in µs; None if there are none."""
+def time_range(records: DataFrame, gap_stop_lsn: int | None) -> tuple[tuple[int, int] | None, int | None]:
+    """The first and the last time of the records, in µs (None if there are none), and the first one behind the gap."""
     from pyspark.sql import functions as f
 
     micros_of = f.unix_micros("time")
-    (row,) = records.agg(f.min(micros_of).alias("first"), f.max(micros_of).alias("last")).collect()
-    return None if row["first"] is None else (row["first"], row["last"])
+    behind = f.lit(False) if gap_stop_lsn is None else f.col("lsn") >= gap_stop_lsn
+    resumed = f.min(f.when(behind, micros_of)).alias("resumed")
+    (row,) = records.agg(f.min(micros_of).alias("first"), f.max(micros_of).alias("last"), resumed).collect()
+    return None if row["first"] is None else (row["first"], row["last"]), row["resumed"]
 
 
 def count(
-    records: DataFrame, messages: DataFrame, open_rows: DataFrame, grid: Grid, scope: Scope, *, parts: bool
+    records: DataFrame,
+    messages: DataFrame,
+    open_rows: DataFrame,
+    grid: Grid,
+    scope: Scope,
+    *,
+    parts: bool,
+    gap_stop_lsn: int | None,
 ) -> Counts:
     """The counts of a report from the three tables.
 
     ``parts``: the records were written at several moments, so a later part may decide a transaction that an earlier
-    part calls undecided; then the records also give the transactions in doubt.
+    part calls undecided; then the records also give the transactions in doubt. ``gap_stop_lsn``: where the last gap of
+    an export ends; a transaction without a record behind it ended in the gap.
     """
     from pyspark.sql import functions as f
 
-    counts = Counts(grid)
+    counts = Counts(grid, scope)
     everything = spark_analyses.everything(messages, open_rows)
     chosen = _of_queues(everything, scope)
     step = _step(grid)
@@ -69,7 +79,10 @@ def count(
     counts.outcomes = {row["outcome"]: row["count"] for row in _rows(closed.groupBy("outcome").count())}
     mine = _of_queues(open_rows, scope)
     _open(counts, mine.where(_on("queue_id", scope) | (f.size("places") > 0)))
-    for row in _rows(spark_analyses.in_doubt(records).orderBy("tx_id")) if parts else ():
+    doubts = spark_analyses.in_doubt(records)
+    if gap_stop_lsn is not None:
+        doubts = doubts.join(records.where(f.col("lsn") >= gap_stop_lsn).select("tx_id"), "tx_id", "left_semi")
+    for row in _rows(doubts.orderBy("tx_id")) if parts else ():
         counts.doubts.append(
             Doubt(row["tx_id"], row["xid"], micros(row["since"]), row["operations"], tuple(row["queue_ids"]))
         )

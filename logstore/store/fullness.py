@@ -55,6 +55,9 @@ class Fullness:
     log_bytes: int
     """Of all files of the log, spares included, but for those that only holds keep."""
     live_bytes: int
+    """Of live records in the log."""
+    counted_bytes: int
+    """Counted against the limit: ``live_bytes``, and 128 for each place on a queue and each open transaction."""
     held_bytes: int
     """Of files that only holds keep."""
     segment_size: int
@@ -76,7 +79,8 @@ class Fullness:
         """Why the log cannot grow, with numbers."""
         log = f"the log has {counted(self.log_bytes, 'byte')}, {self.live_bytes} of them live"
         if self.sys_errno == 0:
-            return f"{log}, and max_log_bytes is {self.max_log_bytes}"
+            counted_too = f" ({self.counted_bytes} counted against the limit)"
+            return f"{log}{counted_too}, and max_log_bytes is {self.max_log_bytes}"
         segment = f"another segment of {self.segment_size} bytes"
         if self.cause == "disk":
             return f"{log}, and the disk has no room for {segment}"
@@ -112,6 +116,7 @@ class Fullness:
             "reason": self.reason,
             "log_bytes": self.log_bytes,
             "live_bytes": self.live_bytes,
+            "counted_bytes": self.counted_bytes,
             "max_log_bytes": self.max_log_bytes,
             "remedies": self._remedies(queue, holds),
         }
@@ -154,6 +159,7 @@ def _made(found: Any) -> Fullness:
         since=datetime.fromtimestamp(found.since_us / 1e6, UTC) if found.since_us else None,
         log_bytes=found.log_bytes,
         live_bytes=found.live_bytes,
+        counted_bytes=found.counted_bytes,
         held_bytes=found.held_bytes,
         segment_size=found.segment_size,
         max_log_bytes=found.max_log_bytes or None,

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.catalog.places import place_for
 from logstore.core import arguments
-from logstore.core.directory import make_parents, refuse_other_things
+from logstore.core.directory import make_parents, refuse_other_things, remove_parents
 from logstore.core.imports import late
 from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
@@ -89,12 +90,16 @@ class MessageStore(Publishing):
         self._close_codes: list[int] = []  # of the core's close: one, once it was called
         self._close_problem: errors.StoreError | None = None
         self._system = system
+        place_for(self._path, connect, catalog)  # wrong options are refused before anything is made
+        parents: list[Path] = []
         if options.create:
-            make_parents(self._path)
+            parents = make_parents(self._path)
             if system == ffi.NULL:
                 refuse_other_things(self._path)
         self._owner, made = owned("store")
         code = lib.ls_open(system, os.fsencode(self._path), options, made)
+        if code != 0:
+            remove_parents(parents)
         if code == lib.LS_LOCKED:
             raise store_locked(self._path)
         check(code)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from logstore._core import ffi, lib
 from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
+from logstore.core.sizes import size_of
+from logstore.errors import OptionError
 from logstore.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     initial_segments: int = 2,
     max_write_buffers: int = 10,
     max_undurable_bytes: int | None = None,
-    max_log_bytes: int | Literal["none"] | None = None,
+    max_log_bytes: int | str | None = None,
     max_prepared: int = 10_000,
     prepared_timeout: float | None = None,
     scrub_rate: float | None = None,
@@ -46,8 +48,9 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     * ``initial_segments``: the number of segment files that a new store is made with.
     * ``max_write_buffers``: the number of filled batches after which the log forces by itself.
     * ``max_undurable_bytes``: the most bytes that a crash can lose, default two segments; never exceeded.
-    * ``max_log_bytes``: the limit of the log on disk in bytes, spares included; at least 6 segments. It is stored in
-      the catalog and applies to later opens, too, until one changes it; ``"none"`` removes it. Default: as stored.
+    * ``max_log_bytes``: the limit of the log on disk in bytes, or a text such as ``"512M"`` or ``"1G"``, spares
+      included; at least 6 segments. It is stored in the catalog and applies to later opens, too, until one changes it;
+      ``"none"`` removes it. Default: as stored.
     * ``max_prepared``: the most distributed transactions that may be prepared at once.
     * ``prepared_timeout``: seconds (wall clock) after which a prepared transaction is rolled back with a logged
       warning, although its coordinator may still decide to commit. Default: never.
@@ -76,11 +79,8 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
     if max_undurable_bytes is not None:
         options.max_undurable_bytes = arguments.integer("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
-    limit = None
-    if max_log_bytes == "none":
-        limit = 0
-    elif max_log_bytes is not None:
-        limit = options.max_log_bytes = arguments.integer("max_log_bytes", max_log_bytes, 1, 1 << 62)
+    limit = None if max_log_bytes is None else _limit(max_log_bytes)
+    options.max_log_bytes = limit or 0
     options.max_prepared = arguments.integer("max_prepared", max_prepared, 1, PREPARED_MAX)
     arguments.optional(arguments.number, "prepared_timeout", prepared_timeout, 0, TIMEOUT_S_MAX, "seconds")
     arguments.optional(arguments.number, "scrub_rate", scrub_rate, SCRUB_RATE_MIN, SCRUB_RATE_MAX, "bytes a second")
@@ -96,3 +96,15 @@ def open(  # noqa: A001 - the public name, as in gzip.open
         scrub_rate=scrub_rate,
         max_log_bytes=limit,
     )
+
+
+def _limit(value: int | str) -> int:
+    """The bytes of ``max_log_bytes``; 0 for ``none``."""
+    size: object = value
+    if isinstance(value, str):
+        if value.strip().lower() == "none":
+            return 0
+        size = size_of(value)
+        if size is None:
+            raise OptionError(f"max_log_bytes is a size such as 512M or 1G, or 'none', not {arguments.shown(value)}")
+    return arguments.integer("max_log_bytes", size, 1, 1 << 62)

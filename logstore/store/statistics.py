@@ -42,6 +42,7 @@ def statistics_of(store: MessageStore) -> dict[str, Any]:
         "log": {
             "bytes": counters["log_bytes"],
             "live_bytes": counters["live_bytes"],
+            "counted_bytes": counters["counted_bytes"],
             "held_bytes": counters["held_bytes"],
             "max_bytes": limit,
             "segments": counters["segments"],

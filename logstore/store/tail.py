@@ -202,6 +202,7 @@ class Tail:
     """The LSN of the lowest record that is needed; the end of the log if no record is."""
     segment_size: int
     live_bytes: int
+    """Of live records in the log."""
     dead: tuple[SegmentUse, ...]
     """Segments below the base: about to be recycled, or kept by holds."""
     spares: int

@@ -18,6 +18,7 @@ import pika
 import pytest
 
 from kit.kill9_clients import QUEUE, Consumer, PipeliningPublisher, Publisher, Shared
+from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess
 from kit.torture import seconds_to_spend
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KILLS = max(6, round(seconds_to_spend(0) / 6))
-DRAIN_S = 30.0
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300 + 20 * KILLS)]
 
@@ -44,13 +44,6 @@ def verify(store: Path) -> dict[str, Any]:
     return report
 
 
-def wait_for(what: str, condition: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.01)
-
-
 def deliveries(shared: Shared) -> int:
     return sum(len(each) for each in list(shared.delivered.values()))
 
@@ -63,8 +56,8 @@ def kill_at_random_moments(shared: Shared, store: Path, dice: random.Random) -> 
         if dice.random() > 0.15:  # otherwise at once, before clients have reconnected
             goal_confirmed = len(shared.confirmed) + dice.randrange(1, 100)
             goal_delivered = deliveries(shared) + dice.randrange(1, 100)
-            wait_for("publishing", lambda goal=goal_confirmed: len(shared.confirmed) >= goal, 30)
-            wait_for("delivering", lambda goal=goal_delivered: deliveries(shared) >= goal, 30)
+            wait_until(lambda goal=goal_confirmed: len(shared.confirmed) >= goal, "publishing")
+            wait_until(lambda goal=goal_delivered: deliveries(shared) >= goal, "delivering")
         time.sleep(dice.uniform(0, 0.6))
         process.kill()
         unclean += verify(store)["state"] == "crashed"
@@ -98,13 +91,13 @@ def test_kill_9_loses_no_confirmed_message_and_repeats_no_settled_one(tmp_path: 
     try:
         shared.publishing.clear()
         for publisher in publishers:
-            publisher.join(DRAIN_S)
+            publisher.join(PATIENCE_S)
             assert not publisher.is_alive(), "a publisher waits for a confirm that does not come"
         shared.idle.clear()
-        wait_for("draining", lambda: len(shared.idle) == len(consumers), DRAIN_S)
+        wait_until(lambda: len(shared.idle) == len(consumers), "draining")
         shared.consuming.clear()
         for consumer in consumers:
-            consumer.join(DRAIN_S)
+            consumer.join(PATIENCE_S)
         assert [client.failure for client in (*publishers, *consumers)] == [None] * 5
         assert process.stop() == 0
     finally:

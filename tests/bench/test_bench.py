@@ -194,7 +194,7 @@ def test_the_profile_of_the_tail_is_half_a_gigabyte_through_two_segments_of_a_me
 
 
 def test_a_log_that_does_not_shrink_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "bound_bytes", lambda segment_size, live_bytes: 1)
+    monkeypatch.setattr(bench, "bound_bytes", lambda segment_size, counted_bytes: 1)
     monkeypatch.setattr(bench, "RETURN_S", 0.0)
     said = run("bench", tmp_path / "store", "--profile", "tail", "--bytes", "1M")
     assert "did not shrink to" in fails(Result(said.returncode, said.stdout, said.stderr), 1)

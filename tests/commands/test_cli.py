@@ -187,7 +187,7 @@ def test_recover_makes_no_store_where_there_is_none_and_opens_one_that_lost_its_
 def test_a_crashed_store_is_fine_and_verify_says_that_it_crashed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     crash(path, "store.publish(store.declare_queue('q'), b'x')")
-    assert "the log ended in a crash: there is no torn write at LSN" in fine("verify", path)
+    assert "the store was not closed, but no write was torn: the log is whole up to LSN" in fine("verify", path)
     assert "not closed" in fine("info", path)
     assert told("info", path)["state"] == "crashed"
 
@@ -273,7 +273,7 @@ def test_every_reader_works_while_a_writer_reuses_its_segments(tmp_path: Path, s
             assert told("info", path)["state"] == "live"
             assert told("queues", path)["queues"][0]["depth"] in range(1, 43)
             assert told("verify", path)["ok"]
-            assert "a writer has the store open: checked up to LSN" in fine("verify", path, "--thorough")
+            assert "a writer has the store open: the log is sound up to LSN" in fine("verify", path, "--thorough")
             starts = fine("dump", path, "--json", "--type", "MESSAGE_START").splitlines()
             found = run("chain", path, json.loads(starts[-1])["id"])
             assert found.returncode == 0 or fails(found, 1)  # the process may have ended already

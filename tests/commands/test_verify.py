@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import logstore
-from kit.command import fails, run
+from kit.command import fails, fine, run
 from kit.torture import tortured
 from logstore import Xid, errors
 from logstore.codec.records import RecordType
@@ -392,3 +392,31 @@ def test_a_writer_that_dies_between_two_readings_is_no_contradiction(
         monkeypatch.setattr(Verification, before, after_its_death)
         found = verify(path, thorough=True)
     assert (found["state"], found["problems"]) == ("live", [])
+
+
+def test_a_backup_of_a_running_store_is_called_a_copy_with_nothing_lost(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "backup"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("q"), b"one")
+        fine("backup", path, target)
+    text = fine("verify", target)
+    assert "a copy of a running store: the next open recovers it" in text
+    assert "the copy is consistent: it has everything that was durable below LSN" in text
+    assert "crash" not in text
+    assert verify(target)["copied"] is True
+    assert verify(path)["copied"] is False
+
+
+def test_damage_beside_a_writer_says_when_the_loss_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        store.publish(store.declare_queue("q"), bytes(100_000))
+        segment = min(path.glob("*.seg"))
+        raw = bytearray(segment.read_bytes())
+        raw[HEADER + 50_000] ^= 1
+        with segment.open("r+b") as file:
+            file.seek(HEADER + 50_000)
+            file.write(raw[HEADER + 50_000 : HEADER + 50_001])
+        text = run("verify", path).stdout
+    assert "how many messages a salvage would lose is known after the writer has closed the store" in text
+    assert "unknown" not in text

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.arrow import export
 from logstore.export.manifest import (
     Manifest,
 )
 from logstore.export.target import read_manifest
+from logstore.inspect import Reader
 
 SEGMENT = 512 << 10
 
@@ -50,3 +52,29 @@ def damage(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
+
+
+def export_with_a_gap(path: Path, target: Path) -> None:
+    """Exports a store twice, with a part of its log recycled in between.
+
+    Queue "slow" has 20 messages before that part, 5 after it and 8 at the end. Of two transactions that were prepared
+    before it, the first was committed in it; the second is in doubt at the end.
+    """
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        ids = list(store.publish_many(store.declare_queue("slow"), [b"slow"] * 20))
+        for number in (1, 2):
+            doubt = store.begin(xid=logstore.Xid(number, b"g", b"b"))
+            store.publish("slow", b"doubt", transaction=doubt)
+            doubt.end()
+            doubt.prepare()
+    last = export(path, target).last_lsn
+    with logstore.open(path) as store:
+        store.dequeue_many(ids[:16], "slow")
+        store.in_doubt()[0].commit()
+    recycle(path, 20)
+    with Reader(path) as reader:
+        assert reader.info.base_lsn > last
+    export(path, target, allow_gap=True)
+    with logstore.open(path) as store:
+        store.publish_many("slow", [b"later"] * 3)
+    export(path, target)

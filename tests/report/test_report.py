@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.exported import export_with_a_gap
 from kit.report_page import ReportPage, check_tiles
 from kit.row_histories import make_history
 from kit.row_oracle import message_rows, record_rows
@@ -235,6 +236,35 @@ def test_depth_includes_messages_whose_beginning_was_recycled(
     assert found["summary"]["unseen"] > 0
     assert "where the log was recycled since" in page(found)
     assert found["depth"]["queues"][0]["deepest"] > len(ids)
+
+
+def test_depth_of_an_export_is_drawn_from_its_last_gap_on(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    export_with_a_gap(tmp_path / "store", target)
+    found = report(target)
+    (slow,) = [one for one in found["depth"]["series"] if one["queue"] == "slow"]
+    known = [one for one in slow["values"] if one is not None]
+    assert None in slow["values"], "before the gap"
+    assert slow["values"][-len(known) :] == known
+    assert set(known) <= {5, 6, 7, 8}
+    row = by_name(found["depth"]["queues"])["slow"]
+    assert (row["deepest"], row["depth"]) == (8, 8)
+    assert all(one is None or one >= 0 for one in found["depth"]["total"])
+    text = page(found)
+    since = found["depth"]["known_from"].replace("T", " ").replace("+00:00", "")[:23]
+    assert html.escape(f"the depth of queues is known, and drawn, only from {since} UTC on") in text
+    check_tiles(text)
+
+    before = report(target, stop=datetime.fromisoformat(found["depth"]["known_from"]))
+    assert {one["depth"] for one in before["depth"]["queues"]} == {None}
+    assert ("Waiting", ("–", "places, at the end of the time asked for")) in dict(
+        ReportPage(page(before)).tiles
+    ).items()
+
+
+def test_a_transaction_that_ended_in_a_gap_of_an_export_is_not_in_doubt(tmp_path: Path) -> None:
+    export_with_a_gap(tmp_path / "store", tmp_path / "target")
+    assert [one["xid"] for one in report(tmp_path / "target")["in_doubt"]] == ["2:67:62"]
 
 
 def test_a_queue_and_a_past_time_limit_the_report(known: Path, figures_of_known: dict[str, Any]) -> None:

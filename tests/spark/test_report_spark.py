@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.exported import export_with_a_gap
 from kit.report_page import check_tiles
 from logstore.arrow import export
 from logstore.report import report
@@ -48,6 +49,13 @@ def test_both_count_the_same_in_an_export(
     check_tiles(page(by_spark))
     same = ("summary", "depth", "written", "latency", "bytes", "deliveries", "times", "oldest")
     assert {name: found[name] for name in same} == {name: by_arrow[name] for name in same}
+
+
+def test_both_count_the_same_in_an_export_with_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+    export_with_a_gap(tmp_path / "store", tmp_path / "target")
+    found = report(tmp_path / "target")
+    assert None in found["depth"]["total"]
+    assert compared(report(tmp_path / "target", spark=spark)) == compared(found)
 
 
 def test_both_count_the_same_for_some_queues_and_a_part_of_the_time(

@@ -775,3 +775,15 @@ def test_an_item_of_a_batch_that_is_a_buffer_and_cannot_be_read_is_not_called_an
         batch: dict[str, Any] = {"contents": [b""], name: [item]}
         with pytest.raises(TypeError, match=f"^{name} is an iterable .* reading it failed: .*{reason}"):
             store.publish_many(queue, **batch)
+
+
+@pytest.mark.parametrize("name", ["contents", "headers"])
+@pytest.mark.parametrize("kind", [list, iter])
+@pytest.mark.parametrize("index", [0, 3, 2500])
+def test_an_error_of_a_batch_has_the_index_of_the_wrong_item(
+    store: MessageStore, name: str, kind: Callable[[list[Any]], Any], index: int
+) -> None:
+    batch: dict[str, list[Any]] = {"contents": [b""] * 3000, "headers": [b""] * 3000}
+    batch[name][index] = "text"
+    with pytest.raises(TypeError, match=f"^{name} is .* reading it failed: item {index}: a bytes-like object"):
+        store.publish_many(store.declare_queue("q"), kind(batch["contents"]), headers=kind(batch["headers"]))

@@ -438,7 +438,7 @@ def test_a_command_that_is_read_after_its_caller_has_hung_up_is_not_begun_and_th
     with listening.connect() as gone:
         gone.sendall(request(command="echo", arguments={"n": 1}))
     listening.may_go_on.set()
-    wait_for(lambda: "control command echo {'n': 1} is dropped: its caller has hung up" in caplog.text)
+    wait_until(lambda: "control command echo {'n': 1} is dropped: its caller has hung up" in caplog.text)
     assert call(listening.directory, "echo", {"n": 2}) == {"said": {"n": 2}}
     assert listening.asked == [{"n": 2}]
 
@@ -457,13 +457,13 @@ def test_a_command_whose_caller_hangs_up_while_another_one_is_under_way_is_not_b
     listening.server._handlers["change"] = change
     with listening.connect() as slow:
         slow.sendall(request(command="slow"))
-        wait_for(lambda: listening.asked)
+        wait_until(lambda: listening.asked)
         with listening.connect() as gone:
             gone.sendall(request(command="change"))
             assert waits.wait(PATIENCE_S)
         listening.may_go_on.set()
         assert answer(slow)["result"] == {"done": True}
-    wait_for(lambda: not listening.server._tasks)
+    wait_until(lambda: not listening.server._tasks)
     assert "control command change {} is dropped: its caller has hung up" in caplog.text
     assert not done.is_set()
 

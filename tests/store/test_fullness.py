@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,25 @@ def test_a_full_store_names_the_limit_and_the_moment_of_the_first_refusal(open_s
     store.force()
     store.publish("orders", BODY)
     assert (store.fullness().full, store.fullness().since, store.stats()["full"]) == (False, None, False)
+
+
+def test_live_bytes_mean_the_same_everywhere_and_what_admission_counts_has_its_own_name(
+    open_store: Open, store_dir: Path
+) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    made = len(fill(store))
+    found, stats, tail = store.fullness(), store.stats(), store.tail()
+    live = sum(segment.live_bytes for segment in tail.segments)
+    assert live == tail.live_bytes == found.live_bytes == stats["live_bytes"]
+    counted = live + 128 * made
+    assert counted == found.counted_bytes == stats["counted_bytes"]
+    assert f"{live} of them live ({counted} counted against the limit)" in found.reason
+    store.close()
+    for command in ("stats", "tail", "info"):
+        document = json.loads(fine(command, store_dir, "--json"))
+        for part in (document["full"], document.get("log", {}), document):
+            assert part.get("live_bytes", live) == live
+            assert part.get("counted_bytes", counted) == counted
 
 
 def test_a_full_disk_is_named_with_the_holds_that_take_room_on_it(

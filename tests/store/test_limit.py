@@ -58,6 +58,11 @@ def test_the_option_changes_the_limit_and_the_same_limit_changes_nothing(open_st
     assert json.loads(store.config[LIMIT_KEY]) != json.loads(row)
 
 
+@pytest.mark.parametrize("text", ["1G", "1 GiB", "1048576K", str(1 << 30)])
+def test_the_limit_may_be_a_text_as_the_commands_take_it(open_store: Open, text: str) -> None:
+    assert limit_of(open_store(max_log_bytes=text)) == 1 << 30
+
+
 def test_none_clears_the_limit_and_a_full_store_has_room_again(open_store: Open) -> None:
     store = open_store(max_log_bytes=LIMIT)
     fill(store)
@@ -82,6 +87,40 @@ def test_a_limit_below_six_segments_is_refused_before_anything_changes(
     with pytest.raises((logstore.OptionError, TypeError), match="max_log_bytes"):
         open_store(max_log_bytes=limit)
     assert limit_of(open_store()) == LIMIT
+
+
+@pytest.mark.parametrize("place", ["absent", "above/absent", "empty"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_log_bytes": 1 << 20},
+        {"max_log_bytes": 3 << 20, "segment_size": 1 << 20},
+        {"max_log_bytes": "some"},
+        {"segment_size": 0},
+        {"initial_segments": 0},
+        {"max_write_buffers": 1},
+        {"max_undurable_bytes": 0},
+        {"max_prepared": 0},
+        {"prepared_timeout": -1},
+        {"scrub_rate": 1},
+        {"durability": "some"},
+        {"connect": "some"},
+        {"connect": "nonsense://user@host/database"},
+        {"catalog": "some schema\0"},
+        {"catalog_timeout": 0},
+    ],
+    ids=str,
+)
+def test_an_open_that_is_refused_for_an_option_leaves_no_trace(
+    tmp_path: Path, options: dict[str, Any], place: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((logstore.OptionError, TypeError)):
+        logstore.open(tmp_path / place, **options)
+    assert sorted(tmp_path.rglob("*")) == before
+    with logstore.open(tmp_path / place, segment_size=2 << 20) as store:
+        assert store.segment_size == 2 << 20
 
 
 def test_a_limit_below_the_log_is_accepted_and_refuses_growth_until_enough_is_consumed(

@@ -110,6 +110,40 @@ static void a_directory_without_a_store_is_refused_unless_it_is_to_be_created(vo
     done();
 }
 
+static int count_names(void *context, const char *name) {
+    (void)context;
+    (void)name;
+    return 1;
+}
+
+static void a_refused_limit_leaves_no_trace_of_a_new_store(void) {
+    static const char *const paths[] = {"/absent", "/empty"};
+    ls_options small = usual;
+    ls_store *s;
+    uint64_t sizes[] = {SEGMENT, 2 * SEGMENT};
+
+    fresh();
+    check(r.v->make_dir(r.v, "/empty") == 0);
+    small.max_log_bytes = 6 * SEGMENT - 1;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        int dir;
+
+        check(ls_open(r.v, paths[i], &small, &s) == LS_OPTION && s == NULL);
+        dir = r.v->open_dir(r.v, paths[i]);
+        check(i == 0 ? dir == -ENOENT : dir >= 0 && r.v->list(r.v, dir, count_names, NULL) == 0);
+        check(dir < 0 || r.v->close(r.v, dir) == 0);
+        small.segment_size = sizes[1];
+        small.max_log_bytes = 6 * sizes[1];
+        require(ls_open(r.v, paths[i], &small, &s) == LS_OK);
+        check(ls_segment_size(s) == sizes[1]);
+        ls_free(s);
+        small = usual;
+        small.max_log_bytes = 6 * SEGMENT - 1;
+    }
+    check(ls_open(r.v, "/s/none/above", &small, &s) == LS_OPTION);
+    done();
+}
+
 /* A later version had begun to create the store, which must not be created again. */
 static void a_creation_begun_by_a_later_version_is_refused(void) {
     uint8_t meta[META_BYTES];
@@ -468,14 +502,14 @@ static void many_open_transactions_do_not_cause_endless_relocation(void) {
     }
     ls_stats_get(r.store, &stats);
     check(stats.segments_relocated > 0 && stats.relocated_bytes < 3 * stats.appended_bytes / 4);
-    check(stats.live_bytes >= MANY * (uint64_t)(128 + 128));
+    check(stats.live_bytes >= MANY * (uint64_t)128 && stats.counted_bytes >= MANY * (uint64_t)(128 + 128));
     for (int i = 0; i < MANY; i++)
         ls_tx_free(txs[i]);
     again(); /* and as recovery counts them */
     churn(60);
     ls_stats_get(r.store, &stats);
     check(stats.transactions == MANY && stats.relocated_bytes < 3 * stats.appended_bytes / 4);
-    check(stats.live_bytes >= MANY * (uint64_t)(128 + 128));
+    check(stats.live_bytes >= MANY * (uint64_t)128 && stats.counted_bytes >= MANY * (uint64_t)(128 + 128));
     done();
 }
 
@@ -574,6 +608,7 @@ int main(void) {
         a_segment_size_is_rounded_up_to_what_can_be_and_defaults_to_16_mib,
         a_store_is_made_under_any_form_of_path,
         a_directory_without_a_store_is_refused_unless_it_is_to_be_created,
+        a_refused_limit_leaves_no_trace_of_a_new_store,
         a_creation_begun_by_a_later_version_is_refused,
         a_queue_id_is_in_its_range,
         there_are_a_million_queues_and_no_more,

@@ -59,6 +59,8 @@ static void full_and_drained(bool by_disk, int background) {
     f = now();
     ls_stats_get(r.store, &stats);
     check(f.full && f.log_bytes < f.needed_bytes && f.since_us != 0 && stats.full);
+    check(f.live_bytes == stats.live_bytes && f.counted_bytes == stats.counted_bytes);
+    check(f.counted_bytes == f.live_bytes + (uint64_t)128 * stats.places);
     check(f.sys_errno == (by_disk ? ENOSPC : 0) && f.max_log_bytes == r.options.max_log_bytes);
     check(f.log_bytes == stats.log_bytes && f.held_bytes == 0 && f.live_bytes > (uint64_t)BYTES * (uint64_t)made);
     for (int i = 0; i < 20; i++)
@@ -111,7 +113,7 @@ static void an_inspection_tells_whether_so_much_lives_that_the_store_would_be_fu
     }
     check(ls_fullness_get(seen, &f) == LS_OK);
     check(f.log_bytes < f.needed_bytes && !f.full && f.needed_bytes == whole.needed_bytes &&
-          f.log_bytes == whole.log_bytes && f.live_bytes == whole.live_bytes);
+          f.log_bytes == whole.log_bytes && f.live_bytes == whole.live_bytes && f.counted_bytes == whole.counted_bytes);
     check(f.segment_size == SEGMENT && f.max_log_bytes == 0);
     ls_free(seen);
     for (int i = 0; i < made; i++)
