@@ -27,7 +27,7 @@ static uint64_t log_since(const struct checkpoints *c) {
     uint64_t bytes = 0;
     for (size_t i = g->segment_count; i-- > g->base_index;) {
         const struct segment *s = g->segments[i];
-        uint64_t end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn;
+        uint64_t end_lsn = s->end_lsn != 0 ? s->end_lsn : g->front.end_lsn;
         uint64_t from = c->lsn > s->first_lsn ? c->lsn : s->first_lsn;
         bytes += end_lsn > from ? end_lsn - from : 0;
         if (from > s->first_lsn) {
@@ -47,7 +47,7 @@ static uint64_t about_its_size(const struct checkpoints *c) {
 
 static bool is_due(const struct checkpoints *c) {
     const struct log *g = c->log;
-    if (c->disabled || !g->serving || g->poison != 0 || g->space.cannot_grow || g->append_lsn < c->retry_lsn) {
+    if (c->disabled || !g->serving || g->poison != 0 || g->space.cannot_grow || g->front.append_lsn < c->retry_lsn) {
         return false;
     }
     uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
@@ -206,7 +206,7 @@ static void note_result(struct taking *k, int rc) {
         g->stats.checkpoints++;
         return;
     }
-    c->retry_lsn = g->append_lsn + CHECKPOINT_SEGMENTS * g->segment_size;
+    c->retry_lsn = g->front.append_lsn + CHECKPOINT_SEGMENTS * g->segment_size;
     g->stats.checkpoint_failures++;
 }
 
@@ -254,7 +254,8 @@ bool checkpoint_give_up(struct checkpoints *c) {
     }
     any = g->v->unlink(g->v, g->dir, "CHECKPOINT") == 0 || any;
     c->lsn = c->bytes = 0;
-    c->retry_lsn = g->append_lsn + CHECKPOINT_SEGMENTS * g->segment_size; /* else it would take the blocks at once */
+    c->retry_lsn =
+        g->front.append_lsn + CHECKPOINT_SEGMENTS * g->segment_size; /* else it would take the blocks at once */
     return any;
 }
 
@@ -309,7 +310,7 @@ void checkpoint_stop_thread(struct checkpoints *c) {
 
 void checkpoint_at_close(struct checkpoints *c) {
     const struct log *g = c->log;
-    bool written = g->commit.last_batch.end_lsn != 0 && g->commit.last_batch.end_lsn == g->end_lsn;
+    bool written = g->commit.last_batch.end_lsn != 0 && g->commit.last_batch.end_lsn == g->front.end_lsn;
     if (written && !c->disabled && g->poison == 0 && !g->space.cannot_grow && log_since(c) >= CHECKPOINT_LOG_MIN) {
         (void)checkpoint_take(c, NULL);
     }

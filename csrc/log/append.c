@@ -51,7 +51,7 @@ int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta
     g->max_log_bytes = options->max_log_bytes;
     g->record_bytes_max = format_record_bytes_max(meta->segment_size);
     g->batch_bytes_max = format_batch_bytes_max(meta->segment_size);
-    g->undurable_bytes_max = g->max_undurable_bytes + g->batch_bytes_max;
+    g->front.undurable_bytes_max = g->max_undurable_bytes + g->batch_bytes_max;
     g->early_bytes = early_bytes_of(g->batch_bytes_max);
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
@@ -99,20 +99,20 @@ void log_open_buffer(struct log *g) {
     g->busy++;
     b->state = BUFFER_OPEN;
     b->segment = g->segments[g->segment_count - 1];
-    b->start_lsn = g->append_lsn;
+    b->start_lsn = g->front.append_lsn;
     b->end_lsn = b->start_lsn + BATCH_RECORD_BYTES;
     b->early_lsn = 0;
     b->count = 0;
-    g->append_lsn = b->end_lsn;
+    g->front.append_lsn = b->end_lsn;
     g->open = b;
 }
 
 void log_seal_open(struct log *g) {
     g->open->state = BUFFER_SEALED;
-    g->end_lsn = g->open->end_lsn;
+    g->front.end_lsn = g->open->end_lsn;
     g->footer.batches++;
     g->open = NULL;
-    g->reserved_room = 0;
+    g->front.reserved_room = 0;
 }
 
 uint64_t log_segment_end(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn + g->segment_size; }
@@ -136,7 +136,7 @@ static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t 
     b->end_lsn += bytes;
     assert(b->end_lsn - b->start_lsn <= g->batch_bytes_max && b->end_lsn <= log_segment_end(g));
     b->count++;
-    g->append_lsn = g->end_lsn = b->end_lsn;
+    g->front.append_lsn = g->front.end_lsn = b->end_lsn;
     g->footer.last_lsn = s->lsn;
     uint32_t ordinal = format_type_ordinal(type);
     if (ordinal < TYPES_COUNTED) { /* other streams are counted by their clients */
@@ -147,8 +147,8 @@ static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t 
 }
 
 void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
-    assert(bytes <= g->reserved_room); /* reserved, and the lock held ever since */
-    g->reserved_room -= bytes;
+    assert(bytes <= g->front.reserved_room); /* reserved, and the lock held ever since */
+    g->front.reserved_room -= bytes;
     append(g, s, type, bytes);
 }
 

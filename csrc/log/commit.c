@@ -56,7 +56,7 @@ static struct waiter *take_waiters(struct log *g) {
     struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
     while (*link != NULL) {
         struct waiter *w = *link;
-        bool done = w->lsn <= g->durable_lsn;
+        bool done = w->lsn <= g->front.durable_lsn;
         if (done || g->poison != 0 || leader == NULL) {
             *link = w->next;
             w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
@@ -181,7 +181,7 @@ static void note_batch(struct log *g, const struct buffer *b) {
 
 static void batch_is_durable(struct log *g, const struct outgoing *out) {
     struct buffer *b = out->buffer;
-    g->durable_lsn = b->end_lsn;
+    g->front.durable_lsn = b->end_lsn;
     g->named_base_lsn = out->batch.base_lsn;
     b->segment->header_due = false;
     for (size_t i = 0; i < b->released_count; i++) {
@@ -215,7 +215,7 @@ static void pass_on(struct log *g) {
     if (served == NULL || served->result != -1) {
         log_call_to_lead(g);
     }
-    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->durable_lsn && g->poison == 0) {
+    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->front.durable_lsn && g->poison == 0) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
     }
@@ -267,7 +267,7 @@ void log_lead_one(struct log *g) {
         .epoch = b->segment->epoch,
         .count = b->count,
         .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = g->durable_lsn,
+        .durable_lsn = g->front.durable_lsn,
         .base_lsn = log_base_lsn(g),
         .time_us = g->v->now_us(g->v),
     };
@@ -294,7 +294,7 @@ static uint64_t early_from(const struct buffer *b) {
 uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
     if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
-        g->flusher.wanted_lsn > g->durable_lsn) {
+        g->flusher.wanted_lsn > g->front.durable_lsn) {
         return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
     }
     return early_from(b) + g->early_bytes;
@@ -342,10 +342,10 @@ int log_progress(struct log *g) {
 
 int log_force(struct log *g, uint64_t lsn) {
     log_may_wait(g);
-    if (lsn > g->end_lsn) {
-        lsn = g->end_lsn;
+    if (lsn > g->front.end_lsn) {
+        lsn = g->front.end_lsn;
     }
-    while (g->durable_lsn < lsn) {
+    while (g->front.durable_lsn < lsn) {
         int rc = -1;
         if (g->poison != 0) {
             rc = LS_OUTCOME_UNKNOWN;
@@ -377,7 +377,7 @@ int log_force_batch(struct log *g) {
         return log_fail_closed();
     }
     if (g->open == NULL) {
-        if (g->append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > log_segment_end(g)) {
+        if (g->front.append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > log_segment_end(g)) {
             return LS_OK;
         }
         log_open_buffer(g);
@@ -388,7 +388,7 @@ int log_force_batch(struct log *g) {
 }
 
 bool log_can_name_batch(const struct log *g) {
-    return g->open != NULL || g->busy > 0 || g->commit.last_batch.end_lsn == g->end_lsn;
+    return g->open != NULL || g->busy > 0 || g->commit.last_batch.end_lsn == g->front.end_lsn;
 }
 
 void log_name_batch(struct log *g) {
@@ -396,5 +396,5 @@ void log_name_batch(struct log *g) {
     if (g->open != NULL) {
         log_seal_open(g);
     }
-    g->commit.named_batch = g->busy == 0 ? g->commit.last_batch : (struct named_batch){.end_lsn = g->end_lsn};
+    g->commit.named_batch = g->busy == 0 ? g->commit.last_batch : (struct named_batch){.end_lsn = g->front.end_lsn};
 }

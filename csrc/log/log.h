@@ -36,6 +36,7 @@
 
 #include "format/format.h"
 #include "client/client.h"
+#include "log/lock.h"
 #include "log/space/reckon.h"
 #include "logstore.h"
 #include "os/error.h"
@@ -124,12 +125,11 @@ struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
     struct waiter *waiters; /* threads that follow, the first to come first */
     struct waiter **waiters_end;
-    struct room_waiter *room_waiters; /* threads that wait for room in a buffer, the first to come first */
-    uint64_t room_called;             /* bytes for which threads were called, and have not come yet */
-    uint8_t *tail_block;              /* the leader's: the written part of the last block of the last batch */
-    uint8_t *header_block;            /* the leader's */
-    struct named_batch last_batch;    /* the newest durable one of this epoch */
-    struct named_batch named_batch;   /* that a checkpoint asked for */
+    uint64_t room_called;           /* bytes for which threads were called, and have not come yet */
+    uint8_t *tail_block;            /* the leader's: the written part of the last block of the last batch */
+    uint8_t *header_block;          /* the leader's */
+    struct named_batch last_batch;  /* the newest durable one of this epoch */
+    struct named_batch named_batch; /* that a checkpoint asked for */
 };
 
 /* Counts for the current segment's footer. */
@@ -209,10 +209,7 @@ struct relocation {
 };
 
 struct log {
-    pthread_mutex_t lock;   /* guards all below but what is atomic, fixed at open, or says otherwise */
-    uint64_t let_go;        /* how often an operation has let go of the lock */
-    uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
-    bool trying; /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
+    struct log_front front; /* first: see lock.h */
 #ifdef LOGSTORE_POISON
     struct segment *given_out[4]; /* the last that log_segment found */
     unsigned given_out_next;
@@ -229,7 +226,6 @@ struct log {
     uint8_t uuid[UUID_BYTES];
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
-    uint64_t undurable_bytes_max; /* with the batch that no earlier one waits for */
     uint64_t max_log_bytes;
     uint32_t record_bytes_max;
     uint32_t batch_bytes_max;
@@ -254,10 +250,6 @@ struct log {
     uint64_t hinted_base_lsn; /* no reader goes by a lower one */
     int open_files;
 
-    uint64_t append_lsn; /* where the next batch would start */
-    uint64_t end_lsn;    /* end of the last record: the public next_lsn */
-    _Atomic uint64_t durable_lsn;
-
     struct buffer *buffers;
     uint32_t buffer_count;
     uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
@@ -274,47 +266,6 @@ struct log {
     struct io_written written; /* to every file of the store, also without the lock */
     ls_stats stats;
 };
-
-#ifdef LOGSTORE_CHECK
-void log_check_all(const struct log *g);
-#endif
-
-/* The invariants above that cost a few instructions; with -DLOGSTORE_CHECK also those that are sums and walks (lock.c). */
-static inline void log_check(const struct log *g) {
-    uint64_t durable_lsn = atomic_load_explicit(&g->durable_lsn, memory_order_relaxed), end_lsn = g->end_lsn;
-    /* also durable_lsn <= end_lsn, since the difference has no sign */
-    assert(end_lsn - durable_lsn <= g->undurable_bytes_max && end_lsn <= g->append_lsn);
-#ifdef LOGSTORE_CHECK
-    log_check_all(g);
-#endif
-}
-
-/* The lock is taken and let go by these only, here and in lock.c. */
-static inline void log_lock(struct log *g) {
-    (void)pthread_mutex_lock(&g->lock);
-    log_check(g);
-}
-
-/* False: another thread holds it. */
-static inline bool log_try_lock(struct log *g) {
-    if (pthread_mutex_trylock(&g->lock) != 0) {
-        return false;
-    }
-    log_check(g);
-    return true;
-}
-
-/* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
-void log_call_for_room(struct log *g);
-
-static inline void log_unlock(struct log *g) {
-    if (g->commit.room_waiters != NULL) {
-        log_call_for_room(g);
-    }
-    log_check(g);
-    assert(!g->trying);
-    (void)pthread_mutex_unlock(&g->lock);
-}
 
 /* Before the store is opened: the client gets the log that it appends to. LS_OPTION as clients_register. */
 int log_register(struct log *g, const struct log_client *client);
@@ -336,7 +287,7 @@ void log_wait(struct log *g, pthread_cond_t *signal);
 #ifdef LOGSTORE_POISON
 void log_may_wait(struct log *g);
 #else
-static inline void log_may_wait(struct log *g) { g->reserved_room = 0; }
+static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 #endif
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 /* (waits) Room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and `trying` is set. */

@@ -19,7 +19,7 @@ int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
 void log_call_to_lead(struct log *g); /* the first, if all buffers wait to be written and nobody else is called to */
 /* Others wait for a buffer, or were called to one, and come first. */
 static inline bool log_room_is_awaited(const struct log *g) {
-    return g->commit.room_waiters != NULL || g->commit.room_called > 0;
+    return g->front.room_waiters != NULL || g->commit.room_called > 0;
 }
 
 /* commit.c */

@@ -207,7 +207,7 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
 void log_close_idle_files(struct log *g) {
     for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
         struct segment *s = g->segments[i];
-        if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->durable_lsn) {
+        if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->front.durable_lsn) {
             (void)g->v->close(g->v, s->file);
             s->file = -1;
             g->open_files--;
@@ -238,7 +238,7 @@ void log_read_in_order(struct log *g, struct segment *s) {
 void log_advance_base(struct log *g) {
     while (g->base_index + 1 < g->segment_count) {
         struct segment *s = g->segments[g->base_index];
-        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->durable_lsn) {
+        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
             return;
         }
         g->base_index++;

@@ -6,7 +6,7 @@
 #include "log/log.h"
 
 void log_flush_soon(struct log *g) {
-    g->flusher.wanted_lsn = g->end_lsn;
+    g->flusher.wanted_lsn = g->front.end_lsn;
     if (g->flusher.sleeping && !g->commit.leading) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
@@ -32,7 +32,7 @@ static void *flusher_thread(void *log) {
     struct log *g = log;
     log_lock(g);
     while (!g->stopping) {
-        if (g->poison == 0 && g->flusher.wanted_lsn > g->durable_lsn) {
+        if (g->poison == 0 && g->flusher.wanted_lsn > g->front.durable_lsn) {
             uint64_t before = g->stats.batch_bytes;
             (void)log_force(g, g->flusher.wanted_lsn);
             rest_a_little(g, g->stats.batch_bytes - before);

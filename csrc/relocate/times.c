@@ -73,7 +73,8 @@ static const struct time_index *index_segment(struct message_mover *v, struct se
         return NULL;
     }
     struct time_index *x = &v->times.indexes[v->times.index_count++];
-    uint64_t seed = s->seed, limit_lsn = s->end_lsn != 0 && s->end_lsn < g->durable_lsn ? s->end_lsn : g->durable_lsn;
+    uint64_t seed = s->seed,
+             limit_lsn = s->end_lsn != 0 && s->end_lsn < g->front.durable_lsn ? s->end_lsn : g->front.durable_lsn;
     *x = (struct time_index){.first_lsn = s->first_lsn, .end_lsn = s->first_lsn + SEGMENT_HEADER_BYTES};
     int file = log_segment_file(g, s);
     s->readers++;
@@ -88,7 +89,7 @@ static const struct time_index *index_segment(struct message_mover *v, struct se
 }
 
 static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
-    struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
+    struct segment *s = lsn < v->g->front.durable_lsn ? log_segment(v->g, lsn) : NULL;
     const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
         return 0;
@@ -120,7 +121,7 @@ static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
-    if (log_segment(v->g, lsn) == NULL || lsn + bytes > v->g->durable_lsn ||
+    if (log_segment(v->g, lsn) == NULL || lsn + bytes > v->g->front.durable_lsn ||
         move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
         return;
     }

@@ -98,7 +98,7 @@ static uint64_t all_bytes(const struct log *g) {
 
 /* Everything that is dead leaves the log: the base is named, and what is behind it is recycled. */
 static int clear_dead(struct log *g) {
-    int rc = log_force(g, g->end_lsn);
+    int rc = log_force(g, g->front.end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
         rc = log_reserve(g, 0, RESERVE_SHRINKS);
@@ -125,7 +125,7 @@ static int carry_out(struct log *g, uint64_t to_lsn) {
         return LS_OK;
     }
     const struct segment *s = g->segments[g->base_index];
-    bool stuck = g->append_lsn < s->stuck_until_lsn;
+    bool stuck = g->front.append_lsn < s->stuck_until_lsn;
     return stuck ? fail_at(LS_CORRUPT, s->first_lsn, s->first_lsn,
                            "a segment cannot be moved: look at it with verify; what is behind it was left where it is")
                  : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
@@ -141,7 +141,7 @@ static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
         .segments = calloc(g->segment_count, sizeof *l.segments),
         .segment_count = g->segment_count,
         .base_index = g->base_index,
-        .current_bytes = g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES,
+        .current_bytes = g->front.append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES,
         .extent = spares_extent(g),
         .needs = g->space.needs,
         .kept_from_lsn = kept_from_lsn,
@@ -152,7 +152,7 @@ static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
     for (size_t i = 0; i + 1 < g->segment_count; i++) {
         const struct segment *s = g->segments[i];
         struct planned_segment *planned = &l.segments[i];
-        bool stuck = g->append_lsn < s->stuck_until_lsn;
+        bool stuck = g->front.append_lsn < s->stuck_until_lsn;
         *planned = (struct planned_segment){s->first_lsn, s->live_records, s->live_bytes, stuck};
         for (uint32_t k = 0; k < g->buffer_count; k++) {
             planned->records -= s->pending[k].records;

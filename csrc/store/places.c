@@ -114,9 +114,9 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
     int rc;
     do {
         reserved = expansion;
-        let_go = g->let_go;
+        let_go = g->front.let_go;
         rc = log_reserve_to_grow(g, bytes, reserved);
-        expansion = g->let_go != let_go ? expansion_with(store, id, n) : reserved;
+        expansion = g->front.let_go != let_go ? expansion_with(store, id, n) : reserved;
     } while (rc == LS_OK && expansion > reserved);
     return rc;
 }
@@ -229,7 +229,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         };
         return publish_inline(store, &m, queue_ids, handle, id);
     }
-    if (store->log.trying) {
+    if (store->log.front.trying) {
         return LS_WOULD_WAIT; /* between its records */
     }
     struct tx *tx;

@@ -127,7 +127,7 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
 }
 
 static uint64_t offered_below(const ls_store *store) {
-    return store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+    return store->inspection != NULL ? UINT64_MAX : store->log.front.durable_lsn;
 }
 
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */

@@ -254,8 +254,8 @@ static int start_segment(ls_store *store) {
         segment_free(g, made);
         return rc;
     }
-    g->append_lsn = g->end_lsn = made->first_lsn + SEGMENT_HEADER_BYTES;
-    g->durable_lsn = g->end_lsn;
+    g->front.append_lsn = g->front.end_lsn = made->first_lsn + SEGMENT_HEADER_BYTES;
+    g->front.durable_lsn = g->front.end_lsn;
     store->state.report.epoch = g->epoch;
     if (store->creating) {
         g->named_base_lsn = made->first_lsn;
@@ -322,7 +322,7 @@ static int finish_creation(ls_store *store) {
         return fail_errno(LS_IO, -rc, "META cannot be renamed into place");
     }
     store->state.report.created = 1;
-    store->state.report.base_lsn = store->state.report.end_lsn = g->end_lsn;
+    store->state.report.base_lsn = store->state.report.end_lsn = g->front.end_lsn;
     return LS_OK;
 }
 
@@ -371,7 +371,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
         }
     }
     rc = rc == LS_OK ? log_deletions(store, sorted, n) : rc;
-    return rc == LS_OK ? log_force(g, g->end_lsn) : rc;
+    return rc == LS_OK ? log_force(g, g->front.end_lsn) : rc;
 }
 
 static int open_side_files(ls_store *store) {
@@ -415,7 +415,7 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     log_advance_base(g);
     g->space.last_switch_us = v->monotonic_us(v);
     g->space.switch_interval_us = UINT64_MAX;
-    hint_published(g, g->named_base_lsn, hint_publish(g, g->durable_lsn, g->named_base_lsn));
+    hint_published(g, g->named_base_lsn, hint_publish(g, g->front.durable_lsn, g->named_base_lsn));
     g->serving = true;
     store->phase = PHASE_SERVING;
     rc = make_ready(g);

@@ -57,7 +57,7 @@ int store_try(ls_store *store, int flags) {
     if (store->phase != PHASE_SERVING) {
         return fail_phase(store);
     }
-    store->log.trying = true;
+    store->log.front.trying = true;
     return LS_OK;
 }
 
@@ -72,10 +72,10 @@ int store_look(ls_store *store) {
 
 int store_leave(ls_store *store, int rc, int flags) {
     struct log *g = &store->log;
-    g->trying = false;
+    g->front.trying = false;
     if ((flags & LEAVE_QUIETLY) == 0) {
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
-            rc = log_force(g, g->end_lsn);
+            rc = log_force(g, g->front.end_lsn);
         } else if ((flags & LS_MORE) == 0) {
             log_flush_soon(g);
         }
@@ -145,7 +145,7 @@ static int register_clients(ls_store *store, const struct log_client *clients, s
 static void init_log(struct log *g) {
     g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
     g->relocate = relocate_segment;
-    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_mutex_init(&g->front.lock, NULL);
     (void)pthread_cond_init(&g->spare_thread.wake, NULL);
     (void)pthread_cond_init(&g->spare_thread.done, NULL);
     (void)sem_init(&g->flusher.wake, 0, 0);
@@ -238,14 +238,14 @@ static int write_close(ls_store *store) {
         return rc;
     }
     if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
-        rc = log_force(g, g->end_lsn);
+        rc = log_force(g, g->front.end_lsn);
     }
     rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
     if (rc == LS_OK) {
         struct slot s = log_slot(g, 0, 0, 0);
-        uint64_t end_lsn = g->durable_lsn;
+        uint64_t end_lsn = g->front.durable_lsn;
         log_append(g, &s, CLOSE, format_put_plain(&s, CLOSE));
-        rc = log_force(g, g->end_lsn);
+        rc = log_force(g, g->front.end_lsn);
         if (rc == LS_OK) {
             log_unlock_for_io(g);
             bool fine = closed_publish(g, end_lsn);
@@ -310,7 +310,7 @@ int ls_close(ls_store *store) {
     int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
     if (was_serving && g->poison == 0) {
-        (void)log_force(g, g->end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
+        (void)log_force(g, g->front.end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
     }
     while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
         log_let_go(g);
@@ -354,7 +354,7 @@ void store_drop(ls_store *store) {
     free(store->deaths);
     checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
-    (void)pthread_mutex_destroy(&g->lock);
+    (void)pthread_mutex_destroy(&g->front.lock);
     (void)pthread_cond_destroy(&g->spare_thread.wake);
     (void)pthread_cond_destroy(&g->spare_thread.done);
     (void)sem_destroy(&g->flusher.wake);
@@ -394,12 +394,12 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
 
 uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
 
-uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
+uint64_t ls_durable_lsn(const ls_store *store) { return store->log.front.durable_lsn; }
 
 /* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
 static uint64_t next_lsn_and_unlock(struct log *g) {
-    uint64_t lsn = g->end_lsn;
-    if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->durable_lsn) {
+    uint64_t lsn = g->front.end_lsn;
+    if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->front.durable_lsn) {
         log_flush_soon(g);
     }
     log_unlock(g);
@@ -425,7 +425,7 @@ int ls_force(ls_store *store, uint64_t lsn) {
     if (rc != LS_OK) {
         return rc;
     }
-    uint64_t end_lsn = store->log.end_lsn;
+    uint64_t end_lsn = store->log.front.end_lsn;
     if (lsn > end_lsn) {
         rc = fail(LS_OPTION, "LSN %" PRIu64 " lies beyond the end of the log, %" PRIu64, lsn, end_lsn);
     } else {
@@ -436,7 +436,7 @@ int ls_force(ls_store *store, uint64_t lsn) {
 
 int ls_durable_soon(ls_store *store, uint64_t lsn, int flags) {
     struct log *g = &store->log;
-    if (g->durable_lsn >= lsn) {
+    if (g->front.durable_lsn >= lsn) {
         return 1;
     }
     int rc = store_try(store, flags);
@@ -496,7 +496,7 @@ int ls_move_base(ls_store *store) {
         return rc;
     }
     struct log *g = &store->log;
-    rc = log_force(g, g->end_lsn);
+    rc = log_force(g, g->front.end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
         rc = log_reserve(g, 0, RESERVE_SHRINKS);
@@ -550,7 +550,7 @@ int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count)
         into[i] = (ls_segment_info){
             .first_lsn = s->first_lsn,
             .epoch = s->epoch,
-            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
+            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->front.end_lsn,
             .live_bytes = s->live_bytes,
             .live_records = s->live_records,
             .current = i + 1 == g->segment_count,

@@ -23,7 +23,7 @@ static int take_log(ls_store *store, struct tail_look *k) {
         k->segments[i] = (ls_tail_segment){
             .first_lsn = s->first_lsn,
             .epoch = s->epoch,
-            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
+            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->front.end_lsn,
             .live_bytes = s->live_bytes,
             .live_records = s->live_records,
             .state = i < g->base_index ? LS_SEGMENT_DEAD
@@ -45,8 +45,8 @@ static int take_log(ls_store *store, struct tail_look *k) {
     *k->tail = (ls_tail){
         .segment_size = g->segment_size,
         .base_lsn = log_base_lsn(g),
-        .durable_lsn = g->durable_lsn,
-        .next_lsn = g->end_lsn,
+        .durable_lsn = g->front.durable_lsn,
+        .next_lsn = g->front.end_lsn,
         .live_bytes = log_live_bytes(g),
         .segments = g->segment_count,
         .spares = g->space.spare_count,

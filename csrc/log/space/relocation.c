@@ -10,7 +10,9 @@
 
 /* ---- when ---- */
 
-static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
+static bool oldest_is_stuck(const struct log *g) {
+    return g->front.append_lsn < g->segments[g->base_index]->stuck_until_lsn;
+}
 
 /*
  * The log, every file counted, is kept to max(LOG_SEGMENTS_MIN segments, twice the live bytes), one more, and the expansion
@@ -53,7 +55,7 @@ bool relocation_is_due(struct log *g, bool pressed) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
-    bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
+    bool full = g->front.append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
     bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
                                                g->space.needs.live_bytes + spares_expansion(g); /* once all was moved */
     some = some || used * g->space.needs.usable > g->space.needs.live_bytes + g->segment_size / ROOM_TO_WORK;
@@ -97,7 +99,7 @@ static bool has_shrunk(struct log *g) {
 
 void spares_appended(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
-    if (released || g->append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
         spares_weigh(g);
         if (released && g->threads_running && has_shrunk(g)) {
             g->spare_thread.wanted = true;
@@ -130,16 +132,16 @@ int relocation_of_oldest(struct log *g) {
     assert(!g->relocation.moving); /* replay takes one chain after the other */
     g->relocation.moving = true;
     g->relocation.pace_from = appended_by_others(g);
-    int rc = log_force(g, g->end_lsn);
+    int rc = log_force(g, g->front.end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) == first_lsn) {
         rc = g->relocate(g, g->segments[g->base_index]);
-        rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
+        rc = rc == LS_OK ? log_force(g, g->front.end_lsn) : rc;
         log_advance_base(g);
         if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
             /* damage stays; a failing read or a queue that is being deleted is over some time */
             g->segments[g->base_index]->stuck_until_lsn =
-                rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
+                rc == LS_CORRUPT ? UINT64_MAX : g->front.append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;

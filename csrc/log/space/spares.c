@@ -46,7 +46,7 @@ struct extent spares_extent(const struct log *g) {
 void spares_reckon(struct log *g) {
     struct extent e = spares_extent(g);
     g->space.needs = extent_reckon(&e);
-    g->space.weighed_lsn = g->append_lsn;
+    g->space.weighed_lsn = g->front.append_lsn;
 }
 
 size_t spares_target(const struct log *g) {

@@ -32,15 +32,15 @@ static bool can_work(void) {
     const struct segment *head;
     bool can;
 
-    if (pthread_mutex_trylock(&g->lock) != 0)
+    if (pthread_mutex_trylock(&g->front.lock) != 0)
         return false;
     head = g->serving ? g->segments[g->segment_count - 1] : NULL;
     can = head != NULL && (g->relocation.moving || other.in_reads) && !g->space.cannot_grow &&
           (g->space.spare_count > g->space.needs.spares_reserved ||
            (g->space.spare_count == g->space.needs.spares_reserved &&
-            g->append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
-          g->busy + 3 < g->buffer_count && g->append_lsn + 12000 < head->first_lsn + SEGMENT &&
-          g->append_lsn - g->durable_lsn < g->max_undurable_bytes / 2;
+            g->front.append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
+          g->busy + 3 < g->buffer_count && g->front.append_lsn + 12000 < head->first_lsn + SEGMENT &&
+          g->front.append_lsn - g->front.durable_lsn < g->max_undurable_bytes / 2;
     log_unlock(g);
     return can;
 }

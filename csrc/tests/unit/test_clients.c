@@ -197,7 +197,7 @@ static void values_survive_relocation_and_recycling_beside_messages(void) {
 }
 
 static uint64_t room_in_segment(const struct log *g) {
-    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size - g->append_lsn;
+    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size - g->front.append_lsn;
 }
 
 /* As for messages: a full store must open in a loop of crashes. */

@@ -234,7 +234,7 @@ static void watch(vfs_sim *sim, ls_store *store, void (*what)(struct log *g)) {
 
 static bool room_for(const struct log *g, uint64_t bytes) {
     return g->open != NULL && g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max &&
-           g->append_lsn + bytes + SEGMENT_END_RESERVE <= g->open->segment->first_lsn + g->segment_size;
+           g->front.append_lsn + bytes + SEGMENT_END_RESERVE <= g->open->segment->first_lsn + g->segment_size;
 }
 
 static uint64_t stays_id;
@@ -251,7 +251,7 @@ static void delete_queue_between_parts(struct log *g) {
         (last[18] & FLAG_PART) != 0 && room_for(g, QUEUE_DELETE_RECORD_BYTES)) {
         struct slot s = log_slot(g, 0, 0, 0);
 
-        g->reserved_room = QUEUE_DELETE_RECORD_BYTES;
+        g->front.reserved_room = QUEUE_DELETE_RECORD_BYTES;
         log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, q->id));
         q->deleted = true;
     }

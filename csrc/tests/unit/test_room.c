@@ -59,7 +59,7 @@ static int waiting(void) {
     int n = 0;
 
     log_lock(g);
-    for (struct room_waiter *w = g->commit.room_waiters; w != NULL; w = w->next)
+    for (struct room_waiter *w = g->front.room_waiters; w != NULL; w = w->next)
         n++;
     log_unlock(g);
     return n;

@@ -62,9 +62,9 @@ static void another_thread_that_holds_the_lock_is_not_waited_for(void) {
     uint64_t id = 0, before;
     ready();
     before = ls_next_lsn(r.store);
-    (void)pthread_mutex_lock(&r.store->log.lock); /* a trylock by the owner fails as one by another thread does */
+    (void)pthread_mutex_lock(&r.store->log.front.lock); /* a trylock by the owner fails as one by another thread does */
     int rc = try_put(100, NULL, &id);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log.front.lock);
     check(rc == LS_WOULD_WAIT && id == 0 && ls_next_lsn(r.store) == before);
     check(try_put(100, NULL, &id) == LS_OK);
     done();
@@ -74,17 +74,17 @@ static void an_lsn_is_told_without_waiting_for_the_lock(void) {
     uint64_t id, next_lsn;
     ready();
     check(try_put(100, NULL, &id) == LS_OK);
-    (void)pthread_mutex_lock(&r.store->log.lock);
+    (void)pthread_mutex_lock(&r.store->log.front.lock);
     next_lsn = ls_next_lsn_try(r.store);
     int rc = ls_durable_soon(r.store, id + 1, LS_TRY);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log.front.lock);
     check(next_lsn == 0 && rc == LS_WOULD_WAIT);
     next_lsn = ls_next_lsn_try(r.store);
     check(next_lsn > id && next_lsn == ls_next_lsn(r.store));
     check(ls_durable_soon(r.store, next_lsn, LS_TRY) == 0 && ls_force(r.store, 0) == LS_OK);
-    (void)pthread_mutex_lock(&r.store->log.lock);
+    (void)pthread_mutex_lock(&r.store->log.front.lock);
     rc = ls_durable_soon(r.store, next_lsn, LS_TRY);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log.front.lock);
     check(rc == 1);
     done();
 }
