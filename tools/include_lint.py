@@ -1,4 +1,5 @@
-"""Checks that the layers of csrc/ include downwards only, and that no file includes by a relative path.
+"""Checks that the layers of csrc/ include downwards only, that no file includes by a relative path, and that the parts of
+a log stay within log/.
 
 The table has the folders that each folder may include besides itself and include/logstore.h. A violation names both
 files.
@@ -26,6 +27,8 @@ LAYERS = {
     "store": "inspect checkpoint relocate replay table read log format os client",
     "analysis": "table read format os",
 }
+# What others may do with a log is in log/log.h.
+PRIVATE = {"log/parts.h": "log", "log/space/parts.h": "log"}
 EVERYWHERE = {"logstore.h", "logstore_calls.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -49,6 +52,8 @@ def problems(csrc: Path) -> list[str]:
                 found.append(f"{path} includes {included}: name the file from csrc/ on, as in log/log.h")
             elif included.split("/")[0] not in allowed:
                 found.append(f"{path} includes {target}: {layer}/ may include {LAYERS[layer] or 'no other folder'}")
+            elif PRIVATE.get(included, layer) != layer:
+                found.append(f"{path} includes {target}: only {PRIVATE[included]}/ may; include {PRIVATE[included]}/log.h")
     return found
 
 

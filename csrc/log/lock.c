@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <sched.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 
 #ifdef LOGSTORE_CHECK
 /* Buffers stand in the order of their LSNs, each in one segment; only the oldest is written, only the newest is open. */

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "log/log.h"
 #include "log/parts.h"
 
 /* Whether the current segment has room for these bytes, and for its end after them. */

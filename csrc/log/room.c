@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "log/log.h"
 #include "log/parts.h"
 
 bool log_buffer_has_room(const struct log *g, uint64_t bytes) {

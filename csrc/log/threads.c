@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 
 void log_flush_soon(struct log *g) {
     g->flusher.wanted_lsn = g->front.end_lsn;
@@ -11,6 +11,21 @@ void log_flush_soon(struct log *g) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
     }
+}
+
+void log_durable_soon(struct log *g, uint64_t lsn) {
+    if (g->flusher.wanted_lsn < lsn) {
+        log_flush_soon(g);
+    }
+}
+
+/* The last records may be of a move or a transaction, which flush nothing. */
+uint64_t log_next_lsn(struct log *g) {
+    uint64_t lsn = g->front.end_lsn;
+    if (g->serving && lsn > g->front.durable_lsn) {
+        log_durable_soon(g, lsn);
+    }
+    return lsn;
 }
 
 /*

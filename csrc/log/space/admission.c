@@ -4,7 +4,7 @@
  */
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 /* ---- how much lives, and what it needs ---- */
@@ -177,10 +177,7 @@ static int need_for_move(struct log *g) {
 static int free_what_died(struct log *g) {
     for (int tries = 0; tries < 2; tries++) {
         int rc = tries == 0 ? LS_OK : log_force(g, g->front.end_lsn);
-        log_advance_base(g);
-        if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-            rc = log_force_batch(g);
-        }
+        rc = rc == LS_OK ? log_name_base(g) : rc;
         if (rc != LS_OK) {
             return rc;
         }

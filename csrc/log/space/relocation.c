@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 /* ---- when ---- */
@@ -126,6 +126,22 @@ void spares_swept(struct log *g) {
 
 /* ---- one segment ---- */
 
+size_t log_window_bytes(const struct log *g) { return g->batch_bytes_max; }
+
+void log_begin_chain(struct log *g) { g->relocation.mid_chain = true; }
+
+void log_end_chain(struct log *g) {
+    g->relocation.mid_chain = false;
+    log_wake_waiting(g);
+}
+
+static int move_live_records(struct log *g) {
+    struct pin victim = segment_pin(g->segments[g->base_index]); /* it stays where it is, and its file open */
+    int rc = g->relocate(g, &victim);
+    log_unpin(g, &victim);
+    return rc;
+}
+
 /* Relocates the live records of the oldest segment so that the base can advance. On failure nothing changes. */
 int relocation_of_oldest(struct log *g) {
     uint64_t first_lsn = log_base_lsn(g);
@@ -135,7 +151,7 @@ int relocation_of_oldest(struct log *g) {
     int rc = log_force(g, g->front.end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) == first_lsn) {
-        rc = g->relocate(g, g->segments[g->base_index]);
+        rc = move_live_records(g);
         rc = rc == LS_OK ? log_force(g, g->front.end_lsn) : rc;
         log_advance_base(g);
         if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
@@ -146,11 +162,28 @@ int relocation_of_oldest(struct log *g) {
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
     }
-    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-        rc = log_force_batch(g);
-    }
+    rc = rc == LS_OK ? log_name_base(g) : rc;
     g->relocation.moving = false;
-    (void)pthread_cond_broadcast(&g->spare_thread.done);
+    log_wake_waiting(g);
     spares_recycle(g);
     return rc;
+}
+
+/* ---- on demand ---- */
+
+/* Again while that makes progress. */
+int log_compact_to(struct log *g, uint64_t to_lsn) {
+    uint64_t before;
+    g->relocation.compacting++;
+    do {
+        before = log_base_lsn(g);
+        g->relocation.compact_to_lsn = to_lsn > g->relocation.compact_to_lsn ? to_lsn : g->relocation.compact_to_lsn;
+        spares_try(g);
+    } while (log_base_lsn(g) < to_lsn && log_base_lsn(g) > before && g->serving && g->poison == 0);
+    g->relocation.compacting--;
+    g->relocation.compact_to_lsn = g->relocation.compacting > 0 ? g->relocation.compact_to_lsn : 0;
+    if (!g->serving) {
+        return LS_CLOSED;
+    }
+    return log_base_lsn(g) >= to_lsn ? LS_OK : oldest_is_stuck(g) ? LS_CORRUPT : LS_FULL;
 }

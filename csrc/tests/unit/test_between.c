@@ -6,6 +6,7 @@
  * There are no threads: the other caller's operation runs inside a file system call. Moments at which it would have to wait
  * for the relocation itself are left out.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -28,7 +29,7 @@ static struct {
 
 /* The other caller's operation needs nothing that the interrupted call has reserved. */
 static bool can_work(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     const struct segment *head;
     bool can;
 
@@ -185,7 +186,7 @@ static void lengthens_the_staged(void) { check(ls_append_content(r.store, staged
 
 /* As if an append of several records had failed after this one; then other content is added, and a place. */
 static void takes_content_back(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     uint64_t lsn;
     uint32_t queue = 9;
 
