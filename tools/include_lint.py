@@ -1,5 +1,5 @@
-"""Checks that the layers of csrc/ include downwards only, that no file includes by a relative path, and that the parts of
-a log stay within log/.
+"""Checks that the layers of csrc/ include downwards only, that no file includes by a relative path, and that a layer's
+private headers stay within it.
 
 The table has the folders that each folder may include besides itself and include/logstore.h. A violation names both
 files.
@@ -27,7 +27,7 @@ LAYERS = {
     "store": "inspect checkpoint relocate replay table read log format os client",
     "analysis": "table read format os",
 }
-# What others may do with a log is in log/log.h.
+# By the folder that alone may include them: other layers do with a log what log/log.h has.
 PRIVATE = {"log/parts.h": "log", "log/space/parts.h": "log"}
 EVERYWHERE = {"logstore.h", "logstore_calls.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -53,7 +53,8 @@ def problems(csrc: Path) -> list[str]:
             elif included.split("/")[0] not in allowed:
                 found.append(f"{path} includes {target}: {layer}/ may include {LAYERS[layer] or 'no other folder'}")
             elif PRIVATE.get(included, layer) != layer:
-                found.append(f"{path} includes {target}: only {PRIVATE[included]}/ may; include {PRIVATE[included]}/log.h")
+                owner = PRIVATE[included]
+                found.append(f"{path} includes {target}: only {owner}/ may, others include {owner}/{owner}.h")
     return found
 
 
