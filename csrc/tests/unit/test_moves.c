@@ -212,9 +212,9 @@ static ls_store *busy_store;
 static void (*meanwhile)(struct log *g);
 
 static int sync_and_meanwhile(vfs *v, int file) {
-    struct log *g = busy_store->log;
-
     if (meanwhile != NULL) {
+        struct log *g = busy_store->log;
+
         log_lock(g);
         if (g->relocation.moving)
             meanwhile(g);
