@@ -1,4 +1,5 @@
-"""Checks that the layers of csrc/ include downwards only, and that no file includes by a relative path.
+"""Checks that the layers of csrc/ include downwards only, that no file includes by a relative path, and that a layer's
+private headers stay within it.
 
 The table has the folders that each folder may include besides itself and include/logstore.h. A violation names both
 files.
@@ -26,6 +27,8 @@ LAYERS = {
     "store": "inspect checkpoint relocate replay table read log format os client",
     "analysis": "table read format os",
 }
+# By the folder that alone may include them: other layers do with a log what log/log.h has.
+PRIVATE = {"log/parts.h": "log", "log/space/parts.h": "log"}
 EVERYWHERE = {"logstore.h", "logstore_calls.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -49,6 +52,9 @@ def problems(csrc: Path) -> list[str]:
                 found.append(f"{path} includes {included}: name the file from csrc/ on, as in log/log.h")
             elif included.split("/")[0] not in allowed:
                 found.append(f"{path} includes {target}: {layer}/ may include {LAYERS[layer] or 'no other folder'}")
+            elif PRIVATE.get(included, layer) != layer:
+                owner = PRIVATE[included]
+                found.append(f"{path} includes {target}: only {owner}/ may, others include {owner}/{owner}.h")
     return found
 
 

@@ -6,10 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, bool disabled) {
+void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, struct directory *directory,
+                      const struct meta *meta, const ls_options *options) {
     c->log = log;
     c->state = state;
-    c->disabled = disabled;
+    c->directory = directory;
+    c->meta = meta;
+    c->disabled = options->no_checkpoint != 0;
+    c->background = options->background != 0;
     (void)pthread_cond_init(&c->wake, NULL);
     (void)pthread_cond_init(&c->done, NULL);
 }
@@ -21,22 +25,6 @@ void checkpoints_free(struct checkpoints *c) {
 
 /* ---- the policy ---- */
 
-/* Bytes that an open would have to replay. */
-static uint64_t log_since(const struct checkpoints *c) {
-    const struct log *g = c->log;
-    uint64_t bytes = 0;
-    for (size_t i = g->segment_count; i-- > g->base_index;) {
-        const struct segment *s = g->segments[i];
-        uint64_t end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn;
-        uint64_t from = c->lsn > s->first_lsn ? c->lsn : s->first_lsn;
-        bytes += end_lsn > from ? end_lsn - from : 0;
-        if (from > s->first_lsn) {
-            break;
-        }
-    }
-    return bytes;
-}
-
 /* About what one would take: most messages are a plain row. */
 static uint64_t about_its_size(const struct checkpoints *c) {
     const struct table *t = &c->state->table;
@@ -47,13 +35,13 @@ static uint64_t about_its_size(const struct checkpoints *c) {
 
 static bool is_due(const struct checkpoints *c) {
     const struct log *g = c->log;
-    if (c->disabled || !g->serving || g->poison != 0 || g->space.cannot_grow || g->append_lsn < c->retry_lsn) {
+    if (c->disabled || !log_serves(g) || !log_can_grow(g) || log_end_lsn(g) < c->retry_lsn) {
         return false;
     }
-    uint64_t much = CHECKPOINT_SEGMENTS * g->segment_size;
+    uint64_t much = CHECKPOINT_SEGMENTS * c->meta->segment_size;
     much = much > CHECKPOINT_LOG_MIN ? much : CHECKPOINT_LOG_MIN;
     uint64_t size = CHECKPOINT_TIMES_ITS_SIZE * about_its_size(c);
-    return log_since(c) > (size > much ? size : much);
+    return log_bytes_since(g, c->lsn) > (size > much ? size : much); /* an open would have to replay them */
 }
 
 void checkpoint_consider(struct checkpoints *c) {
@@ -73,11 +61,7 @@ struct taking {
 };
 
 /* The lock is held. After a close has begun only the closing thread goes on. */
-static bool must_end(const struct checkpoints *c) {
-    const struct log *g = c->log;
-    bool allowed = g->serving || (g->closing && pthread_equal(g->closer, pthread_self()));
-    return !allowed || c->give_up;
-}
+static bool must_end(const struct checkpoints *c) { return !log_takes_records(c->log) || c->give_up; }
 
 static int ended_early(const struct checkpoints *c) {
     return c->give_up ? fail(LS_FULL, "the checkpoint was given up, since the log needs the disk's last blocks")
@@ -94,16 +78,9 @@ static int find_the_moment(struct checkpoints *c) {
         if (must_end(c)) {
             return ended_early(c);
         }
-        if (g->relocation.mid_chain) { /* replay would have to know the copies that were made before */
-            log_wait(g, &g->spare_thread.done);
-            continue;
-        }
-        if (log_can_name_batch(g)) {
-            log_name_batch(g);
-            return LS_OK;
-        }
-        int rc = log_reserve(g, 0, RESERVE_SHRINKS); /* the first batch of this epoch */
-        if (rc != LS_OK) {
+        bool named;
+        int rc = log_name_batch(g, &named);
+        if (rc != LS_OK || named) {
             return rc;
         }
     }
@@ -111,19 +88,19 @@ static int find_the_moment(struct checkpoints *c) {
 
 static int begin(struct taking *k) {
     struct checkpoints *c = k->c;
-    struct log *g = c->log;
+    vfs *v = c->directory->v;
     int rc = find_the_moment(c);
     if (rc != LS_OK) {
         return rc;
     }
     k->header = (struct checkpoint_header){
-        .lsn = g->commit.named_batch.end_lsn,
-        .epoch = g->epoch,
-        .base_lsn = log_base_lsn(g),
-        .created_us = g->v->now_us(g->v),
+        .lsn = log_named_batch(c->log).end_lsn,
+        .epoch = log_epoch(c->log),
+        .base_lsn = log_base_lsn(c->log),
+        .created_us = v->now_us(v),
     };
-    memcpy(k->header.uuid, g->uuid, UUID_BYTES);
-    int error = g->v->random(g->v, &k->header.salt, sizeof k->header.salt);
+    memcpy(k->header.uuid, c->meta->uuid, UUID_BYTES);
+    int error = v->random(v, &k->header.salt, sizeof k->header.salt);
     if (error != 0) {
         return fail_errno(LS_IO, -error, "no random bytes for a checkpoint");
     }
@@ -149,7 +126,7 @@ static void copy_all(struct taking *k) {
     struct log *g = k->c->log;
     bool more = true;
     log_let_go(g);
-    k->error = -checkpoint_file_begin(&k->file, g->v, g->dir, &k->header, &g->written);
+    k->error = -checkpoint_file_begin(&k->file, k->c->directory, &k->header);
     while (more) {
         log_take_back(g);
         if (k->error != 0 || must_end(k->c)) {
@@ -177,8 +154,8 @@ static int finish(struct taking *k) {
     if (rc != LS_OK) {
         return rc;
     }
-    k->header.batch_lsn = g->commit.named_batch.lsn;
-    k->header.batch_checksum = g->commit.named_batch.checksum;
+    k->header.batch_lsn = log_named_batch(g).lsn;
+    k->header.batch_checksum = log_named_batch(g).checksum;
     struct row_block *list = rows_take_full(&k->rows);
     log_let_go(g);
     k->header.file_bytes = CHECKPOINT_HEADER_BYTES;
@@ -197,22 +174,25 @@ static int finish(struct taking *k) {
     return LS_OK;
 }
 
+static void wait_for_more(struct checkpoints *c) {
+    c->retry_lsn = log_end_lsn(c->log) + CHECKPOINT_SEGMENTS * c->meta->segment_size;
+}
+
 static void note_result(struct taking *k, int rc) {
     struct checkpoints *c = k->c;
-    struct log *g = k->c->log;
     if (rc == LS_OK) {
         c->lsn = k->header.lsn;
         c->bytes = k->header.file_bytes;
-        g->stats.checkpoints++;
+        c->taken++;
         return;
     }
-    c->retry_lsn = g->append_lsn + CHECKPOINT_SEGMENTS * g->segment_size;
-    g->stats.checkpoint_failures++;
+    wait_for_more(c);
+    c->failures++;
 }
 
 int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info) {
-    struct log *g = c->log;
-    uint64_t start_us = g->v->monotonic_us(g->v);
+    vfs *v = c->directory->v;
+    uint64_t start_us = v->monotonic_us(v);
     struct taking k = {.c = c};
     int rc = begin(&k);
     if (rc != LS_OK) {
@@ -238,23 +218,23 @@ int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info) {
             .places = k.header.places,
             .operations = k.header.operations,
             .transactions = k.header.transactions,
-            .took_us = g->v->monotonic_us(g->v) - start_us,
+            .took_us = v->monotonic_us(v) - start_us,
         };
     }
     return rc;
 }
 
 bool checkpoint_give_up(struct checkpoints *c) {
-    struct log *g = c->log;
+    vfs *v = c->directory->v;
     bool any = c->running;
     while (c->running) {
         c->give_up = true;
-        (void)pthread_cond_broadcast(&g->spare_thread.done);
-        log_wait(g, &c->done);
+        log_wake_waiting(c->log);
+        log_wait(c->log, &c->done);
     }
-    any = g->v->unlink(g->v, g->dir, "CHECKPOINT") == 0 || any;
+    any = v->unlink(v, c->directory->dir, "CHECKPOINT") == 0 || any;
     c->lsn = c->bytes = 0;
-    c->retry_lsn = g->append_lsn + CHECKPOINT_SEGMENTS * g->segment_size; /* else it would take the blocks at once */
+    wait_for_more(c); /* else it would take the blocks at once */
     return any;
 }
 
@@ -276,7 +256,7 @@ static void *checkpoint_thread(void *context) {
 }
 
 int checkpoint_start_thread(struct checkpoints *c) {
-    if (!c->log->background || c->disabled) {
+    if (!c->background || c->disabled) {
         return LS_OK;
     }
     int rc = pthread_create(&c->thread, NULL, checkpoint_thread, c);
@@ -296,9 +276,9 @@ void checkpoint_stop_thread(struct checkpoints *c) {
     c->stopping = true;
     c->thread_running = false;
     (void)pthread_cond_broadcast(&c->wake);
-    (void)pthread_cond_broadcast(&g->spare_thread.done);
+    log_wake_waiting(g);
     while (c->running) { /* perhaps another thread's; it ends soon, since the store no longer serves */
-        (void)pthread_cond_broadcast(&g->spare_thread.done);
+        log_wake_waiting(g);
         log_wait(g, &c->done);
     }
     log_unlock(g);
@@ -309,8 +289,7 @@ void checkpoint_stop_thread(struct checkpoints *c) {
 
 void checkpoint_at_close(struct checkpoints *c) {
     const struct log *g = c->log;
-    bool written = g->commit.last_batch.end_lsn != 0 && g->commit.last_batch.end_lsn == g->end_lsn;
-    if (written && !c->disabled && g->poison == 0 && !g->space.cannot_grow && log_since(c) >= CHECKPOINT_LOG_MIN) {
+    if (log_ends_in_batch(g) && !c->disabled && log_can_grow(g) && log_bytes_since(g, c->lsn) >= CHECKPOINT_LOG_MIN) {
         (void)checkpoint_take(c, NULL);
     }
 }

@@ -34,10 +34,15 @@ enum {
 struct checkpoints {
     struct log *log;
     struct state *state;
+    struct directory *directory;
+    const struct meta *meta;
     bool disabled;
-    uint64_t lsn;       /* of the one in place that an open could use; 0: none */
-    uint64_t bytes;     /* its size */
-    uint64_t epoch;     /* in which it was taken */
+    bool background; /* a thread of its own takes them */
+    uint64_t lsn;    /* of the one in place that an open could use; 0: none */
+    uint64_t bytes;  /* its size */
+    uint64_t epoch;  /* in which it was taken */
+    uint64_t taken;  /* how many since the open */
+    uint64_t failures;
     uint64_t retry_lsn; /* after a failure: not before the log has come so far */
     bool running;       /* one is being taken */
     bool give_up;       /* ... and should end without result */
@@ -50,7 +55,8 @@ struct checkpoints {
 
 struct replay;
 
-void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, bool disabled);
+void checkpoints_init(struct checkpoints *c, struct log *log, struct state *state, struct directory *directory,
+                      const struct meta *meta, const ls_options *options);
 void checkpoints_free(struct checkpoints *c);
 
 /* Lock held. Wakes the thread if one is due. */
@@ -105,16 +111,14 @@ uint64_t rows_bytes_of(struct message *m);
 /* ---- checkpoint/file.c; without the lock ---- */
 
 struct checkpoint_file {
-    vfs *v;
-    int dir;
+    struct directory *directory;
     int file; /* -1: none is open */
     const struct checkpoint_header *header;
-    struct io_written *written; /* counts what is written */
 };
 
 /* All: 0 or -errno. */
-int checkpoint_file_begin(struct checkpoint_file *f, vfs *v, int dir, const struct checkpoint_header *header,
-                          struct io_written *written);
+int checkpoint_file_begin(struct checkpoint_file *f, struct directory *directory,
+                          const struct checkpoint_header *header);
 int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last);
 int checkpoint_file_finish(struct checkpoint_file *f); /* forces it, and renames it into place */
 void checkpoint_file_abandon(struct checkpoint_file *f);

@@ -30,6 +30,18 @@ struct tx;     /* table/table.h */
 
 enum { CLIENTS_MAX = 8 };
 
+/* A segment of the log, and how much of it the clients need. */
+struct live_segment {
+    uint64_t first_lsn;
+    uint64_t epoch;
+    uint64_t prev_end_lsn;
+    uint64_t end_lsn; /* of the log's part in it */
+    uint64_t records;
+    uint64_t bytes;
+    uint64_t largest_bytes; /* of one record */
+    bool behind;            /* the base */
+};
+
 struct client_calls {
     void (*attach)(void *context, struct log *g); /* it is registered: this is the log that it appends to */
     void (*free)(void *context);                  /* the store goes */

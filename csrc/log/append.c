@@ -2,7 +2,6 @@
  * Appending: the ring of write buffers, one of which is open, and records encoded into it. reserve.c makes the room that
  * an append needs; commit.c writes the buffers. See log.h for what always holds.
  */
-#include "log/log.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -41,17 +40,32 @@ static uint32_t early_bytes_of(uint32_t batch_bytes_max) {
     return (uint32_t)round_up(share > least ? share : least, BLOCK_BYTES);
 }
 
-int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta *meta) {
+struct log *log_new(int (*relocate)(struct log *g, const struct pin *victim)) {
+    struct log *g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return NULL;
+    }
+    g->dir = g->holds_dir = g->hint_file = -1;
+    g->relocate = relocate;
+    (void)pthread_mutex_init(&g->front.lock, NULL);
+    (void)pthread_cond_init(&g->spare_thread.wake, NULL);
+    (void)pthread_cond_init(&g->spare_thread.done, NULL);
+    (void)sem_init(&g->flusher.wake, 0, 0);
+    return g;
+}
+
+int log_init(struct log *g, struct directory *directory, const ls_options *options, const struct meta *meta) {
     memcpy(g->uuid, meta->uuid, UUID_BYTES);
-    g->v = v;
-    g->hint_file = -1;
+    g->v = directory->v;
+    g->dir = directory->dir;
+    g->written = &directory->written;
     g->relocation.pace_until = g->space.live_low = g->space.live_low_before = UINT64_MAX;
     g->segment_size = meta->segment_size;
     g->max_undurable_bytes = meta->max_undurable_bytes;
     g->max_log_bytes = options->max_log_bytes;
     g->record_bytes_max = format_record_bytes_max(meta->segment_size);
     g->batch_bytes_max = format_batch_bytes_max(meta->segment_size);
-    g->undurable_bytes_max = g->max_undurable_bytes + g->batch_bytes_max;
+    g->front.undurable_bytes_max = g->max_undurable_bytes + g->batch_bytes_max;
     g->early_bytes = early_bytes_of(g->batch_bytes_max);
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
@@ -60,6 +74,12 @@ int log_init(struct log *g, vfs *v, const ls_options *options, const struct meta
 }
 
 void log_free(struct log *g) {
+    if (g == NULL) {
+        return;
+    }
+    for (int i = 0; i < g->event_count; i++) {
+        (void)g->v->event_close(g->v, g->events[i]);
+    }
     for (size_t i = 0; i < g->segment_count; i++) {
         segment_free(g, g->segments[i]);
     }
@@ -76,6 +96,12 @@ void log_free(struct log *g) {
     free(g->buffers);
     free(g->commit.tail_block);
     free(g->commit.header_block);
+    log_clients_free(&g->clients);
+    (void)pthread_mutex_destroy(&g->front.lock);
+    (void)pthread_cond_destroy(&g->spare_thread.wake);
+    (void)pthread_cond_destroy(&g->spare_thread.done);
+    (void)sem_destroy(&g->flusher.wake);
+    free(g);
 }
 
 int log_register(struct log *g, const struct log_client *client) {
@@ -84,6 +110,10 @@ int log_register(struct log *g, const struct log_client *client) {
         client->calls->attach(client->context, g);
     }
     return rc;
+}
+
+struct log_clients *log_clients(struct log *g) {
+    return &g->clients;
 }
 
 /* ---- buffers ---- */
@@ -99,21 +129,23 @@ void log_open_buffer(struct log *g) {
     g->busy++;
     b->state = BUFFER_OPEN;
     b->segment = g->segments[g->segment_count - 1];
-    b->start_lsn = g->append_lsn;
+    b->start_lsn = g->front.append_lsn;
     b->end_lsn = b->start_lsn + BATCH_RECORD_BYTES;
     b->early_lsn = 0;
     b->count = 0;
-    g->append_lsn = b->end_lsn;
+    g->front.append_lsn = b->end_lsn;
     g->open = b;
 }
 
 void log_seal_open(struct log *g) {
     g->open->state = BUFFER_SEALED;
-    g->end_lsn = g->open->end_lsn;
+    g->front.end_lsn = g->open->end_lsn;
     g->footer.batches++;
     g->open = NULL;
-    g->reserved_room = 0;
+    g->front.reserved_room = 0;
 }
+
+uint64_t log_record_bytes_max(const struct log *g) { return g->record_bytes_max; }
 
 uint64_t log_segment_end(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn + g->segment_size; }
 
@@ -130,13 +162,15 @@ struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags) 
     return s;
 }
 
-static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
+void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
     struct buffer *b = g->open;
+    assert(bytes <= g->front.reserved_room); /* reserved, and the lock held ever since */
+    g->front.reserved_room -= bytes;
     assert(s->lsn == b->end_lsn && bytes % 8 == 0);
     b->end_lsn += bytes;
     assert(b->end_lsn - b->start_lsn <= g->batch_bytes_max && b->end_lsn <= log_segment_end(g));
     b->count++;
-    g->append_lsn = g->end_lsn = b->end_lsn;
+    g->front.append_lsn = g->front.end_lsn = b->end_lsn;
     g->footer.last_lsn = s->lsn;
     uint32_t ordinal = format_type_ordinal(type);
     if (ordinal < TYPES_COUNTED) { /* other streams are counted by their clients */
@@ -146,22 +180,17 @@ static void append(struct log *g, const struct slot *s, uint16_t type, uint32_t 
     g->stats.appended_bytes += bytes;
 }
 
-void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
-    assert(bytes <= g->reserved_room); /* reserved, and the lock held ever since */
-    g->reserved_room -= bytes;
-    append(g, s, type, bytes);
+void log_append_live(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes, uint64_t live_bytes) {
+    log_live(g->open->segment, 1, live_bytes);
+    log_append(g, s, type, bytes);
+}
+
+void log_append_copy(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
+    g->stats.relocated_bytes += bytes;
+    log_append(g, s, type, bytes);
 }
 
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
-    append(g, s, type, bytes);
-}
-
-const uint8_t *log_buffered(struct log *g, uint64_t lsn) {
-    for (uint32_t i = 0; i < g->busy; i++) {
-        struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
-        if (lsn >= b->start_lsn && lsn < b->end_lsn) {
-            return log_buffer_at(b, lsn);
-        }
-    }
-    return NULL;
+    g->front.reserved_room += bytes; /* the segment has kept it */
+    log_append(g, s, type, bytes);
 }

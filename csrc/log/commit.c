@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "log/log.h"
 #include "log/parts.h"
 
 /* ---- failing and waiting ---- */
@@ -56,7 +55,7 @@ static struct waiter *take_waiters(struct log *g) {
     struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
     while (*link != NULL) {
         struct waiter *w = *link;
-        bool done = w->lsn <= g->durable_lsn;
+        bool done = w->lsn <= g->front.durable_lsn;
         if (done || g->poison != 0 || leader == NULL) {
             *link = w->next;
             w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
@@ -116,7 +115,7 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
     };
     memcpy(h.uuid, g->uuid, UUID_BYTES);
     format_put_segment_header(g->commit.header_block, &h);
-    return io_write(g->v, s->file, g->commit.header_block, SEGMENT_HEADER_BYTES, 0, &g->written);
+    return io_write(g->v, s->file, g->commit.header_block, SEGMENT_HEADER_BYTES, 0, g->written);
 }
 
 static int sync_batch(struct log *g, int file) { return g->v->sync_data(g->v, file); }
@@ -125,13 +124,13 @@ static int sync_batch(struct log *g, int file) { return g->v->sync_data(g->v, fi
 static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
     uint64_t from = b->start_lsn / BLOCK_BYTES * BLOCK_BYTES, at = from - b->segment->first_lsn;
     if (b->early_lsn == 0) {
-        return io_write(g->v, b->segment->file, b->memory, whole, at, &g->written);
+        return io_write(g->v, b->segment->file, b->memory, whole, at, g->written);
     }
     size_t head = (size_t)(round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES) - from);
     size_t early = (size_t)(b->early_lsn - from);
     int rc =
-        whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, &g->written) : 0;
-    return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, &g->written) : rc;
+        whole > early ? io_write(g->v, b->segment->file, b->memory + early, whole - early, at + early, g->written) : 0;
+    return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, g->written) : rc;
 }
 
 /*
@@ -181,7 +180,7 @@ static void note_batch(struct log *g, const struct buffer *b) {
 
 static void batch_is_durable(struct log *g, const struct outgoing *out) {
     struct buffer *b = out->buffer;
-    g->durable_lsn = b->end_lsn;
+    g->front.durable_lsn = b->end_lsn;
     g->named_base_lsn = out->batch.base_lsn;
     b->segment->header_due = false;
     for (size_t i = 0; i < b->released_count; i++) {
@@ -215,7 +214,7 @@ static void pass_on(struct log *g) {
     if (served == NULL || served->result != -1) {
         log_call_to_lead(g);
     }
-    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->durable_lsn && g->poison == 0) {
+    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->front.durable_lsn && g->poison == 0) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
     }
@@ -223,12 +222,6 @@ static void pass_on(struct log *g) {
         log_let_go(g);
         wake_all(served);
         log_take_back(g);
-    }
-}
-
-void log_signal(struct log *g) {
-    for (int i = 0; i < g->event_count; i++) {
-        (void)g->v->event_signal(g->v, g->events[i]);
     }
 }
 
@@ -243,7 +236,9 @@ static bool has_dead_segment(const struct log *g) {
 }
 
 static void wake_helpers(struct log *g) {
-    log_signal(g);
+    if (g->event_count > 0) {
+        log_signal(g);
+    }
     bool dead = has_dead_segment(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
     if (dead || unnamed) {
@@ -267,7 +262,7 @@ void log_lead_one(struct log *g) {
         .epoch = b->segment->epoch,
         .count = b->count,
         .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = g->durable_lsn,
+        .durable_lsn = g->front.durable_lsn,
         .base_lsn = log_base_lsn(g),
         .time_us = g->v->now_us(g->v),
     };
@@ -294,7 +289,7 @@ static uint64_t early_from(const struct buffer *b) {
 uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
     if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
-        g->flusher.wanted_lsn > g->durable_lsn) {
+        g->flusher.wanted_lsn > g->front.durable_lsn) {
         return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
     }
     return early_from(b) + g->early_bytes;
@@ -309,7 +304,7 @@ void log_write_early(struct log *g) {
     uint64_t from = early_from(b), to = b->end_lsn / BLOCK_BYTES * BLOCK_BYTES;
     g->commit.leading = true;
     log_let_go(g);
-    int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, &g->written);
+    int rc = io_write(g->v, s->file, log_buffer_at(b, from), (size_t)(to - from), from - s->first_lsn, g->written);
     rc = rc == 0 ? g->v->start_writeback(g->v, s->file, from - s->first_lsn, to - from) : rc;
     log_take_back(g);
     g->commit.leading = false;
@@ -342,10 +337,10 @@ int log_progress(struct log *g) {
 
 int log_force(struct log *g, uint64_t lsn) {
     log_may_wait(g);
-    if (lsn > g->end_lsn) {
-        lsn = g->end_lsn;
+    if (lsn > g->front.end_lsn) {
+        lsn = g->front.end_lsn;
     }
-    while (g->durable_lsn < lsn) {
+    while (g->front.durable_lsn < lsn) {
         int rc = -1;
         if (g->poison != 0) {
             rc = LS_OUTCOME_UNKNOWN;
@@ -377,7 +372,7 @@ int log_force_batch(struct log *g) {
         return log_fail_closed();
     }
     if (g->open == NULL) {
-        if (g->append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > log_segment_end(g)) {
+        if (g->front.append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX > log_segment_end(g)) {
             return LS_OK;
         }
         log_open_buffer(g);
@@ -387,14 +382,49 @@ int log_force_batch(struct log *g) {
     return log_force(g, end_lsn);
 }
 
-bool log_can_name_batch(const struct log *g) {
-    return g->open != NULL || g->busy > 0 || g->commit.last_batch.end_lsn == g->end_lsn;
+int log_name_base(struct log *g) {
+    log_may_wait(g);
+    log_advance_base(g);
+    return log_base_lsn(g) > g->named_base_lsn ? log_force_batch(g) : LS_OK;
 }
 
-void log_name_batch(struct log *g) {
-    assert(log_can_name_batch(g));
+int log_move_base(struct log *g) {
+    int rc = log_force(g, g->front.end_lsn);
+    log_advance_base(g);
+    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
+        rc = log_reserve(g, 0, RESERVE_SHRINKS);
+        rc = rc == LS_OK ? log_name_base(g) : rc;
+    }
+    return rc;
+}
+
+/* ---- the batch that a checkpoint names ---- */
+
+static void name_batch(struct log *g) {
     if (g->open != NULL) {
         log_seal_open(g);
     }
-    g->commit.named_batch = g->busy == 0 ? g->commit.last_batch : (struct named_batch){.end_lsn = g->end_lsn};
+    g->commit.named_batch = g->busy == 0 ? g->commit.last_batch : (struct named_batch){.end_lsn = g->front.end_lsn};
+}
+
+bool log_ends_in_batch(const struct log *g) {
+    return g->commit.last_batch.end_lsn != 0 && g->commit.last_batch.end_lsn == g->front.end_lsn;
+}
+
+int log_name_batch(struct log *g, bool *named) {
+    *named = false;
+    if (g->relocation.mid_chain) { /* replay would have to know the copies that were made before */
+        log_wait(g, &g->spare_thread.done);
+        return LS_OK;
+    }
+    if (g->open == NULL && g->busy == 0 && g->commit.last_batch.end_lsn != g->front.end_lsn) {
+        return log_reserve(g, 0, RESERVE_SHRINKS); /* the first batch of this epoch */
+    }
+    name_batch(g);
+    *named = true;
+    return LS_OK;
+}
+
+struct named_batch log_named_batch(const struct log *g) {
+    return g->commit.named_batch;
 }

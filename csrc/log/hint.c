@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "os/io.h"
-#include "log/log.h"
+#include "log/parts.h"
 
 /*
  * Readers expect every segment at or above the hint's base, so an old hint must not outlive the recycling of a segment that
@@ -22,7 +22,7 @@ uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
         memcpy(h.uuid, g->uuid, UUID_BYTES);
         uint8_t bytes[HINT_BYTES];
         format_put_hint(bytes, &h);
-        if (io_write(g->v, g->hint_file, bytes, sizeof bytes, 0, &g->written) == 0) {
+        if (io_write(g->v, g->hint_file, bytes, sizeof bytes, 0, g->written) == 0) {
             return base_lsn;
         }
         (void)g->v->close(g->v, g->hint_file);
@@ -52,7 +52,7 @@ bool closed_publish(struct log *g, uint64_t end_lsn) {
     if (file < 0) {
         return false;
     }
-    bool fine = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written) == 0 && g->v->sync_data(g->v, file) == 0;
+    bool fine = io_write(g->v, file, bytes, sizeof bytes, 0, g->written) == 0 && g->v->sync_data(g->v, file) == 0;
     (void)g->v->close(g->v, file);
     return g->v->sync_dir(g->v, g->dir) == 0 && fine;
 }

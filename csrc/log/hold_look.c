@@ -5,7 +5,7 @@
 
 #include "log/hold.h"
 #include "os/io.h"
-#include "log/log.h"
+#include "log/parts.h"
 
 enum { LOOK_TRIES = 16, READ_TRIES = 5, PAUSE_NS = 1000 * 1000 };
 

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <sched.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 
 #ifdef LOGSTORE_CHECK
 /* Buffers stand in the order of their LSNs, each in one segment; only the oldest is written, only the newest is open. */
@@ -19,7 +19,7 @@ static void check_buffers(const struct log *g) {
         }
         assert(b->state != BUFFER_FREE && (b->state != BUFFER_WRITING || i == 0));
         assert((b->state == BUFFER_OPEN) == (b == g->open) && (b->state != BUFFER_OPEN || i + 1 == g->busy));
-        assert(b->start_lsn >= before_lsn && b->start_lsn >= g->durable_lsn && b->start_lsn < b->end_lsn);
+        assert(b->start_lsn >= before_lsn && b->start_lsn >= g->front.durable_lsn && b->start_lsn < b->end_lsn);
         assert(b->start_lsn >= b->segment->first_lsn && b->end_lsn <= b->segment->first_lsn + g->segment_size);
         before_lsn = b->end_lsn;
     }
@@ -65,13 +65,13 @@ void log_check_all(const struct log *g) {
 /* Every time in a small test; later one time in 32, since a move copies whole slabs of messages. */
 static bool is_moved_now(const struct log *g) {
     enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
-    return g->let_go < EVERY_TIME || g->let_go % LATER_ONE_IN == 0;
+    return g->front.let_go < EVERY_TIME || g->front.let_go % LATER_ONE_IN == 0;
 }
 #endif
 
 void log_was_let_go(struct log *g) {
-    assert(!g->trying);
-    g->reserved_room = 0;
+    assert(!g->front.trying);
+    g->front.reserved_room = 0;
 #ifdef LOGSTORE_POISON
     if (is_moved_now(g)) {
         for (size_t i = 0; i < g->clients.count; i++) {
@@ -83,7 +83,7 @@ void log_was_let_go(struct log *g) {
         log_move_segments(g);
     }
 #endif
-    g->let_go++;
+    g->front.let_go++;
 }
 
 void log_let_go(struct log *g) { log_unlock(g); }
@@ -96,19 +96,19 @@ void log_take_back(struct log *g) {
 void log_wait(struct log *g, pthread_cond_t *signal) {
     log_call_for_room(g);
     log_check(g);
-    (void)pthread_cond_wait(signal, &g->lock);
+    (void)pthread_cond_wait(signal, &g->front.lock);
     log_check(g);
     log_was_let_go(g);
 }
 
 #ifdef LOGSTORE_POISON
 void log_may_wait(struct log *g) {
-    g->reserved_room = 0;
+    g->front.reserved_room = 0;
     if (!is_moved_now(g)) {
-        g->let_go++;
+        g->front.let_go++;
         return;
     }
-    bool others_first = g->let_go % 64 == 0; /* each time would be slow on a busy machine */
+    bool others_first = g->front.let_go % 64 == 0; /* each time would be slow on a busy machine */
     log_let_go(g);
     if (others_first) {
         (void)sched_yield();

@@ -6,12 +6,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "log/log.h"
 #include "log/parts.h"
 
 /* Whether the current segment has room for these bytes, and for its end after them. */
 static bool segment_has_room(const struct log *g, uint64_t bytes) {
-    uint64_t from = g->open != NULL ? g->append_lsn : g->append_lsn + BATCH_RECORD_BYTES;
+    uint64_t from = g->open != NULL ? g->front.append_lsn : g->front.append_lsn + BATCH_RECORD_BYTES;
     return from + bytes + SEGMENT_END_RESERVE <= log_segment_end(g);
 }
 
@@ -37,7 +36,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     count_types(g, &f);
     log_append_at_end(g, &s, FOOTER, format_put_footer(&s, &f));
     log_seal_open(g);
-    old->end_lsn = g->end_lsn;
+    old->end_lsn = g->front.end_lsn;
     memset(g->footer.type_counts, 0, sizeof g->footer.type_counts);
     g->footer.batches = 0;
     struct segment *next = spares_take(g);
@@ -47,7 +46,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     }
     next->prev_end_lsn = old->end_lsn;
     g->segments[g->segment_count++] = next;
-    g->append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
+    g->front.append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
     log_close_idle_files(g);
     for (size_t i = 0; i < g->clients.count; i++) {
         const struct log_client *c = &g->clients.all[i];
@@ -117,7 +116,7 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *
  * be. Until then growing stops half way through the current segment: the rest is for the dequeues that make room.
  */
 static bool spare_thread_is_behind(const struct log *g) {
-    bool half_way = g->append_lsn + g->segment_size / 2 > log_segment_end(g);
+    bool half_way = g->front.append_lsn + g->segment_size / 2 > log_segment_end(g);
     bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
     return g->space.spare_count < g->space.needs.spares_reserved ||
            (g->space.spare_count == g->space.needs.spares_reserved && half_way && !asked);
@@ -144,7 +143,8 @@ static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum
 }
 
 static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
-    return g->busy > 0 && g->append_lsn + BATCH_RECORD_BYTES + bytes - g->durable_lsn > g->max_undurable_bytes;
+    return g->busy > 0 &&
+           g->front.append_lsn + BATCH_RECORD_BYTES + bytes - g->front.durable_lsn > g->max_undurable_bytes;
 }
 
 /* Room as it is now. Where reserve would wait, write or make a spare first, LS_WOULD_WAIT, and nothing was changed. */
@@ -162,13 +162,13 @@ static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, en
         log_open_buffer(g);
     }
     g->space.room_given++;
-    g->reserved_room = bytes;
+    g->front.reserved_room = bytes;
     return LS_OK;
 }
 
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
-    if (g->trying) {
+    if (g->front.trying) {
         return reserve_at_once(g, bytes, expansion, purpose);
     }
     struct pass_limit limit = {.relocated_max = 0};
@@ -210,7 +210,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             log_write_early(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && log_buffer_has_room(g, bytes)) {
             g->space.room_given += purpose != RESERVE_MOVES ? 1 : 0;
-            g->reserved_room = bytes;
+            g->front.reserved_room = bytes;
             return LS_OK;
         } else {
             rc = make_room(g, bytes, purpose, &called);
@@ -232,7 +232,7 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t run_end_lsn(const struct log *g) {
     uint64_t segment_end = log_segment_end(g);
     uint64_t end = least(g->open->start_lsn + g->batch_bytes_max - FOOTER_BYTES_MAX, segment_end - SEGMENT_END_RESERVE);
-    end = least(end, g->durable_lsn + g->max_undurable_bytes - BATCH_RECORD_BYTES);
+    end = least(end, g->front.durable_lsn + g->max_undurable_bytes - BATCH_RECORD_BYTES);
     end = least(end, log_early_at(g));
     bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
     if (g->space.spare_count == g->space.needs.spares_reserved && !asked) {
@@ -250,7 +250,7 @@ struct run_room log_run_room(const struct log *g) {
     }
     uint64_t end = run_end_lsn(g), room = spares_room(g);
     return (struct run_room){
-        .bytes = end > g->append_lsn ? least(end - g->append_lsn, room) : 0,
+        .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),
     };
 }
@@ -258,7 +258,7 @@ struct run_room log_run_room(const struct log *g) {
 void log_reserve_run(struct log *g, uint64_t bytes) {
     assert(bytes <= log_run_room(g).bytes);
     g->space.room_given++;
-    g->reserved_room = bytes;
+    g->front.reserved_room = bytes;
 }
 
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }

@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "log/log.h"
 #include "log/parts.h"
 
 bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
@@ -28,14 +27,14 @@ static bool has_room(const struct log *g, const struct room_waiter *w) {
 }
 
 static void call_first(struct log *g) {
-    struct room_waiter *w = g->commit.room_waiters;
-    g->commit.room_waiters = w->next;
+    struct room_waiter *w = g->front.room_waiters;
+    g->front.room_waiters = w->next;
     g->commit.room_called += w->bytes;
     (void)sem_post(&w->wake); /* it cannot go before it has the lock */
 }
 
 void log_call_for_room(struct log *g) {
-    while (g->commit.room_waiters != NULL && (g->poison != 0 || has_room(g, g->commit.room_waiters))) {
+    while (g->front.room_waiters != NULL && (g->poison != 0 || has_room(g, g->front.room_waiters))) {
         call_first(g);
     }
     if (!g->threads_running && !g->commit.leading && g->commit.room_called == 0) {
@@ -44,8 +43,8 @@ void log_call_for_room(struct log *g) {
 }
 
 void log_call_to_lead(struct log *g) {
-    if (g->commit.room_waiters != NULL && g->busy == g->buffer_count) {
-        g->commit.room_waiters->is_to_lead = true;
+    if (g->front.room_waiters != NULL && g->busy == g->buffer_count) {
+        g->front.room_waiters->is_to_lead = true;
         call_first(g);
     }
 }
@@ -56,7 +55,7 @@ int log_wait_for_room(struct log *g, uint64_t bytes, bool *called) {
         log_lead_one(g);
         return LS_OK;
     }
-    struct room_waiter w = {.bytes = bytes}, **at = &g->commit.room_waiters;
+    struct room_waiter w = {.bytes = bytes}, **at = &g->front.room_waiters;
     if (sem_init(&w.wake, 0, 0) != 0) {
         return fail_errno(LS_IO, errno, "no semaphore to wait with");
     }

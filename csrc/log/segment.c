@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch) {
     struct segment *s = calloc(1, sizeof *s);
@@ -31,23 +31,6 @@ void segment_free(struct log *g, struct segment *s) {
     }
     free(s->pending);
     free(s);
-}
-
-void log_unpin(struct log *g, struct segment *s) {
-    s->readers--;
-    if (s->readers == 0 && g->space.reader_awaited) {
-        g->space.reader_awaited = false;
-        g->spare_thread.wanted = true;
-        (void)pthread_cond_broadcast(&g->spare_thread.wake);
-    }
-    for (struct segment **link = &g->space.unnamed_segments; s->readers == 0 && *link != NULL;
-         link = &(*link)->next_spare) {
-        if (*link == s) {
-            *link = s->next_spare;
-            segment_free(g, s);
-            return;
-        }
-    }
 }
 
 /* Also makes every buffer's list long enough to name every segment, so that a release never allocates. */
@@ -159,12 +142,6 @@ void log_move_segments(struct log *g) {
 }
 #endif
 
-void log_live(struct segment *s, uint64_t records, uint64_t bytes) {
-    s->live_records += records;
-    s->live_bytes += bytes;
-    s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
-}
-
 static void release_now(struct segment *s, struct release *r) {
     assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
     s->live_records -= r->records;
@@ -203,42 +180,26 @@ void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes) {
     log_release(g, s, 1, bytes);
 }
 
-/* When too many are open, closes the handles of sealed segments without readers, the oldest first. */
-void log_close_idle_files(struct log *g) {
-    for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
-        struct segment *s = g->segments[i];
-        if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->durable_lsn) {
-            (void)g->v->close(g->v, s->file);
-            s->file = -1;
-            g->open_files--;
-        }
-    }
-}
+void log_live_part(struct log *g, uint64_t lsn, uint64_t bytes) { log_live(segment_with(g, lsn), 0, bytes); }
 
-int log_segment_file(struct log *g, struct segment *s) {
-    if (s->file < 0) {
-        log_close_idle_files(g);
-        char name[SEGMENT_NAME_BYTES];
-        format_segment_name(name, s->first_lsn);
-        s->file = g->v->open(g->v, g->dir, name, VFS_WRITE);
-        g->open_files += s->file >= 0 ? 1 : 0;
-        s->read_in_order = false;
-    }
-    return s->file;
-}
+void log_release_part(struct log *g, uint64_t lsn, uint64_t bytes) { log_release(g, segment_with(g, lsn), 0, bytes); }
 
-void log_read_in_order(struct log *g, struct segment *s) {
-    if (!s->read_in_order) {
-        (void)g->v->advise_sequential(g->v, s->file, 0, g->segment_size);
-        s->read_in_order = true;
+/* Records that no batch on its way releases: what is relocated counts until its copy is durable. */
+uint64_t log_staying_records(const struct log *g, const struct pin *p) {
+    const struct segment *s = p->segment;
+    uint64_t leaving = 0;
+    for (uint32_t i = 0; i < g->buffer_count; i++) {
+        leaving += s->pending[i].records;
     }
+    assert(s->live_records >= leaving);
+    return s->live_records - leaving;
 }
 
 /* The base passes segments that are wholly durable and have no live record; it never passes the current one. */
 void log_advance_base(struct log *g) {
     while (g->base_index + 1 < g->segment_count) {
         struct segment *s = g->segments[g->base_index];
-        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->durable_lsn) {
+        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
             return;
         }
         g->base_index++;
@@ -246,6 +207,8 @@ void log_advance_base(struct log *g) {
 }
 
 uint64_t log_base_lsn(const struct log *g) { return g->segment_count == 0 ? 0 : g->segments[g->base_index]->first_lsn; }
+
+uint64_t log_head_lsn(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn; }
 
 uint64_t log_live_bytes(const struct log *g) {
     uint64_t bytes = 0;

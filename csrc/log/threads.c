@@ -3,14 +3,29 @@
 #include <errno.h>
 #include <time.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 
 void log_flush_soon(struct log *g) {
-    g->flusher.wanted_lsn = g->end_lsn;
+    g->flusher.wanted_lsn = g->front.end_lsn;
     if (g->flusher.sleeping && !g->commit.leading) {
         g->flusher.sleeping = false;
         (void)sem_post(&g->flusher.wake);
     }
+}
+
+void log_durable_soon(struct log *g, uint64_t lsn) {
+    if (g->flusher.wanted_lsn < lsn) {
+        log_flush_soon(g);
+    }
+}
+
+/* The last records may be of a move or a transaction, which flush nothing. */
+uint64_t log_next_lsn(struct log *g) {
+    uint64_t lsn = g->front.end_lsn;
+    if (g->serving && lsn > g->front.durable_lsn) {
+        log_durable_soon(g, lsn);
+    }
+    return lsn;
 }
 
 /*
@@ -32,7 +47,7 @@ static void *flusher_thread(void *log) {
     struct log *g = log;
     log_lock(g);
     while (!g->stopping) {
-        if (g->poison == 0 && g->flusher.wanted_lsn > g->durable_lsn) {
+        if (g->poison == 0 && g->flusher.wanted_lsn > g->front.durable_lsn) {
             uint64_t before = g->stats.batch_bytes;
             (void)log_force(g, g->flusher.wanted_lsn);
             rest_a_little(g, g->stats.batch_bytes - before);

@@ -18,6 +18,13 @@ struct io_written {
     _Atomic uint64_t calls;
 };
 
+/* The directory of a store: its open handle, and what was written to its files. */
+struct directory {
+    vfs *v;
+    int dir;
+    struct io_written written;
+};
+
 /* Writes all bytes and returns 0, or -errno; -EIO if a pwrite moves nothing. Adds to `written`, which may be NULL. */
 int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, struct io_written *written);
 /* Returns the bytes read, fewer than requested only at the end of the file; or -errno. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "os/array.h"
-#include "os/io.h"
 #include "read/damage.h"
 
 enum { ATTEMPTS_MAX = 100 };
@@ -21,31 +20,31 @@ struct copied {
 
 int move_read_record(struct message_mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
     struct log *g = v->g;
-    struct segment *s = log_segment(g, lsn);
-    assert(s != NULL);
-    uint64_t first_lsn = s->first_lsn;
-    int file = log_segment_file(g, s);
+    struct pin p;
     *into = malloc(bytes);
     if (*into == NULL) {
         return fail_memory();
     }
-    s->readers++;
-    log_unlock_for_io(g);
-    int64_t got = file < 0 ? file : io_read(g->v, file, *into, bytes, lsn - first_lsn);
-    bool sound = got == bytes && format_get_record(*into, bytes, s->seed, lsn, r) == FORMAT_OK;
-    log_relock_after_io(g);
-    log_unpin(g, s);
+    int64_t got = log_pin(g, lsn, &p);
+    bool sound = false;
+    if (got == 0) {
+        log_unlock_for_io(g);
+        got = log_read(g, &p, lsn, *into, bytes);
+        sound = got == bytes && format_get_record(*into, bytes, p.seed, lsn, r) == FORMAT_OK;
+        log_relock_after_io(g);
+        log_unpin(g, &p);
+    }
     if (sound) {
         return LS_OK;
     }
     free(*into);
     *into = NULL;
     return got < 0 ? fail_errno(LS_IO, (int)-got, "a segment cannot be read")
-                   : fail_at(LS_CORRUPT, first_lsn, lsn, "a record that is to be moved is damaged");
+                   : fail_at(LS_CORRUPT, p.first_lsn, lsn, "a record that is to be moved is damaged");
 }
 
 static bool in_victim(const struct message_mover *v, uint64_t lsn) {
-    return lsn >= v->victim->first_lsn && lsn - v->victim->first_lsn < v->g->segment_size;
+    return lsn >= v->victim_lsn && lsn < v->victim_end_lsn;
 }
 
 /* A copy of the start record at the head; 0 in *lsn if the message died meanwhile. */
@@ -60,7 +59,7 @@ static int copy_start(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
         return rc;
     }
     if (format_get_start(&r, &from) != FORMAT_OK || r.id != id) {
-        rc = fail_at(LS_CORRUPT, v->victim->first_lsn, start_lsn, "a record that is to be moved is damaged");
+        rc = fail_at(LS_CORRUPT, v->victim_lsn, start_lsn, "a record that is to be moved is damaged");
     } else {
         rc = log_reserve(v->g, format_start_bytes(from.header_bytes, from.content_bytes, 0), RESERVE_MOVES);
     }
@@ -80,7 +79,7 @@ static int copy_chunk(struct message_mover *v, uint64_t id, uint64_t prev, struc
     struct message_chunk from;
     int rc = move_read_record(v, c->old.lsn, c->old.record_bytes, &memory, &r);
     if (rc == LS_OK && (format_get_chunk(&r, &from) != FORMAT_OK || r.id != id || from.offset != c->old.offset)) {
-        rc = fail_at(LS_CORRUPT, v->victim->first_lsn, c->old.lsn, "a record that is to be moved is damaged");
+        rc = fail_at(LS_CORRUPT, v->victim_lsn, c->old.lsn, "a record that is to be moved is damaged");
     }
     rc = rc == LS_OK ? log_reserve(v->g, c->old.record_bytes, RESERVE_MOVES) : rc;
     if (rc == LS_OK) {
@@ -113,7 +112,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
     *count = 0;
     while (!last) {
         struct message_relocated m = s->counts;
-        uint64_t room = g->record_bytes_max - 80;
+        uint64_t room = log_record_bytes_max(g) - 80;
         m.part = *count;
         m.chunk_count = rows_that_fit(&room, s->counts.chunk_count - done.chunk_count, 24);
         m.place_count = rows_that_fit(&room, s->counts.place_count - done.place_count, 32);
@@ -166,7 +165,7 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
             return LS_OK;
         }
         uint64_t lsn = m->extra->chunks[i].lsn;
-        bool along = copied > 0 && lsn < v->head_lsn && lsn < v->g->durable_lsn &&
+        bool along = copied > 0 && lsn < v->head_lsn && lsn < log_durable_lsn(v->g) &&
                      copied < COPIED_PER_STATE * state_bytes_of(v->t, m);
         if (!in_victim(v, lsn) && !along) {
             continue;

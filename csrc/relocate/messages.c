@@ -68,12 +68,12 @@ static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
         }
         bool in_line = chain_has_inline_form(t, m, &f);
         uint64_t inline_bytes = format_start_bytes(from->header_bytes, from->content_bytes, f.queue_count);
-        in_line = in_line && inline_bytes <= g->record_bytes_max;
+        in_line = in_line && inline_bytes <= log_record_bytes_max(g);
         uint64_t state_bytes =
             format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
         uint64_t bytes =
             in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
-        if (!in_line && bytes > g->record_bytes_max) { /* no more than a record may be lost at a segment's end */
+        if (!in_line && bytes > log_record_bytes_max(g)) { /* no more than a record may be lost at a segment's end */
             *moved = false;
             return LS_OK;
         }
@@ -177,7 +177,7 @@ static int move_start(struct message_mover *v, const struct record *r) {
         return move_later(v, r->id);
     }
     if (format_get_start(r, &from) != FORMAT_OK) {
-        return fail_at(LS_CORRUPT, v->victim->first_lsn, r->lsn, "a record that is to be moved is damaged");
+        return fail_at(LS_CORRUPT, v->victim_lsn, r->lsn, "a record that is to be moved is damaged");
     }
     bool in_line = (r->flags & FLAG_INLINE) != 0;
     from.enqueue_time_us = in_line ? from.enqueue_time_us : from.queue_count > 0 && from.tx_id == 0 ? v->time_us : 0;
@@ -217,7 +217,8 @@ static int move_record(struct message_mover *v, const struct record *r) {
 int messages_relocate(struct message_mover *v, struct table *t, const struct mover *of, const struct record *r) {
     v->t = t;
     v->g = of->g;
-    v->victim = of->victim;
+    v->victim_lsn = of->victim.first_lsn;
+    v->victim_end_lsn = of->end_lsn;
     v->head_lsn = of->head_lsn;
     v->time_us = of->time_us;
     return move_record(v, r);
@@ -225,10 +226,9 @@ int messages_relocate(struct message_mover *v, struct table *t, const struct mov
 
 int messages_relocate_end(struct message_mover *v, int rc) {
     for (size_t i = 0; rc == LS_OK && i < v->later_count; i++) {
-        v->g->relocation.mid_chain = true;
+        log_begin_chain(v->g);
         rc = move_long(v, v->later[i]);
-        v->g->relocation.mid_chain = false;
-        (void)pthread_cond_broadcast(&v->g->spare_thread.done);
+        log_end_chain(v->g);
     }
     free(v->later);
     times_free(v);

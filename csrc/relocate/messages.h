@@ -34,7 +34,8 @@ struct move_times {
 struct message_mover {
     struct table *t;
     struct log *g;
-    struct segment *victim;
+    uint64_t victim_lsn; /* first and end LSN of the segment that is moved */
+    uint64_t victim_end_lsn;
     uint64_t head_lsn;
     uint64_t time_us; /* of the batch that is read */
     uint64_t *later;  /* chains of more than one record here, moved once the segment was read */

@@ -7,7 +7,8 @@
 /* One pass over a segment, as a client sees it. */
 struct mover {
     struct log *g;
-    struct segment *victim;
+    struct pin victim; /* the segment, sealed and durable */
+    uint64_t end_lsn;  /* of its records */
     uint64_t head_lsn; /* where the newest segment began: records above it have just come */
     uint64_t time_us;  /* of the batch that is read */
     uint8_t *window;   /* the records that are given stay in it until the call returns */
@@ -15,10 +16,8 @@ struct mover {
 };
 
 /* (waits) All live records of this sealed, durable segment are copied to the head. Lock held at both ends. */
-int relocate_segment(struct log *g, struct segment *victim);
+int relocate_segment(struct log *g, const struct pin *victim);
 
-/* log_append, counted as moved. */
-void relocate_append(struct mover *v, const struct slot *s, uint16_t type, uint32_t bytes);
 /* After log_reserve: the record as it is, under its id, with these flags and FLAG_COPY; live counts follow. Its new LSN. */
 uint64_t relocate_copy(struct mover *v, const struct record *r, uint16_t flags);
 

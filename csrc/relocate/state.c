@@ -1,7 +1,6 @@
 /* The state of a chain as a relocation tells it, and switching the table over to it. See messages.c. */
 #include "relocate/parts.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,11 +168,9 @@ void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t
 
 /* The state that follows the start record at once lives and dies with it. 0: there is none. */
 void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
-    struct segment *s = log_segment(g, m->extra->start_lsn);
-    assert(s != NULL);
-    log_live(s, 0, bytes);
+    log_live_part(g, m->extra->start_lsn, bytes);
     if (m->extra->state_bytes > 0) {
-        log_release(g, s, 0, m->extra->state_bytes);
+        log_release_part(g, m->extra->start_lsn, m->extra->state_bytes);
     }
     m->extra->state_bytes = bytes;
 }
@@ -197,8 +194,7 @@ struct slot chain_slot(const struct message_mover *v, const struct message *m, u
 }
 
 void chain_append(struct message_mover *v, const struct slot *s, enum record_type type, uint32_t bytes) {
-    log_append(v->g, s, (uint16_t)type, bytes);
-    v->g->stats.relocated_bytes += bytes;
+    log_append_copy(v->g, s, (uint16_t)type, bytes);
 }
 
 uint16_t chain_start_flags(const struct message *m) {

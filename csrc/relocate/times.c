@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "os/array.h"
-#include "os/io.h"
 #include "relocate/parts.h"
 
 enum { WINDOW_BYTES = 64 << 10 };
@@ -38,12 +37,12 @@ static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
 }
 
 /* From batch to batch, as far as they are whole; no lock is held. */
-static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn, uint8_t *window,
+static void index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
                        struct time_index *x) {
     uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;
     while (lsn < limit_lsn) {
         if (lsn + BATCH_RECORD_BYTES > window_lsn + bytes) {
-            int64_t got = io_read(system, file, window, WINDOW_BYTES, lsn - x->first_lsn);
+            int64_t got = log_read(g, p, lsn, window, WINDOW_BYTES);
             window_lsn = lsn;
             bytes = got > 0 ? (uint64_t)got : 0;
         }
@@ -51,7 +50,7 @@ static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn,
         struct batch b;
         uint64_t at = lsn - window_lsn;
         if (bytes < at + BATCH_RECORD_BYTES ||
-            format_get_record(window + at, (size_t)(bytes - at), seed, lsn, &r) != FORMAT_OK ||
+            format_get_record(window + at, (size_t)(bytes - at), p->seed, lsn, &r) != FORMAT_OK ||
             format_get_batch(&r, &b) != FORMAT_OK || !index_batch(x, lsn, b.time_us)) {
             return;
         }
@@ -60,11 +59,12 @@ static void index_file(vfs *system, int file, uint64_t seed, uint64_t limit_lsn,
     }
 }
 
-/* (waits) The times of what is durable of this segment. */
-static const struct time_index *index_segment(struct message_mover *v, struct segment *s) {
+/* (waits) The times of what is durable of the segment that holds lsn. */
+static const struct time_index *index_segment(struct message_mover *v, uint64_t lsn) {
     struct log *g = v->g;
+    uint64_t first_lsn = log_segment_lsn(g, lsn);
     for (unsigned i = 0; i < v->times.index_count; i++) {
-        if (v->times.indexes[i].first_lsn == s->first_lsn) {
+        if (v->times.indexes[i].first_lsn == first_lsn) {
             return &v->times.indexes[i];
         }
     }
@@ -73,23 +73,22 @@ static const struct time_index *index_segment(struct message_mover *v, struct se
         return NULL;
     }
     struct time_index *x = &v->times.indexes[v->times.index_count++];
-    uint64_t seed = s->seed, limit_lsn = s->end_lsn != 0 && s->end_lsn < g->durable_lsn ? s->end_lsn : g->durable_lsn;
-    *x = (struct time_index){.first_lsn = s->first_lsn, .end_lsn = s->first_lsn + SEGMENT_HEADER_BYTES};
-    int file = log_segment_file(g, s);
-    s->readers++;
-    log_unlock_for_io(g);
-    if (file >= 0) {
-        index_file(g->v, file, seed, limit_lsn, window, x);
+    struct pin p;
+    *x = (struct time_index){.first_lsn = first_lsn, .end_lsn = first_lsn + SEGMENT_HEADER_BYTES};
+    if (log_pin(g, lsn, &p) == 0) {
+        uint64_t limit_lsn = log_pinned_end_lsn(g, &p);
+        log_unlock_for_io(g);
+        index_file(g, &p, limit_lsn, window, x);
+        log_relock_after_io(g);
+        log_unpin(g, &p);
     }
-    log_relock_after_io(g);
-    log_unpin(g, s);
     free(window);
     return x;
 }
 
 static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
-    struct segment *s = lsn < v->g->durable_lsn ? log_segment(v->g, lsn) : NULL;
-    const struct time_index *x = s != NULL ? index_segment(v, s) : NULL;
+    bool is_there = lsn < log_durable_lsn(v->g) && log_segment_lsn(v->g, lsn) != 0;
+    const struct time_index *x = is_there ? index_segment(v, lsn) : NULL;
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
         return 0;
     }
@@ -120,7 +119,7 @@ static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
-    if (log_segment(v->g, lsn) == NULL || lsn + bytes > v->g->durable_lsn ||
+    if (log_segment_lsn(v->g, lsn) == 0 || lsn + bytes > log_durable_lsn(v->g) ||
         move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
         return;
     }

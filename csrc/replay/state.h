@@ -32,18 +32,6 @@ struct recovered {
     uint32_t kept[LS_RECOVERED_QUEUE + 1]; /* by kind */
 };
 
-/* A segment of the log, and how much of it the clients need. */
-struct live_segment {
-    uint64_t first_lsn;
-    uint64_t epoch;
-    uint64_t prev_end_lsn;
-    uint64_t end_lsn; /* of the log's part in it */
-    uint64_t records;
-    uint64_t bytes;
-    uint64_t largest_bytes; /* of one record */
-    bool behind;            /* the base */
-};
-
 struct state {
     struct log_clients *clients;
     struct table table;

@@ -28,7 +28,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
         q = table_queue(t, queue_id);
     }
     struct place p;
-    uint64_t durable_lsn = store->log.durable_lsn;
+    uint64_t durable_lsn = log_durable_lsn(store->log);
     while (rc == LS_OK && *done < n && offer_find(q, durable_lsn, &p)) {
         if (!offer_prepare(&p)) {
             rc = *done == 0 ? fail_memory() : LS_OK;

@@ -21,7 +21,7 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
     }
     if (!store->checkpoints.running) {
         const struct inspection *i = store->inspection;
-        rows_forget_old_deletions(&store->state, i != NULL ? inspection_base_lsn(i) : log_base_lsn(&store->log));
+        rows_forget_old_deletions(&store->state, i != NULL ? inspection_base_lsn(i) : log_base_lsn(store->log));
     }
     const struct table *t = &store->state.table;
     uint64_t rows =
@@ -34,9 +34,9 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
         struct message *m = table_message(t, number);
         rows += (m->flags & MESSAGE_FREE) == 0 ? rows_bytes_of(m) : 0;
         if (number % STEP_MESSAGES == STEP_MESSAGES - 1) {
-            log_let_go(&store->log);
+            log_let_go(store->log);
             (void)sched_yield();
-            log_take_back(&store->log);
+            log_take_back(store->log);
         }
     }
     uint64_t blocks = rows / (CHECKPOINT_BLOCK_BYTES - CHECKPOINT_BLOCK_HEADER_BYTES) + (rows > 0 ? 1 : 0);

@@ -9,24 +9,6 @@
 #include "read/damage.h"
 #include "store/store.h"
 
-struct planned_segment {
-    uint64_t first_lsn;
-    uint64_t records; /* live ones, once everything appended is durable */
-    uint64_t bytes;
-    bool stuck; /* it cannot be moved for now */
-};
-
-/* A log as the plan sees it: the one that serves, or the one that an open of an inspected store would recover. */
-struct planned_log {
-    struct planned_segment *segments; /* allocated; those in service without the current one */
-    size_t segment_count;             /* with the current one */
-    size_t base_index;
-    uint64_t current_bytes; /* that the current one holds */
-    struct extent extent;
-    struct reckoning needs;
-    uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
-};
-
 struct plan {
     size_t moved;        /* segments, from the base on */
     size_t moved_to;     /* index of the first that stays */
@@ -92,77 +74,41 @@ static struct plan report_plan(const struct planned_log *l, ls_compaction *repor
     return p;
 }
 
-static uint64_t all_bytes(const struct log *g) {
-    return (uint64_t)(g->segment_count + g->space.spare_count) * g->segment_size;
-}
-
-/* Everything that is dead leaves the log: the base is named, and what is behind it is recycled. */
-static int clear_dead(struct log *g) {
-    int rc = log_force(g, g->end_lsn);
-    log_advance_base(g);
-    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-        rc = log_reserve(g, 0, RESERVE_SHRINKS);
-        rc = rc == LS_OK ? log_force_batch(g) : rc;
-    }
-    return rc;
-}
-
-/* (waits) Relocates and gives spares back, again while that makes progress. */
-static int carry_out(struct log *g, uint64_t to_lsn) {
-    uint64_t before;
-    g->relocation.compacting++;
-    do {
-        before = log_base_lsn(g);
-        g->relocation.compact_to_lsn = to_lsn > g->relocation.compact_to_lsn ? to_lsn : g->relocation.compact_to_lsn;
-        spares_try(g);
-    } while (log_base_lsn(g) < to_lsn && log_base_lsn(g) > before && g->serving && g->poison == 0);
-    g->relocation.compacting--;
-    g->relocation.compact_to_lsn = g->relocation.compacting > 0 ? g->relocation.compact_to_lsn : 0;
-    if (!g->serving) {
-        return fail(LS_CLOSED, "the store is being closed; the log was compacted in part");
-    }
-    if (log_base_lsn(g) >= to_lsn) {
-        return LS_OK;
-    }
-    const struct segment *s = g->segments[g->base_index];
-    bool stuck = g->append_lsn < s->stuck_until_lsn;
-    return stuck ? fail_at(LS_CORRUPT, s->first_lsn, s->first_lsn,
-                           "the segment has a record that cannot be read, so it stays, and what is behind it too")
-                 : fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
-}
-
 /* (waits) LS_NO_MEMORY */
 static int plan_serving(struct log *g, ls_compaction *report, struct plan *p) {
-    uint64_t kept_from_lsn = spares_kept_from(g);
-    spares_reckon(g);
-    *report = (ls_compaction){.bytes_before = all_bytes(g), .segments_before = g->segment_count};
-    const struct segment *current = g->segments[g->segment_count - 1];
-    struct planned_log l = {
-        .segments = calloc(g->segment_count, sizeof *l.segments),
-        .segment_count = g->segment_count,
-        .base_index = g->base_index,
-        .current_bytes = g->append_lsn - current->first_lsn - SEGMENT_HEADER_BYTES,
-        .extent = spares_extent(g),
-        .needs = g->space.needs,
-        .kept_from_lsn = kept_from_lsn,
-    };
-    if (l.segments == NULL) {
-        return fail_memory();
-    }
-    for (size_t i = 0; i + 1 < g->segment_count; i++) {
-        const struct segment *s = g->segments[i];
-        struct planned_segment *planned = &l.segments[i];
-        bool stuck = g->append_lsn < s->stuck_until_lsn;
-        *planned = (struct planned_segment){s->first_lsn, s->live_records, s->live_bytes, stuck};
-        for (uint32_t k = 0; k < g->buffer_count; k++) {
-            planned->records -= s->pending[k].records;
-            planned->bytes -= s->pending[k].bytes;
-        }
+    struct planned_log l;
+    int rc = log_planned(g, &l);
+    *report = (ls_compaction){.bytes_before = log_bytes(g), .segments_before = log_segment_count(g)};
+    if (rc != LS_OK) {
+        return rc;
     }
     *p = report_plan(&l, report);
-    p->to_lsn = g->segments[p->moved_to]->first_lsn;
+    p->to_lsn = l.segments[p->moved_to].first_lsn;
     free(l.segments);
     return LS_OK;
+}
+
+static int fail_in_part(const struct log *g, int code) {
+    uint64_t first_lsn = log_base_lsn(g);
+    switch (code) {
+    case LS_CLOSED:
+        return fail(LS_CLOSED, "the store is being closed; the log was compacted in part");
+    case LS_CORRUPT:
+        return fail_at(LS_CORRUPT, first_lsn, first_lsn,
+                       "a segment cannot be moved: look at it with verify; what is behind it was left where it is");
+    default:
+        return fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
+    }
+}
+
+/* (waits) */
+static int carry_out(struct log *g, uint64_t to_lsn) {
+    int rc = log_move_base(g); /* everything that is dead leaves the log */
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = log_compact_to(g, to_lsn);
+    return rc == LS_OK ? LS_OK : fail_in_part(g, rc);
 }
 
 /* An inspected store has no log: the plan is made for the log that an open would recover, which begins one more segment. */
@@ -199,7 +145,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
 }
 
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct plan p = {.moved = 0};
     int rc = dry_run ? store_look(store) : store_enter(store);
     if (rc != LS_OK) {
@@ -208,18 +154,17 @@ int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     if (store->inspection != NULL) {
         return store_leave(store, plan_inspected(store, report), LEAVE_QUIETLY);
     }
-    uint64_t moved = g->stats.segments_relocated, copied = g->stats.relocated_bytes;
+    struct relocated before = log_relocated(g);
     if (!dry_run) {
         spares_settle(g);
     }
     rc = plan_serving(g, report, &p);
     if (rc == LS_OK && !dry_run && report->shrinks) {
-        rc = clear_dead(g);
-        rc = rc == LS_OK ? carry_out(g, p.to_lsn) : rc;
-        report->segments_moved = g->stats.segments_relocated - moved;
-        report->copied_bytes = g->stats.relocated_bytes - copied;
-        report->segments_after = g->segment_count;
-        report->bytes_after = all_bytes(g);
+        rc = carry_out(g, p.to_lsn);
+        report->segments_moved = log_relocated(g).segments - before.segments;
+        report->copied_bytes = log_relocated(g).bytes - before.bytes;
+        report->segments_after = log_segment_count(g);
+        report->bytes_after = log_bytes(g);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "os/array.h"
-#include "os/io.h"
 #include "store/store.h"
 #include "read/damage.h"
 
@@ -18,9 +17,7 @@
 struct piece {
     uint64_t lsn;
     uint64_t id;
-    struct segment *segment; /* until it was read */
-    uint64_t segment_lsn;
-    int file;
+    uint64_t segment_lsn; /* once it was looked up */
     uint32_t record_bytes;
     uint16_t type;
     bool header;           /* the message's header is wanted, not content */
@@ -85,40 +82,31 @@ static int damaged(const struct piece *p) {
                    (unsigned long long)p->id);
 }
 
-/* Its file stays while the lock is let go. */
-static void begin_reading(struct log *g, struct segment *s) {
-    s->readers++;
-    log_let_go(g);
-}
-
 /* Lock held at both ends, let go while the disk is read. */
 static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
-    struct log *g = &store->log;
-    p->segment = log_segment(g, p->lsn);
-    assert(p->segment != NULL);
-    const uint8_t *buffered = log_buffered(g, p->lsn);
-    p->segment_lsn = p->segment->first_lsn;
-    uint64_t seed = p->segment->seed;
+    struct log *g = store->log;
+    struct pin pin;
+    const uint8_t *buffered = log_find_record(g, p->lsn, &pin);
+    p->segment_lsn = pin.first_lsn;
     if (buffered != NULL) {
-        int64_t copied = copy_out(p, buffered, seed, into);
+        int64_t copied = copy_out(p, buffered, pin.seed, into);
         assert(copied >= 0);
         *done = (size_t)copied;
         return LS_OK;
     }
-    p->file = log_segment_file(g, p->segment);
-    if (p->file < 0) {
-        return fail_errno(LS_IO, -p->file, "a segment cannot be opened");
+    if (pin.segment == NULL) {
+        return fail_errno(LS_IO, -pin.file, "a segment cannot be opened");
     }
-    begin_reading(g, p->segment);
+    log_let_go(g);
     uint8_t small[4096];
     uint8_t *record = p->record_bytes <= sizeof small ? small : malloc(p->record_bytes);
     int rc = record == NULL ? fail_memory() : LS_OK;
     if (rc == LS_OK) {
-        int64_t got = io_read(g->v, p->file, record, p->record_bytes, p->lsn - p->segment->first_lsn);
+        int64_t got = log_read(g, &pin, p->lsn, record, p->record_bytes);
         if (got < 0) {
             rc = fail_errno(LS_IO, (int)-got, "a segment cannot be read");
         } else {
-            int64_t copied = got < p->record_bytes ? -1 : copy_out(p, record, seed, into);
+            int64_t copied = got < p->record_bytes ? -1 : copy_out(p, record, pin.seed, into);
             rc = copied < 0 ? damaged(p) : LS_OK;
             *done = copied < 0 ? 0 : (size_t)copied;
         }
@@ -127,7 +115,7 @@ static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *d
         free(record);
     }
     log_take_back(g);
-    log_unpin(g, p->segment);
+    log_unpin(g, &pin);
     return rc;
 }
 

@@ -26,7 +26,7 @@ static int check_reason(int reason) {
 
 static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, struct tx *tx,
                          struct message_dequeue *d, uint64_t *lsn) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct message *m = table_message(&store->state.table, number);
     const struct work *last = message_last_work(m, d->queue_id);
     int rc = work_check_limit(tx, 1);
@@ -85,7 +85,7 @@ static int find(ls_store *store, uint64_t id, const ls_delivery *held, uint32_t 
 
 static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d, const ls_delivery *held,
                           ls_tx *handle, uint64_t *lsn) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     uint32_t number = 0;
     struct message *m = NULL;
     struct tx *tx;

@@ -25,17 +25,17 @@ bool directory_has_meta(vfs *v, const char *path) {
     return found != -ENOENT;
 }
 
-int directory_open(struct log *g, const char *path, bool create) {
-    g->dir = g->v->open_dir(g->v, path);
-    if (g->dir == -ENOENT && create) {
-        int rc = g->v->make_dir(g->v, path);
+int directory_open(struct directory *d, const char *path, bool create) {
+    d->dir = d->v->open_dir(d->v, path);
+    if (d->dir == -ENOENT && create) {
+        int rc = d->v->make_dir(d->v, path);
         if (rc != 0 && rc != -EEXIST) {
             return fail_errno(LS_IO, -rc, "the store directory %s cannot be made", path);
         }
-        g->dir = g->v->open_dir(g->v, path);
+        d->dir = d->v->open_dir(d->v, path);
     }
-    if (g->dir < 0) {
-        return fail_errno(g->dir == -ENOENT || g->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -g->dir,
+    if (d->dir < 0) {
+        return fail_errno(d->dir == -ENOENT || d->dir == -ENOTDIR ? LS_NOT_A_STORE : LS_IO, -d->dir,
                           "the store directory %s cannot be opened", path);
     }
     return LS_OK;
@@ -45,7 +45,7 @@ int directory_open(struct log *g, const char *path, bool create) {
  * A store's directory is no safer than its own name: the directory above is synced before META can be renamed into
  * place, by the process that finishes the creation. One that may not be read cannot be synced; then its owner made it.
  */
-int directory_sync_parent(struct log *g, const char *path) {
+int directory_sync_parent(const struct directory *d, const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') {
         length--;
@@ -62,27 +62,28 @@ int directory_sync_parent(struct log *g, const char *path) {
     }
     memcpy(parent, length > 0 ? path : ".", length > 0 ? length : 1);
     parent[length > 0 ? length : 1] = '\0';
-    int dir = g->v->open_dir(g->v, parent);
-    int rc = dir < 0 ? dir : g->v->sync_dir(g->v, dir);
+    int dir = d->v->open_dir(d->v, parent);
+    int rc = dir < 0 ? dir : d->v->sync_dir(d->v, dir);
     if (dir >= 0) {
-        (void)g->v->close(g->v, dir);
+        (void)d->v->close(d->v, dir);
     }
     free(parent);
     return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
 }
 
 /* A reader may hold it for a moment to see whether a writer lives, so one refusal is not the last word. */
-int directory_take_lock(struct log *g, const char *path, bool create) {
+int directory_take_lock(ls_store *store, const char *path, bool create) {
+    const struct directory *d = &store->directory;
     fork_wait();
-    g->lock_file = g->v->open(g->v, g->dir, "LOCK", VFS_WRITE | (create ? VFS_CREATE : 0));
+    store->lock_file = d->v->open(d->v, d->dir, "LOCK", VFS_WRITE | (create ? VFS_CREATE : 0));
     fork_go_on();
-    if (g->lock_file < 0) {
-        int error = -g->lock_file;
+    if (store->lock_file < 0) {
+        int error = -store->lock_file;
         return fail_errno(error == ENOENT ? LS_NOT_A_STORE : LS_IO, error, "%s/LOCK cannot be opened", path);
     }
     int rc = -EWOULDBLOCK;
     for (int i = 0; i < LOCK_TRIES && rc == -EWOULDBLOCK; i++) {
-        rc = g->v->lock(g->v, g->lock_file, 1);
+        rc = d->v->lock(d->v, store->lock_file, 1);
         if (rc == -EWOULDBLOCK) {
             const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
             (void)nanosleep(&pause, NULL);
@@ -98,20 +99,20 @@ int directory_take_lock(struct log *g, const char *path, bool create) {
  * Into a new file: the pages of a write that failed may stay with their file, and what is written through them later in
  * the same boot is synced without an error and lost with the power (ext4). Until the rename META.new is what it was.
  */
-static int write_new_meta(struct log *g, const struct meta *m) {
+static int write_new_meta(struct directory *d, const struct meta *m) {
     static const char *const name = "META.part";
     uint8_t bytes[META_BYTES];
     format_put_meta(bytes, m);
-    int file = g->v->unlink(g->v, g->dir, name);
-    file = file == 0 || file == -ENOENT ? g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : file;
+    int file = d->v->unlink(d->v, d->dir, name);
+    file = file == 0 || file == -ENOENT ? d->v->open(d->v, d->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : file;
     if (file < 0) {
         return fail_errno(LS_IO, -file, "%s cannot be made", name);
     }
-    int rc = io_write(g->v, file, bytes, sizeof bytes, 0, &g->written);
-    rc = rc == 0 ? g->v->sync_file(g->v, file) : rc;
-    (void)g->v->close(g->v, file);
-    rc = rc == 0 ? g->v->rename(g->v, g->dir, name, "META.new") : rc;
-    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
+    int rc = io_write(d->v, file, bytes, sizeof bytes, 0, &d->written);
+    rc = rc == 0 ? d->v->sync_file(d->v, file) : rc;
+    (void)d->v->close(d->v, file);
+    rc = rc == 0 ? d->v->rename(d->v, d->dir, name, "META.new") : rc;
+    rc = rc == 0 ? d->v->sync_dir(d->v, d->dir) : rc;
     return rc == 0 ? LS_OK : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "META.new cannot be written");
 }
 
@@ -136,8 +137,8 @@ static int is_segment(void *context, const char *name) {
 }
 
 /* META.new is forced before the first segment is made: where there are segments and neither file, one was lost. */
-static int check_no_segments(const struct log *g) {
-    int found = g->v->list(g->v, g->dir, is_segment, NULL);
+static int check_no_segments(const struct directory *d) {
+    int found = d->v->list(d->v, d->dir, is_segment, NULL);
     if (found < 0) {
         return fail_errno(LS_IO, -found, "the store directory cannot be listed");
     }
@@ -149,27 +150,27 @@ static int check_no_segments(const struct log *g) {
 
 /* META, or META.new of a creation that was interrupted, or a new one. */
 int directory_find_meta(ls_store *store, const ls_options *o) {
-    struct log *g = &store->log;
-    int rc = scan_read_meta(g->v, g->dir, "META", &store->meta);
+    struct directory *d = &store->directory;
+    int rc = scan_read_meta(d->v, d->dir, "META", &store->meta);
     if (rc != LS_NOT_A_STORE || ls_last_error()->sys_errno != 0) {
         return rc;
     }
-    int there = g->v->open(g->v, g->dir, "META", 0);
+    int there = d->v->open(d->v, d->dir, "META", 0);
     if (there >= 0) {
-        (void)g->v->close(g->v, there);
+        (void)d->v->close(d->v, there);
         return rc; /* something, but not ours */
     }
     if (o->create == 0) {
         return rc;
     }
     store->creating = true;
-    if (scan_read_meta(g->v, g->dir, "META.new", &store->meta) == LS_OK) {
-        return write_new_meta(g, &store->meta); /* what we read may be in the page cache only */
+    if (scan_read_meta(d->v, d->dir, "META.new", &store->meta) == LS_OK) {
+        return write_new_meta(d, &store->meta); /* what we read may be in the page cache only */
     }
     if (ls_last_error()->code == LS_VERSION) {
         return LS_VERSION;
     }
-    rc = check_no_segments(g);
-    rc = rc == LS_OK ? choose_meta(store, g->v, o) : rc;
-    return rc == LS_OK ? write_new_meta(g, &store->meta) : rc;
+    rc = check_no_segments(d);
+    rc = rc == LS_OK ? choose_meta(store, d->v, o) : rc;
+    return rc == LS_OK ? write_new_meta(d, &store->meta) : rc;
 }

@@ -20,9 +20,9 @@ static void after_fork_in_parent(void) { (void)pthread_mutex_unlock(&registry_lo
 static void after_fork_in_child(void) {
     for (ls_store *s = registry; s != NULL; s = s->next_open) {
         atomic_store(&s->foreign, true);
-        if (s->log.lock_file >= 0) {
-            (void)s->log.v->close(s->log.v, s->log.lock_file);
-            s->log.lock_file = -1;
+        if (s->lock_file >= 0) {
+            (void)s->directory.v->close(s->directory.v, s->lock_file);
+            s->lock_file = -1;
         }
     }
     registry = NULL;

@@ -48,9 +48,9 @@ int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn) {
     }
     int rc = inspection_step(store->inspection, bytes, lsn);
     if (rc == LS_END) {
-        log_lock(&store->log);
+        log_lock(store->log);
         store->inspected = true;
-        log_unlock(&store->log);
+        log_unlock(store->log);
     }
     return rc;
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "os/io.h"
 #include "store/store.h"
 
 enum {
@@ -22,10 +21,9 @@ enum {
 
 /* A start record that holds its whole message, and its place in the caller's buffer. */
 struct wanted {
-    struct segment *segment; /* pinned; NULL: the record came from a write buffer */
+    struct pin pin; /* without a segment: the record came from a write buffer */
     uint64_t lsn;
     uint64_t id;
-    uint64_t seed;
     size_t at;
     uint32_t record_bytes;
     uint32_t content_bytes;
@@ -78,9 +76,9 @@ static void begin_round(struct round *r, struct round_memory *memory, uint8_t *i
 }
 
 /* Where the record goes: as far behind the one before it as in the log, if that is near. */
-static size_t place_of(const struct round *r, const struct segment *s, uint64_t lsn, uint32_t record_bytes) {
+static size_t place_of(const struct round *r, const struct pin *pin, uint64_t lsn, uint32_t record_bytes) {
     const struct wanted *before = r->count > 0 ? &r->all[r->count - 1] : NULL;
-    if (before == NULL || before->segment != s || lsn < before->lsn + before->record_bytes) {
+    if (before == NULL || before->pin.segment != pin->segment || lsn < before->lsn + before->record_bytes) {
         return r->used;
     }
     uint64_t gap = lsn - before->lsn - before->record_bytes;
@@ -97,26 +95,20 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
         return FITS_ANOTHER_ROUND;
     }
     uint64_t lsn = message_start_lsn(m);
-    struct segment *s = log_segment(g, lsn);
-    assert(s != NULL);
-    const uint8_t *buffered = log_buffered(g, lsn);
-    if (buffered == NULL && log_segment_file(g, s) < 0) {
+    struct wanted *w = &r->all[r->count];
+    const uint8_t *buffered = log_find_record(g, lsn, &w->pin);
+    if (buffered == NULL && w->pin.segment == NULL) {
         return FITS_NOWHERE;
     }
-    struct wanted *w = &r->all[r->count];
-    w->segment = buffered == NULL ? s : NULL;
     w->lsn = lsn;
     w->id = m->id;
-    w->seed = s->seed;
-    w->at = place_of(r, w->segment, lsn, m->record_bytes);
+    w->at = place_of(r, &w->pin, lsn, m->record_bytes);
     w->record_bytes = m->record_bytes;
     w->content_bytes = m->content_bytes;
     w->row = row;
     if (buffered != NULL) {
         memcpy(r->into + w->at, buffered, m->record_bytes);
         r->copied += m->record_bytes;
-    } else {
-        s->readers++;
     }
     r->used = w->at + m->record_bytes;
     r->count++;
@@ -126,7 +118,7 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
 /* The end of the records from `i` on that lie in the buffer as they lie in their file. */
 static size_t run_end(const struct round *r, size_t i) {
     const struct wanted *first = &r->all[i], *next = first + 1;
-    while (next < r->all + r->count && next->segment == first->segment &&
+    while (next < r->all + r->count && next->pin.segment == first->pin.segment &&
            next->at - first->at == next->lsn - first->lsn) {
         next++;
     }
@@ -136,8 +128,7 @@ static size_t run_end(const struct round *r, size_t i) {
 static bool read_records(const struct log *g, const struct round *r, size_t i, size_t end) {
     const struct wanted *first = &r->all[i], *last = &r->all[end - 1];
     size_t bytes = last->at + last->record_bytes - first->at;
-    return io_read(g->v, first->segment->file, r->into + first->at, bytes, first->lsn - first->segment->first_lsn) ==
-           (int64_t)bytes;
+    return log_read(g, &first->pin, first->lsn, r->into + first->at, bytes) == (int64_t)bytes;
 }
 
 /* Where header and content are, or nothing if the record is not what the table says. */
@@ -145,7 +136,7 @@ static ls_span span_of(const struct round *round, const struct wanted *w) {
     const uint8_t *at = round->into + w->at;
     struct record r;
     struct message_start m;
-    if (format_get_record(at, w->record_bytes, w->seed, w->lsn, &r) != FORMAT_OK || r.type != MESSAGE_START ||
+    if (format_get_record(at, w->record_bytes, w->pin.seed, w->lsn, &r) != FORMAT_OK || r.type != MESSAGE_START ||
         r.id != w->id || format_get_start(&r, &m) != FORMAT_OK || m.content_bytes != w->content_bytes) {
         return (ls_span){.content_at = 0};
     }
@@ -159,8 +150,8 @@ static ls_span span_of(const struct round *round, const struct wanted *w) {
 
 static void unpin_round(struct log *g, const struct round *r) {
     for (size_t i = 0; i < r->count; i++) {
-        if (r->all[i].segment != NULL) {
-            log_unpin(g, r->all[i].segment);
+        if (r->all[i].pin.segment != NULL) {
+            log_unpin(g, &r->all[i].pin);
         }
     }
 }
@@ -173,7 +164,7 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
     log_let_go(g);
     for (size_t i = 0; i < r->count;) {
         size_t end = run_end(r, i);
-        bool there = r->all[i].segment == NULL || read_records(g, r, i, end);
+        bool there = r->all[i].pin.segment == NULL || read_records(g, r, i, end);
         if (!there && end > i + 1) { /* what can be read of it, one by one */
             end = i + 1;
             there = read_records(g, r, i, end);
@@ -192,7 +183,7 @@ static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct ro
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n && r->count == i; i++) {
         uint32_t number = table_find(t, ids[i]);
-        if (number == INDEX_NONE || add(&store->log, r, table_message(t, number), i) != FITS) {
+        if (number == INDEX_NONE || add(store->log, r, table_message(t, number), i) != FITS) {
             return;
         }
     }
@@ -219,7 +210,7 @@ static int load_many(ls_store *store, struct round_memory *memory, const uint64_
         size_t loaded = 0;
         begin_round(&r, memory, into, bytes, used);
         gather_ids(store, ids + *done, n - *done, &r);
-        read_round(&store->log, &r, r.spans);
+        read_round(store->log, &r, r.spans);
         for (; loaded < r.count && r.spans[loaded].content_at != 0; loaded++, (*done)++) {
             pack(into, &r.spans[loaded], &sizes[2 * *done], &used);
         }
@@ -261,7 +252,7 @@ static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls
         uint32_t number = table_find_again(t, d->number, d->id);
         const struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
         spans[*done] = (ls_span){.content_at = 0};
-        fit = m != NULL ? add(&store->log, r, m, *done) : FITS_NOWHERE;
+        fit = m != NULL ? add(store->log, r, m, *done) : FITS_NOWHERE;
         if (fit != FITS_ANOTHER_ROUND) {
             (*done)++;
         } else if (m->record_bytes > r->bytes - r->used) {
@@ -284,7 +275,7 @@ int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, l
             begin_round(&r, &memory, into, bytes, used);
             more = gather_deliveries(store, deliveries, spans, n, &r, done);
             used = r.used;
-            read_round(&store->log, &r, spans);
+            read_round(store->log, &r, spans);
         }
         rc = store_leave(store, LS_OK, LEAVE_QUIETLY);
     }
@@ -304,9 +295,9 @@ static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, s
             return false;
         }
         spans[*done] = (ls_span){.content_at = 0};
-        fit = add(&cursor->store->log, r, m, *done);
-        if (fit == FITS && r->all[r->count - 1].segment != NULL) {
-            log_read_in_order(&cursor->store->log, r->all[r->count - 1].segment);
+        fit = add(cursor->store->log, r, m, *done);
+        if (fit == FITS && r->all[r->count - 1].pin.segment != NULL) {
+            log_read_in_order(cursor->store->log, &r->all[r->count - 1].pin);
         }
         if (fit != FITS_ANOTHER_ROUND) {
             cursor_step(&cursor->cursor);
@@ -329,7 +320,7 @@ static int load_places(ls_cursor *cursor, struct round_memory *memory, ls_place 
         begin_round(&r, memory, into, bytes, used);
         more = gather_places(cursor, places, spans, n, &r, done);
         used = r.used;
-        read_round(&cursor->store->log, &r, spans);
+        read_round(cursor->store->log, &r, spans);
     }
     return LS_OK;
 }

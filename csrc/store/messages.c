@@ -9,19 +9,13 @@
 
 void message_die(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
-    struct log *g = &store->log;
-    struct segment *s = log_segment(g, message_start_lsn(m));
-    assert(s != NULL);
-    log_release(g, s, 1, message_start_weight(m));
+    struct log *g = store->log;
+    log_release_record(g, message_start_lsn(m), message_start_weight(m));
     for (uint32_t i = 0; m->extra != NULL && i < m->extra->chunk_count; i++) {
-        s = log_segment(g, m->extra->chunks[i].lsn);
-        assert(s != NULL);
-        log_release(g, s, 1, m->extra->chunks[i].record_bytes);
+        log_release_record(g, m->extra->chunks[i].lsn, m->extra->chunks[i].record_bytes);
     }
     for (uint32_t i = 0; m->extra != NULL && i < m->extra->part_count; i++) {
-        s = log_segment(g, m->extra->parts[i].lsn);
-        assert(s != NULL);
-        log_release(g, s, 1, m->extra->parts[i].record_bytes);
+        log_release_record(g, m->extra->parts[i].lsn, m->extra->parts[i].record_bytes);
     }
     table_remove(&store->state.table, number);
 }
@@ -36,13 +30,13 @@ void message_die_derived(ls_store *store, uint32_t number) {
 }
 
 void store_log_deaths(ls_store *store) {
-    while (store->death_count > 0 && log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) == LS_OK) {
+    while (store->death_count > 0 && log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) == LS_OK) {
         if (store->death_count == 0) {
             break; /* another thread logged them while we waited */
         }
         struct death d = store->deaths[--store->death_count];
-        struct slot s = log_slot(&store->log, d.id, d.last_lsn, 0);
-        log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
+        struct slot s = log_slot(store->log, d.id, d.last_lsn, 0);
+        log_append(store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
     }
     store->death_count = 0;
 }
@@ -99,13 +93,12 @@ int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
 
 /* Appends the start record and makes the message; everything it needs is there. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct slot s = log_slot(g, 0, 0, flags);
     s.id = s.lsn;
     uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
                                       m->header_bytes, m->content, m->content_bytes);
-    log_append(g, &s, MESSAGE_START, bytes);
-    log_live(g->open->segment, 1, bytes);
+    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
     uint32_t number =
         table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
     struct message *made = table_message(&store->state.table, number);
@@ -116,7 +109,8 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
 
 /* Content bytes that fit into one start or chunk record with everything else in it. */
 static uint64_t content_room(const struct log *g, uint64_t other_bytes) {
-    return g->record_bytes_max > other_bytes ? g->record_bytes_max - other_bytes : 0;
+    uint64_t most = log_record_bytes_max(g);
+    return most > other_bytes ? most - other_bytes : 0;
 }
 
 int message_fail_appending(uint64_t id) {
@@ -143,7 +137,7 @@ static int check_append(const struct message *m, const struct append *a) {
 }
 
 static int append_chunk(ls_store *store, struct append *a, const uint8_t *content, uint32_t bytes, bool last) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     uint32_t number = 0;
     struct message *m = NULL;
     int rc = log_reserve(g, format_chunk_bytes(bytes), RESERVE_GROWS);
@@ -162,8 +156,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
     m->flags = (uint16_t)(last ? m->flags & ~MESSAGE_APPENDING : m->flags | MESSAGE_APPENDING);
     struct slot s = log_slot(g, a->id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
-    log_append(g, &s, MESSAGE_CHUNK, record_bytes);
-    log_live(g->open->segment, 1, record_bytes);
+    log_append_live(g, &s, MESSAGE_CHUNK, record_bytes, record_bytes);
     x->chunks[x->chunk_count++] = (struct chunk_place){
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
@@ -174,7 +167,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
 }
 
 static int append_chunks(ls_store *store, struct append *a, const uint8_t *content, uint64_t bytes) {
-    uint64_t room = content_room(&store->log, 64);
+    uint64_t room = content_room(store->log, 64);
     int rc = LS_OK;
     while (rc == LS_OK && bytes > 0) {
         uint32_t part = (uint32_t)(bytes < room ? bytes : room);
@@ -192,16 +185,16 @@ static int append_chunks(ls_store *store, struct append *a, const uint8_t *conte
 static void take_back(ls_store *store, const struct append *a) {
     uint32_t number = 0;
     struct message *m = NULL;
-    if (log_reserve(&store->log, format_chunk_bytes(0), RESERVE_SHRINKS) != LS_OK ||
+    if (log_reserve(store->log, format_chunk_bytes(0), RESERVE_SHRINKS) != LS_OK ||
         message_find(store, a->id, &number, &m) != LS_OK) {
         return;
     }
     struct message_extra *x = m->extra;
-    struct slot s = log_slot(&store->log, a->id, x->last_lsn, 0);
-    log_append(&store->log, &s, MESSAGE_CHUNK, format_put_chunk(&s, a->from, NULL, 0));
+    struct slot s = log_slot(store->log, a->id, x->last_lsn, 0);
+    log_append(store->log, &s, MESSAGE_CHUNK, format_put_chunk(&s, a->from, NULL, 0));
     table_touch(&store->state.table, m);
     for (uint32_t i = x->chunk_count; i-- > 0 && x->chunks[i].offset >= a->from;) {
-        log_release(&store->log, log_segment(&store->log, x->chunks[i].lsn), 1, x->chunks[i].record_bytes);
+        log_release_record(store->log, x->chunks[i].lsn, x->chunks[i].record_bytes);
     }
     bool cut = message_cut_content(&store->state.table, m, a->from);
     assert(cut && (m->flags & MESSAGE_APPENDING) != 0);
@@ -213,10 +206,11 @@ static void take_back(ls_store *store, const struct append *a) {
 /* A start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     uint64_t other = format_start_bytes(header_bytes, 0, 0) + 8;
-    if (other > g->record_bytes_max || header_bytes > g->record_bytes_max) {
-        return message_too_large("the message's header", other, g->record_bytes_max);
+    uint64_t most = log_record_bytes_max(g);
+    if (other > most || header_bytes > most) {
+        return message_too_large("the message's header", other, most);
     }
     uint64_t room = content_room(g, other);
     struct message_start m = {
@@ -241,8 +235,8 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
 /* Room for the record is reserved. */
 static void destroy(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
-    struct slot s = log_slot(&store->log, m->id, message_last_lsn(m), 0);
-    log_append(&store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
+    struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
+    log_append(store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
     table_touch(&store->state.table, m);
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     message_die(store, number);
@@ -250,7 +244,7 @@ static void destroy(ls_store *store, uint32_t number) {
 
 /* (waits) Takes back what a failed publish or stage has put into the log; without room for that, recovery does. */
 static void unstage(ls_store *store, uint64_t id) {
-    if (log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
+    if (log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
         return;
     }
     uint32_t number = table_find(&store->state.table, id);
@@ -309,7 +303,7 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
     }
     uint32_t number = 0;
     struct message *m = NULL;
-    rc = log_reserve(&store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    rc = log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
     if (rc == LS_OK && (m->place_count > 0 || message_pending(m) > 0)) {
         rc = fail(LS_MESSAGE_IN_USE, "message %llu is on %u queue%s and in %u pending operation%s; dequeue it instead",

@@ -86,7 +86,7 @@ void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
 /* ---- every client's work ---- */
 
 int tx_prepare_clients(const ls_store *store, struct tx *tx) {
-    const struct log_clients *clients = &store->log.clients;
+    const struct log_clients *clients = store->state.clients;
     int rc = LS_OK;
     for (size_t i = 0; rc == LS_OK && i < clients->count; i++) {
         const struct log_client *c = &clients->all[i];
@@ -96,7 +96,7 @@ int tx_prepare_clients(const ls_store *store, struct tx *tx) {
 }
 
 bool tx_prepare_commit(const ls_store *store, struct tx *tx) {
-    const struct log_clients *clients = &store->log.clients;
+    const struct log_clients *clients = store->state.clients;
     bool ready = true;
     for (size_t i = 0; ready && i < clients->count; i++) {
         const struct log_client *c = &clients->all[i];
@@ -106,7 +106,7 @@ bool tx_prepare_commit(const ls_store *store, struct tx *tx) {
 }
 
 void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn) {
-    const struct log_clients *clients = &store->log.clients;
+    const struct log_clients *clients = store->state.clients;
     for (size_t i = 0; i < clients->count; i++) {
         const struct log_client *c = &clients->all[i];
         if (c->calls->commit != NULL) {
@@ -117,7 +117,7 @@ void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn) {
 }
 
 void tx_undo_work(const ls_store *store, struct tx *tx) {
-    const struct log_clients *clients = &store->log.clients;
+    const struct log_clients *clients = store->state.clients;
     for (size_t i = 0; i < clients->count; i++) {
         const struct log_client *c = &clients->all[i];
         if (c->calls->rollback != NULL) {

@@ -109,29 +109,29 @@ static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
 }
 
 int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
     int rc;
     do {
         reserved = expansion;
-        let_go = g->let_go;
+        let_go = log_times_let_go(g);
         rc = log_reserve_to_grow(g, bytes, reserved);
-        expansion = g->let_go != let_go ? expansion_with(store, id, n) : reserved;
+        expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, n) : reserved;
     } while (rc == LS_OK && expansion > reserved);
     return rc;
 }
 
 static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
                           uint64_t *lsn) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     uint32_t number = 0;
     struct message *m = NULL;
     struct tx *tx;
     struct work *work;
     uint64_t bytes = format_enqueue_bytes(n);
-    if (n == 0 || bytes > g->record_bytes_max) {
+    if (n == 0 || bytes > log_record_bytes_max(g)) {
         return n == 0 ? fail(LS_OPTION, "no queue is named")
-                      : message_too_large("the list of queues", bytes, g->record_bytes_max);
+                      : message_too_large("the list of queues", bytes, log_record_bytes_max(g));
     }
     int rc = message_reserve(store, id, n, bytes);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
@@ -175,7 +175,7 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 /* Content and places in one record. */
 static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
                           uint64_t *id) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct message_start m = *given;
     struct message none = {.id = 0};
     struct work *work = NULL;
@@ -214,7 +214,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
 
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id) {
-    uint64_t limit = store->log.record_bytes_max;
+    uint64_t limit = log_record_bytes_max(store->log);
     if (n == 0 || n > limit) {
         return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
     }
@@ -229,7 +229,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         };
         return publish_inline(store, &m, queue_ids, handle, id);
     }
-    if (store->log.trying) {
+    if (log_is_trying(store->log)) {
         return LS_WOULD_WAIT; /* between its records */
     }
     struct tx *tx;

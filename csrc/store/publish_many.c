@@ -63,7 +63,7 @@ static size_t find_run(const struct many *m, struct run_room room, uint64_t *byt
 
 /* Nothing in it lets go of the lock. A run that is refused, for memory or an unknown queue, is refused one by one. */
 static void publish_run(ls_store *store, struct many *m) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct table *t = &store->state.table;
     uint64_t bytes;
     size_t run = find_run(m, log_run_room(g), &bytes);

@@ -45,7 +45,7 @@ bool queue_sweep(ls_store *store, struct queue *q) {
 }
 
 int queue_end(ls_store *store, uint32_t queue_id) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct queue *q = NULL;
     int rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
     if (rc == LS_OK && (q = table_queue(&store->state.table, queue_id)) == NULL) {
@@ -67,7 +67,7 @@ int queue_end(ls_store *store, uint32_t queue_id) {
 }
 
 void queue_remove(ls_store *store, uint32_t queue_id) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct queue *q = table_any_queue(&store->state.table, queue_id);
     while (queue_sweep(store, q)) { /* deleted: no other thread takes it out of the table */
         log_let_go(g);
@@ -127,7 +127,7 @@ int ls_cursor_open(ls_store *store, uint32_t queue_id, int kind, ls_cursor **cur
 }
 
 static uint64_t offered_below(const ls_store *store) {
-    return store->inspection != NULL ? UINT64_MAX : store->log.durable_lsn;
+    return store->inspection != NULL ? UINT64_MAX : log_durable_lsn(store->log);
 }
 
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
@@ -182,7 +182,7 @@ void ls_cursor_close(ls_cursor *cursor) {
     if (cursor == NULL) {
         return;
     }
-    struct log *g = &cursor->store->log;
+    struct log *g = cursor->store->log;
     if (!atomic_load(&cursor->store->foreign)) {
         log_lock(g);
         cursor_stop(&cursor->cursor);

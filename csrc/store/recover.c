@@ -30,44 +30,20 @@ static void begin_anew(struct replay *p, const ls_recovery *before) {
     checkpoint_forget(p);
 }
 
-/* The log goes on from what replay found live in each segment. LS_NO_MEMORY. */
-static int give_to_log(struct log *g, const struct state *s) {
-    for (size_t i = 0; i < s->segment_count; i++) {
-        const struct live_segment *from = &s->segments[i];
-        struct segment *made = segment_new(g, from->first_lsn, from->epoch);
-        if (made == NULL) {
-            return fail_memory();
-        }
-        made->prev_end_lsn = from->prev_end_lsn;
-        made->end_lsn = from->end_lsn;
-        made->live_records = from->records;
-        made->live_bytes = from->bytes;
-        made->largest_bytes = from->largest_bytes;
-        int rc = log_add_segment(g, made);
-        if (rc != LS_OK) {
-            segment_free(g, made);
-            return rc;
-        }
-        g->base_index += from->behind ? 1 : 0;
-    }
-    g->named_base_lsn = s->base_lsn;
-    return LS_OK;
-}
-
 int recover_replay(ls_store *store) {
     struct state *state = &store->state;
     struct scan *scan = &store->scan;
     struct replay p = {.state = state, .scan = scan, .t = &state->table, .report = &state->report};
-    vfs *v = store->log.v;
-    bool background = store->log.background, used = false;
+    vfs *v = store->directory.v;
+    bool background = store->options.background != 0, used = false;
     struct loaded_checkpoint loaded = {.lsn = 0};
     uint64_t start_us = v->monotonic_us(v);
-    int rc = scan_open(scan, v, store->log.dir, &store->meta, true, NULL);
+    int rc = scan_open(scan, v, store->directory.dir, &store->meta, true, NULL);
     p.base_lsn = scan->base_lsn;
     rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
     const ls_recovery before = state->report;
     if (rc == LS_OK && store->options.no_checkpoint == 0) {
-        rc = checkpoint_load(&p, store->log.dir, &loaded, &used);
+        rc = checkpoint_load(&p, store->directory.dir, &loaded, &used);
     }
     rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
     if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
@@ -83,7 +59,7 @@ int recover_replay(ls_store *store) {
         scan_raise_watermark(scan, state->report.checkpoint_lsn);
         state->report.watermark_lsn = scan->watermark_lsn;
     }
-    return rc == LS_OK ? give_to_log(&store->log, state) : rc;
+    return rc == LS_OK ? log_recover(store->log, state->segments, state->segment_count, state->base_lsn) : rc;
 }
 
 void ls_recovery_items(const ls_store *store, ls_recovered *into, size_t n, size_t *count) {

@@ -20,7 +20,7 @@ uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh
 /* Gives the lock back. */
 static int fail_phase(ls_store *store) {
     bool is_inspection = store->inspection != NULL && store->phase == PHASE_OPENED, inspected = store->inspected;
-    log_unlock(&store->log);
+    log_unlock(store->log);
     if (is_inspection && !inspected) {
         return fail(LS_CLOSED, "the log has not been read to its end yet");
     }
@@ -37,7 +37,7 @@ int store_enter(ls_store *store) {
     if (atomic_load(&store->foreign)) {
         return fail_forked();
     }
-    log_lock(&store->log);
+    log_lock(store->log);
     return store->phase == PHASE_SERVING ? LS_OK : fail_phase(store);
 }
 
@@ -51,13 +51,13 @@ int store_try(ls_store *store, int flags) {
     if (atomic_load(&store->foreign)) {
         return fail_forked();
     }
-    if (!log_try_lock(&store->log)) {
+    if (!log_try_lock(store->log)) {
         return LS_WOULD_WAIT;
     }
     if (store->phase != PHASE_SERVING) {
         return fail_phase(store);
     }
-    store->log.trying = true;
+    log_set_trying(store->log, true);
     return LS_OK;
 }
 
@@ -65,17 +65,17 @@ int store_look(ls_store *store) {
     if (atomic_load(&store->foreign)) {
         return fail_forked();
     }
-    log_lock(&store->log);
+    log_lock(store->log);
     bool inspected = store->inspected && store->phase == PHASE_OPENED;
     return store->phase == PHASE_SERVING || inspected ? LS_OK : fail_phase(store);
 }
 
 int store_leave(ls_store *store, int rc, int flags) {
-    struct log *g = &store->log;
-    g->trying = false;
+    struct log *g = store->log;
+    log_set_trying(g, false);
     if ((flags & LEAVE_QUIETLY) == 0) {
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
-            rc = log_force(g, g->end_lsn);
+            rc = log_force(g, log_end_lsn(g));
         } else if ((flags & LS_MORE) == 0) {
             log_flush_soon(g);
         }
@@ -129,17 +129,17 @@ static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
 }
 
 static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
-    struct log *g = &store->log;
-    g->v = v;
+    struct directory *d = &store->directory;
+    d->v = v;
     int rc = check_options(o);
     rc = rc == LS_OK ? check_limit_of_new(v, path, o) : rc;
     rc = rc == LS_OK ? fork_register(store) : rc;
-    rc = rc == LS_OK ? directory_open(g, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? directory_take_lock(g, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? directory_open(d, path, o->create != 0) : rc;
+    rc = rc == LS_OK ? directory_take_lock(store, path, o->create != 0) : rc;
     rc = rc == LS_OK ? directory_find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o->max_log_bytes, &store->meta) : rc;
-    rc = rc == LS_OK && store->creating ? directory_sync_parent(g, path) : rc;
-    rc = rc == LS_OK ? log_init(g, v, o, &store->meta) : rc;
+    rc = rc == LS_OK && store->creating ? directory_sync_parent(d, path) : rc;
+    rc = rc == LS_OK ? log_init(store->log, d, o, &store->meta) : rc;
     if (rc == LS_OK && !store->creating) {
         rc = recover_replay(store);
     }
@@ -148,20 +148,11 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
 
 static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
     struct log_client messages = messages_client(store);
-    int rc = log_register(&store->log, &messages);
+    int rc = log_register(store->log, &messages);
     for (size_t i = 0; rc == LS_OK && i < count; i++) {
-        rc = log_register(&store->log, &clients[i]);
+        rc = log_register(store->log, &clients[i]);
     }
     return rc;
-}
-
-static void init_log(struct log *g) {
-    g->dir = g->holds_dir = g->lock_file = g->hint_file = -1;
-    g->relocate = relocate_segment;
-    (void)pthread_mutex_init(&g->lock, NULL);
-    (void)pthread_cond_init(&g->spare_thread.wake, NULL);
-    (void)pthread_cond_init(&g->spare_thread.done, NULL);
-    (void)sem_init(&g->flusher.wake, 0, 0);
 }
 
 int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store) {
@@ -169,15 +160,20 @@ int store_new(const ls_options *options, const struct log_client *clients, size_
     if (made == NULL) {
         return fail_memory();
     }
+    made->log = log_new(relocate_segment);
+    if (made->log == NULL) {
+        free(made);
+        *store = NULL;
+        return fail_memory();
+    }
     atomic_init(&made->handles, 1);
     made->options = *options;
     made->relaxed = options->relaxed != 0;
-    made->scan.file = -1;
-    state_init(&made->state, &made->log.clients);
-    checkpoints_init(&made->checkpoints, &made->log, &made->state, options->no_checkpoint != 0);
-    init_log(&made->log);
+    made->scan.file = made->directory.dir = made->lock_file = -1;
+    state_init(&made->state, log_clients(made->log));
+    checkpoints_init(&made->checkpoints, made->log, &made->state, &made->directory, &made->meta, options);
     int rc = register_clients(made, clients, count);
-    made->scan.known = made->log.clients.known;
+    made->scan.known = made->state.clients->known;
     return rc;
 }
 
@@ -213,7 +209,7 @@ int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_st
 }
 
 int ls_limit_log(ls_store *store, uint64_t max_log_bytes) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     if (atomic_load(&store->foreign)) {
         return fail_forked();
     }
@@ -223,9 +219,7 @@ int ls_limit_log(ls_store *store, uint64_t max_log_bytes) {
     }
     int rc = check_log_limit(max_log_bytes, &store->meta);
     if (rc == LS_OK) {
-        g->max_log_bytes = max_log_bytes;
-        g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
-        (void)pthread_cond_signal(&g->spare_thread.wake);
+        log_limit(g, max_log_bytes);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -243,65 +237,33 @@ static int roll_back_open_transactions(ls_store *store) {
     return rc;
 }
 
-/* A last batch, then CLOSE in one of its own. Nothing, if nothing was written since the last orderly close. */
+/* Nothing, if nothing was written since the last orderly close. */
 static int write_close(ls_store *store) {
-    struct log *g = &store->log;
     int rc = roll_back_open_transactions(store);
-    if (rc == LS_OK && store->was_clean && g->stats.records == 0 && g->stats.batches == 0) {
+    if (rc == LS_OK && store->was_clean && log_is_untouched(store->log)) {
         return rc;
     }
     if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
-        rc = log_force(g, g->end_lsn);
-    }
-    rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
-    if (rc == LS_OK) {
-        struct slot s = log_slot(g, 0, 0, 0);
-        uint64_t end_lsn = g->durable_lsn;
-        log_append(g, &s, CLOSE, format_put_plain(&s, CLOSE));
-        rc = log_force(g, g->end_lsn);
-        if (rc == LS_OK) {
-            log_unlock_for_io(g);
-            bool fine = closed_publish(g, end_lsn);
-            log_relock_after_io(g);
-            g->stats.hint_failures += fine ? 0 : 1;
-        }
+        rc = log_write_close(store->log);
     }
     return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
 }
 
-static void close_handles(ls_store *store) {
-    struct log *g = &store->log;
-    int *handles[] = {&g->hint_file, &g->holds_dir, &g->dir, &g->lock_file}; /* the lock goes last */
-    for (size_t i = 0; i < g->segment_count; i++) {
-        if (g->segments[i]->file >= 0) {
-            (void)g->v->close(g->v, g->segments[i]->file);
-            g->segments[i]->file = -1;
-        }
-    }
-    for (struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
-        if (s->file >= 0) {
-            (void)g->v->close(g->v, s->file);
-            s->file = -1;
-        }
-    }
+/* The lock on the store goes last. */
+static void close_files(ls_store *store) {
+    struct directory *d = &store->directory;
+    int *handles[] = {&d->dir, &store->lock_file};
+    log_close_files(store->log);
     for (size_t i = 0; i < sizeof handles / sizeof *handles; i++) {
         if (*handles[i] >= 0) {
-            (void)g->v->close(g->v, *handles[i]);
+            (void)d->v->close(d->v, *handles[i]);
             *handles[i] = -1;
         }
     }
 }
 
-static bool has_readers(const struct log *g) {
-    bool any = g->space.unnamed_segments != NULL;
-    for (size_t i = 0; i < g->segment_count; i++) {
-        any = any || g->segments[i]->readers > 0;
-    }
-    return any;
-}
-
 int ls_close(ls_store *store) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     if (atomic_load(&store->foreign)) {
         return LS_OK;
     }
@@ -312,25 +274,10 @@ int ls_close(ls_store *store) {
     }
     bool was_serving = store->phase == PHASE_SERVING;
     store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
-    while (g->relocation.moving &&
-           g->space.spare_count == 0) { /* it ends by giving a segment back, which the next open may need */
-        log_wait(g, &g->spare_thread.done);
-    }
-    g->serving = false;
-    g->closing = true;
-    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that keeps pace with others waits no longer */
-    g->closer = pthread_self();
-    int rc = was_serving && g->poison == 0 ? write_close(store) : LS_OK;
+    log_begin_close(g);
+    int rc = was_serving && log_poison(g) == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
-    if (was_serving && g->poison == 0) {
-        (void)log_force(g, g->end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
-    }
-    while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
-        log_let_go(g);
-        const struct timespec pause = {.tv_nsec = 100 * 1000};
-        (void)nanosleep(&pause, NULL);
-        log_take_back(g);
-    }
+    log_drain(g);
     log_unlock(g);
     checkpoint_stop_thread(&store->checkpoints);
     log_stop_threads(g);
@@ -341,7 +288,7 @@ int ls_close(ls_store *store) {
     }
     log_signal(g);
     fork_wait();
-    close_handles(store);
+    close_files(store);
     fork_go_on();
     log_unlock(g);
     fork_forget(store);
@@ -352,25 +299,16 @@ void store_drop(ls_store *store) {
     if (atomic_fetch_sub(&store->handles, 1) > 1) {
         return;
     }
-    struct log *g = &store->log;
     if (atomic_load(&store->foreign)) {
         fork_leave_behind(store);
         return;
     }
-    for (int i = 0; i < g->event_count; i++) {
-        (void)g->v->event_close(g->v, g->events[i]);
-    }
     scan_close(&store->scan);
-    log_free(g);
     state_free(&store->state);
-    log_clients_free(&g->clients);
-    free(store->deaths);
     checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
-    (void)pthread_mutex_destroy(&g->lock);
-    (void)pthread_cond_destroy(&g->spare_thread.wake);
-    (void)pthread_cond_destroy(&g->spare_thread.done);
-    (void)sem_destroy(&g->flusher.wake);
+    log_free(store->log);
+    free(store->deaths);
     free(store);
 }
 
@@ -399,22 +337,18 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
     if (atomic_load(&store->foreign)) {
         return 0;
     }
-    log_lock(&store->log);
-    uint64_t value = what(&store->log);
-    log_unlock(&store->log);
+    log_lock(store->log);
+    uint64_t value = what(store->log);
+    log_unlock(store->log);
     return value;
 }
 
 uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
 
-uint64_t ls_durable_lsn(const ls_store *store) { return store->log.durable_lsn; }
+uint64_t ls_durable_lsn(const ls_store *store) { return log_durable_lsn(store->log); }
 
-/* The caller is likely to wait for this LSN, and the last records may be of a move or a transaction, which flush nothing. */
 static uint64_t next_lsn_and_unlock(struct log *g) {
-    uint64_t lsn = g->end_lsn;
-    if (g->serving && lsn > g->flusher.wanted_lsn && lsn > g->durable_lsn) {
-        log_flush_soon(g);
-    }
+    uint64_t lsn = log_next_lsn(g);
     log_unlock(g);
     return lsn;
 }
@@ -423,40 +357,38 @@ uint64_t ls_next_lsn(ls_store *store) {
     if (atomic_load(&store->foreign)) {
         return 0;
     }
-    log_lock(&store->log);
-    return next_lsn_and_unlock(&store->log);
+    log_lock(store->log);
+    return next_lsn_and_unlock(store->log);
 }
 
 uint64_t ls_next_lsn_try(ls_store *store) {
-    return atomic_load(&store->foreign) || !log_try_lock(&store->log) ? 0 : next_lsn_and_unlock(&store->log);
+    return atomic_load(&store->foreign) || !log_try_lock(store->log) ? 0 : next_lsn_and_unlock(store->log);
 }
 
-int ls_poisoned(const ls_store *store) { return atomic_load(&store->foreign) ? 0 : store->log.poison; }
+int ls_poisoned(const ls_store *store) { return atomic_load(&store->foreign) ? 0 : log_poison(store->log); }
 
 int ls_force(ls_store *store, uint64_t lsn) {
     int rc = store_enter(store);
     if (rc != LS_OK) {
         return rc;
     }
-    uint64_t end_lsn = store->log.end_lsn;
+    uint64_t end_lsn = log_end_lsn(store->log);
     if (lsn > end_lsn) {
         rc = fail(LS_OPTION, "LSN %" PRIu64 " lies beyond the end of the log, %" PRIu64, lsn, end_lsn);
     } else {
-        rc = log_force(&store->log, lsn == 0 ? end_lsn : lsn);
+        rc = log_force(store->log, lsn == 0 ? end_lsn : lsn);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
 int ls_durable_soon(ls_store *store, uint64_t lsn, int flags) {
-    struct log *g = &store->log;
-    if (g->durable_lsn >= lsn) {
+    struct log *g = store->log;
+    if (log_durable_lsn(g) >= lsn) {
         return 1;
     }
     int rc = store_try(store, flags);
     if (rc == LS_OK) {
-        if (g->flusher.wanted_lsn < lsn) {
-            log_flush_soon(g);
-        }
+        log_durable_soon(g, lsn);
         (void)store_leave(store, LS_OK, LEAVE_QUIETLY);
     }
     return rc == LS_WOULD_WAIT ? rc : 0;
@@ -472,35 +404,16 @@ int ls_event_fd(ls_store *store, int *fd) {
     if (rc != LS_OK) {
         return rc;
     }
-    struct log *g = &store->log;
-    if (g->event_count == LS_EVENTS_MAX) {
-        rc = fail(LS_OPTION,
-                  "%d event loops or threads wait for this store's group commits already; close one, or wait in fewer",
-                  LS_EVENTS_MAX);
-        return store_leave(store, rc, LEAVE_QUIETLY);
-    }
-    int made = g->v->event_new(g->v);
-    if (made < 0) {
-        return store_leave(store, fail_errno(LS_IO, -made, "no eventfd can be made"), LEAVE_QUIETLY);
-    }
-    g->events[g->event_count++] = *fd = made;
-    return store_leave(store, LS_OK, LEAVE_QUIETLY);
+    return store_leave(store, log_event_new(store->log, fd), LEAVE_QUIETLY);
 }
 
 void ls_event_end(ls_store *store, int fd) {
-    struct log *g = &store->log;
     if (atomic_load(&store->foreign)) {
         return;
     }
-    log_lock(g);
-    for (int i = 0; i < g->event_count; i++) {
-        if (g->events[i] == fd) {
-            g->events[i] = g->events[--g->event_count];
-            (void)g->v->event_close(g->v, fd);
-            break;
-        }
-    }
-    log_unlock(g);
+    log_lock(store->log);
+    log_event_end(store->log, fd);
+    log_unlock(store->log);
 }
 
 int ls_move_base(ls_store *store) {
@@ -508,43 +421,31 @@ int ls_move_base(ls_store *store) {
     if (rc != LS_OK) {
         return rc;
     }
-    struct log *g = &store->log;
-    rc = log_force(g, g->end_lsn);
-    log_advance_base(g);
-    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-        rc = log_reserve(g, 0, RESERVE_SHRINKS);
-        rc = rc == LS_OK ? log_force_batch(g) : rc;
-    }
-    if (rc == LS_OK && g->base_index > 0) { /* also what a hold has kept until now */
-        spares_try(g);
+    rc = log_move_base(store->log);
+    if (rc == LS_OK) {
+        log_recycle_dead(store->log);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
 void ls_stats_get(ls_store *store, ls_stats *stats) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     *stats = (ls_stats){.relaxed = store->relaxed};
     if (atomic_load(&store->foreign)) {
         return;
     }
     log_lock(g);
-    *stats = g->stats;
+    log_stats(g, stats);
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
-    stats->live_bytes = log_live_bytes(g);
-    stats->counted_bytes = stats->live_bytes + clients_weight(&g->clients);
-    stats->segments = g->segment_count;
-    stats->spares = g->space.spare_count;
-    stats->log_bytes = (g->segment_count + g->space.spare_count) * g->segment_size;
-    stats->held_segments = g->space.held_count;
-    stats->held_bytes = g->space.held_count * g->segment_size;
-    stats->device_bytes = atomic_load(&g->written.bytes);
-    stats->device_writes = atomic_load(&g->written.calls);
+    stats->device_bytes = atomic_load(&store->directory.written.bytes);
+    stats->device_writes = atomic_load(&store->directory.written.calls);
     stats->relaxed = store->relaxed;
+    stats->checkpoints = store->checkpoints.taken;
+    stats->checkpoint_failures = store->checkpoints.failures;
     stats->checkpoint_lsn = store->checkpoints.lsn;
     stats->checkpoint_bytes = store->checkpoints.bytes;
-    stats->full = spares_are_full(g);
     log_unlock(g);
 }
 
@@ -557,18 +458,6 @@ int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count)
         *count = inspection_segments(store->inspection, into, n);
         return store_leave(store, rc, LEAVE_QUIETLY);
     }
-    const struct log *g = &store->log;
-    *count = g->segment_count;
-    for (size_t i = 0; i < g->segment_count && i < n; i++) {
-        const struct segment *s = g->segments[i];
-        into[i] = (ls_segment_info){
-            .first_lsn = s->first_lsn,
-            .epoch = s->epoch,
-            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
-            .live_bytes = s->live_bytes,
-            .live_records = s->live_records,
-            .current = i + 1 == g->segment_count,
-        };
-    }
+    *count = log_segments(store->log, into, n);
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

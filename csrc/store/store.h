@@ -27,7 +27,9 @@ enum {
 enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
 
 struct ls_store {
-    struct log log;
+    struct log *log;
+    struct directory directory;
+    int lock_file;
     struct state state;
     struct message_mover mover; /* zero but while a segment is relocated */
     ls_options options;
@@ -153,10 +155,10 @@ int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is pre
 bool directory_has_meta(vfs *v, const char *path);    /* or META.new; true if that cannot be found out */
 uint64_t directory_segment_size(const ls_options *o); /* of a new store */
 /* in this order; `create`: a store may be made */
-int directory_open(struct log *g, const char *path, bool create);
-int directory_take_lock(struct log *g, const char *path, bool create);
+int directory_open(struct directory *d, const char *path, bool create);
+int directory_take_lock(ls_store *store, const char *path, bool create);
 int directory_find_meta(ls_store *store, const ls_options *o);
-int directory_sync_parent(struct log *g, const char *path);
+int directory_sync_parent(const struct directory *d, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);

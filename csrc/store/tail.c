@@ -12,48 +12,17 @@ static void yield_lock(void *context) {
 }
 
 static int take_log(ls_store *store, struct tail_look *k) {
-    struct log *g = &store->log;
-    k->segments = calloc(g->segment_count + g->space.spare_count + 1, sizeof *k->segments);
-    if (k->segments == NULL) {
-        return fail_memory();
+    int rc = log_tail(store->log, k->tail, &k->segments);
+    if (rc != LS_OK) {
+        return rc;
     }
-    for (size_t i = 0; i < g->segment_count; i++) {
-        const struct segment *s = g->segments[i];
-        bool current = i + 1 == g->segment_count;
-        k->segments[i] = (ls_tail_segment){
-            .first_lsn = s->first_lsn,
-            .epoch = s->epoch,
-            .end_lsn = s->end_lsn != 0 ? s->end_lsn : g->end_lsn,
-            .live_bytes = s->live_bytes,
-            .live_records = s->live_records,
-            .state = i < g->base_index ? LS_SEGMENT_DEAD
-                     : current         ? LS_SEGMENT_CURRENT
-                                       : LS_SEGMENT_NEEDED,
-        };
-    }
-    k->segment_count = g->segment_count;
-    size_t at = k->segment_count;
-    for (const struct segment *s = g->space.spares; s != NULL; s = s->next_spare) {
-        k->segments[at++] = (ls_tail_segment){.first_lsn = s->first_lsn, .state = LS_SEGMENT_SPARE};
-    }
+    k->segment_count = k->tail->segments;
     k->table = &store->state.table;
-    k->v = g->v;
-    k->dir = g->dir;
-    k->uuid = g->uuid;
+    k->v = store->directory.v;
+    k->dir = store->directory.dir;
+    k->uuid = store->meta.uuid;
     k->yield = yield_lock;
-    k->context = g;
-    *k->tail = (ls_tail){
-        .segment_size = g->segment_size,
-        .base_lsn = log_base_lsn(g),
-        .durable_lsn = g->durable_lsn,
-        .next_lsn = g->end_lsn,
-        .live_bytes = log_live_bytes(g),
-        .segments = g->segment_count,
-        .spares = g->space.spare_count,
-        .held_segments = g->space.held_count,
-        .files_wanted = g->space.needs.files_wanted,
-        .will_move = g->serving && spares_are_behind(g),
-    };
+    k->context = store->log;
     return LS_OK;
 }
 

@@ -87,7 +87,7 @@ static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
     if (tx_of(handle) == NULL) {
         return fail_ended(handle);
     }
-    int rc = log_reserve(&handle->store->log, bytes, RESERVE_SHRINKS);
+    int rc = log_reserve(handle->store->log, bytes, RESERVE_SHRINKS);
     *tx = tx_of(handle);
     return rc == LS_OK && *tx == NULL ? fail_ended(handle) : rc;
 }
@@ -135,7 +135,7 @@ static void hand_out(ls_tx *handle, ls_store *store, struct tx *tx) {
 }
 
 static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
-    struct log *g = &store->log;
+    struct log *g = store->log;
     struct tx *tx;
     int rc = log_reserve(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, RESERVE_GROWS);
     if (rc != LS_OK) {
@@ -154,15 +154,14 @@ static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
     s.id = s.lsn;
     enum record_type type = x != NULL ? DTX_START : TX_START;
     uint32_t bytes = x != NULL ? format_put_xid(&s, type, x) : format_put_plain(&s, type);
-    log_append(g, &s, (uint16_t)type, bytes);
     tx->state = LS_TX_ACTIVE;
     tx->started = true;
-    tx->started_us = g->v->now_us(g->v);
+    tx->started_us = store->directory.v->now_us(store->directory.v);
     if (x != NULL) {
         tx->distributed = true;
         tx->xid = *x;
     }
-    log_live(g->open->segment, 1, tx_start_bytes(tx));
+    log_append_live(g, &s, (uint16_t)type, bytes, tx_start_bytes(tx));
     table_add_tx(&store->state.table, tx, s.lsn);
     hand_out(handle, store, tx);
     return LS_OK;
@@ -195,16 +194,14 @@ int ls_begin(ls_store *store, const ls_xid *xid, ls_tx **handle) {
 /* ---- outcomes ---- */
 
 static void append_plain(ls_store *store, struct tx *tx, enum record_type type) {
-    struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
-    log_append(&store->log, &s, (uint16_t)type, format_put_plain(&s, type));
+    struct slot s = log_slot(store->log, tx->id, tx->last_lsn, 0);
+    log_append(store->log, &s, (uint16_t)type, format_put_plain(&s, type));
     tx->last_lsn = s.lsn;
 }
 
 /* After its outcome: its start is no longer needed once that outcome is durable. */
 static void forget_tx(ls_store *store, struct tx *tx) {
-    struct segment *s = log_segment(&store->log, tx->start_lsn);
-    assert(s != NULL); /* it was pinned until now */
-    log_release(&store->log, s, 1, tx_start_bytes(tx));
+    log_release_record(store->log, tx->start_lsn, tx_start_bytes(tx));
     table_remove_tx(&store->state.table, tx);
 }
 
@@ -253,10 +250,10 @@ int ls_prepare(ls_tx *handle, int flags) {
     }
     rc = rc == LS_OK ? tx_prepare_clients(store, tx) : rc;
     if (rc == LS_OK) {
-        struct slot s = log_slot(&store->log, tx->id, tx->last_lsn, 0);
-        log_append(&store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
+        struct slot s = log_slot(store->log, tx->id, tx->last_lsn, 0);
+        log_append(store->log, &s, TX_PREPARE, format_put_xid(&s, TX_PREPARE, &tx->xid));
         tx->last_lsn = s.lsn;
-        tx_prepared(&store->state.table, tx, store->log.v->now_us(store->log.v));
+        tx_prepared(&store->state.table, tx, store->directory.v->now_us(store->directory.v));
         remember(handle, tx);
     }
     return leave(handle, rc, flags);
@@ -297,7 +294,7 @@ static void roll_back(ls_store *store, struct tx *tx) {
 }
 
 int tx_roll_back_open(ls_store *store, uint64_t id) {
-    int rc = log_reserve(&store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+    int rc = log_reserve(store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     struct tx *tx = table_tx(&store->state.table, id);
     if (rc == LS_OK && tx != NULL && tx->state != LS_TX_PREPARED) {
         roll_back(store, tx);
@@ -320,7 +317,7 @@ int ls_rollback(ls_tx *handle, int flags) {
 }
 
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
-    struct log *g = &handle->store->log;
+    struct log *g = handle->store->log;
     if (atomic_load(&handle->store->foreign)) {
         *info = handle->last;
         return;
@@ -341,7 +338,7 @@ static bool let_go_of(ls_tx *handle) {
     const struct tx *tx = tx_of(handle);
     int rc = LS_OK;
     if (tx != NULL && tx->state != LS_TX_PREPARED) {
-        rc = log_reserve(&handle->store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
+        rc = log_reserve(handle->store->log, 2 * PLAIN_RECORD_BYTES, RESERVE_SHRINKS);
     }
     struct tx *now = tx_of(handle);
     if (now != NULL) {

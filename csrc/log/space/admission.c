@@ -4,7 +4,7 @@
  */
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 /* ---- how much lives, and what it needs ---- */
@@ -19,14 +19,14 @@ uint64_t spares_expansion(const struct log *g) {
 void spares_weigh(struct log *g) {
     uint64_t live = extent_live_bytes(log_live_bytes(g), used_bytes(g));
     g->space.live_low = live < g->space.live_low ? live : g->space.live_low;
-    g->space.live_low_lsn = g->append_lsn;
+    g->space.live_low_lsn = g->front.append_lsn;
     g->space.released_bytes = 0;
 }
 
 /* Live records may grow by *room bytes, and by `expansion` when they are moved. False: not even by none. */
 static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
     uint64_t all = spares_expansion(g) + expansion;
-    uint64_t grown = g->space.needs.live_bytes + (g->append_lsn - g->space.weighed_lsn) + all;
+    uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.weighed_lsn) + all;
     size_t files = spares_files(g);
     if (SPARES_RESERVED * g->segment_size + all > g->space.spare_count * g->segment_size + g->segment_size / 2 ||
         files <= SPARES_RESERVED) {
@@ -176,11 +176,8 @@ static int need_for_move(struct log *g) {
  */
 static int free_what_died(struct log *g) {
     for (int tries = 0; tries < 2; tries++) {
-        int rc = tries == 0 ? LS_OK : log_force(g, g->end_lsn);
-        log_advance_base(g);
-        if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-            rc = log_force_batch(g);
-        }
+        int rc = tries == 0 ? LS_OK : log_force(g, g->front.end_lsn);
+        rc = rc == LS_OK ? log_name_base(g) : rc;
         if (rc != LS_OK) {
             return rc;
         }

@@ -5,7 +5,7 @@
 #ifndef LOGSTORE_SPARE_PARTS_H
 #define LOGSTORE_SPARE_PARTS_H
 
-#include "log/log.h"
+#include "log/parts.h"
 
 enum { FAST_SWITCH_US = 500 * 1000 };
 

@@ -5,6 +5,7 @@
 #ifndef LOGSTORE_RECKON_H
 #define LOGSTORE_RECKON_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -58,5 +59,28 @@ static inline uint64_t extent_expansion(uint64_t expansion, uint64_t used_bytes)
  * within files_wanted.
  */
 size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
+
+/* Bytes that a log needs for this much live content, or it refuses to grow; see over_admission_limit. */
+static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
+    return spares_reserved * segment_size + weight / 4 * 5;
+}
+
+struct planned_segment {
+    uint64_t first_lsn;
+    uint64_t records; /* live ones, once everything appended is durable */
+    uint64_t bytes;
+    bool stuck; /* it cannot be moved for now */
+};
+
+/* A log as the plan of a compaction sees it: one that serves, or one that an open of an inspected store would recover. */
+struct planned_log {
+    struct planned_segment *segments; /* allocated; the last is the current one, whose records do not count */
+    size_t segment_count;
+    size_t base_index;
+    uint64_t current_bytes; /* that the current one holds */
+    struct extent extent;
+    struct reckoning needs;
+    uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
+};
 
 #endif

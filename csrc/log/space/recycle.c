@@ -4,7 +4,7 @@
  */
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 /*

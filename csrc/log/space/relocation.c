@@ -5,12 +5,14 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 /* ---- when ---- */
 
-static bool oldest_is_stuck(const struct log *g) { return g->append_lsn < g->segments[g->base_index]->stuck_until_lsn; }
+static bool oldest_is_stuck(const struct log *g) {
+    return g->front.append_lsn < g->segments[g->base_index]->stuck_until_lsn;
+}
 
 /*
  * The log, every file counted, is kept to max(LOG_SEGMENTS_MIN segments, twice the live bytes), one more, and the expansion
@@ -53,7 +55,7 @@ bool relocation_is_due(struct log *g, bool pressed) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
-    bool full = g->append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
+    bool full = g->front.append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
     bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
                                                g->space.needs.live_bytes + spares_expansion(g); /* once all was moved */
     some = some || used * g->space.needs.usable > g->space.needs.live_bytes + g->segment_size / ROOM_TO_WORK;
@@ -97,7 +99,7 @@ static bool has_shrunk(struct log *g) {
 
 void spares_appended(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
-    if (released || g->append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
         spares_weigh(g);
         if (released && g->threads_running && has_shrunk(g)) {
             g->spare_thread.wanted = true;
@@ -124,31 +126,64 @@ void spares_swept(struct log *g) {
 
 /* ---- one segment ---- */
 
+size_t log_window_bytes(const struct log *g) { return g->batch_bytes_max; }
+
+void log_begin_chain(struct log *g) { g->relocation.mid_chain = true; }
+
+void log_end_chain(struct log *g) {
+    g->relocation.mid_chain = false;
+    log_wake_waiting(g);
+}
+
+static int move_live_records(struct log *g) {
+    struct pin victim = segment_pin(g->segments[g->base_index]); /* it stays where it is, and its file open */
+    int rc = g->relocate(g, &victim);
+    log_unpin(g, &victim);
+    return rc;
+}
+
 /* Relocates the live records of the oldest segment so that the base can advance. On failure nothing changes. */
 int relocation_of_oldest(struct log *g) {
     uint64_t first_lsn = log_base_lsn(g);
     assert(!g->relocation.moving); /* replay takes one chain after the other */
     g->relocation.moving = true;
     g->relocation.pace_from = appended_by_others(g);
-    int rc = log_force(g, g->end_lsn);
+    int rc = log_force(g, g->front.end_lsn);
     log_advance_base(g);
     if (rc == LS_OK && log_base_lsn(g) == first_lsn) {
-        rc = g->relocate(g, g->segments[g->base_index]);
-        rc = rc == LS_OK ? log_force(g, g->end_lsn) : rc;
+        rc = move_live_records(g);
+        rc = rc == LS_OK ? log_force(g, g->front.end_lsn) : rc;
         log_advance_base(g);
         if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
             /* damage stays; a failing read or a queue that is being deleted is over some time */
             g->segments[g->base_index]->stuck_until_lsn =
-                rc == LS_CORRUPT ? UINT64_MAX : g->append_lsn + g->segment_size / 2;
+                rc == LS_CORRUPT ? UINT64_MAX : g->front.append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
         }
         g->stats.segments_relocated += log_base_lsn(g) > first_lsn ? 1 : 0;
     }
-    if (rc == LS_OK && log_base_lsn(g) > g->named_base_lsn) {
-        rc = log_force_batch(g);
-    }
+    rc = rc == LS_OK ? log_name_base(g) : rc;
     g->relocation.moving = false;
-    (void)pthread_cond_broadcast(&g->spare_thread.done);
+    log_wake_waiting(g);
     spares_recycle(g);
     return rc;
+}
+
+/* ---- on demand ---- */
+
+/* Again while that makes progress. */
+int log_compact_to(struct log *g, uint64_t to_lsn) {
+    uint64_t before;
+    g->relocation.compacting++;
+    do {
+        before = log_base_lsn(g);
+        g->relocation.compact_to_lsn = to_lsn > g->relocation.compact_to_lsn ? to_lsn : g->relocation.compact_to_lsn;
+        spares_try(g);
+    } while (log_base_lsn(g) < to_lsn && log_base_lsn(g) > before && g->serving && g->poison == 0);
+    g->relocation.compacting--;
+    g->relocation.compact_to_lsn = g->relocation.compacting > 0 ? g->relocation.compact_to_lsn : 0;
+    if (!g->serving) {
+        return LS_CLOSED;
+    }
+    return log_base_lsn(g) >= to_lsn ? LS_OK : oldest_is_stuck(g) ? LS_CORRUPT : LS_FULL;
 }

@@ -4,7 +4,7 @@
  */
 #include <errno.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 enum { HELD_AGAIN_S = 1 };
@@ -58,7 +58,7 @@ static int make_missing(struct log *g) {
 static void name_base(struct log *g) {
     log_advance_base(g);
     if (g->serving && g->poison == 0 && g->busy == 0 && !g->commit.leading && log_base_lsn(g) > g->named_base_lsn) {
-        (void)log_force_batch(g);
+        (void)log_name_base(g);
     }
 }
 
@@ -120,6 +120,18 @@ void spares_try(struct log *g) {
     g->spare_thread.tries_awaited--;
 }
 
+void log_recycle_dead(struct log *g) {
+    if (g->base_index > 0) {
+        spares_try(g);
+    }
+}
+
+void log_limit(struct log *g, uint64_t max_log_bytes) {
+    g->max_log_bytes = max_log_bytes;
+    g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
+    (void)pthread_cond_signal(&g->spare_thread.wake);
+}
+
 void spares_settle(struct log *g) {
     log_may_wait(g);
     uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 1 : 0) + (g->spare_thread.wanted ? 1 : 0);
@@ -131,6 +143,8 @@ void spares_settle(struct log *g) {
     g->spare_thread.tries_awaited--;
 }
 
+void log_wake_waiting(struct log *g) { (void)pthread_cond_broadcast(&g->spare_thread.done); }
+
 /* ---- the thread ---- */
 
 /* A hold gives no sign when it ends, so the segments that holds keep are looked at each HELD_AGAIN_S. */
@@ -140,7 +154,7 @@ static void wait_to_be_wanted(struct log *g) {
         return;
     }
     log_call_for_room(g);
-    int rc = g->v->wait_s(g->v, &g->spare_thread.wake, &g->lock, HELD_AGAIN_S);
+    int rc = g->v->wait_s(g->v, &g->spare_thread.wake, &g->front.lock, HELD_AGAIN_S);
     log_was_let_go(g);
     g->spare_thread.wanted = g->spare_thread.wanted || rc == -ETIMEDOUT;
 }

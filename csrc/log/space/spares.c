@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "os/io.h"
-#include "log/log.h"
+#include "log/parts.h"
 #include "log/space/parts.h"
 
 enum { ZERO_CHUNK_BYTES = 1 << 20 };
@@ -46,7 +46,7 @@ struct extent spares_extent(const struct log *g) {
 void spares_reckon(struct log *g) {
     struct extent e = spares_extent(g);
     g->space.needs = extent_reckon(&e);
-    g->space.weighed_lsn = g->append_lsn;
+    g->space.weighed_lsn = g->front.append_lsn;
 }
 
 size_t spares_target(const struct log *g) {
@@ -91,8 +91,7 @@ static int fill_with_zeros(struct log *g, int file) {
     static const uint8_t zeros[ZERO_CHUNK_BYTES];
     for (uint64_t at = 0; at < g->segment_size; at += ZERO_CHUNK_BYTES) {
         uint64_t left = g->segment_size - at;
-        int rc =
-            io_write(g->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, &g->written);
+        int rc = io_write(g->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, g->written);
         if (rc != 0) {
             return rc;
         }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
+#include "log/parts.h"
 #include "os/error.h"
 #include "replay/replay.h"
 #include "store/store.h"
@@ -307,7 +308,7 @@ static inline struct log_client toy_client(void) {
 /* ---- what a test does with it ---- */
 
 static inline struct toy *toy_of(const ls_store *store) {
-    const struct log_client *c = log_client_of(&store->log.clients, TOY_SET);
+    const struct log_client *c = log_client_of(store->state.clients, TOY_SET);
     return c != NULL ? c->context : NULL;
 }
 
@@ -340,7 +341,7 @@ static inline int toy_set(ls_store *store, uint32_t key, uint64_t value, ls_tx *
 
     if (rc != LS_OK)
         return rc;
-    rc = log_reserve_to_grow(&store->log, toy_record_bytes(), 0);
+    rc = log_reserve_to_grow(store->log, toy_record_bytes(), 0);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     uint64_t locked_by = toy->keys[key].locked_by;
     if (rc == LS_OK && locked_by != 0 && (tx == NULL || locked_by != tx->id))

@@ -11,6 +11,7 @@
 #ifndef LOGSTORE_EXPLORER_JUDGE_H
 #define LOGSTORE_EXPLORER_JUDGE_H
 
+#include "log/parts.h"
 #include "tests/kit/store_workload.h"
 #include "store/store.h"
 
@@ -405,7 +406,7 @@ static inline bool names_what_was_left_out(ls_store *store, const ls_recovery *r
     if (report->checkpoint_state == LS_CHECKPOINT_BEYOND)
         return store->scan.seen_lsn >= report->checkpoint_lsn;
     return report->checkpoint_state == LS_CHECKPOINT_NOT_IN_LOG &&
-           log_segment(&store->log, report->checkpoint_lsn - 1) == NULL;
+           log_segment(store->log, report->checkpoint_lsn - 1) == NULL;
 }
 
 /* A crash leaves a usable checkpoint or none, and it changes no answer: `twin` is the same disk, opened without it. */

@@ -2,6 +2,7 @@
  * Readers beside a writer when calls fail: no failed call may be reported as damage, and nothing that a reader relies on or
  * holds may be recycled.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/store_workload.h"
 
@@ -77,7 +78,7 @@ static void a_hint_is_removed_before_the_segments_that_it_names(void) {
 static void nothing_is_recycled_while_an_old_hint_cannot_be_removed(void) {
     vfs_sim *sim = fresh();
     ls_stats before, after;
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     come_and_go(60);
     ls_stats_get(r.store, &before);
@@ -105,7 +106,7 @@ static void a_hold_that_cannot_be_read_is_honoured(void) {
 
     for (int k = 0; k < 2; k++) {
         vfs_sim *sim = fresh();
-        struct log *g = &r.store->log;
+        struct log *g = r.store->log;
         struct hold h = {.hold_lsn = 1, .expires_us = UINT64_MAX / 2, .created_us = 1};
         uint8_t bytes[HOLD_BYTES];
         int file;

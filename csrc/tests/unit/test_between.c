@@ -6,6 +6,7 @@
  * There are no threads: the other caller's operation runs inside a file system call. Moments at which it would have to wait
  * for the relocation itself are left out.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -28,19 +29,19 @@ static struct {
 
 /* The other caller's operation needs nothing that the interrupted call has reserved. */
 static bool can_work(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     const struct segment *head;
     bool can;
 
-    if (pthread_mutex_trylock(&g->lock) != 0)
+    if (pthread_mutex_trylock(&g->front.lock) != 0)
         return false;
     head = g->serving ? g->segments[g->segment_count - 1] : NULL;
     can = head != NULL && (g->relocation.moving || other.in_reads) && !g->space.cannot_grow &&
           (g->space.spare_count > g->space.needs.spares_reserved ||
            (g->space.spare_count == g->space.needs.spares_reserved &&
-            g->append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
-          g->busy + 3 < g->buffer_count && g->append_lsn + 12000 < head->first_lsn + SEGMENT &&
-          g->append_lsn - g->durable_lsn < g->max_undurable_bytes / 2;
+            g->front.append_lsn + 12000 < head->first_lsn + SEGMENT / 2)) &&
+          g->busy + 3 < g->buffer_count && g->front.append_lsn + 12000 < head->first_lsn + SEGMENT &&
+          g->front.append_lsn - g->front.durable_lsn < g->max_undurable_bytes / 2;
     log_unlock(g);
     return can;
 }
@@ -185,7 +186,7 @@ static void lengthens_the_staged(void) { check(ls_append_content(r.store, staged
 
 /* As if an append of several records had failed after this one; then other content is added, and a place. */
 static void takes_content_back(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     uint64_t lsn;
     uint32_t queue = 9;
 

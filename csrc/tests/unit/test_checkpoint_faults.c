@@ -2,6 +2,7 @@
  * A fault in a checkpoint costs only time: power cuts at every event of writing it, failed calls, lack of memory, a full
  * disk, and files that are damaged, of another store, older, newer or false.
  */
+#include "log/parts.h"
 #include "format/bytes.h"
 #include "format/xxh64.h"
 #include "tests/kit/checkpoint_pair.h"
@@ -270,7 +271,7 @@ static size_t spares_of(vfs_sim *disk) {
     ls_recovery_report(store, &report);
     check(report.checkpoint_state == LS_CHECKPOINT_USED);
     check(ls_publish(store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK || complain("publish"));
-    size_t spares = store->log.space.spare_count;
+    size_t spares = store->log->space.spare_count;
     ls_free(store);
     return spares;
 }
@@ -330,7 +331,8 @@ static void a_checkpoint_that_a_full_disk_refuses_frees_its_blocks(void) {
     check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", "CHECKPOINT", file, 1) < 0 || complain("it still takes blocks"));
     ls_stats_get(r.store, &stats);
     check(stats.checkpoint_lsn == 0 && stats.full);
-    check(r.store->checkpoints.retry_lsn > r.store->log.append_lsn || complain("it would be taken again at once"));
+    check(r.store->checkpoints.retry_lsn > r.store->log->front.append_lsn ||
+          complain("it would be taken again at once"));
     (void)ls_checkpoint(r.store, NULL); /* may find no room, and leaves none behind */
     check(!ls_poisoned(r.store));
     check(ls_dequeue(r.store, first, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);

@@ -2,6 +2,7 @@
  * A second client of the log beside messages (tests/kit/toy_client.h): its records survive crashes, recycling, relocation,
  * checkpoints and outcomes in doubt, and what it registers is asked by the log and its neighbours.
  */
+#include "log/parts.h"
 #include "inspect/inspect.h"
 #include "tests/kit/one_store.h"
 
@@ -197,7 +198,7 @@ static void values_survive_relocation_and_recycling_beside_messages(void) {
 }
 
 static uint64_t room_in_segment(const struct log *g) {
-    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size - g->append_lsn;
+    return g->segments[g->segment_count - 1]->first_lsn + g->segment_size - g->front.append_lsn;
 }
 
 /* As for messages: a full store must open in a loop of crashes. */
@@ -211,12 +212,14 @@ static void a_last_segment_of_copies_alone_is_set_aside(void) {
     fresh_toys(&o);
     for (uint32_t key = 0; key < TOY_KEYS; key++)
         check(set(key, 100 + key, NULL) == LS_OK);
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     while (g->segment_count < 2 || room_in_segment(g) > SEGMENT_END_RESERVE + TOY_KEYS / 2 * toy_record_bytes())
         check(take(put_bytes(1, 0, 40, 0), 1, NULL) == LS_OK);
     require(store_enter(r.store) == LS_OK);
     g->relocation.moving = true;
-    check(relocate_segment(g, g->segments[g->base_index]) == LS_OK);
+    struct pin victim = segment_pin(g->segments[g->base_index]);
+    check(relocate_segment(g, &victim) == LS_OK);
+    log_unpin(g, &victim);
     g->relocation.moving = false;
     uint64_t copies_lsn = g->segments[g->segment_count - 1]->first_lsn;
     check(g->segment_count == 3 && toy_of(r.store)->keys[TOY_KEYS - 1].now.lsn > copies_lsn);
@@ -234,7 +237,7 @@ static void a_dead_value_does_not_keep_its_segment(void) {
     fresh_toys(NULL);
     check(set(1, 11, NULL) == LS_OK);
     uint64_t first = toy_of(r.store)->keys[1].now.id;
-    r.store->log.relocate = NULL; /* what dies in order moves the base in order */
+    r.store->log->relocate = NULL; /* what dies in order moves the base in order */
     churn(100);
     check(ls_base_lsn(r.store) <= first);
     check(set(1, 12, NULL) == LS_OK);
@@ -378,9 +381,9 @@ static void an_inspection_sees_its_values_and_knows_its_names(void) {
         check(inspect(&seen) == LS_END || complain("inspect"));
         check(toy_get(seen, 1, &value, &locked_by) == LS_OK && value == 11 && locked_by == 0);
         check(toy_get(seen, 2, &value, &locked_by) == LS_OK && value == 0 && locked_by != 0);
-        check(strcmp(log_type_name(&seen->log.clients, TOY_SET), "TOY_SET") == 0);
-        check(strcmp(log_type_name(&seen->log.clients, MESSAGE_START), "MESSAGE_START") == 0);
-        check(log_type_name(&seen->log.clients, 0x0401) == NULL);
+        check(strcmp(log_type_name(seen->state.clients, TOY_SET), "TOY_SET") == 0);
+        check(strcmp(log_type_name(seen->state.clients, MESSAGE_START), "MESSAGE_START") == 0);
+        check(log_type_name(seen->state.clients, 0x0401) == NULL);
         ls_free(seen);
         check(ls_close(r.store) == LS_OK);
     }
@@ -394,10 +397,10 @@ static void a_check_asks_the_client_whether_a_record_is_sound(void) {
     fresh_toys(NULL);
     toy_body(body, 1, 11, 0);
     body[TOY_BODY_BYTES - 1] ^= 1;
-    require(store_enter(r.store) == LS_OK && log_reserve(&r.store->log, toy_record_bytes(), RESERVE_GROWS) == LS_OK);
-    struct slot s = log_slot(&r.store->log, 0, 0, 0);
+    require(store_enter(r.store) == LS_OK && log_reserve(r.store->log, toy_record_bytes(), RESERVE_GROWS) == LS_OK);
+    struct slot s = log_slot(r.store->log, 0, 0, 0);
     s.id = s.lsn;
-    log_append(&r.store->log, &s, TOY_SET, format_put_body(&s, TOY_SET, body, TOY_BODY_BYTES));
+    log_append(r.store->log, &s, TOY_SET, format_put_body(&s, TOY_SET, body, TOY_BODY_BYTES));
     check(store_leave(r.store, LS_OK, LS_WAIT) == LS_OK && ls_close(r.store) == LS_OK);
     check(inspect(&seen) == LS_CORRUPT && strstr(ls_last_error()->text, "TOY_SET") != NULL);
     ls_free(seen);

@@ -5,6 +5,7 @@
  * A sample of the 1980 cases runs, all of them with LOGSTORE_CRASH set. The arguments, if any, are the kind, or kind, limit
  * (0 max_log_bytes, 1 the disk), segments, order and whether in transactions of the one that is to run.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/store_verdict.h"
 
@@ -205,7 +206,7 @@ static bool fill_it(void) {
 
 /* Live bytes, and the bytes that they will grow by when moved. */
 static uint64_t grown_bytes(void) {
-    const struct log *g = &d.store->log;
+    const struct log *g = d.store->log;
 
     return log_live_bytes(g) + clients_expansion(&g->clients);
 }

@@ -3,7 +3,7 @@
  * allocation has room for, cursors at the end of a queue, records given to the wrong decoder.
  */
 #include "format/format.h"
-#include "log/log.h"
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/forged_log.h"
 
@@ -12,7 +12,7 @@
 static void a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond(void) {
     static const uint64_t firsts[] = {2, 3, 7, 8};
     struct buffer buffers[2] = {{.index = 0}, {.index = 1}};
-    struct log g = {.segment_size = SEGMENT, .buffers = buffers, .buffer_count = 2, .durable_lsn = UINT64_MAX};
+    struct log g = {.segment_size = SEGMENT, .buffers = buffers, .buffer_count = 2, .front.durable_lsn = UINT64_MAX};
 
     check(log_base_lsn(&g) == 0 && log_segment(&g, SEGMENT) == NULL);
     segment_free(&g, NULL);
@@ -59,7 +59,8 @@ static void only_handles_of_idle_segments_are_closed_when_there_are_too_many(voi
     vfs v = {.close = note_closed};
     struct segment s[6];
     struct segment *row[6];
-    struct log g = {.v = &v, .segments = row, .segment_count = 6, .durable_lsn = 100, .open_files = OPEN_FILES_MAX + 1};
+    struct log g = {
+        .v = &v, .segments = row, .segment_count = 6, .front.durable_lsn = 100, .open_files = OPEN_FILES_MAX + 1};
 
     memset(closed, 0, sizeof closed);
     for (int i = 0; i < 6; i++) {
@@ -156,7 +157,7 @@ static uint64_t chunked_id, plain_id;
 /* Changes the record at an LSN of the open store's disk and seals it again. */
 static void replace_there(uint64_t lsn, uint32_t offset, int width, uint64_t value) {
     static uint8_t image[SEGMENT];
-    struct segment *s = log_segment(&r.store->log, lsn);
+    struct segment *s = log_segment(r.store->log, lsn);
     char name[SEGMENT_NAME_BYTES];
     struct slot slot;
 
@@ -225,7 +226,7 @@ static void a_file_that_became_shorter_is_damage_to_a_read(void) {
     fresh();
     id = put_bytes(1, 4, 900, LS_WAIT);
     check(ls_load_header(r.store, id + 8, into, sizeof into, &n) == LS_UNKNOWN_MESSAGE && n == 0);
-    format_segment_name(name, log_segment(&r.store->log, id)->first_lsn);
+    format_segment_name(name, log_segment(r.store->log, id)->first_lsn);
     require(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", name, image, sizeof image) == SEGMENT);
     check(vfs_sim_put(sim, "/s", name, image, 4096 + 200) == 0);
     check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_CORRUPT && n == 0);

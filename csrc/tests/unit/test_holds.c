@@ -4,6 +4,7 @@
  */
 #include <stdatomic.h>
 
+#include "log/parts.h"
 #include "log/hold.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
@@ -486,19 +487,19 @@ static void removing_an_abandoned_hold_spares_the_hold_that_took_its_name(void) 
         format_put_hold(bytes, &dead);
         check(vfs_sim_put(sim, "/s/holds", "a.hold", bytes, sizeof bytes) == 0);
         came = NULL;
-        r.store->log.v = meddle(take_it);
+        r.store->log->v = meddle(take_it);
         at_locks = nth;
-        holds_look(&r.store->log, &holds);
+        holds_look(r.store->log, &holds);
         check((came != NULL) == (nth == 1));
-        holds_look(&r.store->log, &holds);
+        holds_look(r.store->log, &holds);
         if (came != NULL) {
             check(has_file("a.hold") && holds.count == 1 && holds.living[0].hold_lsn == lsn_of(came));
             at_locks = 0;
-            r.store->log.v = real;
+            r.store->log->v = real;
             ls_hold_release(came);
         } else {
             check(!has_file("a.hold") && holds.count == 0);
-            r.store->log.v = real;
+            r.store->log->v = real;
         }
         done();
     }
@@ -507,7 +508,7 @@ static void removing_an_abandoned_hold_spares_the_hold_that_took_its_name(void) 
 static void look_now(void) {
     struct holds holds;
 
-    holds_look(&r.store->log, &holds);
+    holds_look(r.store->log, &holds);
     check(holds.count <= 1);
 }
 
@@ -523,7 +524,7 @@ static void a_writer_that_looks_while_a_hold_is_taken_does_not_harm_it(void) {
         check(ls_hold_take(&meddling, "/s", "a", 0, PLENTY, HOUR_US, &hold) == LS_OK);
         at_locks = 0;
         at_renames = 1;
-        holds_look(&r.store->log, &holds);
+        holds_look(r.store->log, &holds);
         check(holds.count == 1 && has_file("a.hold"));
         ls_hold_release(hold);
     }
@@ -548,7 +549,7 @@ static void take_it_and_go_on(void) {
 
 /* The spare thread has listed the holds, interrupted once, and recycled what it could. */
 static bool is_over(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     log_lock(g);
     bool over = atomic_load(&arrived) && !g->spare_thread.trying && !g->spare_thread.wanted;
@@ -569,9 +570,9 @@ static void segments_that_the_base_passes_after_the_listing_of_holds_are_not_rec
     r.v = meddle(take_it_and_go_on);
     run_start(&r, sim, 1);
     require(!r.lost);
-    log_lock(&r.store->log);
-    r.store->log.relocate = NULL; /* what dies in order moves the base in order */
-    log_unlock(&r.store->log);
+    log_lock(r.store->log);
+    r.store->log->relocate = NULL; /* what dies in order moves the base in order */
+    log_unlock(r.store->log);
     came = NULL;
     atomic_store(&arrived, false);
     fill_up();
@@ -630,11 +631,11 @@ static void a_hold_that_is_being_rewritten_is_honoured(void) {
 
     fresh();
     hold = take_hold("a");
-    r.store->log.v = meddle(NULL);
+    r.store->log->v = meddle(NULL);
     at_reads = 2;
-    holds_look(&r.store->log, &holds);
+    holds_look(r.store->log, &holds);
     check(at_reads == 0 && holds.count == 1);
-    r.store->log.v = real;
+    r.store->log->v = real;
     ls_hold_release(hold);
     done();
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -20,7 +21,7 @@ static void fresh_in_background(void) {
 
 /* Whether relocation waits for other threads to append. */
 static bool keeps_pace(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     log_lock(g);
     bool waits = g->relocation.moving && g->relocation.pace_until != UINT64_MAX;

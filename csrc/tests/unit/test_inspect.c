@@ -2,6 +2,7 @@
  * An inspection gives the state of the next open, or of the running writer. It writes nothing, refuses what an open refuses,
  * and reports a failed call as such, never as damage.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/forged_log.h"
 #include "tests/kit/one_store.h"
@@ -126,8 +127,8 @@ static struct release of_ended(const ls_store *opened, const struct segment *s, 
 }
 
 static bool same_segments(ls_store *seen, const ls_store *opened, bool beside) {
-    for (size_t i = opened->log.base_index; i < opened->log.segment_count; i++) {
-        const struct segment *s = opened->log.segments[i];
+    for (size_t i = opened->log->base_index; i < opened->log->segment_count; i++) {
+        const struct segment *s = opened->log->segments[i];
         const struct live_segment *u = state_segment(&seen->state, s->first_lsn);
         struct release ended = of_ended(opened, s, opened->meta.segment_size);
 

@@ -3,7 +3,7 @@
  * without room. Each works as usual amounts do.
  */
 #include "format/format.h"
-#include "log/log.h"
+#include "log/parts.h"
 #include "tests/kit/one_store.h"
 
 /* The content is complete, wherever it is. */

@@ -1,6 +1,7 @@
 /* Loading the messages of a queue along a cursor: what is loaded is what was published, and where it stops. */
 #include <stdatomic.h>
 
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -44,7 +45,7 @@ static bool is_loaded(int i, const ls_span *span) {
 /* One byte of its content, in the file. */
 static void damage(uint64_t id) {
     static uint8_t image[SEGMENT];
-    const struct segment *s = log_segment(&r.store->log, id);
+    const struct segment *s = log_segment(r.store->log, id);
     char name[SEGMENT_NAME_BYTES];
 
     format_segment_name(name, s->first_lsn);
@@ -100,7 +101,7 @@ static void messages_come_in_order_as_they_were_published(void) {
     check(ls_force(r.store, 0) == LS_OK);
     check(load_queue(0, n, BUFFER_BYTES, MOST, &calls) == n - long_ones && calls == 2);
     uint64_t advised = vfs_sim_calls(sim, VFS_SIM_ADVISE); /* each file once, however often it is read */
-    check(advised > 1 && advised <= r.store->log.segment_count);
+    check(advised > 1 && advised <= r.store->log->segment_count);
     done();
 }
 
@@ -164,10 +165,10 @@ static void what_is_being_loaded_stays_until_it_was_read(void) {
     for (int i = 0; i < 10; i++)
         publish_as(i, 4000, 1, LS_WAIT);
     cursor = open_cursor(LS_CURSOR_ALL);
-    real = r.store->log.v;
+    real = r.store->log->v;
     slow = *real;
     slow.pread = slow_pread;
-    r.store->log.v = &slow;
+    r.store->log->v = &slow;
     check(pthread_create(&reader, NULL, load_first, cursor) == 0);
     while (!atomic_load(&reading))
         (void)nanosleep(&pause, NULL);
@@ -182,7 +183,7 @@ static void what_is_being_loaded_stays_until_it_was_read(void) {
     check(pthread_join(reader, NULL) == 0);
     for (int i = 0; i < 10; i++)
         check(is_loaded(i, &spans[i]));
-    r.store->log.v = real;
+    r.store->log->v = real;
     ls_cursor_close(cursor);
     done();
 }

@@ -6,6 +6,7 @@
  */
 #include <unistd.h>
 
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/store_verdict.h"
 
@@ -211,9 +212,9 @@ static ls_store *busy_store;
 static void (*meanwhile)(struct log *g);
 
 static int sync_and_meanwhile(vfs *v, int file) {
-    struct log *g = &busy_store->log;
-
     if (meanwhile != NULL) {
+        struct log *g = busy_store->log;
+
         log_lock(g);
         if (g->relocation.moving)
             meanwhile(g);
@@ -234,7 +235,7 @@ static void watch(vfs_sim *sim, ls_store *store, void (*what)(struct log *g)) {
 
 static bool room_for(const struct log *g, uint64_t bytes) {
     return g->open != NULL && g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max &&
-           g->append_lsn + bytes + SEGMENT_END_RESERVE <= g->open->segment->first_lsn + g->segment_size;
+           g->front.append_lsn + bytes + SEGMENT_END_RESERVE <= g->open->segment->first_lsn + g->segment_size;
 }
 
 static uint64_t stays_id;
@@ -251,7 +252,7 @@ static void delete_queue_between_parts(struct log *g) {
         (last[18] & FLAG_PART) != 0 && room_for(g, QUEUE_DELETE_RECORD_BYTES)) {
         struct slot s = log_slot(g, 0, 0, 0);
 
-        g->reserved_room = QUEUE_DELETE_RECORD_BYTES;
+        g->front.reserved_room = QUEUE_DELETE_RECORD_BYTES;
         log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, q->id));
         q->deleted = true;
     }
@@ -342,7 +343,7 @@ static void the_file_of_a_damaged_segment_is_reused(void) {
         check(ls_publish(store, queues, 1, NULL, 0, bytes_of, 3000, NULL, LS_WAIT, &lsn) == LS_OK &&
               ls_dequeue(store, lsn, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
     format_segment_name(name, id / SEGMENT * SEGMENT);
-    file = v->open(v, store->log.dir, name, VFS_WRITE);
+    file = v->open(v, store->log->dir, name, VFS_WRITE);
     check(file >= 0 && write_all(v, file, "damage", 6, id % SEGMENT + 20) && v->close(v, file) == 0);
     check(churn_until_a_move_failed(store));
     check(ls_dequeue(store, id, 2, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
@@ -465,7 +466,7 @@ static void a_hold_does_not_stop_a_full_store_from_being_drained(void) {
     check(rc == LS_FULL);
     memcpy(h.uuid, store->meta.uuid, sizeof h.uuid);
     format_put_hold(bytes, &h);
-    file = v->open(v, store->log.holds_dir, "reader.hold", VFS_WRITE | VFS_CREATE);
+    file = v->open(v, store->log->holds_dir, "reader.hold", VFS_WRITE | VFS_CREATE);
     check(file >= 0 && write_all(v, file, bytes, sizeof bytes, 0) && v->lock(v, file, 1) == 0);
     for (int i = 0; i < n; i++) {
         if (ls_dequeue(store, ids[(i * 7919) % n], q, NULL, 1, 0, LS_WAIT, &lsn) != LS_OK) {

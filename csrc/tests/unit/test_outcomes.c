@@ -5,6 +5,7 @@
  *
  * There are no threads: the second call is made inside the write for which the first one waits.
  */
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -29,7 +30,7 @@ static int64_t pwrite_between(vfs *v, int file, const void *from, size_t bytes, 
 
         second = NULL;
         came_between = true;
-        r.store->log.max_undurable_bytes = usual_limit;
+        r.store->log->max_undurable_bytes = usual_limit;
         second_rc = call();
         /* its slot in the table goes to another */
         check(ls_begin(r.store, NULL, &other) == LS_OK);
@@ -42,8 +43,8 @@ static void start(bool distributed) {
     real = r.v;
     table = *real;
     table.pwrite = pwrite_between;
-    r.store->log.v = &table;
-    usual_limit = r.store->log.max_undurable_bytes;
+    r.store->log->v = &table;
+    usual_limit = r.store->log->max_undurable_bytes;
     taken_id = put(1, "taken", NULL);
     spare_id = put(3, "spare", NULL);
     check(ls_begin(r.store, distributed ? &branch : NULL, &shared) == LS_OK);
@@ -60,7 +61,7 @@ static void let_it_wait(int (*call)(void)) {
 
     check(ls_publish(r.store, &queue, 1, NULL, 0, (const uint8_t *)"", 0, NULL, LS_MORE, &id) == LS_OK);
     second = call;
-    r.store->log.max_undurable_bytes = 1;
+    r.store->log->max_undurable_bytes = 1;
 }
 
 static uint64_t depth(uint32_t queue) {

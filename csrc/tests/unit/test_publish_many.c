@@ -3,7 +3,7 @@
  */
 #include <inttypes.h>
 
-#include "log/log.h"
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -157,7 +157,7 @@ static void a_run_has_room_in_an_open_buffer_only(void) {
     struct log *g;
 
     fresh();
-    g = &r.store->log;
+    g = r.store->log;
     check(log_run_room(g).bytes == 0);
     (void)put_bytes(1, 1, 100, LS_MORE);
     log_lock(g);

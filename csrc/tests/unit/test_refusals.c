@@ -253,14 +253,14 @@ static void fork_with(bool in_a_call) {
     make_things();
     (void)fflush(stdout);
     if (in_a_call)
-        log_lock(&r.store->log);
+        log_lock(r.store->log);
     child = fork();
     if (child == 0) {
         (void)alarm(100); /* a child that hangs is a failure, not a test that never ends */
         exit(all_are_foreign() + failures_here > 0);
     }
     if (in_a_call)
-        log_unlock(&r.store->log);
+        log_unlock(r.store->log);
     require(child > 0 && waitpid(child, &status, 0) == child);
     check(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     check(open_store(&r, r.v, r.catalog, QUEUES + 1, &second) == LS_LOCKED); /* the child took no lock along */

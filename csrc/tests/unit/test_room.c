@@ -4,6 +4,7 @@
  */
 #include <stdatomic.h>
 
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -55,11 +56,11 @@ static void *write_one(void *of) {
 }
 
 static int waiting(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     int n = 0;
 
     log_lock(g);
-    for (struct room_waiter *w = g->commit.room_waiters; w != NULL; w = w->next)
+    for (struct room_waiter *w = g->front.room_waiters; w != NULL; w = w->next)
         n++;
     log_unlock(g);
     return n;
@@ -223,7 +224,7 @@ static void a_close_leaves_no_thread_waiting(void) {
 }
 
 static void *progress(void *rc) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     log_lock(g);
     *(int *)rc = log_progress(g);
@@ -232,7 +233,7 @@ static void *progress(void *rc) {
 }
 
 static struct waiter *first_follower(void) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
     struct waiter *w;
 
     log_lock(g);
@@ -254,19 +255,19 @@ static void a_thread_that_is_woken_to_lead_leads_before_it_returns(void) {
     start(0);
     (void)write_one(&one);
     check(one.rc == LS_OK && ls_durable_lsn(r.store) < ls_next_lsn(r.store));
-    log_lock(&r.store->log);
-    r.store->log.commit.leading = true; /* as while another thread writes a part of the batch early */
-    log_unlock(&r.store->log);
+    log_lock(r.store->log);
+    r.store->log->commit.leading = true; /* as while another thread writes a part of the batch early */
+    log_unlock(r.store->log);
     require(pthread_create(&thread, NULL, progress, &rc) == 0);
     while ((w = first_follower()) == NULL)
         nap();
-    log_lock(&r.store->log);
-    r.store->log.commit.leading = false;
-    r.store->log.commit.waiters = NULL;
-    r.store->log.commit.waiters_end = &r.store->log.commit.waiters;
+    log_lock(r.store->log);
+    r.store->log->commit.leading = false;
+    r.store->log->commit.waiters = NULL;
+    r.store->log->commit.waiters_end = &r.store->log->commit.waiters;
     w->result = -1;
     (void)sem_post(&w->wake);
-    log_unlock(&r.store->log);
+    log_unlock(r.store->log);
     (void)pthread_join(thread, NULL);
     check(rc == LS_OK && ls_durable_lsn(r.store) == ls_next_lsn(r.store));
     done();

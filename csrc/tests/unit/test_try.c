@@ -2,6 +2,7 @@
  * LS_TRY: a call that would have to wait returns LS_WOULD_WAIT and has changed nothing; any other is made as without it.
  * Every wait is made necessary in turn: for the lock, a buffer, a segment, and between the records of a long message.
  */
+#include "log/parts.h"
 #include "tests/kit/one_store.h"
 
 static const uint32_t queue = 1;
@@ -62,9 +63,10 @@ static void another_thread_that_holds_the_lock_is_not_waited_for(void) {
     uint64_t id = 0, before;
     ready();
     before = ls_next_lsn(r.store);
-    (void)pthread_mutex_lock(&r.store->log.lock); /* a trylock by the owner fails as one by another thread does */
+    (void)pthread_mutex_lock(
+        &r.store->log->front.lock); /* a trylock by the owner fails as one by another thread does */
     int rc = try_put(100, NULL, &id);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log->front.lock);
     check(rc == LS_WOULD_WAIT && id == 0 && ls_next_lsn(r.store) == before);
     check(try_put(100, NULL, &id) == LS_OK);
     done();
@@ -74,17 +76,17 @@ static void an_lsn_is_told_without_waiting_for_the_lock(void) {
     uint64_t id, next_lsn;
     ready();
     check(try_put(100, NULL, &id) == LS_OK);
-    (void)pthread_mutex_lock(&r.store->log.lock);
+    (void)pthread_mutex_lock(&r.store->log->front.lock);
     next_lsn = ls_next_lsn_try(r.store);
     int rc = ls_durable_soon(r.store, id + 1, LS_TRY);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log->front.lock);
     check(next_lsn == 0 && rc == LS_WOULD_WAIT);
     next_lsn = ls_next_lsn_try(r.store);
     check(next_lsn > id && next_lsn == ls_next_lsn(r.store));
     check(ls_durable_soon(r.store, next_lsn, LS_TRY) == 0 && ls_force(r.store, 0) == LS_OK);
-    (void)pthread_mutex_lock(&r.store->log.lock);
+    (void)pthread_mutex_lock(&r.store->log->front.lock);
     rc = ls_durable_soon(r.store, next_lsn, LS_TRY);
-    (void)pthread_mutex_unlock(&r.store->log.lock);
+    (void)pthread_mutex_unlock(&r.store->log->front.lock);
     check(rc == 1);
     done();
 }
@@ -95,11 +97,11 @@ static void an_lsn_that_is_told_is_flushed(void) {
     uint64_t id;
     ready();
     check(ls_force(r.store, 0) == LS_OK && ls_begin(r.store, NULL, &tx) == LS_OK);
-    check(try_put(100, tx, &id) == LS_OK && r.store->log.flusher.wanted_lsn <= id);
+    check(try_put(100, tx, &id) == LS_OK && r.store->log->flusher.wanted_lsn <= id);
     uint64_t next_lsn = ls_next_lsn_try(r.store);
-    check(next_lsn > id && r.store->log.flusher.wanted_lsn == next_lsn);
-    check(try_put(100, tx, &id) == LS_OK && r.store->log.flusher.wanted_lsn <= id);
-    check(ls_durable_soon(r.store, id + 1, LS_TRY) == 0 && r.store->log.flusher.wanted_lsn > id);
+    check(next_lsn > id && r.store->log->flusher.wanted_lsn == next_lsn);
+    check(try_put(100, tx, &id) == LS_OK && r.store->log->flusher.wanted_lsn <= id);
+    check(ls_durable_soon(r.store, id + 1, LS_TRY) == 0 && r.store->log->flusher.wanted_lsn > id);
     check(ls_rollback(tx, 0) == LS_OK);
     ls_tx_free(tx);
     done();

@@ -4,6 +4,7 @@
  */
 #include <stdatomic.h>
 
+#include "log/parts.h"
 #include "store/store.h"
 #include "tests/kit/one_store.h"
 
@@ -87,7 +88,7 @@ static void *read_one(void *id) {
 
 /* Nothing to do, and nothing asked. */
 static bool is_asleep(uint64_t *tries) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     log_lock(g);
     bool asleep = !g->spare_thread.wanted && !g->spare_thread.trying;
@@ -106,7 +107,7 @@ static uint64_t fall_asleep(void) {
 }
 
 static bool is_there(uint64_t lsn) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     log_lock(g);
     bool there = log_segment(g, lsn) != NULL;
@@ -137,9 +138,9 @@ static void reads_and_commits_while_a_hold_keeps_dead_segments_leave_the_spare_t
     size_t n;
 
     start(0);
-    log_lock(&r.store->log);
-    r.store->log.relocate = NULL;
-    log_unlock(&r.store->log);
+    log_lock(r.store->log);
+    r.store->log->relocate = NULL;
+    log_unlock(r.store->log);
     check(ls_hold_take(r.v, "/s", "a", 0, UINT64_C(1) << 40, UINT64_C(3600) * 1000000, &hold) == LS_OK);
     publish_lives();
     end_lives(LIVES / 2);
@@ -180,7 +181,7 @@ static void a_dead_segment_is_recycled_when_its_last_reader_ends(void) {
 
 /* Signals the spare thread if the drain does not end: the test then fails instead of hanging. */
 static void *watch(void *nothing) {
-    struct log *g = &r.store->log;
+    struct log *g = r.store->log;
 
     (void)nothing;
     for (int i = 0; !atomic_load(&drained) && i < STALLED_MS; i++)

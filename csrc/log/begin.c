@@ -1,0 +1,296 @@
+/*
+ * Beginning: a recovered log is taken over, its tail rewritten, a new epoch begun in a segment of its own, spares made of
+ * unused files, and the log serves. docs/recovery.md has the order. A crash may cut each step, which is then done again.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/io.h"
+#include "log/parts.h"
+#include "log/space/parts.h"
+
+int log_recover(struct log *g, const struct live_segment *segments, size_t n, uint64_t base_lsn) {
+    for (size_t i = 0; i < n; i++) {
+        const struct live_segment *from = &segments[i];
+        struct segment *made = segment_new(g, from->first_lsn, from->epoch);
+        if (made == NULL) {
+            return fail_memory();
+        }
+        made->prev_end_lsn = from->prev_end_lsn;
+        made->end_lsn = from->end_lsn;
+        made->live_records = from->records;
+        made->live_bytes = from->bytes;
+        made->largest_bytes = from->largest_bytes;
+        int rc = log_add_segment(g, made);
+        if (rc != LS_OK) {
+            segment_free(g, made);
+            return rc;
+        }
+        g->base_index += from->behind ? 1 : 0;
+    }
+    g->named_base_lsn = base_lsn;
+    return LS_OK;
+}
+
+/* ---- the tail ---- */
+
+/* Reads [from, to) of the file and writes it again; past the cache, if `direct`. */
+static int copy_blocks(struct log *g, int file, bool direct, uint64_t from, uint64_t to, uint64_t *done) {
+    enum { STEP_MAX = 1 << 20 };
+    if (from >= to) {
+        return 0;
+    }
+    size_t step = to - from < STEP_MAX ? (size_t)round_up(to - from, BLOCK_BYTES) : STEP_MAX;
+    uint8_t *memory = aligned_alloc(BLOCK_BYTES, step);
+    if (memory == NULL) {
+        return -ENOMEM;
+    }
+    int rc = 0;
+    while (rc == 0 && from < to) {
+        size_t bytes = to - from < step ? (size_t)(to - from) : step;
+        int64_t got =
+            direct ? io_read_direct(g->v, file, memory, bytes, from) : io_read(g->v, file, memory, bytes, from);
+        rc = got < 0 ? (int)got : (size_t)got < bytes ? -EIO : io_write(g->v, file, memory, bytes, from, g->written);
+        from += bytes;
+        *done += bytes;
+    }
+    free(memory);
+    return rc;
+}
+
+/*
+ * After a failed sync the page cache may show what the disk does not have, and a later sync says that all is well.
+ * So all accepted bytes at or above the watermark, which were read past the cache, are written past it once more and
+ * forced, before any other write. They lie in the last segment: a header says that what is before it was durable.
+ *
+ * Worse, on ext4 the pages of a write that failed into blocks never written before stay with their file: what is later
+ * written through them is synced without an error, and is zeros after the power went. So nothing is written through
+ * pages that an earlier life may have left: the rest of that segment, and every file that is taken again, are written
+ * past the cache too, as they are on the disk, which drops the pages. Behind an orderly close only a later open can have
+ * failed: at a header, or having written one.
+ */
+int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes) {
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, t->first_lsn);
+    int file = g->v->open(g->v, g->dir, name, VFS_WRITE | (t->direct ? VFS_DIRECT : 0));
+    int rc = file < 0 ? file : copy_blocks(g, file, t->direct, t->from / BLOCK_BYTES * BLOCK_BYTES, t->to, bytes);
+    rc = rc == 0 ? g->v->sync_data(g->v, file) : rc;
+    if (file >= 0) {
+        (void)g->v->close(g->v, file);
+    }
+    if (rc == -ENOMEM) {
+        return fail_memory();
+    }
+    return rc == 0 ? LS_OK : fail_errno(LS_IO, -rc, "the tail of the log (%s) cannot be rewritten", name);
+}
+
+int log_open_holds(struct log *g) {
+    g->holds_dir = g->v->open_subdir(g->v, g->dir, "holds", 1);
+    return g->holds_dir >= 0 ? LS_OK : fail_errno(LS_IO, -g->holds_dir, "the holds directory cannot be opened");
+}
+
+/* ---- unused files ---- */
+
+/* The file's pages dropped and its blocks written to, past the cache; whether it may be used. */
+static bool renew(struct log *g, const struct unused_file *f) {
+    char name[SEGMENT_NAME_BYTES];
+    format_segment_name(name, f->first_lsn);
+    uint64_t to = f->header_only ? SEGMENT_HEADER_BYTES : g->segment_size, done = 0;
+    int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_DIRECT);
+    if (file == -EINVAL) {
+        return true; /* a file system without VFS_DIRECT, in memory */
+    }
+    int rc = file < 0 ? file : copy_blocks(g, file, true, 0, to, &done);
+    if (file >= 0) {
+        (void)g->v->close(g->v, file);
+    }
+    return rc == 0;
+}
+
+/* Renamed to first_lsn, without syncing the directory; a handle, or -1: it cannot be used and was removed. */
+static int take_this(struct log *g, struct unused_file *f, uint64_t first_lsn) {
+    char name[SEGMENT_NAME_BYTES], target[SEGMENT_NAME_BYTES];
+    format_segment_name(name, f->first_lsn);
+    format_segment_name(target, first_lsn);
+    int file = g->v->open(g->v, g->dir, name, VFS_WRITE);
+    bool usable = file >= 0 && g->v->size(g->v, file) == (int64_t)g->segment_size && renew(g, f);
+    if (usable && f->first_lsn != first_lsn) {
+        usable = g->v->rename(g->v, g->dir, name, target) == 0;
+    }
+    f->gone = true;
+    if (usable) {
+        return file;
+    }
+    if (file >= 0) {
+        (void)g->v->close(g->v, file);
+    }
+    (void)g->v->unlink(g->v, g->dir, name);
+    return -1;
+}
+
+/* Takes an unused file of full size under the name first_lsn; -1: there is none. Those that are kept stay. */
+static int take_file(struct log *g, struct unused_files *u, uint64_t first_lsn) {
+    for (int pass = 0; pass < 2; pass++) { /* one that has the name already is taken first */
+        for (size_t i = 0; i < u->count; i++) {
+            struct unused_file *f = &u->all[i];
+            if (f->gone || (pass == 0 && f->first_lsn != first_lsn) || (f->last && !u->last_is_free)) {
+                continue;
+            }
+            int file = take_this(g, f, first_lsn);
+            if (file >= 0) {
+                return file;
+            }
+        }
+    }
+    return -1;
+}
+
+/* The next segment, in an unused file. LS_END: there is none. */
+static int take_segment(struct log *g, struct unused_files *u, struct segment **made) {
+    struct segment *s = segment_new(g, g->space.next_spare_lsn, g->epoch);
+    *made = NULL;
+    if (s == NULL) {
+        return fail_memory();
+    }
+    s->file = take_file(g, u, s->first_lsn);
+    if (s->file < 0) {
+        segment_free(g, s);
+        return LS_END;
+    }
+    g->open_files++;
+    g->space.next_spare_lsn += g->segment_size;
+    *made = s;
+    return LS_OK;
+}
+
+/* Removes the unused files that are left when there are enough spares. */
+static void clear_away(struct log *g, struct unused_files *u) {
+    for (size_t i = 0; i < u->count; i++) {
+        if (!u->all[i].gone) {
+            char name[SEGMENT_NAME_BYTES];
+            format_segment_name(name, u->all[i].first_lsn);
+            (void)g->v->unlink(g->v, g->dir, name);
+        }
+    }
+}
+
+/* ---- the new epoch ---- */
+
+static int write_first_header(struct log *g, struct segment *made) {
+    int rc = log_write_header(g, made, g->v->now_us(g->v));
+    rc = rc == 0 ? g->v->sync_file(g->v, made->file) : rc;
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc;
+    return rc == 0 ? LS_OK
+                   : fail_errno(rc == -ENOSPC ? LS_FULL : LS_IO, -rc, "the new epoch's segment cannot be written");
+}
+
+/*
+ * A file for the new epoch's segment: an unused one, a dead one, or a new one. If no other file can be had, the last
+ * epoch's segment if nothing of the log is in it: so a full store opens even in a loop of crashes. Its header goes before
+ * the new one is forced, so for that moment damage in the last batches before it would read as a torn tail; everything
+ * else waits for the new header.
+ */
+static int find_file_for(struct log *g, struct unused_files *u, struct segment **made) {
+    int rc = take_segment(g, u, made);
+    if (rc != LS_END) {
+        return rc;
+    }
+    rc = spares_make(g, true);
+    if (rc != LS_OK) {
+        ls_error kept = *ls_last_error();
+        spares_recycle(g);
+        rc = g->space.spare_count > 0 ? LS_OK : fail_again(&kept);
+    }
+    if (rc == LS_OK) {
+        *made = spares_take(g);
+        return LS_OK;
+    }
+    ls_error kept = *ls_last_error();
+    u->last_is_free = true;
+    bool taken = take_segment(g, u, made) == LS_OK;
+    u->last_is_free = false;
+    return taken ? LS_OK : fail_again(&kept);
+}
+
+int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u) {
+    struct segment *made;
+    g->epoch = e->epoch;
+    g->space.next_spare_lsn = e->first_lsn;
+    if (!e->creating) { /* before any file is taken: a hint of the last epoch may name what was left out */
+        hint_published(g, g->named_base_lsn, hint_publish(g, e->prev_end_lsn, g->named_base_lsn));
+    }
+    int rc = find_file_for(g, u, &made);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    made->prev_end_lsn = e->prev_end_lsn;
+    made->header_due = false;
+    rc = write_first_header(g, made);
+    rc = rc == LS_OK ? log_add_segment(g, made) : rc;
+    if (rc != LS_OK) {
+        segment_free(g, made);
+        return rc;
+    }
+    g->front.append_lsn = g->front.end_lsn = made->first_lsn + SEGMENT_HEADER_BYTES;
+    g->front.durable_lsn = g->front.end_lsn;
+    u->last_is_free = true;
+    if (e->creating) {
+        g->named_base_lsn = made->first_lsn;
+    }
+    return LS_OK;
+}
+
+int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u) {
+    spares_reckon(g);
+    size_t wanted = e->creating ? e->initial_segments - 1 : spares_target(g);
+    int rc = LS_OK;
+    while (rc == LS_OK && g->space.spare_count < wanted) {
+        struct segment *made;
+        rc = take_segment(g, u, &made);
+        if (rc == LS_OK) {
+            made->header_due = true;
+            spares_adopt(g, made);
+        }
+    }
+    if (rc != LS_OK && rc != LS_END) {
+        return rc;
+    }
+    clear_away(g, u);
+    rc = g->v->sync_dir(g->v, g->dir);
+    if (rc != 0) {
+        return fail_errno(LS_IO, -rc, "the store directory cannot be synced");
+    }
+    while (e->creating && g->space.spare_count < wanted) {
+        rc = spares_make(g, true);
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    g->spare_thread.wanted =
+        g->space.spare_count <= g->space.needs.spares_reserved; /* an open without a spare is still an open */
+    return LS_OK;
+}
+
+/* ---- service ---- */
+
+/* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
+static int make_ready(struct log *g) {
+    int rc = LS_OK;
+    while (rc == LS_OK && g->space.spare_count < SPARES_RESERVED) {
+        rc = spares_make(g, false);
+    }
+    if (rc != LS_OK) {
+        (void)spares_keep(g);
+    }
+    return g->poison == 0 ? LS_OK : fail_errno(LS_IO, g->poison, "the log cannot be written");
+}
+
+int log_serve(struct log *g) {
+    log_advance_base(g);
+    g->space.last_switch_us = g->v->monotonic_us(g->v);
+    g->space.switch_interval_us = UINT64_MAX;
+    hint_published(g, g->named_base_lsn, hint_publish(g, g->front.durable_lsn, g->named_base_lsn));
+    g->serving = true;
+    return make_ready(g);
+}

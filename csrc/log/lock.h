@@ -1,0 +1,89 @@
+/*
+ * The log's lock, and the few fields that every operation reads: `struct log` begins with them, so that taking the lock,
+ * checking at both ends of it and reading an LSN need neither a call nor the log's parts (parts.h). lock.c has the rest.
+ */
+#ifndef LOGSTORE_LOG_LOCK_H
+#define LOGSTORE_LOG_LOCK_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct log;
+struct room_waiter;
+
+/* Used by the functions below and in log/ only. */
+struct log_front {
+    pthread_mutex_t lock;   /* guards the whole log but what is atomic, fixed at open, or says otherwise */
+    uint64_t let_go;        /* how often an operation has let go of the lock */
+    uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
+    bool trying; /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
+    struct room_waiter *room_waiters; /* threads that wait for room in a buffer, the first to come first */
+    uint64_t undurable_bytes_max;     /* max_undurable_bytes, and the batch that no earlier one waits for */
+    uint64_t append_lsn;              /* where the next batch would start */
+    uint64_t end_lsn;                 /* end of the last record: the public next_lsn */
+    _Atomic uint64_t durable_lsn;
+};
+
+static inline struct log_front *log_front(const struct log *g) { return (struct log_front *)(uintptr_t)g; }
+
+#ifdef LOGSTORE_CHECK
+void log_check_all(const struct log *g);
+#endif
+
+/* Those invariants of log.h that cost a few instructions; with -DLOGSTORE_CHECK also those that are sums and walks. */
+static inline void log_check(const struct log *g) {
+    const struct log_front *f = log_front(g);
+    uint64_t durable_lsn = atomic_load_explicit(&f->durable_lsn, memory_order_relaxed), end_lsn = f->end_lsn;
+    /* also durable_lsn <= end_lsn, since the difference has no sign */
+    assert(end_lsn - durable_lsn <= f->undurable_bytes_max && end_lsn <= f->append_lsn);
+#ifdef LOGSTORE_CHECK
+    log_check_all(g);
+#endif
+}
+
+/* The lock is taken and let go by these only, here and in lock.c. */
+static inline void log_lock(struct log *g) {
+    (void)pthread_mutex_lock(&log_front(g)->lock);
+    log_check(g);
+}
+
+/* False: another thread holds it. */
+static inline bool log_try_lock(struct log *g) {
+    if (pthread_mutex_trylock(&log_front(g)->lock) != 0) {
+        return false;
+    }
+    log_check(g);
+    return true;
+}
+
+/* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
+void log_call_for_room(struct log *g);
+
+static inline void log_unlock(struct log *g) {
+    struct log_front *f = log_front(g);
+    if (f->room_waiters != NULL) {
+        log_call_for_room(g);
+    }
+    log_check(g);
+    assert(!f->trying);
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
+/* Whether the operation that holds the lock may not wait: then LS_WOULD_WAIT. It is set back before the lock is let go. */
+static inline void log_set_trying(struct log *g, bool trying) { log_front(g)->trying = trying; }
+static inline bool log_is_trying(const struct log *g) { return log_front(g)->trying; }
+
+/* Unchanged: the lock has not been let go since. */
+static inline uint64_t log_times_let_go(const struct log *g) { return log_front(g)->let_go; }
+
+/* The end of the last record. */
+static inline uint64_t log_end_lsn(const struct log *g) { return log_front(g)->end_lsn; }
+
+/* Also without the lock. */
+static inline uint64_t log_durable_lsn(const struct log *g) { return log_front(g)->durable_lsn; }
+
+#endif
