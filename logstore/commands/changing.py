@@ -105,9 +105,13 @@ def would_change(
     return {"through": BROKER, **ask(store_dir, command, {**arguments, "dry_run": True})}
 
 
-def ask(store_dir: Path, command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Asks the broker for something that changes nothing. Raises ``StoreLocked`` if the broker does not answer."""
-    control.process_that_answers(store_dir)
+def ask(
+    store_dir: Path, command: str, arguments: Mapping[str, Any], *, sign_of_life_s: float | None = None
+) -> dict[str, Any]:
+    """Asks the broker for something that changes nothing. Raises ``StoreLocked`` if the broker does not answer: a ping
+    within ``sign_of_life_s`` seconds, and then the command, each within ``control.PATIENCE_S`` by default.
+    """
+    control.process_that_answers(store_dir, sign_of_life_s)
     try:
         return control.call(store_dir, command, arguments, timeout_s=control.PATIENCE_S)
     except OutcomeUnknown as error:

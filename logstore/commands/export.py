@@ -20,6 +20,7 @@ from logstore.commands.options import (
     path_argument,
 )
 from logstore.commands.output import Failure, one_line, print_json, size_text
+from logstore.commands.stopping import rest
 from logstore.commands.working import working
 from logstore.core.counts import counted
 from logstore.inspect import LogRecycled
@@ -136,7 +137,7 @@ def _repeat(run: Callable[..., None], take_hold: Callable[[], Hold], seconds: fl
                     run(hold=held)
                     _rest(seconds, held)
             except LogRecycled:
-                time.sleep(seconds)  # the hold exceeded its limit; the next run reports whether records are lost
+                rest(seconds)  # the hold exceeded its limit; the next run reports whether records are lost
 
 
 def _rest(seconds: float, held: Hold) -> None:
@@ -144,7 +145,7 @@ def _rest(seconds: float, held: Hold) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         held.renew()
-        time.sleep(min(left, RENEWED_EVERY_S))
+        rest(min(left, RENEWED_EVERY_S))
     held.renew()
 
 

@@ -29,6 +29,7 @@ from logstore.errors import CorruptLog, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import Oldest, QueueLife, Reader, read_catalog
 from logstore.inspect.refusals import refusals
+from logstore.store import control
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +85,7 @@ def why_full(store_dir: Path, state: State) -> dict[str, Any] | None:
     """The key ``full``: as a running broker says, or else as the log does."""
     if state.info.live:
         with contextlib.suppress(StoreError):
-            full: dict[str, Any] | None = ask(store_dir, "fullness", {})["full"]
+            full: dict[str, Any] | None = ask(store_dir, "fullness", {}, sign_of_life_s=control.SIGN_OF_LIFE_S)["full"]
             return full
     return full_from_log(state.fullness, store_dir, state.queues, state.catalog)
 

@@ -109,7 +109,12 @@ def _from_broker(
     try:
         if not control.is_served(store_dir):
             raise damage
-        found = ask(store_dir, "peek", {"queue": queue, "limit": limit, "body_bytes": body_bytes})
+        found = ask(
+            store_dir,
+            "peek",
+            {"queue": queue, "limit": limit, "body_bytes": body_bytes},
+            sign_of_life_s=control.SIGN_OF_LIFE_S,
+        )
     except UnknownQueue:
         raise
     except StoreError:

@@ -1,6 +1,7 @@
 """A sample of a store from outside: its broker is asked, and if none answers, the log is read.
 
-See :mod:`logstore.store.statistics`. It changes nothing and waits at most ``control.PATIENCE_S`` for a broker.
+See :mod:`logstore.store.statistics`. It changes nothing, and waits at most ``control.SIGN_OF_LIFE_S`` for a sign of
+life of the broker, then ``control.PATIENCE_S`` for the sample.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def asked(store_dir: Path) -> tuple[dict[str, Any] | None, str | None]:
     if not control.is_served(store_dir):
         return None, NOT_SERVED
     try:
-        found = ask(store_dir, "stats", {})
+        found = ask(store_dir, "stats", {}, sign_of_life_s=control.SIGN_OF_LIFE_S)
         queues = sampled_queues(found.pop("queue_columns"), found.pop("queue_rows"))
         return {**found, "queues": queues, "totals": totals_of(queues)}, None
     except StoreError as error:

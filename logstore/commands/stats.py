@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ from logstore.commands.options import Amount, catalog_options, json_option, stor
 from logstore.commands.output import facts_lines, note_lines, output_width, print_json, size_text
 from logstore.commands.sampling import sample
 from logstore.commands.state import full_lines
+from logstore.commands.stopping import rest
 from logstore.commands.tables import table_lines
 from logstore.core.counts import counted
 from logstore.store.statistics import COUNTERS, with_rates
@@ -56,7 +56,7 @@ def stats(store_dir: Path, watch: bool, every_s: float, as_json: bool, connect: 
             while True:
                 show(look(), as_json=as_json, is_repeated=True)
                 sys.stdout.flush()
-                time.sleep(every_s)
+                rest(every_s)
         redraw(look, every_s)
     except KeyboardInterrupt:
         return
@@ -82,7 +82,7 @@ def redraw(look: Any, every_s: float) -> None:
         while True:
             lines = lines_of(look(), console.width, lines_max=console.height - 1)
             live.update(Text("\n".join(lines)), refresh=True)
-            time.sleep(every_s)
+            rest(every_s)
 
 
 def lines_of(document: dict[str, Any], width: int, lines_max: int | None = None) -> list[str]:

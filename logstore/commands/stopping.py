@@ -1,8 +1,10 @@
-"""SIGTERM handling for a process that must end: a separate thread waits for the signal, so a hang cannot hide it."""
+"""Signals that end a command: SIGTERM for one that serves, even if something hangs; Ctrl-C for one that rests."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import threading
 import time
@@ -16,8 +18,29 @@ if TYPE_CHECKING:
 _ASKED: Final = frozenset({signal.SIGTERM})
 
 
+def rest(seconds: float) -> None:
+    """Sleeps in the main thread; Ctrl-C ends it at once.
+
+    ``time.sleep`` would go on to its end if the signal came just before it, when nobody looks for signals any more.
+    """
+    until_s = time.monotonic() + seconds
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            if select.select([told], [], [], left_s)[0]:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(told, 64)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        os.close(tell)
+
+
 class Stopping:
-    """Made in the main thread before any other thread, because threads inherit that SIGTERM is blocked.
+    """A separate thread waits for SIGTERM, so that a hang cannot hide it.
+
+    Made in the main thread before any other thread, because threads inherit that SIGTERM is blocked.
 
     Until `is_serving` is set, SIGTERM ends the process at once, as usual. Afterwards the main thread gets SIGINT
     instead, and has `timeout_s` seconds to end; then the process exits, like a crash, and the next open recovers.

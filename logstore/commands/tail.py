@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from logstore.commands.options import Amount, catalog_options, json_option, stor
 from logstore.commands.output import (
     age_text,
     lines_that_fit,
+    note_lines,
     output_width,
     print_json,
     print_lines,
@@ -20,8 +20,10 @@ from logstore.commands.output import (
     size_text,
 )
 from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
+from logstore.commands.stopping import rest
 from logstore.commands.tables import folded_lines, printable
 from logstore.core.counts import counted
+from logstore.errors import StoreLocked
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
@@ -72,7 +74,7 @@ def tail(
 ) -> None:
     """Show what holds the tail of the log, and what would free it.
 
-    A running broker is asked, and names consumers, too. Otherwise the log is read, even while a writer runs.
+    A running broker is asked, and names consumers, too. Otherwise, or if it does not answer, the log is read.
     """
 
     def look() -> dict[str, Any]:
@@ -86,16 +88,21 @@ def tail(
             while True:
                 show(look(), as_json=as_json)
                 sys.stdout.flush()
-                time.sleep(watch)
+                rest(watch)
         redraw(look, watch)
     except KeyboardInterrupt:
         return
 
 
 def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -> dict[str, Any]:
-    """The tail as the broker reports it, or from the log."""
+    """The tail as the broker reports it, or from the log; ``problem`` is why a broker was not heard."""
+    problem = None
     if control.is_served(store_dir):
-        return {"through": "broker", **ask(store_dir, "tail", {"limit": limit})}
+        try:
+            found = ask(store_dir, "tail", {"limit": limit}, sign_of_life_s=control.SIGN_OF_LIFE_S)
+            return {"through": "broker", "problem": None, **found}
+        except StoreLocked as error:
+            problem = f"this is read from the log, without the broker: {error.message}"
 
     def look() -> dict[str, Any]:
         with Inspection(store_dir) as found:
@@ -108,7 +115,8 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             size = None if stored is None else stored.max_log_bytes
             fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
             queues = {one.id: one for one in found.queues()}
-            return {"through": "log", "full": full_from_log(fullness, store_dir, queues, catalog), **document}
+            full = full_from_log(fullness, store_dir, queues, catalog)
+            return {"through": "log", "problem": problem, "full": full, **document}
 
     return retried(look)
 
@@ -124,7 +132,7 @@ def redraw(look: Any, seconds: float) -> None:
         while True:
             lines = lines_that_fit(lines_of(look(), fancy=fancy), console.width, console.height - 1)
             live.update(Text.from_ansi("\n".join(lines)), refresh=True)
-            time.sleep(seconds)
+            rest(seconds)
 
 
 def show(document: dict[str, Any], *, as_json: bool) -> None:
@@ -138,7 +146,8 @@ def show(document: dict[str, Any], *, as_json: bool) -> None:
 def lines_of(document: dict[str, Any], *, fancy: bool) -> list[str]:
     """The tail for people, as wide as the output."""
     width = output_width()
-    parts = [[piece for line in facts(document) for piece in folded_lines(line, width)]]
+    parts = [note_lines(document.get("problem"), width)]
+    parts.append([piece for line in facts(document) for piece in folded_lines(line, width)])
     drawn = picture(document, fancy=fancy)
     parts.append([coloured(line, styles) if fancy else line for line, styles in drawn])
     queues = queue_rows(document)

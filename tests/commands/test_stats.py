@@ -378,6 +378,7 @@ def test_a_fifo_a_file_or_a_stale_socket_in_place_of_the_control_socket_is_no_br
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not answer is given up soon."""
     monkeypatch.setattr(control, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(control, "SIGN_OF_LIFE_S", 0.5)
 
 
 @pytest.mark.usefixtures("quick")

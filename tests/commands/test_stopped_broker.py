@@ -84,6 +84,27 @@ def test_a_stopped_broker_drops_the_command_of_a_caller_who_has_gone(path: Path,
     assert told("queues", path)["queues"][0]["depth"] == 20
 
 
+@pytest.mark.parametrize("command", ["tail", "stats", "queues"])
+def test_a_command_that_only_looks_gives_up_on_a_stopped_broker_sooner_and_reads_the_log(
+    path: Path, stopped: ServeProcess, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "SIGN_OF_LIFE_S", 0.3)
+    found = told(command, path)
+    assert (
+        f"is open in process {stopped.pid} (logstore serve): a broker that does not answer (0.3 s)" in found["problem"]
+    )
+    assert found.get("through", "log") == "log"
+    text = run(command, path)
+    assert text.returncode == 0
+    assert f"'kill -CONT {stopped.pid}'" in text.stdout
+    stopped.signal(signal.SIGCONT)
+    assert told(command, path)["problem"] is None
+
+
+def test_looking_gives_a_broker_two_seconds_at_most() -> None:
+    assert control.SIGN_OF_LIFE_S <= 2
+
+
 @contextlib.contextmanager
 def answering(path: Path, answer: Callable[[str], bytes]) -> Iterator[None]:
     """A process that answers each command on the control socket of a store that is open."""
