@@ -177,8 +177,9 @@ check: ## the long checks: sanitizers, slow tests and the proof
 
 # A C test program needs no Python.
 .PHONY: test-one
-test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a file or a part of a name (T=test_queues)
-	+@if [ -z '$(T)' ]; then echo "logstore: which one? make test-one T=test_queues" >&2; exit 2; \
+test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a C program, a Python file or a part of names (T=test_queues)
+	+@if [ -z '$(T)' ]; then echo "logstore: which one? T is a C test program (T=test_queues, for csrc/tests/unit/test_queues.c)," \
+		"a Python file (T=tests/store/test_queues.py), or a part of names of Python tests (T=purge)" >&2; exit 2; \
 	elif [ -e 'csrc/tests/unit/$(T).c' ]; then $(SUBMAKE) VARIANT=plain 'run-$(T)'; \
 	elif [ -e '$(firstword $(subst ::, ,$(T)))' ]; then $(BIN)/python -m pytest -q '$(T)' $(PYTEST_ARGS); \
 	elif [ -n '$(FILES_OF_T)' ]; then $(BIN)/python -m pytest -q $(FILES_OF_T) $(PYTEST_ARGS); \

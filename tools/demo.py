@@ -1,6 +1,6 @@
 """`make demo`: a broker, real clients, a kill in the middle, and then the log as a table.
 
-It takes up to three minutes on two cores, and ends all processes that it starts, also on Ctrl-C. DEMO_MESSAGES is the
+It takes about a minute on two cores, and ends all processes that it starts, also on Ctrl-C. DEMO_MESSAGES is the
 number of messages (200000), DEMO_DIR the directory for the export and the page (build/demo). The store is in a
 temporary directory.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,14 @@ from logstore.commands.options import XID, catalog_options, dry_run_option, json
 from logstore.commands.output import age_text, print_facts, print_json, print_table
 from logstore.commands.state import State, read_state
 from logstore.core.counts import counted
+from logstore.core.xid import Xid
+from logstore.errors import UnknownXid
 from logstore.store.outcomes import decide, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logstore.core.xid import Xid
     from logstore.inspect import OpenTransaction
 
 DONE = {"commit": "committed", "rollback": "rolled back"}
@@ -184,8 +186,36 @@ def rollback(store_dir: Path, /, **options: Any) -> None:
         _give("rollback", store_dir, **options)
 
 
-def _give(
-    outcome: str, store_dir: Path, xid: Xid, dry_run: bool, as_json: bool, connect: str | None, schema: str | None
+def _give(outcome: str, store_dir: Path, xid: str, connect: str | None, schema: str | None, **options: Any) -> None:
+    place: dict[str, Any] = {"connect": connect, "schema": schema}
+    refused, exact = None, None
+    with suppress(ValueError):
+        exact = Xid.parse(xid)
+    if exact is not None:
+        try:
+            _decide(outcome, store_dir, exact, **place, **options)
+            return
+        except UnknownXid as error:  # hexadecimal digits may be the text of a readable name, too
+            refused = error
+    _decide(outcome, store_dir, _named(store_dir, xid, refused, **place), **place, **options)
+
+
+def _named(store_dir: Path, name: str, refused: UnknownXid | None, *, connect: str | None, schema: str | None) -> Xid:
+    """The xid in doubt that ``list`` shows under this readable name.
+
+    Raises ``UnknownXid``: ``refused``, if it is given and none has the name.
+    """
+    rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
+    found = [row["xid"] for row in rows if row["readable"] == name]
+    if len(found) > 1:
+        raise UnknownXid(f"{len(found)} transactions in doubt are shown as {name}; give one of: {', '.join(found)}")
+    if not found:
+        raise refused or unknown(name, none_waits=not rows)
+    return Xid.parse(found[0])
+
+
+def _decide(
+    outcome: str, store_dir: Path, xid: Xid, *, dry_run: bool, as_json: bool, connect: str | None, schema: str | None
 ) -> None:
     document: dict[str, Any] = {"store": str(store_dir), "xid": str(xid), "outcome": outcome, "dry_run": dry_run}
 
@@ -220,11 +250,11 @@ def _give(
 
 def would_decide(store_dir: Path, xid: Xid, *, connect: str | None, schema: str | None) -> dict[str, Any]:
     """The transaction that an outcome would apply to. Raises ``UnknownXid``."""
-    state = read_state(store_dir, connect=connect, schema=schema)
-    for row in in_doubt_rows(state, time.time()):
+    rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
+    for row in rows:
         if row["xid"] == str(xid):
             return {name: row[name] for name in ("id", "operations", "queues")}
-    raise unknown(xid)
+    raise unknown(xid, none_waits=not rows)
 
 
 def _effects(outcome: str, queues: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -15,19 +15,21 @@ from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
 from logstore.core.directory import with_directory
 from logstore.core.sizes import size_of
-from logstore.core.xid import Xid
+from logstore.core.xid import XID_PART_BYTES_MAX
 from logstore.errors import CorruptLog, OptionError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     _Number = click.ParamType[int]
-    _XidType = click.ParamType[Xid]
+    _XidType = click.ParamType[str]
     _LimitType = click.ParamType[int | str]
 else:
     _Number = _XidType = _LimitType = click.ParamType
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+_XID = re.compile(r"-?\d{1,19}:.*:.*", re.ASCII | re.DOTALL)
 
 
 class Size(_Number):
@@ -72,17 +74,16 @@ class Lsn(_Number):
 
 
 class XidText(_XidType):
-    """The name of a distributed transaction, as ``in-doubt list`` prints it."""
+    """The name of a distributed transaction in one of the two forms in which ``in-doubt list`` prints it."""
 
     name = "xid"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Xid:
-        """The xid; a usage error for any other text."""
-        try:
-            return value if isinstance(value, Xid) else Xid.parse(str(value))
-        except ValueError:
-            said = f"{value!r} is not an xid; write it as 'in-doubt DIR list' does: format:gtrid-hex:bqual-hex"
-            self.fail(said, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text; a usage error for one that has neither form."""
+        if not _XID.fullmatch(str(value)) or any(len(part) > 2 * XID_PART_BYTES_MAX for part in value.split(":")):
+            form = "format:gtrid-hex:bqual-hex, or its readable name"
+            self.fail(f"{value!r} is not an xid; write it as 'in-doubt DIR list' does: {form}", param, ctx)
+        return str(value)
 
 
 class Amount(click.FloatRange):

@@ -16,6 +16,7 @@ from logstore.commands.working import working
 from logstore.report import need_page, write_page
 from logstore.report import report as make_report
 from logstore.report.run import TOP, TOP_MAX
+from logstore.report.sources import check_source
 
 if TYPE_CHECKING:
     _TimeType = click.ParamType[datetime]
@@ -88,6 +89,8 @@ def report(
         raise click.UsageError("--from must be before --to")
     if target is not None or not as_json:
         need_page()
+    if by_spark:
+        check_source(store_dir)  # before Java starts
     session = _session() if by_spark else None
     try:
         with working() as show:

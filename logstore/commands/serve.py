@@ -119,7 +119,8 @@ def serve(
         with Stopping(stop_timeout) as stopping, logstore.open(store_dir, catalog=schema, **given) as store:
             signal.signal(signal.SIGINT, _stop)
             stopping.is_serving = True
-            logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, _recovered(store.recovery))
+            how = _recovered(store.recovery, store.segment_size)
+            logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, how)
             run(store, host=host, port=port)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
@@ -134,10 +135,10 @@ def serve(
         return
 
 
-def _recovered(found: Recovery) -> str:
+def _recovered(found: Recovery, segment_size: int) -> str:
     """What the recovery of an open found and did, in one line."""
     if found.created:
-        return "made anew"
+        return f"made anew, with segments of {size_text(segment_size)}"
     done = [
         f"{counted(count, noun)} {text}"
         for count, noun, text in (

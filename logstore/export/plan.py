@@ -125,7 +125,7 @@ def plan_run(
         if missing is not None and require_complete:
             raise ExportIncomplete(
                 f"{reader.path} has recycled {missing}, so this export would not be complete. To export the rest, run "
-                "it once without --require-complete (require_complete=True)"
+                "it once without --require-complete"
             )
         start = first if start_lsn is None else start_lsn
         if not first <= start <= max(stop, first):
@@ -137,8 +137,8 @@ def plan_run(
         if gap is not None and not allow_gap:
             raise ExportGap(
                 f"{reader.path} has recycled records that were not exported yet: LSN {gap.start_lsn} to "
-                f"{gap.stop_lsn} are lost. To continue after them, use --allow-gap (allow_gap=True), which notes the "
-                "gap in the manifest; export more often, or with --every, which holds the log meanwhile",
+                f"{gap.stop_lsn} are lost. To continue after them, use --allow-gap, which notes the gap in "
+                "the manifest; export more often, or with --every, which holds the log meanwhile",
                 gap.start_lsn,
                 gap.stop_lsn,
             )

@@ -30,7 +30,7 @@ from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
 from logstore.export.files import Job, write_messages, write_records
-from logstore.export.manifest import OPEN_FILE, ExportDamaged, FileInfo, Manifest, Missing, Span
+from logstore.export.manifest import INTENT, MANIFEST, OPEN_FILE, ExportDamaged, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export.target import Target, checked_manifest, explained, file_hash
@@ -131,6 +131,8 @@ def export(
     started = time.monotonic()
     with Reader(source) as reader:
         info = reader.info  # raises if this is not a store
+    if require_complete and not allow_gap:
+        refuse_incomplete(source, path)
     with Target(path, source) as place:
         for attempt in range(1, 1 + _TRIES):
             try:
@@ -168,6 +170,12 @@ def _check_options(
     arguments.optional(arguments.integer, "start_lsn", start_lsn, 0, arguments.LSN_MAX)
     arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
     checked_options(None, body, compression)
+
+
+def refuse_incomplete(source: Path, path: Path) -> None:
+    """Raises ``ExportIncomplete`` if a first run to this target would not be complete, before anything is made."""
+    if not any(os.path.lexists(path / name) for name in (MANIFEST, INTENT)):
+        plan_export(source, path, require_complete=True)
 
 
 def plan_export(
@@ -287,7 +295,7 @@ class Run:
         if self._first and self._plan.missing_before is not None:
             _logger.warning(
                 "%s has recycled %s: this export begins there (how many messages are missing is not recorded). To keep "
-                "the rest from now on, export often enough, or all the time with --every (hold_for)",
+                "the rest from now on, export often enough, or all the time with --every",
                 self._source,
                 self._plan.missing_before,
             )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from xxhash import xxh64_hexdigest
 
+from logstore.codec.records import LSN_LIMIT
 from logstore.core.extras import require
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import Manifest, Missing, Span
 
-__all__ = ["ExportSource", "Source", "StoreSource", "open_source"]
+__all__ = ["ExportSource", "Source", "StoreSource", "check_source", "open_source"]
 
 MANIFEST: Final = "_manifest.json"
 EXPORT_LOCK: Final = "_LOCK"
@@ -282,9 +283,21 @@ def _pairs(batch: Any) -> list[tuple[int, str | None]]:
     return [(one, name) for one, name in zip(ids, names, strict=True) if one is not None]
 
 
+def check_source(path: str | os.PathLike[str]) -> None:
+    """Raises what :func:`open_source` raises for a directory that is no source, without reading the log."""
+    if _is_export(path):
+        ExportSource(path)
+    else:
+        Reader(path, from_lsn=LSN_LIMIT - 1).close()
+
+
+def _is_export(path: str | os.PathLike[str]) -> bool:
+    return any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK))
+
+
 def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
     """A store's directory, or an export's target. Raises what reading it raises."""
     require("report", "pyarrow")
-    if any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK)):
+    if _is_export(path):
         return ExportSource(path)
     return StoreSource(path, connect=connect, catalog=catalog)

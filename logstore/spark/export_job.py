@@ -24,6 +24,7 @@ from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
 from logstore.export.manifest import ExportError, FileInfo
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
+from logstore.export.run import refuse_incomplete
 from logstore.export.target import Target, checked_manifest, read_manifest
 from logstore.inspect import Reader
 from logstore.spark.java import need_pyspark
@@ -76,6 +77,8 @@ def export(
     source = Path(store_dir).absolute()
     with Reader(source) as reader:
         info = reader.info
+    if require_complete and not allow_gap:
+        refuse_incomplete(source, Path(target).absolute())
     with Target(Path(target).absolute(), source) as place:
         with (
             held_for(source, place, info, hold, hold_limit_bytes) as held,

@@ -18,11 +18,12 @@ def decide(store: MessageStore, xid: Xid, outcome: str) -> dict[str, Any]:
     """
     if outcome not in ("commit", "rollback"):
         raise OptionError(f'an outcome is "commit" or "rollback", not {outcome!r}')
-    for transaction in store.in_doubt():
+    waiting = store.in_doubt()
+    for transaction in waiting:
         if transaction.xid == xid:
             break
     else:
-        raise unknown(xid)
+        raise unknown(xid, none_waits=not waiting)
     done = {"id": transaction.id, "operations": transaction.operations}
     try:
         (transaction.commit if outcome == "commit" else transaction.rollback)()
@@ -31,8 +32,12 @@ def decide(store: MessageStore, xid: Xid, outcome: str) -> dict[str, Any]:
     return done
 
 
-def unknown(xid: Xid) -> UnknownXid:
-    """The error for an xid that no transaction in doubt has."""
+def unknown(xid: Xid | str, *, none_waits: bool = False) -> UnknownXid:
+    """The error for an xid that no transaction in doubt has; ``none_waits``: there is no such transaction at all."""
+    if none_waits:
+        return UnknownXid(
+            f"no transaction is in doubt in this store, so {xid} is not: it has its outcome, or never existed"
+        )
     return UnknownXid(
         f"no transaction {xid} is in doubt: it has its outcome, or never existed in this store; 'logstore in-doubt DIR "
         "list' shows the transactions that wait for an outcome"

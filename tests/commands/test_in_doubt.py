@@ -68,6 +68,37 @@ def test_list_of_a_store_without_any_is_empty_and_fine(tmp_path: Path) -> None:
     fine("in-doubt", tmp_path / "store", "list")
 
 
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_an_outcome_takes_the_readable_name_that_the_listing_shows(path: Path, outcome: str) -> None:
+    shown = fine("in-doubt", path, outcome, "1:order-17:db1", "--dry-run")
+    assert shown == fine("in-doubt", path, outcome, MOVE, "--dry-run")
+    assert str(MOVE) in fine("in-doubt", path, outcome, "1:order-17:db1")
+    assert [row["xid"] for row in rows(path)] == [str(FILL)]
+    for name in ("1:order-17:db1", "1:zz:"):
+        assert f"no transaction {name} is in doubt" in fails(run("in-doubt", path, outcome, name), 1)
+
+
+def test_a_readable_name_of_hexadecimal_digits_is_taken_unless_an_xid_is_written_so(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with logstore.open(path, segment_size=SEGMENT) as store:
+        for gtrid in (b"ab", b"cd", b"\xcd"):
+            branch = store.begin(logstore.Xid(1, gtrid))
+            store.publish(store.declare_queue("q"), b"", transaction=branch)
+            branch.end()
+            branch.prepare()
+    assert str(logstore.Xid(1, b"ab")) in fine("in-doubt", path, "commit", "1:ab:")
+    assert "xid 1:cd:" in fine("in-doubt", path, "commit", "1:cd:")
+    assert [row["readable"] for row in rows(path)] == ["1:cd:"]
+
+
+def test_an_outcome_without_any_transaction_in_doubt_says_that_there_is_none(tmp_path: Path) -> None:
+    logstore.open(tmp_path / "store", segment_size=SEGMENT).close()
+    for xid in (str(MOVE), "1:order-17:db1"):
+        for more in ((), ("--dry-run",)):
+            said = fails(run("in-doubt", tmp_path / "store", "commit", xid, *more), 1)
+            assert f"no transaction is in doubt in this store, so {xid} is not" in said
+
+
 def test_in_doubt_without_a_verb_lists(path: Path) -> None:
     listed = told("in-doubt", path, "list")["in_doubt"]
     assert [row["xid"] for row in told("in-doubt", path)["in_doubt"]] == [row["xid"] for row in listed]
@@ -184,7 +215,6 @@ def test_the_same_outcome_twice_is_an_unknown_xid_the_second_time(path: Path) ->
         ["forget", MOVE],
         ["commit"],
         ["commit", "abc"],
-        ["commit", "1:zz:"],
         ["commit", f"1:{'ab' * 65}:"],
         ["commit", MOVE, FILL],
         ["commit", "--force", MOVE],

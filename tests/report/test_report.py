@@ -766,3 +766,13 @@ def test_percentiles_are_as_accurate_as_the_page_says() -> None:
 def test_the_page_is_part_of_the_package() -> None:
     assert (ROOT / "logstore" / "report" / "page.html").is_file()
     assert '"*.html"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_wrong_directory_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> None:
+        raise AssertionError("Java would start")
+
+    monkeypatch.setattr("logstore.commands.report._session", start)
+    (tmp_path / "empty").mkdir()
+    for name in ("absent", "empty"):
+        assert run(["report", str(tmp_path / name), "--spark"]) == 3
