@@ -95,7 +95,7 @@ static int fail_in_part(const struct log *g, int code) {
         return fail(LS_CLOSED, "the store is being closed; the log was compacted in part");
     case LS_CORRUPT:
         return fail_at(LS_CORRUPT, first_lsn, first_lsn,
-                       "a segment cannot be moved: look at it with verify; what is behind it was left where it is");
+                       "the segment has a record that cannot be read, so it stays, and what is behind it too");
     default:
         return fail(LS_FULL, "there is no room to move what lives: free disk space, or raise max_log_bytes");
     }

@@ -208,7 +208,7 @@ def _named(store_dir: Path, name: str, refused: UnknownXid | None, *, connect: s
     rows = in_doubt_rows(read_state(store_dir, connect=connect, schema=schema), time.time())
     found = [row["xid"] for row in rows if row["readable"] == name]
     if len(found) > 1:
-        raise UnknownXid(f"{len(found)} transactions in doubt are shown as {name}; give one of: {', '.join(found)}")
+        raise UnknownXid(f"more than one transaction in doubt is shown as {name}; give one of: {', '.join(found)}")
     if not found:
         raise refused or unknown(name, none_waits=not rows)
     return Xid.parse(found[0])
