@@ -178,7 +178,7 @@ check: ## the long checks: sanitizers, slow tests and the proof
 # A C test program needs no Python.
 .PHONY: test-one
 test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a C program, a Python file or a part of names (T=test_queues)
-	+@if [ -z '$(T)' ]; then echo "logstore: which one? T is a C test program (T=test_queues, for csrc/tests/unit/test_queues.c)," \
+	+@if [ -z '$(T)' ]; then echo "logstore: which one? make test-one T=test_queues, the name of a C test program (csrc/tests/unit/)," \
 		"a Python file (T=tests/store/test_queues.py), or a part of names of Python tests (T=purge)" >&2; exit 2; \
 	elif [ -e 'csrc/tests/unit/$(T).c' ]; then $(SUBMAKE) VARIANT=plain 'run-$(T)'; \
 	elif [ -e '$(firstword $(subst ::, ,$(T)))' ]; then $(BIN)/python -m pytest -q '$(T)' $(PYTEST_ARGS); \

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 import time
 from contextlib import ExitStack, suppress
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_S = 0.2
+PLAIN_NAME = re.compile(r"[^\W\d][\w.:/@+-]*")  # a queue's name that is one word, and no number
 RENEWED_S = 600.0
 CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
 
@@ -87,8 +89,9 @@ def dump(
 ) -> None:
     """Print the log's records in order, one per line.
 
-    Queues are shown by name, or by id if the catalog has no name for it. With --json each line is a JSON object, with
-    the ids and the times in µs that the log has. A record must match every kind of filter that is given.
+    Queues are shown by name, or as #ID if the catalog has no name for it; - is a queue that the message has left. With
+    --json each line is a JSON object, with the ids and the times in µs that the log has. A record must match every kind
+    of filter that is given.
     """
     names = _Names(store_dir, connect, schema)
     left = limit
@@ -248,7 +251,7 @@ def _word(name: str, value: Any, names: Mapping[int, str]) -> str:
     if name == "queue_id":
         return f"queue={_queue(value, names)}"
     if name == "queues":
-        return f"queues=[{','.join(_queue(one, names) for one in value)}]"
+        return f"queues={','.join(_queue(one, names) for one in value)}"
     return f"{name}={_value(value, names)}"
 
 
@@ -260,7 +263,13 @@ def time_word(time_us: int) -> str:
 
 
 def _queue(queue_id: int, names: Mapping[int, str]) -> str:
-    return repr(names[queue_id]) if queue_id in names else str(queue_id)
+    """A queue as one word: its name, quoted if it is not plain; #ID without a name; - for a place that was left."""
+    if queue_id == 0:
+        return "-"
+    name = names.get(queue_id)
+    if name is None:
+        return f"#{queue_id}"
+    return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _value(value: Any, names: Mapping[int, str]) -> str:

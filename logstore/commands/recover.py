@@ -87,11 +87,11 @@ def _recovered(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     import logstore
 
     is_store = (store_dir / "META").is_file()
-    Reader(store_dir, from_lsn=LSN_LIMIT - 1).close()  # raises the specific error, as the dry run does
+    begun_lsn = _last_begun(store_dir)  # raises the specific error, as the dry run does
     # create=True only makes the LOCK file that a copied store may lack; no store is made here.
     with logstore.open(store_dir, create=is_store, connect=connect, catalog=schema) as store:
         in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in sorted(store.in_doubt(), key=lambda one: one.id)]
-        report = _report(store.recovery)
+        report = _report(store.recovery, begun_lsn)
     return {"store": str(store_dir), "dry_run": False, **report, "in_doubt": in_doubt}
 
 
@@ -107,15 +107,27 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
         raise store_locked(store_dir)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
-    full = _report(state.recovery)
+    full = _report(state.recovery, _last_begun(store_dir))
     report = {name: full[name] for name in full if name not in NOT_KNOWN and not name.endswith("_us")}
     report["epoch"] = info.epoch + 1
     in_doubt = [{"id": one.id, "xid": str(one.xid)} for one in state.transactions]
     return {"store": str(store_dir), "dry_run": True, **report, "in_doubt": in_doubt}
 
 
-def _report(recovery: Recovery) -> dict[str, Any]:
+def _last_begun(store_dir: Path) -> int:
+    """The LSN at which the last open of the store began to write."""
+    with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+        segments = reader.segments()
+    return min((one.first_lsn for one in segments if one.epoch == segments[-1].epoch), default=0)
+
+
+def _report(recovery: Recovery, begun_lsn: int) -> dict[str, Any]:
+    """The report without the messages that an earlier open has dropped already: those staged before it began."""
     report = asdict(recovery)
+    gone = [one for one in recovery.staged if one.id < begun_lsn]
+    report["staged"] = [asdict(one) for one in recovery.staged if one.id >= begun_lsn]
+    report["staged_dropped"] -= len(gone)
+    report["staged_bytes"] -= sum(one.content_bytes for one in gone)
     for named, one in zip(report["abandoned"], recovery.abandoned, strict=True):
         named["xid"] = None if one.xid is None else str(one.xid)
     return report

@@ -172,6 +172,18 @@ def test_recover_reports_the_same_as_its_dry_run(tmp_path: Path, seed: int) -> N
     assert fine("recover", path).count("in doubt: transaction") == report["transactions_in_doubt"]
 
 
+def test_a_second_recovery_does_not_repeat_what_the_first_has_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    crash(path, "store.declare_queue('q'); store.stage(b'', b'never', wait=True)")
+    first = told("recover", path, "--dry-run")
+    assert (first["staged_dropped"], first["staged_bytes"]) == (1, 5)
+    assert "dropped: message" in fine("recover", path)
+    for more in (("--dry-run",), ()):
+        again = told("recover", path, *more)
+        assert (again["staged"], again["staged_dropped"], again["staged_bytes"]) == ([], 0, 0)
+    assert "dropped: message" not in fine("recover", path)
+
+
 def test_recover_makes_no_store_where_there_is_none_and_opens_one_that_lost_its_lock_file(
     store: Path, tmp_path: Path
 ) -> None:

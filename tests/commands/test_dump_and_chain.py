@@ -14,6 +14,7 @@ import pytest
 import logstore
 from kit.command import COMMAND, fine, told
 from kit.stores import SMALL_SEGMENT
+from logstore.commands.dump import _word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +35,20 @@ def path(tmp_path: Path) -> Path:
 def test_dump_shows_queues_by_name_and_times_as_times(path: Path) -> None:
     lines = fine("dump", path).splitlines()
     start = next(line for line in lines if "MESSAGE_START" in line)
-    assert """queues=['orders',"it's 2",3]""" in start
+    assert """ queues=orders,"it's 2",#3 """ in start
     assert any("""queue="it's 2\"""" in line for line in lines if "MESSAGE_DEQUEUE" in line)
     times = re.findall(r" BATCH .* time=(\S+)", "\n".join(lines))
     assert len(times) > 2
     now = dt.datetime.now(dt.UTC)
     assert all(dt.timedelta(0) <= now - dt.datetime.fromisoformat(time) < dt.timedelta(hours=1) for time in times)
     assert not re.search(r"_us=\d", "\n".join(lines))
+
+
+def test_a_dump_shows_queues_as_plain_words_and_one_that_was_left_as_a_dash() -> None:
+    names = {1: "one", 2: "two", 3: "12", 4: "ä b,c", 5: "-x"}
+    assert _word("queues", [1, 0, 2], names) == "queues=one,-,two"
+    assert _word("queues", [3, 4, 5, 6], names) == 'queues="12","ä b,c","-x",#6'
+    assert _word("queue_id", 0, names) == "queue=-"
 
 
 def test_the_json_of_a_dump_keeps_the_ids_and_times_of_the_log(path: Path) -> None:
@@ -66,7 +74,7 @@ def test_a_catalog_that_cannot_be_read_leaves_the_ids(path: Path) -> None:
     with sqlite3.connect(path / "catalog.sqlite") as catalog:
         catalog.execute("UPDATE store SET uuid = '00000000-0000-0000-0000-000000000000'")
     catalog.close()
-    assert "queues=[1,2,3]" in fine("dump", path)
+    assert "queues=#1,#2,#3" in fine("dump", path)
 
 
 def test_following_names_a_queue_that_is_declared_meanwhile(path: Path) -> None:
@@ -81,4 +89,4 @@ def test_following_names_a_queue_that_is_declared_meanwhile(path: Path) -> None:
         while "MESSAGE_START" not in (line := follow.stdout.readline()):
             pass
         follow.terminate()
-    assert "queues=['late']" in line
+    assert "queues=late" in line

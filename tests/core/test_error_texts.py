@@ -44,6 +44,9 @@ def test_no_text_of_the_core_has_a_name_of_its_code() -> None:
 def path(tmp_path: Path) -> Path:
     with logstore.open(tmp_path / "a store") as store:
         store.publish(store.declare_queue("orders"), b"x")
+        doubt = store.begin(logstore.Xid(1, b"other"))
+        doubt.end()
+        doubt.prepare()
     return tmp_path / "a store"
 
 

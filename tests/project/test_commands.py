@@ -144,6 +144,8 @@ def test_make_test_one_without_a_name_says_how_to_give_one(tmp_path: Path) -> No
     done = made_one(tmp_path, "")
     assert done.returncode == 2
     assert "make test-one T=test_queues" in done.stderr
+    for kind in ("C test program", "Python file", "part of names of Python tests"):
+        assert kind in done.stderr
 
 
 @pytest.mark.slow
