@@ -13,11 +13,12 @@ from logstore.commands.tables import folded_lines, printable
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
+from logstore.inspect.catalog import catalog_contradiction
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
 from logstore.store.limit import StoredLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from logstore.core.reports import Recovery
@@ -127,23 +128,3 @@ def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
     since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
     lines = [f"FULL{since}: {full['reason']}", *(f"to free it: {printable(one)}" for one in full["remedies"])]
     return [piece for line in lines for piece in folded_lines(line, width)]
-
-
-def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:
-    """The evidence that the catalog is older than the log, as a text; None if there is none.
-
-    ``queue_id_max`` is the largest queue id in the log; ``deleted`` are the ids of queues that the log says were
-    deleted.
-    """
-    if queue_id_max >= catalog.next_queue_id:
-        return (
-            f"the log names queue {queue_id_max}, but the catalog has only given out ids below "
-            f"{catalog.next_queue_id}, so the catalog is older than the log"
-        )
-    for queue in catalog.queues:
-        if queue.id in deleted:
-            return (
-                f"the log says that queue {queue.id} was deleted, but the catalog has it as {queue.name!r}, "
-                "so the catalog is older than the log"
-            )
-    return None

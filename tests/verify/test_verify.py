@@ -15,11 +15,10 @@ from kit.command import fails, fine, run
 from kit.torture import tortured
 from logstore import Xid, errors
 from logstore.codec.records import RecordType
-from logstore.commands import verification, witness
-from logstore.commands.verification import Verification
 from logstore.commands.verify import describe
 from logstore.holds import hold, list_holds
 from logstore.inspect import Reader
+from logstore.verify import Verification, verification, witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

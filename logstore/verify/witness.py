@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.commands.findings import Findings
+    from logstore.verify.findings import Findings
 
 SAMPLED_SEGMENTS = 8
 SAMPLED_BYTES = 64 << 10  # of one batch in each sampled segment
