@@ -30,7 +30,7 @@ def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str |
     Exits 0 if nothing is wrong or everything was repaired, 1 if the catalog cannot be repaired, 3 if it cannot be
     opened.
     """
-    from logstore.store.catalog_repair import repair_catalog as repair
+    from logstore.salvage.catalog_repair import repair_catalog as repair
 
     found = repair(store_dir, connect=connect, schema=schema, dry_run=dry_run)
     if found.problem is not None:
