@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import Failure, one_line, print_json
+from logstore.terminal.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.terminal.output import Failure, one_line, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path

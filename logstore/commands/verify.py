@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.info import STATES
-from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import (
+from logstore.core.counts import counted
+from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
+from logstore.terminal.output import (
     fact_name,
     fact_value,
     one_line,
@@ -29,8 +29,7 @@ from logstore.commands.output import (
     range_text,
     size_text,
 )
-from logstore.commands.state import retried
-from logstore.core.counts import counted
+from logstore.terminal.state import STATES, retried
 from logstore.verify import Verification
 
 if TYPE_CHECKING:

@@ -7,18 +7,16 @@ import re
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import logstore
 from kit.command import COMMAND, fails, fine, on_terminal, run
-from logstore.cli import command
-from logstore.commands.help import GROUPS, SHELLS
-from logstore.commands.topics import TOPICS
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from logstore import commands
+from logstore.cli import GROUPS, command
+from logstore.commands.completion import SHELLS
+from logstore.terminal.topics import TOPICS
 
 
 @pytest.fixture
@@ -34,6 +32,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_command_is_in_one_group_of_the_help() -> None:
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(command.commands)
+
+
+def test_each_command_has_a_file_of_its_own_and_the_folder_has_no_other() -> None:
+    files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
+    assert files - {"__init__"} == {name.replace("-", "_") for name in command.commands}
+    for name, one in command.commands.items():
+        assert one.callback is not None
+        assert one.callback.__module__ == f"logstore.commands.{name.replace('-', '_')}"
 
 
 def test_the_bare_command_shows_the_help() -> None:

@@ -8,13 +8,13 @@ import click
 
 from logstore.catalog.places import place_for
 from logstore.codec.records import LSN_LIMIT
-from logstore.commands.output import INTERRUPTED, Failure
-from logstore.commands.state import retried
 from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
 from logstore.inspect import Reader, read_catalog
 from logstore.inspect.refusals import refusals
 from logstore.store import control
+from logstore.terminal.output import INTERRUPTED, Failure
+from logstore.terminal.state import retried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

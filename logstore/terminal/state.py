@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logstore.commands.output import progress
-from logstore.commands.tables import folded_lines, printable
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 from logstore.inspect.catalog import catalog_contradiction
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
 from logstore.store.limit import StoredLimit
+from logstore.terminal.output import progress
+from logstore.terminal.tables import folded_lines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STATES = {
+    "live": "open in a writer",
+    "closed": "closed cleanly",
+    "crashed": "not closed: the next open recovers it",
+}
 TRIES = 10  # in case a writer reuses segments before they are read
 
 
@@ -128,3 +133,24 @@ def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
     since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
     lines = [f"FULL{since}: {full['reason']}", *(f"to free it: {printable(one)}" for one in full["remedies"])]
     return [piece for line in lines for piece in folded_lines(line, width)]
+
+
+def queue_rows(state: State) -> list[dict[str, Any]]:
+    """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
+    known = {queue.id: queue for queue in state.catalog.queues}
+    counted = state.queues
+    rows = []
+    for queue_id in sorted(known.keys() | counted.keys()):
+        queue, counts = known.get(queue_id), counted.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
+        rows.append(
+            {
+                "id": queue_id,
+                "name": None if queue is None else queue.name,
+                "depth": counts.depth,
+                "locked": counts.locked,
+                "content_bytes": counts.content_bytes,
+                "dead_letter": None if queue is None else queue.dead_letter,
+                "arguments": {} if queue is None else queue.arguments,
+            }
+        )
+    return rows
