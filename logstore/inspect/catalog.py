@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from logstore.catalog.at_rest import read_at_rest
 from logstore.catalog.catalog import Catalog, QueueRow
-from logstore.catalog.rest import read_at_rest
 from logstore.core import arguments
 from logstore.inspect.reader import ReaderInfo
 
@@ -43,7 +43,7 @@ def read_catalog(
     """
     directory = arguments.path("store_dir", store_dir).absolute()
     arguments.instance("info", info, ReaderInfo)
-    arguments.place(connect, schema)
+    arguments.catalog(connect, schema)
 
     def view(place: Path, at_rest: bool) -> CatalogView:
         with closing(

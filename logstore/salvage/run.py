@@ -76,7 +76,7 @@ def salvage(
     """
     path = arguments.path("store_dir", store_dir)
     goal = arguments.optional(arguments.path, "target", target)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     arguments.function("show", show)
     place = None if goal is None else _checked_target(path, goal)
     with Source(path) as source:

@@ -42,7 +42,7 @@ class Care(StoreCalls):
     _overdue: Overdue | None
     _scrub: Scrub | None
     _releases: Releases
-    _catalog_place: tuple[str | None, str | None]  # the arguments connect and catalog of the open
+    _catalog_arguments: tuple[str | None, str | None]  # the arguments connect and catalog of the open
 
     if TYPE_CHECKING:
 
@@ -148,7 +148,7 @@ class Care(StoreCalls):
         from logstore.backup import back_up
 
         refuse_fork(self._pid)
-        connect, schema = self._catalog_place
+        connect, schema = self._catalog_arguments
         return back_up(
             self._path,
             target,

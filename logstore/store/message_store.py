@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
-from logstore.catalog.places import place_for
+from logstore.catalog.backends import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.catalog.backends import backend_for
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things, remove_parents
 from logstore.core.imports import late
@@ -93,7 +93,7 @@ class MessageStore(Publishing, Durability, Care, Names):
         self._close_codes: list[int] = []  # of the core's close: one, once it was called
         self._close_problem: errors.StoreError | None = None
         self._system = system
-        place_for(self._path, connect, catalog)  # wrong options are refused before anything is made
+        backend_for(self._path, connect, catalog)  # wrong options are refused before anything is made
         parents: list[Path] = []
         if options.create:
             parents = make_parents(self._path)
@@ -114,7 +114,7 @@ class MessageStore(Publishing, Durability, Care, Names):
         self._relaxed = bool(options.relaxed)
         self._attach(self._owner, self._queues, self._relaxed)
         self._catalog: Catalog | None = None
-        self._catalog_place = connect, catalog
+        self._catalog_arguments = connect, catalog
         try:
             self._catalog = self._open_catalog(connect, catalog, catalog_timeout)
             if max_log_bytes is None:

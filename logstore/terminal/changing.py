@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.catalog.places import place_for
+from logstore.catalog.backends import backend_for
 from logstore.codec.records import LSN_LIMIT
 from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
@@ -78,7 +78,7 @@ def plan(
     begin an epoch, and its dry run says the same.
     """
     if connect is not None or schema is not None:
-        place_for(store_dir, connect, schema)
+        backend_for(store_dir, connect, schema)
     if is_live(store_dir):
         return None
     for refusal in refusals(store_dir, connect=connect, schema=schema):
