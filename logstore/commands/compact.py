@@ -9,7 +9,7 @@ import click
 
 from logstore.core.counts import counted
 from logstore.inspect import Inspection
-from logstore.store.tail import compaction_of
+from logstore.store.base_holders import compaction_of
 from logstore.terminal.changing import STORE, change, plan, would_change
 from logstore.terminal.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.terminal.output import print_json, size_text

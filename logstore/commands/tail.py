@@ -12,8 +12,8 @@ from logstore.errors import StoreLocked
 from logstore.holds import list_holds
 from logstore.inspect import Inspection, read_catalog
 from logstore.store import control
+from logstore.store.base_holders import HOLDERS, HOLDERS_MAX, read_tail
 from logstore.store.fullness import inspected_fullness
-from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
 from logstore.terminal.changing import ask
 from logstore.terminal.options import Amount, catalog_options, json_option, store_argument
 from logstore.terminal.output import (

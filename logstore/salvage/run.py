@@ -47,7 +47,7 @@ from logstore.salvage.write import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore.codec.replay_state import Message
+    from logstore.codec.state import Message
     from logstore.salvage.state import State
 
 COMPARED_BYTES = 1 << 20  # of one content, per step

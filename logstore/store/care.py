@@ -11,10 +11,10 @@ from logstore.core import arguments
 from logstore.core.imports import late
 from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
+from logstore.store.base_holders import HOLDERS, Compaction, Tail, compaction_of, read_tail
 from logstore.store.completions import check_loop
 from logstore.store.fork import refuse_fork
 from logstore.store.fullness import Fullness, fullness_of
-from logstore.store.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
 
 if TYPE_CHECKING:
     import asyncio

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.codec.replay import Replayed
+    from logstore.codec.strict import Replayed
     from logstore.core.reports import Recovery
 
 SMALL_BYTES = 2 << 20  # the second reader reads all of a log up to this size
