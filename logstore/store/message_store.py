@@ -251,16 +251,7 @@ class MessageStore(Publishing, Durability, Care, Names):
         wait: bool = True,
     ) -> int:
         """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
-        return self._dequeue(message_id, self._known(queue).id, transaction, wait=wait)
-
-    def _dequeue(
-        self,
-        message_id: int,
-        queue_id: int,
-        transaction: Transaction | None,
-        *,
-        wait: bool,
-    ) -> int:
+        queue_id = self._known(queue).id
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
