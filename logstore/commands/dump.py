@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,8 +28,6 @@ from logstore.terminal.records import bodies_option, log_records, record_documen
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-T = TypeVar("T")
 
 LOOK_S = 0.2
 RENEWED_S = 600.0

@@ -1,6 +1,6 @@
-"""What is durable: forcing the log, waiting for an LSN, and being told.
+"""The durability of a store's operations: forces the log, waits for an LSN, and reports what became durable.
 
-``next_lsn`` and the usual call of ``_undurable`` are those of :mod:`logstore._hot`.
+The property ``next_lsn`` and the usual call of ``_undurable`` are in :mod:`logstore._hot`.
 """
 
 from __future__ import annotations
