@@ -20,7 +20,7 @@ from logstore.terminal.output import print_json
 __all__ = ["run"]
 
 
-@click.command("python -m logstore.spark.export_job")
+@click.command("python -m logstore.spark_export")
 @path_argument
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,12 @@ def test_a_topic_fits_80_columns_and_names_only_commands_and_options_that_exist(
 def test_an_unknown_topic_is_misuse_and_the_error_names_one_like_it() -> None:
     assert "there is 'salvage'; 'logstore help' lists them" in fails(run("help", "salvag"), 2)
     assert "there is no command or topic 'qqq'" in fails(run("help", "qqq"), 2)
+
+
+def test_the_export_in_spark_names_itself_as_it_is_called() -> None:
+    said = subprocess.run([sys.executable, "-m", "logstore.spark_export"], capture_output=True, text=True, check=False)
+    assert said.stderr.endswith("(see 'python -m logstore.spark_export --help')\n")
+    assert said.returncode == 2
 
 
 # ---- Completion
