@@ -39,12 +39,12 @@ from logstore.errors import (
     VersionError,
     WrongState,
 )
+from logstore.store.base_holders import Compaction, Tail
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.fullness import Fullness
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
-from logstore.store.tail import Compaction, Tail
 from logstore.store.transactions import Transaction
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The ``logstore`` command: collects the subcommands, and turns each failure into one line and an exit status.
+"""The ``logstore`` command: groups the subcommands, and turns each failure into one line and an exit status.
 
 Exit statuses: 0 success; 1 problems were found, or the requested object does not exist; 2 misuse; 3 the store cannot
 be opened or read (no store, locked, damaged, written by a newer version, catalog mismatch). With every status but 0,
@@ -10,18 +10,19 @@ An operator's mistake never shows a traceback; a defect of logstore always does.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import signal
 import sys
 import warnings
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 from click.shell_completion import shell_complete
 
 from logstore import __version__
-from logstore.commands.help import COMPLETE_VAR, Grouped
-from logstore.commands.output import INTERRUPTED, Failure, one_line
+from logstore.commands.completion import COMPLETE_VAR
 from logstore.errors import (
     OptionError,
     OutcomeUnknown,
@@ -31,9 +32,10 @@ from logstore.errors import (
     UnknownMessage,
     UnknownQueue,
 )
+from logstore.terminal.output import INTERRUPTED, Failure, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 PROBLEM = 1
 MISUSE = 2
@@ -46,6 +48,51 @@ _PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, Un
 # Errors that only a write gives. Without a file name they concern stdout: errors of other files carry the name.
 _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "Look (changes nothing; works while a broker runs)": (
+        ("info", "queues", "stats", "connections", "peek", "tail", "chain", "dump", "holds", "verify")
+    ),
+    "Change (through the broker, or in a closed store)": ("purge", "in-doubt", "compact", "checkpoint"),
+    "Copy and report (works while a broker runs)": ("backup", "export", "report"),
+    "Rescue (needs a closed store)": ("recover", "salvage", "repair-catalog"),
+    "Serve and measure": ("serve", "bench"),
+    "Help": ("help", "completion"),
+}
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name. Each is imported when it is asked for, which halves the time to start one of them."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in set(self):
+            raise KeyError(name)
+        module = name.replace("-", "_")
+        found = getattr(importlib.import_module(f"logstore.commands.{module}"), "help_" if name == "help" else module)
+        assert isinstance(found, click.Command)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(name for names in GROUPS.values() for name in names))
+
+    def __len__(self) -> int:
+        return sum(map(len, GROUPS.values()))
+
+
+class _Grouped(click.Group):
+    """A group of commands whose help shows them by what they are for, each with its whole first sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands()  # type: ignore[assignment] # click adds commands, and here none is added
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes one section for each group."""
+        widest = max(map(len, self.commands))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(widest), self.commands[name].get_short_help_str(1000)) for name in names]
+                formatter.write_dl(rows)
+
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
@@ -57,7 +104,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 @click.group(
-    cls=Grouped,
+    cls=_Grouped,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

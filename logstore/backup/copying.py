@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logstore.backup.place import building_place
+from logstore.catalog.backends import FILE_NAME
 from logstore.catalog.copy import copy_catalog
-from logstore.catalog.places import FILE_NAME
 from logstore.codec.files import SEGMENT_HEADER_BYTES, Closed, Meta, SegmentHeader, decode_segment
 from logstore.codec.records import Batch, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.core import arguments
@@ -115,7 +115,7 @@ def back_up(
     the disk is full. After any error, no backup was made.
     """
     source, goal = arguments.path("store_dir", store_dir), arguments.path("target", target)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     rate = arguments.optional(arguments.number, "rate_bytes_s", rate_bytes_s, 0, RATE_MAX, "bytes a second")
     arguments.optional(arguments.integer, "hold_limit_bytes", hold_limit_bytes, 1, LIMIT_BYTES_MAX)
     arguments.function("progress", progress)

@@ -16,16 +16,16 @@ from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.statistics import broker_statistics, connection_statistics
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, UnknownMessage, UnknownQueue
+from logstore.store.base_holders import HOLDERS
 from logstore.store.control import ControlServer
 from logstore.store.fullness import full_document
 from logstore.store.outcomes import decide
-from logstore.store.tail import HOLDERS
 
 if TYPE_CHECKING:
     from logstore import MessageStore, Queue
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.server import Server
-    from logstore.store.tail import Tail
+    from logstore.store.base_holders import Tail
 
 PEEKED_BYTES_MAX: Final = 8 << 20  # of headers and bodies, which become a third longer in JSON
 

@@ -75,7 +75,7 @@ class Catalog(CatalogDatabase):
     def _known_queue(self, name: str, now: Contents | None = None) -> StoredQueue:
         queue = (now or self._now).queues.get(name)
         if queue is None:
-            raise UnknownQueue(f"no queue is called {name!r} in {self._place.where}: declare it first")
+            raise UnknownQueue(f"no queue is called {name!r} in {self._backend.where}: declare it first")
         return queue
 
     def declare_queue(
@@ -106,7 +106,7 @@ class Catalog(CatalogDatabase):
             made = StoredQueue(self._now.next_queue_id, name, text, target)
             if made.id > QUEUE_ID_MAX:
                 raise CatalogError(
-                    f"{self._place.where} has given out all {QUEUE_ID_MAX} queue ids, "
+                    f"{self._backend.where} has given out all {QUEUE_ID_MAX} queue ids, "
                     "which are never reused: continue in a new store"
                 )
             after = replace(
@@ -154,7 +154,9 @@ class Catalog(CatalogDatabase):
         with self._changing(within):
             name = self._now.queue_names.get(queue_id)
             if name is None:
-                raise UnknownQueue(f"no queue has the id {queue_id} in {self._place.where}: it may be deleted already")
+                raise UnknownQueue(
+                    f"no queue has the id {queue_id} in {self._backend.where}: it may be deleted already"
+                )
             users = [other.name for other in self._now.queues.values() if other.dead_letter == queue_id]
             if users:
                 raise CatalogError(f"queue {name!r} is the dead-letter queue of {users[0]!r}: delete that one first")
@@ -184,7 +186,7 @@ class Catalog(CatalogDatabase):
     def _known_exchange(self, name: str, now: Contents | None = None) -> StoredExchange:
         exchange = (now or self._now).exchanges.get(name)
         if exchange is None:
-            raise UnknownExchange(f"no exchange is called {name!r} in {self._place.where}: declare it first")
+            raise UnknownExchange(f"no exchange is called {name!r} in {self._backend.where}: declare it first")
         return exchange
 
     def declare_exchange(

@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from logstore.catalog.at_rest import read_at_rest
+from logstore.catalog.backends import SIDE_NAMES, SqliteFile
 from logstore.catalog.catalog import Catalog
-from logstore.catalog.places import SIDE_NAMES, SqliteFile
-from logstore.catalog.rest import read_at_rest
 from logstore.core.imports import late
 from logstore.core.regular_files import naming, open_regular
 
@@ -45,21 +45,21 @@ def copy_catalog(
         _copy_rows(store_dir, target_dir, store_uuid, connect, schema)
     else:
         _copy_file(store_dir, target_dir, store_uuid, live=live, tick=tick)
-    place = SqliteFile(target_dir, read_only=False)
+    backend = SqliteFile(target_dir, read_only=False)
     try:
-        with closing(sqlite3.connect(place.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(backend.path, isolation_level=None)) as database:
             database.execute("PRAGMA journal_mode=DELETE").fetchall()  # so that all contents are in one file
     except sqlite3.Error as error:
-        raise place.explain(error) from error
+        raise backend.explain(error) from error
     with closing(Catalog.open(target_dir, store_uuid=store_uuid, read_only=True)):
         pass  # opening has checked its identity, its pages and its references
     for name in SIDE_NAMES:
         with suppress(FileNotFoundError):
             os.unlink(target_dir / name)
-    os.chmod(place.path, 0o600)
-    handle = open_regular(place.path)
+    os.chmod(backend.path, 0o600)
+    handle = open_regular(backend.path)
     try:
-        with naming(place.path):
+        with naming(backend.path):
             os.fsync(handle)
             return os.fstat(handle).st_size
     finally:

@@ -21,7 +21,7 @@ import uuid
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from logstore.catalog.places import TIMEOUT_S, Place, place_for
+from logstore.catalog.backends import TIMEOUT_S, Backend, backend_for
 from logstore.catalog.rows import Contents, make_tables
 from logstore.catalog.text import one_line
 from logstore.core.imports import late
@@ -52,23 +52,23 @@ CATALOG_VERSION = 1
 class CatalogDatabase:
     """The base of :class:`~logstore.catalog.catalog.Catalog`: the database, and the contents in memory."""
 
-    def __init__(self, place: Place, store_uuid: bytes, *, read_only: bool) -> None:
+    def __init__(self, backend: Backend, store_uuid: bytes, *, read_only: bool) -> None:
         """Not for callers, who use :meth:`create` or :meth:`open`."""
         if len(store_uuid) != 16:
             raise OptionError(f"a store UUID has 16 bytes, not {len(store_uuid)}")
-        self._place = place
+        self._backend = backend
         self._uuid = str(uuid.UUID(bytes=bytes(store_uuid)))
         self._read_only = read_only
         self._pid = os.getpid()
         self._closed = self._is_shut = False
-        self._engine = place.engine()
-        self._tables = make_tables(place.schema)
+        self._engine = backend.engine()
+        self._tables = make_tables(backend.schema)
         self._record: Any = None  # the pool's record of the one connection
         self._disturbed = False  # a transaction has begun on it and has not ended normally
         _on_connect(self._engine, self._connected)
 
         # Allows one change at a time; held during the database's work.
-        self._change = Lock(place.where, then=self._prepare_change)
+        self._change = Lock(backend.where, then=self._prepare_change)
         self._stale = False  # a commit's outcome is unknown, so memory may be behind the database
         self._committing = False  # a commit is in progress, and no caller knows of an unknown outcome yet
         self._overtaken = False  # another process wrote, so no change may be based on this memory
@@ -88,12 +88,12 @@ class CatalogDatabase:
         """Makes the catalog of a new store and opens it; durable on return.
 
         ``timeout_s`` is the longest wait for each answer of a server, in seconds. If the catalog exists with the same
-        UUID, it is opened; so a second call completes an interrupted creation. Raises ``CatalogMismatch`` if the place
-        holds anything else.
+        UUID, it is opened; so a second call completes an interrupted creation. Raises ``CatalogMismatch`` if the
+        backend holds anything else.
         """
-        place = place_for(store_dir, connect, schema, timeout_s=timeout_s)
-        place.make()
-        return cls(place, store_uuid, read_only=False)._started(create=True)
+        backend = backend_for(store_dir, connect, schema, timeout_s=timeout_s)
+        backend.make()
+        return cls(backend, store_uuid, read_only=False)._started(create=True)
 
     @classmethod
     def open(
@@ -114,8 +114,8 @@ class CatalogDatabase:
         Raises ``CatalogMismatch`` (missing, empty, or another store's), ``VersionError``, ``CatalogUnavailable`` or
         ``CatalogError``.
         """
-        place = place_for(store_dir, connect, schema, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)
-        return cls(place, store_uuid, read_only=read_only)._started(create=False)
+        backend = backend_for(store_dir, connect, schema, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)
+        return cls(backend, store_uuid, read_only=read_only)._started(create=False)
 
     def _started(self, *, create: bool) -> Self:
         try:
@@ -125,10 +125,10 @@ class CatalogDatabase:
                 self._check_identity(connection)
                 if not self._read_only:
                     self._settled_revision(connection)
-                self._place.verify(connection)
+                self._backend.verify(connection)
                 self._load(connection)
             with self._explained():
-                self._place.settle(self._engine)
+                self._backend.settle(self._engine)
                 if not self._read_only:
                     self._check_writable()
         except BaseException:
@@ -176,11 +176,11 @@ class CatalogDatabase:
         except BaseException as error:
             _raise_interruption(error, outer)
             if isinstance(error, (SQLAlchemyError, sqlite3.Error)):
-                raise self._place.explain(error) from error
+                raise self._backend.explain(error) from error
             if isinstance(error, (TypeError, ValueError)) and not isinstance(error, StoreError):
                 # A value of the wrong type in the database.
                 raise CatalogError(
-                    f"{self._place.where} is damaged ({one_line(error)}): restore it together with the log"
+                    f"{self._backend.where} is damaged ({one_line(error)}): restore it together with the log"
                 ) from error
             raise
 
@@ -264,17 +264,17 @@ class CatalogDatabase:
         late("sqlalchemy")
         import sqlalchemy as sa
 
-        return set(sa.inspect(connection).get_table_names(schema=self._place.schema))
+        return set(sa.inspect(connection).get_table_names(schema=self._backend.schema))
 
     def _create_tables(self, connection: Connection) -> None:
         late("sqlalchemy")
         import sqlalchemy as sa
 
-        self._place.prepare_schema(connection)
+        self._backend.prepare_schema(connection)
         found = self._table_names(connection)
         if found and "store" not in found:
             raise CatalogMismatch(
-                f"{self._place.where} holds other tables ({min(found)}): use an empty place for this store"
+                f"{self._backend.where} holds other tables ({min(found)}): use an empty place for this store"
             )
         if not found:
             self._tables.metadata.create_all(connection, checkfirst=False)
@@ -285,7 +285,7 @@ class CatalogDatabase:
         late("sqlalchemy")
         import sqlalchemy as sa
 
-        where, store = self._place.where, self._tables.store
+        where, store = self._backend.where, self._tables.store
         found = self._table_names(connection)
         # The version first: in a newer catalog everything else may be different.
         version = connection.execute(sa.select(store.c.catalog_version)).scalar() if "store" in found else None
@@ -327,9 +327,9 @@ class CatalogDatabase:
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
-            raise StoreForked(f"{self._place.where} was opened by the parent process: open the store in this one")
+            raise StoreForked(f"{self._backend.where} was opened by the parent process: open the store in this one")
         if self._closed:
-            raise StoreClosed(f"{self._place.where} is closed: open the store again")
+            raise StoreClosed(f"{self._backend.where} is closed: open the store again")
 
     def _read(self) -> Contents:
         """The state after the last commit. Never waits."""
@@ -352,7 +352,7 @@ class CatalogDatabase:
     def _prepare_change(self) -> None:
         self._check_usable()
         if self._read_only:
-            raise CatalogError(f"{self._place.where} was opened for reading only: open the store to change it")
+            raise CatalogError(f"{self._backend.where} was opened for reading only: open the store to change it")
         if self._overtaken:
             self._refuse_second_writer()
         if self._stale:
@@ -385,7 +385,7 @@ class CatalogDatabase:
             if self._disturbed:
                 self._drop_connection()
             self._disturbed = True
-            self._place.renew(self._engine)
+            self._backend.renew(self._engine)
             self._disturbed = False
         with self._transaction() as connection:
             if self._settled_revision(connection) not in (self._now.revision, self._now.revision + 1):
@@ -397,7 +397,7 @@ class CatalogDatabase:
     def _refuse_second_writer(self) -> NoReturn:
         self._overtaken = True
         raise CatalogOvertaken(
-            f"{self._place.where} was changed by another process since it was opened, "
+            f"{self._backend.where} was changed by another process since it was opened, "
             "but a catalog has one writer: close the other store, then open this one again"
         )
 

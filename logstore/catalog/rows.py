@@ -1,7 +1,7 @@
 """The catalog's tables and rows, and the checks of names and arguments that it can store.
 
-Nothing here connects to a server or a file: ``places.py`` does that, and ``catalog.py`` has the operations. Every value
-read from a database is checked, because it may not have the type of its column.
+Nothing here connects to a server or a file: ``backends.py`` does that, and ``catalog.py`` has the operations. Every
+value read from a database is checked, because it may not have the type of its column.
 """
 
 from __future__ import annotations

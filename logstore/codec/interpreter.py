@@ -3,7 +3,7 @@
 Written from section 7 of docs/format.md alone. It shares no code with csrc/replay, so that tests can compare the two.
 This class implements the meaning of each record; a subclass adds the policy for a record of an unknown chain and for a
 contradiction. Only these differ between a log that must be complete and one that is known to be damaged. The strict
-policy is replay.py, the lenient one salvage/replay.py.
+policy is strict.py, the lenient one salvage/lenient.py.
 
 Invariant: records come in LSN order. A relocated state replaces everything that was known of its message.
 """
@@ -33,7 +33,7 @@ from logstore.codec.records import (
     TxRelocated,
     XidBody,
 )
-from logstore.codec.replay_state import START_UNKNOWN, Copies, Message, Moved, Piece, Place, Transaction, Work
+from logstore.codec.state import START_UNKNOWN, Copies, Message, Moved, Piece, Place, Transaction, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logstore.codec.records import ChunkPlace, Record
-    from logstore.codec.replay_state import Copies, Message, Moved, Piece
+    from logstore.codec.state import Copies, Message, Moved, Piece
 
 
 def start_bytes(state: MessageRelocated, chunks: list[ChunkPlace], copies: Copies, known: Message | None) -> int:

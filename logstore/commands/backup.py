@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import (
+from logstore.core.counts import counted
+from logstore.terminal.options import (
     SIZE,
     Amount,
     PathText,
@@ -15,8 +16,7 @@ from logstore.commands.options import (
     json_option,
     store_argument,
 )
-from logstore.commands.output import Failure, print_json, progress, size_text
-from logstore.core.counts import counted
+from logstore.terminal.output import Failure, print_json, progress, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.bench.plan import PROFILES, plan
-from logstore.commands.options import SIZE, Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import Failure, print_facts, print_json, print_table, size_text
 from logstore.core.counts import counted
+from logstore.terminal.options import SIZE, Amount, catalog_options, json_option, store_argument
+from logstore.terminal.output import Failure, print_facts, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

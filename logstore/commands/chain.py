@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.dump import bodies_option, document, line, log_records
-from logstore.commands.meaning import meaning
-from logstore.commands.options import LSN, catalog_options, json_option, store_argument
-from logstore.commands.output import Failure, iso_time, one_line, print_json, progress, time_text
-from logstore.commands.queue_names import queue_names
-from logstore.commands.state import retried
 from logstore.errors import CatalogError, CorruptLog, UnknownMessage
 from logstore.inspect import Inspection, read_catalog
+from logstore.terminal.meaning import meaning
+from logstore.terminal.options import LSN, catalog_options, json_option, store_argument
+from logstore.terminal.output import Failure, iso_time, one_line, print_json, progress, time_text
+from logstore.terminal.queue_names import queue_names
+from logstore.terminal.records import bodies_option, log_records, record_document, record_line
+from logstore.terminal.state import retried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,11 +52,11 @@ def chain(
         text = meaning(record, names)
         if as_json:
             more = {"time": iso_time(time_us), "meaning": text}
-            (records if own else operations).append(document(record, bodies) | more)
+            (records if own else operations).append(record_document(record, bodies) | more)
             continue
         (records if own else operations).append({})
         text = text if own else f"an operation of message {record.id}: {text}"
-        sys.stdout.write(line(record, bodies, names) + "\n")
+        sys.stdout.write(record_line(record, bodies, names) + "\n")
         sys.stdout.write(f"{'':12} {time_text(time_us)}{': ' if text else ''}{one_line(text)}\n")
     if not records:
         raise Failure(

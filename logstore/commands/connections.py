@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import ask, is_live
-from logstore.commands.options import json_option, store_argument
-from logstore.commands.output import Failure, age_text, print_json, print_table, rounded_size
+from logstore.terminal.changing import ask, is_live
+from logstore.terminal.options import json_option, store_argument
+from logstore.terminal.output import Failure, age_text, print_json, print_table, rounded_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

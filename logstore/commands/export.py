@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import (
+from logstore.core.counts import counted
+from logstore.inspect import LogRecycled
+from logstore.terminal.options import (
     SIZE,
     Amount,
     PathText,
@@ -19,11 +21,9 @@ from logstore.commands.options import (
     naming,
     path_argument,
 )
-from logstore.commands.output import Failure, one_line, print_json, size_text
-from logstore.commands.stopping import rest
-from logstore.commands.working import working
-from logstore.core.counts import counted
-from logstore.inspect import LogRecycled
+from logstore.terminal.output import Failure, one_line, print_json, size_text
+from logstore.terminal.stopping import rest
+from logstore.terminal.working import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable

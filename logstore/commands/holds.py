@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import json_option, store_argument
-from logstore.commands.output import age_text, print_json, print_table, rounded_size
+from logstore.terminal.options import json_option, store_argument
+from logstore.terminal.output import age_text, print_json, print_table, rounded_size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import BROKER, ask, change, plan, would_change
-from logstore.commands.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
-from logstore.commands.output import age_text, print_facts, print_json, print_table
-from logstore.commands.state import State, read_state
 from logstore.core.counts import counted
 from logstore.core.xid import Xid
 from logstore.errors import UnknownXid
 from logstore.store.outcomes import decide, unknown
+from logstore.terminal.changing import BROKER, ask, change, plan, would_change
+from logstore.terminal.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
+from logstore.terminal.output import age_text, print_facts, print_json, print_table
+from logstore.terminal.state import State, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import ask
-from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import iso_time, print_json, progress
-from logstore.commands.queue_names import queue_argument, queue_id_of
-from logstore.commands.sampling import asked
-from logstore.commands.state import retried
-from logstore.commands.tables import printable
 from logstore.core.counts import counted
 from logstore.errors import CorruptLog, StoreError, UnknownQueue
 from logstore.inspect import Inspection, read_catalog
 from logstore.inspect.peek import Peeked
 from logstore.inspect.peek import peek as peek_queue
 from logstore.store import control
+from logstore.terminal.changing import ask
+from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
+from logstore.terminal.output import iso_time, print_json, progress
+from logstore.terminal.queue_names import queue_argument, queue_id_of
+from logstore.terminal.sampling import asked
+from logstore.terminal.state import retried
+from logstore.terminal.tables import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

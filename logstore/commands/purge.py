@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import change, plan, would_change
-from logstore.commands.info import queue_rows
-from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import print_json
-from logstore.commands.queue_names import queue_argument, unknown_queue
-from logstore.commands.state import read_state
-from logstore.commands.tables import printable
 from logstore.core.counts import counted
 from logstore.store.changes import left_text
+from logstore.terminal.changing import change, plan, would_change
+from logstore.terminal.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.terminal.output import print_json
+from logstore.terminal.queue_names import queue_argument, unknown_queue
+from logstore.terminal.state import queue_rows, read_state
+from logstore.terminal.tables import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

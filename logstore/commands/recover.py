@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.codec.records import LSN_LIMIT
-from logstore.commands.options import catalog_options, json_option, store_argument
-from logstore.commands.output import fact_name, fact_value, print_facts, print_json, size_text
-from logstore.commands.state import read_state
 from logstore.core.counts import counted
 from logstore.core.lock_holder import store_locked
 from logstore.errors import StoreError
 from logstore.inspect import Reader
 from logstore.inspect.refusals import refusals
+from logstore.terminal.options import catalog_options, json_option, store_argument
+from logstore.terminal.output import fact_name, fact_value, print_facts, print_json, size_text
+from logstore.terminal.state import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import Failure, one_line, print_json
+from logstore.terminal.options import catalog_options, dry_run_option, json_option, store_argument
+from logstore.terminal.output import Failure, one_line, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def repair_catalog(store_dir: Path, dry_run: bool, as_json: bool, connect: str |
     Exits 0 if nothing is wrong or everything was repaired, 1 if the catalog cannot be repaired, 3 if it cannot be
     opened.
     """
-    from logstore.store.catalog_repair import repair_catalog as repair
+    from logstore.salvage.catalog_repair import repair_catalog as repair
 
     found = repair(store_dir, connect=connect, schema=schema, dry_run=dry_run)
     if found.problem is not None:

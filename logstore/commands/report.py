@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import PathText, catalog_options, json_option, store_argument
-from logstore.commands.output import print_json
-from logstore.commands.working import working
 from logstore.report import need_page, write_page
 from logstore.report import report as make_report
 from logstore.report.run import TOP, TOP_MAX
 from logstore.report.sources import check_source
+from logstore.terminal.options import PathText, catalog_options, json_option, store_argument
+from logstore.terminal.output import print_json
+from logstore.terminal.working import working
 
 if TYPE_CHECKING:
     _TimeType = click.ParamType[datetime]

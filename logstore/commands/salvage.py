@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import PathText, catalog_options, dry_run_option, json_option, store_argument
-from logstore.commands.output import fact_name, one_line, print_facts, print_json, print_table, range_text, size_text
-from logstore.commands.working import working
 from logstore.core.counts import counted
+from logstore.terminal.options import PathText, catalog_options, dry_run_option, json_option, store_argument
+from logstore.terminal.output import fact_name, one_line, print_facts, print_json, print_table, range_text, size_text
+from logstore.terminal.working import working
 
 if TYPE_CHECKING:
     from pathlib import Path

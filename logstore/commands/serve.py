@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from logstore.commands.options import LIMIT, SIZE, catalog_options, store_argument
-from logstore.commands.output import Failure, size_text
-from logstore.commands.stopping import Stopping
 from logstore.core.counts import counted
 from logstore.core.extras import install_command
 from logstore.errors import OptionError
+from logstore.terminal.options import LIMIT, SIZE, catalog_options, store_argument
+from logstore.terminal.output import Failure, size_text
+from logstore.terminal.stopping import Stopping
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.options import Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import facts_lines, note_lines, output_width, print_json, size_text
-from logstore.commands.sampling import sample
-from logstore.commands.state import full_lines
-from logstore.commands.stopping import rest
-from logstore.commands.tables import table_lines
 from logstore.core.counts import counted
 from logstore.store.statistics import COUNTERS, with_rates
+from logstore.terminal.options import Amount, catalog_options, json_option, store_argument
+from logstore.terminal.output import facts_lines, note_lines, output_width, print_json, size_text
+from logstore.terminal.sampling import sample
+from logstore.terminal.state import full_lines
+from logstore.terminal.stopping import rest
+from logstore.terminal.tables import table_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

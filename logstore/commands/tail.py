@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.changing import ask
-from logstore.commands.options import Amount, catalog_options, json_option, store_argument
-from logstore.commands.output import (
+from logstore.core.counts import counted
+from logstore.errors import StoreLocked
+from logstore.holds import list_holds
+from logstore.inspect import Inspection, read_catalog
+from logstore.store import control
+from logstore.store.base_holders import HOLDERS, HOLDERS_MAX, read_tail
+from logstore.store.fullness import inspected_fullness
+from logstore.terminal.changing import ask
+from logstore.terminal.options import Amount, catalog_options, json_option, store_argument
+from logstore.terminal.output import (
     age_text,
     lines_that_fit,
     note_lines,
@@ -19,16 +26,9 @@ from logstore.commands.output import (
     shown_table,
     size_text,
 )
-from logstore.commands.state import full_from_log, full_lines, held_bytes, limit_in, retried
-from logstore.commands.stopping import rest
-from logstore.commands.tables import folded_lines, printable
-from logstore.core.counts import counted
-from logstore.errors import StoreLocked
-from logstore.holds import list_holds
-from logstore.inspect import Inspection, read_catalog
-from logstore.store import control
-from logstore.store.fullness import inspected_fullness
-from logstore.store.tail import HOLDERS, HOLDERS_MAX, read_tail
+from logstore.terminal.state import full_from_log, full_lines, held_bytes, limit_in, retried
+from logstore.terminal.stopping import rest
+from logstore.terminal.tables import folded_lines, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

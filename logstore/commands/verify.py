@@ -17,15 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.commands.affected import lines
-from logstore.commands.info import STATES
-from logstore.commands.options import SIZE, catalog_options, json_option, store_argument
-from logstore.commands.output import fact_name, fact_value, one_line, print_facts, print_json, progress, size_text
-from logstore.commands.state import retried
-from logstore.commands.verification import Verification
 from logstore.core.counts import counted
+from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
+from logstore.terminal.output import (
+    fact_name,
+    fact_value,
+    one_line,
+    print_facts,
+    print_json,
+    progress,
+    range_text,
+    size_text,
+)
+from logstore.terminal.state import STATES, retried
+from logstore.verify import Verification
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 RATE_MIN = 64 << 10
@@ -161,10 +169,36 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     if len(problems) > SHOWN:
         click.echo(f"... and {document['problem_count'] - SHOWN} more (--json has {len(problems)} of them)")
     if affected is not None:
-        for line in lines(affected, SHOWN):
+        for line in _affected_lines(affected):
             click.echo(one_line(line))
     if salvaging is not None:
         same = " (with the same --connect and --catalog)" if elsewhere else ""
         closed = ", after the writer has closed the store" if document["state"] == "live" else ""
         text = f"{one_line(salvaging)}{same} copies what is readable into a new store{closed}; or restore a backup"
         click.echo(f"next: {text}")
+
+
+def _affected_lines(told: dict[str, Any]) -> Iterable[str]:
+    """What damage affects; at most ``SHOWN`` messages and transactions are named."""
+    for one in told["messages"][:SHOWN]:
+        names, qualifier = one["queues"] or one["queues_probable"], "" if one["queues"] else "perhaps "
+        on = f" {qualifier}on {', '.join(names)}" if names else ""
+        yield f"affected: message {one['id']}{on}{'' if one['certain'] else ', perhaps'}: {one['why']}"
+    if told["message_count"] > SHOWN:
+        yield f"... and {counted(told['message_count'] - SHOWN, 'more message')}"
+    for one in told["queues"]:
+        yield f"affected: queue {one['name']}, lost messages: {range_text(one['lost'])}"
+    for xid in told["transactions"][:SHOWN]:
+        yield f"affected: transaction {xid}"
+    if told["records_unknown"]:
+        records, size = told["records_unknown"], told["bytes_unreadable"]
+        yield (
+            f"affected: {counted(size, 'unreadable byte')}, with at least {counted(records, 'record')} that "
+            "nothing names"
+        )
+    if told["lost_messages"]["most"] is None and told["beside_writer"]:
+        yield "affected: how many messages a salvage would lose is known after the writer has closed the store"
+    elif told["lost_messages"]["most"] != 0:
+        yield f"affected: messages that a salvage would lose: {range_text(told['lost_messages'])}"
+    elif not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
+        yield "affected: no message; a salvage would keep all of them"

@@ -110,7 +110,7 @@ def path(name: str, value: object) -> Path:
     return Path(given)
 
 
-def place(connect: object, schema: object, *, called: str = "schema") -> None:
+def catalog(connect: object, schema: object, *, called: str = "schema") -> None:
     """Checks the address of a catalog on a server: a URL and a schema, each of them optional."""
     optional(text, "connect", connect)
     optional(text, called, schema)

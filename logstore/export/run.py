@@ -123,7 +123,7 @@ def export(
     _check_options(start_lsn, body, compression, hold_limit_bytes)
     arguments.integer("file_bytes", file_bytes, 1, 1 << 40)
     arguments.optional(arguments.path, "iceberg", iceberg)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     arguments.function("progress", progress)
     if hold is not None:
         arguments.instance("hold", hold, Hold)

@@ -37,15 +37,14 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.holds import LogRecycled
+from logstore.inspect.catalog import CatalogView, read_catalog
 from logstore.inspect.inspection import Inspection, OpenTransaction, Pace, QueueLife, Work
 from logstore.inspect.reader import (
     BatchBytes,
-    CatalogView,
     Oldest,
     Reader,
     ReaderInfo,
     SegmentInfo,
-    read_catalog,
     segment_name,
 )
 

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from logstore._core import ffi, lib
-from logstore.catalog.catalog import Catalog, QueueRow
-from logstore.catalog.rest import read_at_rest
 from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
@@ -41,21 +38,18 @@ from logstore.errors import CorruptLog, OptionError, StoreClosed, StoreError, Ve
 from logstore.holds import Hold, LogRecycled, list_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator
     from types import TracebackType
 
     from logstore._core import Pointer, ls_reader_ptr
 
 __all__ = [
     "BatchBytes",
-    "CatalogView",
     "LogRecycled",
     "Oldest",
     "Reader",
     "ReaderInfo",
     "SegmentInfo",
-    "read_catalog",
     "segment_name",
 ]
 
@@ -420,44 +414,3 @@ class Reader:
 def _is_work_of(record: Record, tx_id: int) -> bool:
     body = record.body
     return getattr(body, "tx_id", 0) == tx_id or any(one.tx_id == tx_id for one in getattr(body, "pending", ()))
-
-
-# ---- The catalog, read only
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogView:
-    """The queues in the catalog."""
-
-    next_queue_id: int  # every id in the log is below it
-    queues: tuple[QueueRow, ...]  # by id
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_catalog(
-    store_dir: str | os.PathLike[str],
-    info: ReaderInfo,
-    *,
-    connect: str | None = None,
-    schema: str | None = None,
-) -> CatalogView:
-    """The queues that the catalog of this store has committed; nothing is created or changed.
-
-    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, or of another
-    store), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
-    """
-    directory = arguments.path("store_dir", store_dir).absolute()
-    arguments.instance("info", info, ReaderInfo)
-    arguments.place(connect, schema)
-
-    def view(place: Path, at_rest: bool) -> CatalogView:
-        with closing(
-            Catalog.open(
-                place, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True, at_rest=at_rest
-            )
-        ) as opened:
-            return CatalogView(opened.next_queue_id, tuple(opened.queues()), dict(opened.config))
-
-    if connect is not None or schema is not None or info.live:
-        return view(directory, False)
-    return read_at_rest(directory, view)

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logstore.catalog.places import SqliteFile
+from logstore.catalog.backends import SqliteFile
 from logstore.codec.records import LSN_LIMIT
 from logstore.core.regular_files import open_regular
 from logstore.errors import CatalogError

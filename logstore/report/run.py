@@ -66,7 +66,7 @@ def report(
     arguments.optional(arguments.moment, "stop", stop)
     top = arguments.integer("top", top, 1, TOP_MAX)
     arguments.optional(arguments.text, "title", title)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     arguments.function("show", show)
     if spark is not None:
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")

@@ -24,7 +24,7 @@ from logstore.errors import StoreError
 from logstore.holds import LIMIT_BYTES, hold, list_holds
 from logstore.inspect import Inspection, Reader, read_catalog
 from logstore.report.counts import Doubt
-from logstore.store.tail import read_tail
+from logstore.store.base_holders import read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

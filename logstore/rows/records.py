@@ -99,7 +99,7 @@ def read(
     start, stop, as_of = (_lsn(name, value) for name, value in _lsns(start_lsn, stop_lsn, as_of_lsn))
     size = arguments.integer("body", BODY_BYTES if body is None else body, 0, _BODY_BYTES_MAX)
     rows = arguments.integer("batch_rows", batch_rows, 1, _BATCH_ROWS_MAX)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     given = arguments.optional(arguments.names_by_id, "queue_names", queue_names)
     types, times = _types(where.types), _times(where)
     if known is not None:
@@ -158,7 +158,7 @@ def queue_names(
     store_dir: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None
 ) -> dict[int, str]:
     """The names of the store's queues by id, from the catalog. Raises the errors of :func:`read`."""
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     with Reader(store_dir) as reader:
         return _names(store_dir, reader, connect, catalog)
 

@@ -1,6 +1,6 @@
-"""Salvages a damaged store: copies what can be read into a new store and lists what is lost.
+"""Salvages a damaged store: copies what can be read into a new store and lists what is lost. Repairs a catalog.
 
-It may import ``store`` (which opens and checks the new one), ``catalog``, ``codec`` and ``core``.
+It may import ``store`` (which opens and checks the new one), ``inspect``, ``catalog``, ``codec`` and ``core``.
 """
 
 from __future__ import annotations

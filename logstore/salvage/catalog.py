@@ -1,6 +1,6 @@
 """Reads what is readable of a damaged store's catalog, and writes the catalog of the new store.
 
-It must never change the old database, or create a file next to it (catalog/rest.py).
+It must never change the old database, or create a file next to it (catalog/at_rest.py).
 
 Invariant: the new catalog has a queue for every id that the salvaged log names; a queue whose name is lost is named
 after its id. Names come only from a catalog that belongs to the store.
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from logstore.catalog.at_rest import read_at_rest
+from logstore.catalog.backends import FILE_NAME
 from logstore.catalog.catalog import Catalog
-from logstore.catalog.places import FILE_NAME
-from logstore.catalog.rest import read_at_rest
 from logstore.catalog.rows import (
     QUEUE_ID_MAX,
     StoredBinding,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logstore.codec.scan import Gap
+    from logstore.salvage.lenient import LenientReplay
     from logstore.salvage.log import Log
-    from logstore.salvage.replay import SalvageReplay
     from logstore.salvage.state import State
 
 # The records that can put a message on a queue.
@@ -162,7 +162,7 @@ def _room(gap: Gap, starts: int, others: int) -> int:
     return max(room, 0)
 
 
-def _named(replay: SalvageReplay, gaps: list[Gap]) -> tuple[Counter[int], Counter[int]]:
+def _named(replay: LenientReplay, gaps: list[Gap]) -> tuple[Counter[int], Counter[int]]:
     """By the index of the gap: the start records of messages in it that other records name, and other named records."""
     if not gaps:
         return Counter(), Counter()

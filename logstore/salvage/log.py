@@ -14,7 +14,7 @@ from logstore.codec.files import BLOCK_BYTES, SEGMENT_HEADER_BYTES, record_bytes
 from logstore.codec.records import Footer, Record, RecordType
 from logstore.codec.scan import NOTHING_READABLE, BatchRun, Damaged, Gap, batches
 from logstore.salvage.extent import CARRIERS, Counted, Sealed
-from logstore.salvage.replay import SalvageReplay
+from logstore.salvage.lenient import LenientReplay
 from logstore.salvage.write import first_lsn_beyond
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Torn:
 class Log:
     """The readable part of a log."""
 
-    replay: SalvageReplay
+    replay: LenientReplay
     base_lsn: int
     end_lsn: int  # above everything that is known to have been written
     watermark_lsn: int
@@ -69,7 +69,7 @@ class _Reading:
         self.files = [one for one in source.files if one.in_log]
         base_lsn, watermark_lsn, base_known = self._ends()
         self.files = [one for one in self.files if one.first_lsn >= base_lsn]
-        replay = SalvageReplay(base_lsn, record_bytes_max(self.size))
+        replay = LenientReplay(base_lsn, record_bytes_max(self.size))
         self.log = Log(replay, base_lsn, watermark_lsn, watermark_lsn, base_known=base_known)
         self._reached_lsn = base_lsn + SEGMENT_HEADER_BYTES  # everything below it was read or noted as a gap
         self._seal: RecordType | None = None  # the record that sealed the segment before, if it was read

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from logstore.codec.records import RecordType
-from logstore.codec.replay_state import xid_text
+from logstore.codec.state import xid_text
 from logstore.salvage.extent import Extent, losses
 
 if TYPE_CHECKING:

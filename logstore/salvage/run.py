@@ -47,7 +47,7 @@ from logstore.salvage.write import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore.codec.replay_state import Message
+    from logstore.codec.state import Message
     from logstore.salvage.state import State
 
 COMPARED_BYTES = 1 << 20  # of one content, per step
@@ -76,7 +76,7 @@ def salvage(
     """
     path = arguments.path("store_dir", store_dir)
     goal = arguments.optional(arguments.path, "target", target)
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     arguments.function("show", show)
     place = None if goal is None else _checked_target(path, goal)
     with Source(path) as source:

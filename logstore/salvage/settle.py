@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logstore.codec.records import PendingKind
-from logstore.codec.replay_state import START_UNKNOWN, Message, Transaction, Work
+from logstore.codec.state import START_UNKNOWN, Message, Transaction, Work
 from logstore.salvage.state import CONTENT_IN_DOUBT, CONTENT_LOST, Doubtful, LostMessage, LostTransaction, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore.codec.records import XidBody
-    from logstore.salvage.replay import SalvageReplay
+    from logstore.salvage.lenient import LenientReplay
 
 
-def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
+def settle(replay: LenientReplay, is_gone: Callable[[int], bool]) -> State:
     """The state after a replay; ``is_gone`` returns whether the queue with this id was deleted."""
     state = State(
         messages={},
@@ -54,7 +54,7 @@ def settle(replay: SalvageReplay, is_gone: Callable[[int], bool]) -> State:
 # ---- Transactions
 
 
-def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transaction) -> None:
+def _settle_transaction(replay: LenientReplay, state: State, transaction: Transaction) -> None:
     lossy = replay.lossy_since(transaction.last_lsn) or transaction.outcome_lost
     if transaction.state != "prepared" and (transaction.doomed or not lossy) and _began(replay, transaction):
         state.rolled_back += 1
@@ -75,12 +75,12 @@ def _settle_transaction(replay: SalvageReplay, state: State, transaction: Transa
         _keep(replay, transaction, work, why)
 
 
-def _began(replay: SalvageReplay, transaction: Transaction) -> bool:
+def _began(replay: LenientReplay, transaction: Transaction) -> bool:
     """Whether its start is known and nothing was lost before it."""
     return transaction.started or replay.first_loss_lsn is None
 
 
-def _keep(replay: SalvageReplay, transaction: Transaction, work: Work, why: str) -> None:
+def _keep(replay: LenientReplay, transaction: Transaction, work: Work, why: str) -> None:
     """Applies the outcome that keeps the message: an enqueue is committed, a dequeue is rolled back."""
     message = replay.messages.get(work.message_id)
     if message is None:
@@ -99,7 +99,7 @@ def _keep(replay: SalvageReplay, transaction: Transaction, work: Work, why: str)
 # ---- Messages
 
 
-def _settle_message(replay: SalvageReplay, state: State, message_id: int, is_gone: Callable[[int], bool]) -> None:
+def _settle_message(replay: LenientReplay, state: State, message_id: int, is_gone: Callable[[int], bool]) -> None:
     message = replay.messages[message_id]
     had_places = bool(message.places)
     message.places = tuple(place for place in message.places if not is_gone(place.queue_id))
@@ -123,7 +123,7 @@ def _settle_message(replay: SalvageReplay, state: State, message_id: int, is_gon
         state.dropped_in_doubt += 1
 
 
-def _keep_message(state: State, message_id: int, message: Message, replay: SalvageReplay) -> None:
+def _keep_message(state: State, message_id: int, message: Message, replay: LenientReplay) -> None:
     state.messages[message_id] = message
     state.maybe_consumed += message.last_lsn < replay.last_gap_lsn
     for why in message.lost or ():
@@ -132,14 +132,14 @@ def _keep_message(state: State, message_id: int, message: Message, replay: Salva
         state.doubtful.append(Doubtful(message_id, None, doubt.lsn, doubt.why))
 
 
-def _was_an_orphan(replay: SalvageReplay, message_id: int) -> bool:
+def _was_an_orphan(replay: LenientReplay, message_id: int) -> bool:
     """Whether an unreadable message is an orphan, which every log has, and no loss."""
     first_loss, stray_lsn = replay.first_loss_lsn, replay.strays.get(message_id)
     return stray_lsn is not None and (first_loss is None or stray_lsn < first_loss)
 
 
 def _was_live(
-    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+    replay: LenientReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
 ) -> bool:
     """Whether readable records prove that the message was live at the end of the log."""
     if replay.lossy_since(message.last_lsn) or replay.queue_doubt_lsn > message.last_lsn or message.doubts:
@@ -148,7 +148,7 @@ def _was_live(
 
 
 def _was_published(
-    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+    replay: LenientReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
 ) -> bool:
     """Whether a start record with only a valid header put the message on queues that exist.
 
@@ -164,7 +164,7 @@ def _was_published(
 
 
 def _lose(
-    replay: SalvageReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
+    replay: LenientReplay, state: State, message_id: int, message: Message, is_gone: Callable[[int], bool]
 ) -> None:
     why = list(message.lost or ())
     if message.content_bytes is None and not why:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from logstore.codec.records import XidBody
-    from logstore.codec.replay_state import Message, Transaction
+    from logstore.codec.state import Message, Transaction
 
 CONTENT_IN_DOUBT = "a record of it is lost that may have held content"
 CONTENT_LOST = "a part of its content is lost"

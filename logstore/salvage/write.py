@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from logstore.codec.replay_state import Message, Transaction
+    from logstore.codec.state import Message, Transaction
 
 EPOCH = 1
 _COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)

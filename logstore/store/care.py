@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.imports import late
 from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
+from logstore.store.base_holders import HOLDERS, Compaction, Tail, compaction_of, read_tail
 from logstore.store.completions import check_loop
+from logstore.store.fork import refuse_fork
 from logstore.store.fullness import Fullness, fullness_of
-from logstore.store.names import Names
-from logstore.store.tail import HOLDERS, Compaction, Tail, compaction_of, read_tail
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,42 +22,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from logstore._core import ls_store_ptr
     from logstore.backup import BackupReport
     from logstore.holds import HoldInfo
     from logstore.store.completions import Completions
     from logstore.store.overdue import Overdue
+    from logstore.store.queues import Queue
     from logstore.store.releases import Releases
     from logstore.store.scrub import Scrub
 
 
-class Care(Names):
+class Care(StoreCalls):
     """The part of :class:`~logstore.MessageStore` that reports about the store and maintains it."""
 
+    _c: ls_store_ptr
+    _pid: int
     _path: Path
     _completions: Completions
     _overdue: Overdue | None
     _scrub: Scrub | None
     _releases: Releases
-    _catalog_place: tuple[str | None, str | None]  # the arguments connect and catalog of the open
+    _catalog_arguments: tuple[str | None, str | None]  # the arguments connect and catalog of the open
+
+    if TYPE_CHECKING:
+
+        def queues(self) -> list[Queue]:
+            """Of Names."""
 
     @property
     def base_lsn(self) -> int:
         """The tail: the first LSN that is still needed."""
-        self._not_forked()
+        refuse_fork(self._pid)
         return int(lib.ls_base_lsn(self._c))
-
-    @property
-    def durable_lsn(self) -> int:
-        """The durable LSN: everything below it is on disk."""
-        self._not_forked()
-        return int(lib.ls_durable_lsn(self._c))
-
-    def _next_lsn_slow(self) -> int:
-        """``next_lsn`` where another thread holds the store's lock, and in a forked child."""
-        lsn: int = lib.ls_next_lsn(self._c)
-        if lsn == 0:
-            self._not_forked()
-        return lsn
 
     @property
     def recovery(self) -> Recovery:
@@ -65,7 +62,7 @@ class Care(Names):
 
     def _stats_native(self) -> Any:
         """A copy of the core's ``ls_stats``."""
-        self._not_forked()
+        refuse_fork(self._pid)
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
@@ -100,7 +97,7 @@ class Care(Names):
 
     def fullness(self) -> Fullness:
         """Whether the store takes what makes its log grow; if not, since when and why."""
-        self._not_forked()
+        refuse_fork(self._pid)
         return fullness_of(self._c)
 
     def on_fullness(self, callback: Callable[[Fullness], object], *, loop: asyncio.AbstractEventLoop) -> None:
@@ -111,7 +108,7 @@ class Care(Names):
         """
         arguments.function("callback", callback)
         check_loop(loop)
-        self._not_forked()
+        refuse_fork(self._pid)
         self._completions.of(loop).add_fullness_callback(callback)
 
     def tail(self, limit: int = HOLDERS) -> Tail:
@@ -119,7 +116,7 @@ class Care(Names):
 
         At most ``limit`` holders are listed (never more than 1000), the lowest LSN first. All are counted.
         """
-        self._not_forked()
+        refuse_fork(self._pid)
         limit = arguments.integer("limit", limit, 0, arguments.LSN_MAX)
         names = {queue.id: queue.name for queue in self.queues()}
         return read_tail(self._c, names, self._list_holds(), limit)
@@ -132,7 +129,7 @@ class Care(Names):
         With ``dry_run`` it only estimates the result. Raises ``CorruptLog`` if a segment cannot be relocated,
         and ``StoreFull`` if there is no room to relocate; the space gained until then stays free.
         """
-        self._not_forked()
+        refuse_fork(self._pid)
         return compaction_of(self._c, dry_run=bool(dry_run))
 
     def backup(
@@ -150,8 +147,8 @@ class Care(Names):
         late("logstore.backup")
         from logstore.backup import back_up
 
-        self._not_forked()
-        connect, schema = self._catalog_place
+        refuse_fork(self._pid)
+        connect, schema = self._catalog_arguments
         return back_up(
             self._path,
             target,

@@ -1,7 +1,8 @@
 """The message store: :class:`MessageStore`, a thin layer over the core.
 
 The core holds the log, the table of live messages and the order of every queue; the catalog holds the names. This class
-connects the two, checks arguments, and turns return codes into exceptions. It keeps no copy of the core's state.
+connects the two, checks arguments, and turns return codes into exceptions. It keeps no copy of the core's state. Its
+bases are its parts, a file each; each of them stands directly on the calls of :mod:`logstore._hot`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import contextlib
 import os
 import sys
 import warnings
-from asyncio import get_running_loop
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
-from logstore.catalog.places import place_for
+from logstore.catalog.backends import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.catalog.backends import backend_for
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things, remove_parents
 from logstore.core.imports import late
@@ -27,16 +27,19 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.completions import Completions, check_loop
+from logstore.store.care import Care
+from logstore.store.completions import Completions
 from logstore.store.deliveries import Message, MessageView
+from logstore.store.durability import Durability
+from logstore.store.fork import refuse_fork
 from logstore.store.limit import StoredLimit, keep_limit
+from logstore.store.names import Names
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
@@ -53,7 +56,7 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 
 
-class MessageStore(Publishing):
+class MessageStore(Publishing, Durability, Care, Names):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
     A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method
@@ -90,7 +93,7 @@ class MessageStore(Publishing):
         self._close_codes: list[int] = []  # of the core's close: one, once it was called
         self._close_problem: errors.StoreError | None = None
         self._system = system
-        place_for(self._path, connect, catalog)  # wrong options are refused before anything is made
+        backend_for(self._path, connect, catalog)  # wrong options are refused before anything is made
         parents: list[Path] = []
         if options.create:
             parents = make_parents(self._path)
@@ -111,7 +114,7 @@ class MessageStore(Publishing):
         self._relaxed = bool(options.relaxed)
         self._attach(self._owner, self._queues, self._relaxed)
         self._catalog: Catalog | None = None
-        self._catalog_place = connect, catalog
+        self._catalog_arguments = connect, catalog
         try:
             self._catalog = self._open_catalog(connect, catalog, catalog_timeout)
             if max_log_bytes is None:
@@ -248,16 +251,7 @@ class MessageStore(Publishing):
         wait: bool = True,
     ) -> int:
         """``dequeue`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
-        return self._dequeue(message_id, self._known(queue).id, transaction, wait=wait)
-
-    def _dequeue(
-        self,
-        message_id: int,
-        queue_id: int,
-        transaction: Transaction | None,
-        *,
-        wait: bool,
-    ) -> int:
+        queue_id = self._known(queue).id
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
@@ -382,7 +376,7 @@ class MessageStore(Publishing):
         :meth:`on_durable`.
         """
         arguments.function("callback", callback)
-        self._not_forked()
+        refuse_fork(self._pid)
         with self._lock:
             self._releases.add(callback)
 
@@ -434,41 +428,3 @@ class MessageStore(Publishing):
             self._prepared.pop(transaction.id, None)
         if rolled_back:
             self._releases.rolled_back()
-
-    # ---- durability ----
-
-    async def durable(self, lsn: int) -> None:
-        """Returns once :attr:`durable_lsn` has reached ``lsn``. Raises ``OutcomeUnknown`` if it never will."""
-        wanted = self._undurable(lsn)
-        if wanted:
-            try:
-                loop = get_running_loop()
-            except RuntimeError:
-                self._not_forked()  # asyncio runs no loop of the parent in a child
-                raise
-            waiters = self._completions.loops.get(loop) or self._completions.of(loop)
-            while waiters.reported_lsn < wanted:
-                await waiters.until(wanted)
-
-    def _undurable_slow(self, lsn: int) -> int:
-        """``_undurable`` where another thread holds the store's lock, and for every form of its argument."""
-        try:
-            durable = lib.ls_durable_soon(self._c, lsn, 0)
-        except (TypeError, OverflowError):
-            lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
-            durable = lib.ls_durable_soon(self._c, lsn, 0)
-        return 0 if durable else lsn
-
-    def on_durable(
-        self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
-        """Calls ``callback`` with the new durable LSN once per group commit.
-
-        If the log fails, it is called once with the exception. A thread of the store calls it; with ``loop``, that
-        event loop calls it, and this method must be called from that loop. The callback stays registered.
-        """
-        arguments.function("callback", callback)
-        if loop is not None:
-            check_loop(loop)
-        self._not_forked()
-        self._completions.add_callback(callback, loop)

@@ -13,7 +13,6 @@ next change, or the next lookup of an unknown queue, brings this class up to dat
 
 from __future__ import annotations
 
-import os
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,6 +23,7 @@ from logstore._hot import StoreCalls
 from logstore.catalog.rows import ExchangeRow
 from logstore.core.arguments import instance, items, one_of, optional, shown, text
 from logstore.core.native import check, failure
+from logstore.store.fork import refuse_fork
 from logstore.store.queues import Queue
 
 if TYPE_CHECKING:
@@ -50,17 +50,16 @@ class Names(StoreCalls):
     _never_waiting_thread: int | None = None  # the thread that must not wait for the catalog
     _followed: Mapping[str, StoredQueue] | None = None  # the catalog's mapping that this class reflects
 
+    if TYPE_CHECKING:
+
+        def force_unless_relaxed(self) -> None:
+            """Of Durability."""
+
     def _names(self) -> Catalog:
         if self._closed or self._catalog is None:
             raise errors.StoreClosed("the store is closed; open it again")
-        self._not_forked()
+        refuse_fork(self._pid)
         return self._catalog
-
-    def _not_forked(self) -> None:
-        if os.getpid() != self._pid:
-            raise errors.StoreForked(
-                "this process is a fork of the one that opened the store; open it again after fork"
-            )
 
     def declare_queue(
         self, name: str, *, arguments: Mapping[str, Any] | None = None, dead_letter: Queue | str | None = None
@@ -207,7 +206,7 @@ class Names(StoreCalls):
             self._end(known)
             self._followed = catalog.stored_queues
         if wait:
-            cast("MessageStore", self).force_unless_relaxed()
+            self.force_unless_relaxed()
 
     def _put_in_question(self, queue: Queue) -> None:
         """Marks the queue: it is unknown whether the catalog has deleted it."""

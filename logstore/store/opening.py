@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from logstore._core import ffi, lib
-from logstore.catalog.places import TIMEOUT_S as CATALOG_TIMEOUT_S
+from logstore.catalog.backends import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
 from logstore.core.sizes import size_of
 from logstore.errors import OptionError
@@ -85,7 +85,7 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     arguments.optional(arguments.number, "prepared_timeout", prepared_timeout, 0, TIMEOUT_S_MAX, "seconds")
     arguments.optional(arguments.number, "scrub_rate", scrub_rate, SCRUB_RATE_MIN, SCRUB_RATE_MAX, "bytes a second")
     arguments.number("catalog_timeout", catalog_timeout, 0, CATALOG_TIMEOUT_S_MAX, "seconds")
-    arguments.place(connect, catalog, called="catalog")
+    arguments.catalog(connect, catalog, called="catalog")
     return MessageStore(
         path,
         options,

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
+from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure, tell
-from logstore.store.care import Care
 from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from logstore._core import ls_store_ptr
     from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
@@ -34,10 +35,25 @@ _MORE: Final = lib.LS_MORE
 ID_END: Final = 1 << 63  # above every message id
 
 
-class Publishing(Care):
+class Publishing(StoreCalls):
     """The part of :class:`~logstore.MessageStore` that adds messages."""
 
+    _c: ls_store_ptr
     _relaxed: bool
+
+    if TYPE_CHECKING:
+
+        def _known(self, queue: Queue | str) -> Queue:
+            """Of Names."""
+
+        def _queue_ids(self, queues: Queue | str | Iterable[Queue | str]) -> tuple[Any, int]:
+            """Of Names."""
+
+        def force(self, lsn: int | None = None) -> None:
+            """Of Durability."""
+
+        def force_unless_relaxed(self) -> None:
+            """Of Durability."""
 
     def stage(self, header: object = b"", content: object = b"", *, wait: bool = False) -> int:
         """Stores a message that is on no queue yet, and returns its id. Content can be appended before it is enqueued.
@@ -211,20 +227,6 @@ class Publishing(Care):
         else:
             more = self._publish_each(queue_id, piece.contents, piece.headers, transaction, ids)
             same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
-
-    # ---- durability ----
-
-    def force(self, lsn: int | None = None) -> None:
-        """Makes everything up to ``lsn`` durable; by default everything appended so far.
-
-        Raises ``OutcomeUnknown``, and ``OptionError`` for an LSN beyond :attr:`next_lsn`, where nothing can be durable.
-        """
-        check(lib.ls_force(self._c, 0 if lsn is None else max(arguments.integer("lsn", lsn, 0, arguments.LSN_MAX), 1)))
-
-    def force_unless_relaxed(self) -> None:
-        """Forces the log unless the store's durability is relaxed: the end of a batch with ``wait=True``."""
-        if not self._relaxed:
-            self.force()
 
 
 def checked_id(message_id: object) -> int:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore._core import ls_tx_info_ptr, ls_tx_ptr
-    from logstore._hot import Owner
+    from logstore._hot import Owner, StoreCalls
     from logstore.store.message_store import MessageStore
-    from logstore.store.publishing import Publishing
 
 _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
 
@@ -130,7 +129,7 @@ class Transaction(TransactionCalls):
         return f"<Transaction {self._id}{name} {self.state}>"
 
 
-def handle_of(store: Publishing, transaction: Transaction | None) -> Any:
+def handle_of(store: StoreCalls, transaction: Transaction | None) -> Any:
     """The core's handle of this transaction; NULL for None. Checks that the transaction belongs to this store."""
     if transaction is None:
         return ffi.NULL

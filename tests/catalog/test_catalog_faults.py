@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from kit.catalog_cases import CHANGES, UUID, everything, fill, reopened, run_python
-from logstore.catalog import places as catalog_places
+from logstore.catalog import backends
 from logstore.catalog.catalog import Catalog, QueueRow
 from logstore.errors import (
     CatalogError,
@@ -139,7 +139,7 @@ def test_a_database_at_its_size_limit_reports_that_it_is_full(catalog: Catalog) 
 def test_a_permanent_lock_is_unavailable_and_reads_never_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_places, "BUSY_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(backends, "BUSY_TIMEOUT_S", 3.0)
     with closing(Catalog.create(tmp_path, store_uuid=UUID)) as catalog:
         catalog.declare_queue("orders")
         with closing(sqlite3.connect(tmp_path / "catalog.sqlite", isolation_level=None)) as other:

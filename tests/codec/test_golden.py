@@ -18,7 +18,7 @@ from kit.c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixe
 from logstore.catalog.catalog import Catalog
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.codec.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
-from logstore.codec.replay import Replay
+from logstore.codec.strict import StrictReplay
 from logstore.inspect import BatchBytes, Reader
 
 if TYPE_CHECKING:
@@ -198,11 +198,11 @@ def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:
     assert inline_copies == {InlineCopy, OrderedCopy}
 
 
-def replayed(case: str) -> Replay:
+def replayed(case: str) -> StrictReplay:
     (path,) = (path for path in SEGMENTS if path.startswith(f"{case}/"))
     records = records_of(path)
     (*_, last) = (record.body for record in records if isinstance(record.body, Batch))
-    replay = Replay(last.base_lsn)
+    replay = StrictReplay(last.base_lsn)
     for record in records:
         replay.apply(record)
     return replay

@@ -27,9 +27,9 @@ from kit.command import COMMAND, fails, fine, run, spawn, told
 from kit.crashed import CRASH, WORK, crash, snapshot
 from kit.patience import PATIENCE_S
 from logstore.codec.records import RecordType
-from logstore.commands.options import LSN, SIZE
-from logstore.commands.output import one_line, size_text
 from logstore.inspect import Reader
+from logstore.terminal.options import LSN, SIZE
+from logstore.terminal.output import one_line, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

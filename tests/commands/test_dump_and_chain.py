@@ -14,7 +14,7 @@ import pytest
 import logstore
 from kit.command import COMMAND, fine, told
 from kit.stores import SMALL_SEGMENT
-from logstore.commands.dump import _word
+from logstore.terminal.records import _word
 
 if TYPE_CHECKING:
     from pathlib import Path

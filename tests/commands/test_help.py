@@ -7,18 +7,17 @@ import re
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
 import logstore
 from kit.command import COMMAND, fails, fine, on_terminal, run
-from logstore.cli import command
-from logstore.commands.help import GROUPS, SHELLS
-from logstore.commands.topics import TOPICS
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from logstore import commands
+from logstore.cli import GROUPS, command
+from logstore.commands.completion import SHELLS
+from logstore.terminal.topics import TOPICS
 
 
 @pytest.fixture
@@ -34,6 +33,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_command_is_in_one_group_of_the_help() -> None:
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(command.commands)
+
+
+def test_each_command_has_a_file_of_its_own_and_the_folder_has_no_other() -> None:
+    files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
+    assert files - {"__init__"} == {name.replace("-", "_") for name in command.commands}
+    for name, one in command.commands.items():
+        assert one.callback is not None
+        assert one.callback.__module__ == f"logstore.commands.{name.replace('-', '_')}"
 
 
 def test_the_bare_command_shows_the_help() -> None:
@@ -71,6 +78,12 @@ def test_a_topic_fits_80_columns_and_names_only_commands_and_options_that_exist(
 def test_an_unknown_topic_is_misuse_and_the_error_names_one_like_it() -> None:
     assert "there is 'salvage'; 'logstore help' lists them" in fails(run("help", "salvag"), 2)
     assert "there is no command or topic 'qqq'" in fails(run("help", "qqq"), 2)
+
+
+def test_the_export_in_spark_names_itself_as_it_is_called() -> None:
+    said = subprocess.run([sys.executable, "-m", "logstore.spark_export"], capture_output=True, text=True, check=False)
+    assert said.stderr.endswith("(see 'python -m logstore.spark_export --help')\n")
+    assert said.returncode == 2
 
 
 # ---- Completion

@@ -14,8 +14,8 @@ from kit.in_doubt_cases import FILL, MOVE, SEGMENT, on_queues, prepare, rows
 from kit.stores import contents
 from logstore.codec.records import XidBody
 from logstore.commands.in_doubt import readable
-from logstore.commands.output import age_text
 from logstore.inspect import Reader
+from logstore.terminal.output import age_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -249,7 +249,7 @@ def test_rates_are_unknown_after_a_restart_and_for_a_new_queue(path: Path) -> No
 
 
 def raw_sample(path: Path) -> dict[str, Any]:
-    from logstore.commands.sampling import sample
+    from logstore.terminal.sampling import sample
 
     return sample(path)
 

@@ -14,7 +14,7 @@ from kit.command import fails, run
 from kit.serve_process import serving
 from logstore.core import lock_holder
 from logstore.inspect import Inspection
-from logstore.store.catalog_repair import repair_catalog
+from logstore.salvage.catalog_repair import repair_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,12 +20,12 @@ from kit.patience import wait_until
 from logstore import MessageStore, errors
 from logstore.bench import watch as bench_watch
 from logstore.broker.catalog_changes import CatalogChanges
-from logstore.commands.stopping import Stopping
 from logstore.core import threads
 from logstore.spark import export_job as spark_export
 from logstore.store import completions, releases
 from logstore.store.overdue import Overdue
 from logstore.store.scrub import Scrub
+from logstore.terminal.stopping import Stopping
 
 BEYOND = (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError)  # not subclasses of Exception
 WORST = (*BEYOND, MemoryError, errors.StoreError)

@@ -21,7 +21,7 @@ from kit.failing_calls import ERRORS, FailingCalls
 from kit.killed import quick_directory, remove
 from logstore import backup, cli, inspect, report, salvage
 from logstore.errors import StoreError
-from logstore.store import catalog_repair
+from logstore.salvage import catalog_repair
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 

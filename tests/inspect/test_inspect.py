@@ -26,7 +26,7 @@ from logstore.codec.records import (
     RecordType,
     encode_record,
 )
-from logstore.codec.replay import Replay
+from logstore.codec.strict import StrictReplay
 from logstore.errors import (
     CatalogMismatch,
     CorruptLog,
@@ -449,7 +449,7 @@ def test_replay_agrees_with_the_core_while_a_writer_runs_and_about_recovery(tmp_
             said = json.loads(process.stdout.readline())
             with Reader(path) as reader:
                 assert reader.info.live
-                replay = Replay(reader.info.base_lsn)
+                replay = StrictReplay(reader.info.base_lsn)
                 for record in reader.records():
                     replay.apply(record)
                 found = replay.finish(writer_epoch=reader.info.writer_epoch)
@@ -459,7 +459,7 @@ def test_replay_agrees_with_the_core_while_a_writer_runs_and_about_recovery(tmp_
             assert (found.messages, len(found.transactions)) == (said["messages"], said["transactions"])
             process.kill()
         with Reader(path) as reader:
-            replay = Replay(reader.info.base_lsn)
+            replay = StrictReplay(reader.info.base_lsn)
             for record in reader.records():
                 replay.apply(record)
             found = replay.finish()

@@ -16,7 +16,7 @@ import logstore
 from kit.patience import PATIENCE_S
 from logstore import Xid, errors
 from logstore.cli import run as run_command
-from logstore.codec.replay import Replay
+from logstore.codec.strict import StrictReplay
 from logstore.holds import hold
 from logstore.inspect import Inspection, Reader
 
@@ -128,7 +128,7 @@ def test_it_agrees_with_the_replay_in_python_on_bytes_and_pending_work(tmp_path:
         transaction.end()
         transaction.prepare()
     with Reader(path) as reader:
-        replay = Replay(reader.info.base_lsn)
+        replay = StrictReplay(reader.info.base_lsn)
         for record in reader.records():
             replay.apply(record)
         second = replay.finish()

@@ -19,7 +19,7 @@ from logstore.codec.records import (
     RecordType,
     XidBody,
 )
-from logstore.codec.replay import Replay
+from logstore.codec.strict import StrictReplay
 
 CRASH = """
 import json, os, sys, logstore
@@ -49,7 +49,7 @@ class Log:
     """Replays hand-made records one by one."""
 
     def __init__(self, base_lsn: int = 4096) -> None:
-        self.replay = Replay(base_lsn)
+        self.replay = StrictReplay(base_lsn)
         self.next_lsn = base_lsn
         self.last: dict[int, int] = {}
         self.enqueues: Counter[int] = Counter()

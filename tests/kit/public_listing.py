@@ -19,7 +19,7 @@ import click
 from kit.public_surface import INTERNAL, MADE_ELSEWHERE, modules
 from kit.stores import ROOT
 from logstore import cli, errors
-from logstore.commands.spark_export import main as spark_export
+from logstore.spark_export import main as spark_export
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import logstore
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.codec.records import Record
-from logstore.codec.replay_state import Message
+from logstore.codec.state import Message
 from logstore.inspect import Reader
 from logstore.salvage.catalog import Names, read_names
 from logstore.salvage.extent import Extent, losses

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import logstore
 from logstore import cli
-from logstore.commands import working
 from logstore.holds import hold
+from logstore.terminal import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,7 +34,7 @@ from kit.salvage_cases import (
 )
 from kit.torture import part_of
 from logstore import errors
-from logstore.catalog.places import FILE_NAME
+from logstore.catalog.backends import FILE_NAME
 from logstore.codec.records import RecordFlag, RecordType
 from logstore.inspect import Reader
 from logstore.salvage import FOUND_QUEUE, salvage

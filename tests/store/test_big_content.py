@@ -16,9 +16,9 @@ import pytest
 import logstore
 from kit.stores import SMALL_SEGMENT
 from logstore import errors
-from logstore.commands.verification import Verification
 from logstore.commands.verify import describe
 from logstore.salvage import salvage
+from logstore.verify import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

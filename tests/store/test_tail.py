@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore import MessageStore
-    from logstore.store.tail import Holder
+    from logstore.store.base_holders import Holder
 
 XID = logstore.Xid(1, b"order", b"db")
 

@@ -15,11 +15,10 @@ from kit.command import fails, fine, run
 from kit.torture import tortured
 from logstore import Xid, errors
 from logstore.codec.records import RecordType
-from logstore.commands import verification, witness
-from logstore.commands.verification import Verification
 from logstore.commands.verify import describe
 from logstore.holds import hold, list_holds
 from logstore.inspect import Reader
+from logstore.verify import Verification, verification, witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,14 +256,14 @@ def test_a_loss_of_confirmed_bytes_is_reported_although_the_log_looks_torn(store
 def test_a_chain_that_contradicts_itself_is_named_by_the_second_witness(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = witness.Replay.finish
+    finish = witness.StrictReplay.finish
 
     def otherwise(self: Any, **options: Any) -> Any:
         made = finish(self, **options)
         made.messages += 1
         return made
 
-    monkeypatch.setattr(witness.Replay, "finish", otherwise)
+    monkeypatch.setattr(witness.StrictReplay, "finish", otherwise)
     problem = verify(store)["problems"][0]
     assert problem["kind"] == "replay"
     assert "the core's replay gives messages 8, the second one 9" in problem["text"]

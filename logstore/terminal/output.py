@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from logstore.commands.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 from logstore.core.counts import counted
+from logstore.terminal.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logstore import errors
-from logstore.catalog import rest as catalog_rest
-from logstore.catalog.places import FILE_NAME
+from logstore.catalog import at_rest
+from logstore.catalog.backends import FILE_NAME
 from logstore.inspect import Reader, read_catalog
 from logstore.salvage import salvage
 
@@ -89,7 +89,7 @@ def test_a_catalog_too_large_to_copy_is_a_plain_error(
     closed: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_unwritten_changes(closed)
-    monkeypatch.setattr(catalog_rest, "COPY_BYTES_MAX", 1000)
+    monkeypatch.setattr(at_rest, "COPY_BYTES_MAX", 1000)
     with pytest.raises(errors.CatalogUnavailable, match="too large to be copied"):
         queues(closed)
     assert list(scratch.iterdir()) == []
@@ -101,7 +101,7 @@ def test_the_copy_of_a_killed_process_is_removed_by_the_next_one(
     leave_unwritten_changes(closed)
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(catalog_rest, "_recover", lambda _: os._exit(9))
+        monkeypatch.setattr(at_rest, "_recover", lambda _: os._exit(9))
         with suppress(BaseException):
             queues(closed)
         os._exit(0)
@@ -114,8 +114,8 @@ def test_the_copy_of_a_killed_process_is_removed_by_the_next_one(
 
 def test_a_copy_that_another_process_reads_is_left_alone(closed: Path, scratch: Path) -> None:
     leave_unwritten_changes(closed)
-    place = catalog_rest.SqliteFile(closed, read_only=True)
-    with catalog_rest._scratch(place, None) as other:
+    backend = at_rest.SqliteFile(closed, read_only=True)
+    with at_rest._scratch(backend, None) as other:
         assert queues(closed) == ["a", "renamed"]
         assert list(scratch.iterdir()) == [other]
 
@@ -143,5 +143,5 @@ def test_a_catalog_that_a_writer_changes_while_it_is_read_is_read_again(
         with closing(sqlite3.connect(place / FILE_NAME)) as database:
             return [name for (name,) in database.execute("SELECT name FROM queues ORDER BY name")]
 
-    assert catalog_rest.read_at_rest(closed, read) == ["a", "b", "c"]
+    assert at_rest.read_at_rest(closed, read) == ["a", "b", "c"]
     assert len(calls) == 2

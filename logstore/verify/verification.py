@@ -14,21 +14,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES
-from logstore.commands.affected import affected
-from logstore.commands.findings import Findings, Found
-from logstore.commands.side_files import check_side_files
-from logstore.commands.state import catalog_contradiction
-from logstore.commands.witness import Witness
 from logstore.errors import CatalogError, CatalogUnavailable, CorruptLog, StoreError
 from logstore.holds import Hold, hold
 from logstore.inspect import Inspection, LogRecycled, QueueLife, Reader, ReaderInfo, read_catalog
+from logstore.inspect.catalog import catalog_contradiction
 from logstore.inspect.refusals import refusals
+from logstore.verify.affected import affected
+from logstore.verify.findings import Findings, Found
+from logstore.verify.side_files import check_side_files
+from logstore.verify.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.codec.replay import Replayed
+    from logstore.codec.strict import Replayed
     from logstore.core.reports import Recovery
 
 SMALL_BYTES = 2 << 20  # the second reader reads all of a log up to this size

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logstore.codec.files import Closed, Hint, Hold, Meta
 from logstore.codec.records import InvalidRecord, NewerVersion
-from logstore.commands.findings import Findings, Found
 from logstore.core.counts import counted
 from logstore.core.regular_files import read_start
+from logstore.verify.findings import Findings, Found
 
 if TYPE_CHECKING:
     from pathlib import Path

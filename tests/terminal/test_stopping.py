@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from logstore.commands import stopping
-from logstore.commands.stopping import Stopping, rest
+from logstore.terminal import stopping
+from logstore.terminal.stopping import Stopping, rest
 
 
 def test_a_command_that_ends_before_it_serves_leaves_no_thread_and_no_blocked_signal() -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from logstore.commands.changing import ask
-from logstore.commands.state import full_from_log, held_bytes, limit_in, read_state
 from logstore.errors import StoreError
 from logstore.inspect import QueueLife
 from logstore.store import control
 from logstore.store.statistics import QUEUE_KEYS, sampled_queues, totals_of
+from logstore.terminal.changing import ask
+from logstore.terminal.state import full_from_log, held_bytes, limit_in, read_state
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from logstore.commands.state import State
+    from logstore.terminal.state import State
 
 NOT_SERVED = "no broker serves this store, and only a broker knows consumers, unacknowledged messages and rates"
 

@@ -1,6 +1,6 @@
-"""The places of a catalog: a SQLite file in the store directory, or a schema of a server (see postgres.py).
+"""The backends of a catalog: a SQLite file in the store directory, or a schema of a server (see postgres.py).
 
-A place knows how to make, open and check itself, and how to explain its driver's exceptions. Opening never creates a
+A backend knows how to make, open and check itself, and how to explain its driver's exceptions. Opening never creates a
 catalog, and no file is changed before it is known to belong to this store.
 """
 
@@ -30,8 +30,8 @@ TIMEOUT_S = 10.0  # ample: a change normally takes milliseconds
 BUSY_TIMEOUT_S = 5.0  # ample: readers never hold the lock
 
 
-class Place(Protocol):
-    """The operations that each place provides."""
+class Backend(Protocol):
+    """The operations that each backend provides."""
 
     where: str  # for messages
     schema: str | None
@@ -49,7 +49,7 @@ class Place(Protocol):
         """Checks the structures below the rows. Raises ``CatalogError`` for damage."""
 
     def settle(self, engine: Engine) -> None:
-        """Changes the place's own settings. Called once it is known that the place belongs to this store."""
+        """Changes the backend's own settings. Called once it is known that the backend belongs to this store."""
 
     def renew(self, engine: Engine) -> None:
         """Discards state that an earlier failed write may have left. Called before a change."""
@@ -241,7 +241,7 @@ class SqliteFile:
         return CatalogError(f"{self.where} could not be used ({one_line(cause)})")
 
 
-def place_for(
+def backend_for(
     store_dir: str | os.PathLike[str],
     connect: str | None,
     schema: str | None,
@@ -249,8 +249,8 @@ def place_for(
     read_only: bool = False,
     at_rest: bool = False,
     timeout_s: float = TIMEOUT_S,
-) -> Place:
-    """The place that the options name. Nothing is opened or changed. Raises ``OptionError``."""
+) -> Backend:
+    """The backend that the options name. Nothing is opened or changed. Raises ``OptionError``."""
     if connect is not None:
         return PostgresSchema(connect, schema, timeout_s=timeout_s, read_only=read_only)
     if schema is not None:

@@ -232,7 +232,7 @@ def test_an_open_store_is_refused_and_unchanged(options: list[str], path: Path) 
 
 
 def test_a_failure_within_the_repair_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from logstore.store import catalog_repair
+    from logstore.salvage import catalog_repair
 
     execute(path, "UPDATE store SET next_queue_id = 1")
     before = (path / "catalog.sqlite").read_bytes()

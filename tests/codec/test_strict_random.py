@@ -10,7 +10,7 @@ import pytest
 
 from kit.moving_log import DELETES, FIVE, PART, PUBLISHED, STAGED, MovingLog
 from logstore.codec.records import ChunkPlace, Empty, PendingKind, PendingWork, RecordFlag, RecordType, TxState
-from logstore.codec.replay import Replay
+from logstore.codec.strict import StrictReplay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -185,7 +185,7 @@ class Writer:
             move()
 
 
-def summary(replay: Replay, writer_epoch: int | None) -> Any:
+def summary(replay: StrictReplay, writer_epoch: int | None) -> Any:
     found = replay.finish(writer_epoch=writer_epoch)
     transactions = sorted((one.id, one.state, one.xid, sorted(one.work)) for one in found.transactions)
     return found.messages, found.staged, found.places, found.queues, transactions
@@ -205,7 +205,7 @@ def test_replay_gives_the_same_state_from_every_base_above_which_all_live_messag
     writer.move_everything()
     for _ in range(120):
         writer.step()
-    late = Replay(base_lsn)
+    late = StrictReplay(base_lsn)
     for record in writer.log.records:
         if record.lsn >= base_lsn or record.type is RecordType.BATCH:
             late.apply(record)

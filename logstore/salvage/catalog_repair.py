@@ -15,9 +15,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.catalog.at_rest import copied_at_rest
+from logstore.catalog.backends import FILE_NAME, Backend, SqliteFile, backend_for
 from logstore.catalog.database import CatalogDatabase
-from logstore.catalog.places import FILE_NAME, Place, SqliteFile, place_for
-from logstore.catalog.rest import copied_at_rest
 from logstore.catalog.rows import Contents
 from logstore.core.counts import counted
 from logstore.core.imports import late
@@ -77,8 +77,8 @@ def repair_catalog(
             raise store_locked(store_dir)
         log.read(show)
         if connect is not None or schema is not None:
-            place = place_for(store_dir, connect, schema)
-            return _mend(place, log, commit=not dry_run)
+            backend = backend_for(store_dir, connect, schema)
+            return _mend(backend, log, commit=not dry_run)
         with copied_at_rest(store_dir) as copy:
             would = _mend(SqliteFile(copy, read_only=False), log, commit=False)
             if would.problem is not None:
@@ -132,9 +132,9 @@ def _keep(store_dir: Path) -> Path:
     return kept
 
 
-def _mend(place: Place, log: Inspection, *, commit: bool) -> Repair:
+def _mend(backend: Backend, log: Inspection, *, commit: bool) -> Repair:
     found = Repair()
-    with closing(_Repaired(place, log.info.uuid.bytes, read_only=False)) as database, suppress(_NotCommitted):
+    with closing(_Repaired(backend, log.info.uuid.bytes, read_only=False)) as database, suppress(_NotCommitted):
         database.mend(log, found, commit=commit)
     return found
 
@@ -148,11 +148,11 @@ class _Repaired(CatalogDatabase):
             self._check_identity(connection)
             _Mending(connection, self._tables, log, found).mend()
             try:
-                self._place.verify(connection)
+                self._backend.verify(connection)
                 now = Contents.read(connection, self._tables)
                 log._drop_queues(now.queue_names, now.next_queue_id)
             except (CatalogError, TypeError, ValueError) as error:
-                found.problem = error.message if isinstance(error, CatalogError) else f"{self._place.where}: {error}"
+                found.problem = error.message if isinstance(error, CatalogError) else f"{self._backend.where}: {error}"
                 raise _NotCommitted from error
             if not commit or not found.changes:
                 raise _NotCommitted

@@ -17,8 +17,8 @@ import pytest
 import logstore
 from kit.killed import and_then_killed, quick_directory, remove
 from kit.stores import SMALL_SEGMENT
-from logstore.commands.verification import Verification
 from logstore.commands.verify import describe
+from logstore.verify import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import pytest
 
 import logstore
 from kit.command import fine
-from logstore.commands.output import facts_lines, lines_that_fit
-from logstore.commands.tables import cells_of, folded_lines, table_lines
+from logstore.terminal.output import facts_lines, lines_that_fit
+from logstore.terminal.tables import cells_of, folded_lines, table_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

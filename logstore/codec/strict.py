@@ -26,7 +26,7 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.codec.relocation import differences, start_bytes, state_chunks, wrong_state
-from logstore.codec.replay_state import (
+from logstore.codec.state import (
     Abandoned,
     Copies,
     Message,
@@ -42,12 +42,12 @@ from logstore.codec.replay_state import (
     xid_text,
 )
 
-__all__ = ["Problem", "QueueCounts", "Replay", "Replayed", "Transaction", "Work", "xid_text"]
+__all__ = ["Problem", "QueueCounts", "Replayed", "StrictReplay", "Transaction", "Work", "xid_text"]
 
 PROBLEMS_MAX = 1000  # listed; the rest is only counted
 
 
-class Replay(Interpreter):
+class StrictReplay(Interpreter):
     """Takes records one by one with :meth:`apply`; :meth:`finish` returns the state at the end of the log."""
 
     def __init__(self, base_lsn: int) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.catalog.places import place_for
+from logstore.catalog.backends import backend_for
 from logstore.codec.records import LSN_LIMIT
-from logstore.commands.output import INTERRUPTED, Failure
-from logstore.commands.state import retried
 from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
 from logstore.inspect import Reader, read_catalog
 from logstore.inspect.refusals import refusals
 from logstore.store import control
+from logstore.terminal.output import INTERRUPTED, Failure
+from logstore.terminal.state import retried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ def plan(
     begin an epoch, and its dry run says the same.
     """
     if connect is not None or schema is not None:
-        place_for(store_dir, connect, schema)
+        backend_for(store_dir, connect, schema)
     if is_live(store_dir):
         return None
     for refusal in refusals(store_dir, connect=connect, schema=schema):

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from logstore.catalog.places import FILE_NAME, SIDE_NAMES, SqliteFile
+from logstore.catalog.backends import FILE_NAME, SIDE_NAMES, SqliteFile
 from logstore.core.imports import late
 from logstore.core.regular_files import open_regular, read_start, told
 from logstore.errors import CatalogUnavailable, StoreError
@@ -46,15 +46,15 @@ def read_at_rest(store_dir: Path, read: Callable[[Path, bool], T], *, copies_in:
     ``copies_in`` (by default the system's directory for temporary files). Raises the errors of ``read``,
     ``CatalogUnavailable`` or ``CatalogError``.
     """
-    place = SqliteFile(store_dir, read_only=True)
+    backend = SqliteFile(store_dir, read_only=True)
     for _ in range(TRIES):
-        place.check_files()
+        backend.check_files()
         before = _stamps(store_dir)
         try:
             if not any(_is_pending(store_dir / name) for name in before if name in (_WAL, _JOURNAL)):
                 found = read(store_dir, True)
             else:
-                with _copied(place, before, copies_in) as copy:
+                with _copied(backend, before, copies_in) as copy:
                     found = read(copy, False)
         except StoreError:
             if _stamps(store_dir) == before:
@@ -62,7 +62,7 @@ def read_at_rest(store_dir: Path, read: Callable[[Path, bool], T], *, copies_in:
             continue
         if _stamps(store_dir) == before:
             return found
-    raise CatalogUnavailable(f"{place.where} changed during each of {TRIES} readings: try again at a quieter time")
+    raise CatalogUnavailable(f"{backend.where} changed during each of {TRIES} readings: try again at a quieter time")
 
 
 @contextmanager
@@ -71,9 +71,9 @@ def copied_at_rest(store_dir: Path) -> Iterator[Path]:
 
     Raises ``CatalogUnavailable``, ``CatalogMismatch`` if there is no catalog, or ``CatalogError``.
     """
-    place = SqliteFile(store_dir, read_only=True)
-    place.check_files()
-    with _copied(place, _stamps(store_dir), None) as copy:
+    backend = SqliteFile(store_dir, read_only=True)
+    backend.check_files()
+    with _copied(backend, _stamps(store_dir), None) as copy:
         yield copy
 
 
@@ -101,30 +101,30 @@ def _stamps(directory: Path) -> Stamps:
 
 
 @contextmanager
-def _copied(place: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterator[Path]:
+def _copied(backend: SqliteFile, stamps: Stamps, copies_in: Path | None) -> Iterator[Path]:
     """A directory with a recovered copy of the catalog. Error messages name the original."""
     size = sum(found[1] for found in stamps.values())
     if size > COPY_BYTES_MAX:
         raise CatalogUnavailable(
-            f"{place.where} has changes that SQLite has not written back, and with {size} bytes it is too large to be "
-            f"copied for reading (at most {COPY_BYTES_MAX}): open the store once, which writes them back"
+            f"{backend.where} has changes that SQLite has not written back, and with {size} bytes it is too large to "
+            f"be copied for reading (at most {COPY_BYTES_MAX}): open the store once, which writes them back"
         )
-    with _scratch(place, copies_in) as made:
+    with _scratch(backend, copies_in) as made:
         try:
             for name, (_, bytes_there, _) in stamps.items():
                 if name != _SHM:
-                    _copy(place.path.with_name(name), made / name, bytes_there)
+                    _copy(backend.path.with_name(name), made / name, bytes_there)
         except OSError as error:
             named = error.filename or made
             raise CatalogUnavailable(
-                f"{place.where} cannot be copied for reading ({named}: {error.strerror}): solve that, or set TMPDIR "
+                f"{backend.where} cannot be copied for reading ({named}: {error.strerror}): solve that, or set TMPDIR "
                 "to a directory with room"
             ) from error
         try:
             _recover(made / FILE_NAME)
             yield made
         except StoreError as error:
-            raise type(error)(error.message.replace(str(made), str(place.path.parent))) from error
+            raise type(error)(error.message.replace(str(made), str(backend.path.parent))) from error
 
 
 def _copy(source: Path, target: Path, size: int) -> None:
@@ -160,7 +160,7 @@ def _recover(file: Path) -> None:
 
 
 @contextmanager
-def _scratch(place: SqliteFile, parent: Path | None) -> Iterator[Path]:
+def _scratch(backend: SqliteFile, parent: Path | None) -> Iterator[Path]:
     """A temporary directory, locked while it is used. Those of dead processes are removed first."""
     try:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
@@ -168,7 +168,7 @@ def _scratch(place: SqliteFile, parent: Path | None) -> Iterator[Path]:
         made, lock = _locked_directory(parent)
     except OSError as error:
         raise CatalogUnavailable(
-            f"{place.where} cannot be copied for reading ({error.filename or parent}: {error.strerror}): solve that, "
+            f"{backend.where} cannot be copied for reading ({error.filename or parent}: {error.strerror}): solve that, "
             "or set TMPDIR to another directory"
         ) from error
     try:

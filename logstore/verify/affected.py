@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import InvalidRecord, RecordType
-from logstore.commands.output import range_text
-from logstore.core.counts import counted
 from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from logstore.commands.findings import Findings
     from logstore.inspect import ReaderInfo
+    from logstore.verify.findings import Findings
 
 KEPT = 1000
 
@@ -100,29 +98,3 @@ def _beside(store_dir: Path, info: ReaderInfo, names: Iterable[str]) -> dict[str
         "records_unknown": 0,
         "bytes_unreadable": unreadable,
     }
-
-
-def lines(told: dict[str, Any], shown: int) -> Iterable[str]:
-    """The lines printed without --json, with at most ``shown`` messages and transactions."""
-    for one in told["messages"][:shown]:
-        names, qualifier = one["queues"] or one["queues_probable"], "" if one["queues"] else "perhaps "
-        on = f" {qualifier}on {', '.join(names)}" if names else ""
-        yield f"affected: message {one['id']}{on}{'' if one['certain'] else ', perhaps'}: {one['why']}"
-    if told["message_count"] > shown:
-        yield f"... and {counted(told['message_count'] - shown, 'more message')}"
-    for one in told["queues"]:
-        yield f"affected: queue {one['name']}, lost messages: {range_text(one['lost'])}"
-    for xid in told["transactions"][:shown]:
-        yield f"affected: transaction {xid}"
-    if told["records_unknown"]:
-        records, size = told["records_unknown"], told["bytes_unreadable"]
-        yield (
-            f"affected: {counted(size, 'unreadable byte')}, with at least {counted(records, 'record')} that "
-            "nothing names"
-        )
-    if told["lost_messages"]["most"] is None and told["beside_writer"]:
-        yield "affected: how many messages a salvage would lose is known after the writer has closed the store"
-    elif told["lost_messages"]["most"] != 0:
-        yield f"affected: messages that a salvage would lose: {range_text(told['lost_messages'])}"
-    elif not any(told[name] for name in ("message_count", "transactions", "records_unknown", "doubtful_count")):
-        yield "affected: no message; a salvage would keep all of them"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.codec.records import Batch, Footer, InvalidRecord, Record, RecordType, encode_record
-from logstore.codec.replay import Replay, Replayed
+from logstore.codec.strict import Replayed, StrictReplay
 from logstore.errors import CorruptLog
 from logstore.inspect import BatchBytes, LogRecycled, Reader, ReaderInfo
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.commands.findings import Findings
+    from logstore.verify.findings import Findings
 
 SAMPLED_SEGMENTS = 8
 SAMPLED_BYTES = 64 << 10  # of one batch in each sampled segment
@@ -45,7 +45,7 @@ class Witness:
         self.store_dir = store_dir
         self.compared = 0
         self.footers = self.batches = self.bytes_read = 0
-        self.replay: Replay | None = None
+        self.replay: StrictReplay | None = None
         self.replayed: Replayed | None = None  # None if the log could not be read to its end
         self._findings = findings
         self._count = _SegmentCount(-1)
@@ -87,7 +87,7 @@ class Witness:
 
     def _walk(self, reader: Reader, info: ReaderInfo, show: Callable[[int], None]) -> bool:
         """Checks every batch. False after damage; then only the checksums of later segments were checked."""
-        self.replay = Replay(info.base_lsn)
+        self.replay = StrictReplay(info.base_lsn)
         try:
             for batch in reader.batches():
                 self._check_batch(reader, info, batch)

@@ -8,22 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logstore.commands.output import progress
-from logstore.commands.tables import folded_lines, printable
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
+from logstore.inspect.catalog import catalog_contradiction
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
 from logstore.store.limit import StoredLimit
+from logstore.terminal.output import progress
+from logstore.terminal.tables import folded_lines, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from logstore.core.reports import Recovery
 
 T = TypeVar("T")
 
+STATES = {
+    "live": "open in a writer",
+    "closed": "closed cleanly",
+    "crashed": "not closed: the next open recovers it",
+}
 TRIES = 10  # in case a writer reuses segments before they are read
 
 
@@ -129,21 +135,22 @@ def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
     return [piece for line in lines for piece in folded_lines(line, width)]
 
 
-def catalog_contradiction(queue_id_max: int, deleted: Container[int], catalog: CatalogView) -> str | None:
-    """The evidence that the catalog is older than the log, as a text; None if there is none.
-
-    ``queue_id_max`` is the largest queue id in the log; ``deleted`` are the ids of queues that the log says were
-    deleted.
-    """
-    if queue_id_max >= catalog.next_queue_id:
-        return (
-            f"the log names queue {queue_id_max}, but the catalog has only given out ids below "
-            f"{catalog.next_queue_id}, so the catalog is older than the log"
+def queue_rows(state: State) -> list[dict[str, Any]]:
+    """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
+    known = {queue.id: queue for queue in state.catalog.queues}
+    counted = state.queues
+    rows = []
+    for queue_id in sorted(known.keys() | counted.keys()):
+        queue, counts = known.get(queue_id), counted.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
+        rows.append(
+            {
+                "id": queue_id,
+                "name": None if queue is None else queue.name,
+                "depth": counts.depth,
+                "locked": counts.locked,
+                "content_bytes": counts.content_bytes,
+                "dead_letter": None if queue is None else queue.dead_letter,
+                "arguments": {} if queue is None else queue.arguments,
+            }
         )
-    for queue in catalog.queues:
-        if queue.id in deleted:
-            return (
-                f"the log says that queue {queue.id} was deleted, but the catalog has it as {queue.name!r}, "
-                "so the catalog is older than the log"
-            )
-    return None
+    return rows

@@ -1,6 +1,6 @@
 """The lenient policy of the interpreter: records are missing, and the replay never stops.
 
-Recovery and the strict policy (codec/replay.py) refuse a log with a missing record. This policy continues:
+Recovery and the strict policy (codec/strict.py) refuse a log with a missing record. This policy continues:
 
 * a relocated state replaces everything that was known before, so damage in older records costs nothing;
 * in doubt, a message is kept and reported;
@@ -27,8 +27,8 @@ from logstore.codec.records import (
     RecordType,
     XidBody,
 )
-from logstore.codec.replay_state import START_UNKNOWN, Copies, Message, Moved, Transaction, Work
 from logstore.codec.scan import Damaged, Gap, probable_queues
+from logstore.codec.state import START_UNKNOWN, Copies, Message, Moved, Transaction, Work
 from logstore.salvage.settle import settle
 from logstore.salvage.state import CONTENT_IN_DOUBT, CONTENT_LOST, State
 
@@ -40,7 +40,7 @@ ELSEWHERE = "it is still live, but no readable record names its queue"
 TRANSACTIONS = 2  # the high byte of the types of transactions
 
 
-class SalvageReplay(Interpreter):
+class LenientReplay(Interpreter):
     """Takes every item with :meth:`apply`; :meth:`finish` returns the state at the end of the log."""
 
     keeps_ended = True  # a record of an ended chain must not revive it
