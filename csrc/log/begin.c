@@ -210,7 +210,11 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     u->last_is_free = true;
     bool taken = take_segment(g, u, made) == LS_OK;
     u->last_is_free = false;
-    return taken ? LS_OK : fail_again(&kept);
+    if (!taken) {
+        (void)fail_again(&kept);
+        return rc;
+    }
+    return LS_OK;
 }
 
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u) {
