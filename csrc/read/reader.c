@@ -407,6 +407,22 @@ int ls_reader_next(ls_reader *reader, ls_batch *batch) {
     return rc;
 }
 
+void ls_reader_past_cache(ls_reader *reader) {
+    reader->scan.all_direct = true;
+    reader->scan.file_index = SIZE_MAX; /* the open file is read through the cache */
+}
+
+int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn) {
+    int rc = LS_OK;
+    for (uint64_t done = 0; rc == LS_OK && done < bytes;) {
+        struct scan_batch b;
+        rc = reader_next(reader, &b);
+        done += rc == LS_OK ? b.batch.bytes : 0;
+    }
+    *lsn = reader->scan.next_lsn;
+    return rc;
+}
+
 void ls_reader_close(ls_reader *reader) {
     if (reader == NULL) {
         return;

@@ -35,14 +35,18 @@ struct replay {
     bool beside;      /* ... beside a writer: what it has open stays */
     struct moving moving;
     struct live_segment *counted; /* where the last live record was counted, as most often the next one */
+    /* Looks at each record before it is replayed; anything but LS_OK ends the replay. May be NULL. */
+    int (*look)(void *context, const struct scan_batch *b, const struct record *r);
+    void *look_context;
 };
 
-/* settle.c: the phases, in this order. */
-int replay_log(struct replay *p);                                      /* from where the scan stands to its end */
-void replay_begin_batch(struct replay *p, const struct scan_batch *b); /* then replay_record for each of its records */
+/* All batches from where the scan stands to its end. */
+int replay_log(struct replay *p);
+/* One of them, for a caller that reads the batches itself. */
+int replay_batch(struct replay *p, const struct scan_batch *b);
+/* settle.c: once all batches were replayed, what the log means at its end. */
 int replay_settle(struct replay *p);
 
-int replay_record(struct replay *p, const struct record *r);
 void replay_free(struct replay *p);
 
 /* LS_CORRUPT: the log says what cannot be. */
