@@ -74,8 +74,10 @@ struct client_calls {
     /* ---- space ---- */
     /* Bytes that admission counts for it on top of its live records. Default: 0. */
     uint64_t (*weight)(const void *context);
-    /* At most this many bytes are its live records longer once all are moved. Default: 0. */
+    /* Bytes by which its live records grow at most once all are moved. Default: 0. A false checkpoint may make it say more
+       than can be: it is believed up to expansion_most bytes for each byte of the log. */
     uint64_t (*expansion)(const void *context);
+    uint32_t expansion_most;
     /* (waits) A record of the segment that is being moved: copied to the head if it lives, with FLAG_COPY. Default: nothing
        lives. A last segment that holds only copies is set aside by the next open (docs/recovery.md). */
     int (*relocate)(void *context, struct mover *v, const struct record *r);
@@ -131,12 +133,13 @@ static inline uint64_t clients_weight(const struct log_clients *clients) {
     return bytes;
 }
 
-/* Bytes by which live records grow at most once they are moved. */
-static inline uint64_t clients_expansion(const struct log_clients *clients) {
+/* Bytes by which live records of a log of log_bytes grow at most once they are moved. */
+static inline uint64_t clients_expansion(const struct log_clients *clients, uint64_t log_bytes) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < clients->expanding_count; i++) {
         const struct log_client *c = clients->expanding[i];
-        bytes += c->calls->expansion(c->context);
+        uint64_t asked = c->calls->expansion(c->context), most = c->calls->expansion_most * log_bytes;
+        bytes += asked < most ? asked : most;
     }
     return bytes;
 }

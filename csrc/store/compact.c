@@ -126,7 +126,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         return fail_memory();
     }
     l.extent.segments = state->segment_count - l.base_index;
-    l.extent.expansion = clients_expansion(state->clients);
+    l.extent.expansion = clients_expansion(state->clients, l.extent.segments * l.extent.segment_size);
     for (size_t i = 0; i < state->segment_count; i++) {
         const struct live_segment *s = &state->segments[i];
         l.segments[i] = (struct planned_segment){.first_lsn = s->first_lsn, .records = s->records, .bytes = s->bytes};

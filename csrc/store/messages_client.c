@@ -92,6 +92,7 @@ struct log_client messages_client(ls_store *store) {
         .rollback = rollback,
         .weight = weight,
         .expansion = expansion,
+        .expansion_most = (ROW_BYTES + 3) / 4, /* a queue id of 4 bytes becomes a row, and all else grows less */
         .relocate = relocate,
         .relocate_end = relocate_end,
         .segment_begun = segment_begun,

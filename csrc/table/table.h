@@ -53,11 +53,10 @@ void index_remove(struct index *x, uint64_t key, uint32_t number); /* the number
 
 /* ---- places ---- */
 
-enum { CHUNK_PLACES = 126 };   /* places in one chunk of a run */
-enum { CHUNK_ROW_BYTES = 25 }; /* a content chunk's row in a state record, with its share of the record's head */
 enum {
-    COPIED_PER_STATE = 4
-}; /* a long state is written again only after copying at least this multiple of its bytes */
+    CHUNK_PLACES = 126,   /* places in one chunk of a run */
+    COPIED_PER_STATE = 4, /* a long state is written again only after copying at least this multiple of its bytes */
+};
 
 enum entry_state {
     ENTRY_DEAD = 1,
@@ -230,12 +229,6 @@ struct tx {
 };
 
 /* ---- the table ---- */
-
-enum {
-    STATE_BYTES = 112,     /* a state record with one row */
-    ROW_BYTES = 33,        /* a row for a place or a pending operation, with its share of the record's head */
-    ROW_FOR_ID_BYTES = 29, /* what a row adds when it replaces a queue id in a start record's list */
-};
 
 #ifdef LOGSTORE_POISON
 enum { SLAB_MESSAGES = 4 }; /* small, because slabs move all the time */

@@ -20,7 +20,7 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
  */
 struct reckoning extent_reckon(const struct extent *e) {
     uint64_t size = e->segment_size, used_bytes = e->segments * size;
-    uint64_t expansion = extent_expansion(e->expansion, used_bytes) + e->growth_asked;
+    uint64_t expansion = e->expansion + e->growth_asked;
     struct reckoning r = {
         .spares_reserved = SPARES_RESERVED + (size_t)((expansion + size / 2) / size),
         .gap_bytes = at_most(e->largest_bytes, format_record_bytes_max(size)),

@@ -18,9 +18,7 @@ enum {
     /* Made ahead of need. One more may stay when a segment dies, so that it is not given back and made again at once. */
     SPARES_AHEAD = 1,
     /* Fractions of a segment are given as 1 / N. */
-    ROOM_TO_WORK = 8, /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
-    /* For a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less. */
-    EXPANSION_MOST = 9,
+    ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
     LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
 };
 
@@ -49,10 +47,6 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as reckoni
 /* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
-}
-static inline uint64_t extent_expansion(uint64_t expansion, uint64_t used_bytes) {
-    uint64_t most = EXPANSION_MOST * used_bytes;
-    return expansion < most ? expansion : most;
 }
 /*
  * The most spares for a log of this many segments: those that must be, and up to `ahead` more while all files together are

@@ -38,7 +38,7 @@ struct extent spares_extent(const struct log *g) {
         .live_bytes = log_live_bytes(g),
         .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
         .largest_bytes = largest_bytes(g),
-        .expansion = clients_expansion(&g->clients),
+        .expansion = spares_expansion(g),
         .growth_asked = space->growth_asked,
     };
 }
