@@ -65,7 +65,6 @@ size_t inspection_transactions(const struct table *t, ls_open_tx *into, size_t n
 int inspection_work(const struct table *t, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
 size_t inspection_places(struct message *m, ls_message_place *into, size_t n);
 /* The next n live messages from *slot on, which is moved behind them. */
-size_t inspection_messages(const struct table *t, uint32_t *slot, ls_message_info *into, size_t n);
 
 /* ---- checkpoint_compare.c ---- */
 

@@ -220,8 +220,6 @@ uint64_t log_base_lsn(const struct log *g);
 uint64_t log_head_lsn(const struct log *g); /* where the newest segment begins */
 /* (waits) Everything durable, and a durable batch names the base as far as it can advance. */
 int log_move_base(struct log *g);
-/* (waits) Recycles what is dead, also what a hold has kept until now. */
-void log_recycle_dead(struct log *g);
 void spares_swept(struct log *g); /* the last place of a deleted queue is gone */
 /* (waits) Until others have appended enough for `bytes` of the oldest segment to be moved, or moving is urgent. */
 void spares_pace(struct log *g, uint64_t bytes);

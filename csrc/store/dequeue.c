@@ -165,7 +165,6 @@ enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor
 struct chosen {
     const uint64_t *ids;     /* NULL: the deliveries' */
     const ls_delivery *held; /* NULL: whether they are acquired does not matter */
-    const uint16_t *counts;  /* NULL: the deliveries', or 0 */
     size_t n;
     uint32_t queue_id;
     int reason;
@@ -219,7 +218,7 @@ static int dequeue_all(ls_store *store, const struct chosen *c, ls_tx *tx, int f
     while (rc == LS_OK && *done < c->n) {
         uint64_t lsn;
         const ls_delivery *held = c->held != NULL ? &c->held[*done] : NULL;
-        d.delivery_count = c->counts != NULL ? c->counts[*done] : count_of(held != NULL ? held->count : 0);
+        d.delivery_count = count_of(held != NULL ? held->count : 0);
         fetch_ahead(store, c, *done);
         rc = dequeue_locked(store, id_at(c, *done), d, held, tx, &lsn);
         *done += rc == LS_OK ? 1 : 0;
@@ -231,12 +230,6 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
                     size_t *done) {
     struct chosen c = {.ids = ids, .n = n, .queue_id = queue_id, .reason = reason};
     return dequeue_all(store, &c, tx, flags, done);
-}
-
-int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
-                   int reason, int flags, size_t *done) {
-    struct chosen c = {.ids = ids, .counts = delivery_counts, .n = n, .queue_id = queue_id, .reason = reason};
-    return dequeue_all(store, &c, NULL, flags, done);
 }
 
 int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,

@@ -120,12 +120,6 @@ void spares_try(struct log *g) {
     g->spare_thread.tries_awaited--;
 }
 
-void log_recycle_dead(struct log *g) {
-    if (g->base_index > 0) {
-        spares_try(g);
-    }
-}
-
 void log_limit(struct log *g, uint64_t max_log_bytes) {
     g->max_log_bytes = max_log_bytes;
     g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
