@@ -156,7 +156,7 @@ static int take_chunks(struct loading *l, const struct message_row *r, struct me
         if (!message_prepare_chunks(x, i + 1)) {
             return fail_memory();
         }
-        x->chunks[i] = (struct chunk_place){
+        x->chunks[i] = (struct chain_record){
             .lsn = c.lsn, .offset = c.offset, .record_bytes = c.record_bytes, .content_bytes = c.content_bytes};
         x->chunk_count = i + 1;
         offset += c.content_bytes;
@@ -179,7 +179,7 @@ static int take_parts(struct loading *l, const struct message_row *r, struct mes
         if (!array_grow(&x->parts, &capacity, i, 1)) {
             return fail_memory();
         }
-        x->parts[i] = (struct chunk_place){.lsn = c.lsn, .record_bytes = c.record_bytes};
+        x->parts[i] = (struct chain_record){.lsn = c.lsn, .record_bytes = c.record_bytes};
         x->part_count = i + 1;
     }
     return LS_OK;

@@ -126,7 +126,7 @@ static void drop_places(struct state *s, struct queue *q) {
 
 static void end_without_work(void *context, uint32_t number) {
     struct state *s = context;
-    if (replay_settle_message(s, table_message(&s->table, number))) {
+    if (replay_unstage(s, table_message(&s->table, number))) {
         remove_message(s, number);
     }
 }

@@ -122,7 +122,7 @@ static void take_over(struct inspection *i) {
         struct tx *tx = p->t->txs[n];
         if (tx != NULL && tx->started &&
             tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
-            tx->settled = true;            /* the rollback may not be logged yet */
+            tx->undone_at_open = true;     /* the rollback may not be logged yet */
             replay_undo(p, tx);
         }
     }

@@ -55,8 +55,8 @@ struct scan {
     uint64_t seen_lsn; /* end of the accepted batches, also of a last segment that was set aside */
     uint64_t watermark_lsn;
     uint64_t epoch_max;
-    uint64_t moved_epoch; /* newest epoch in the headers of renamed files; 0: none */
-    uint64_t moved_lsn;   /* end of the segment that this header names */
+    uint64_t renamed_epoch; /* newest epoch in the headers of renamed files; 0: none */
+    uint64_t renamed_lsn;   /* end of the segment that this header names */
     uint64_t torn_bytes;
     uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: the chain is whole */
     uint64_t broken_lsn;  /* of the last invalid record behind a batch record; 0: none */

@@ -47,7 +47,7 @@ bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uin
 void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t record_bytes);
 void chain_switch_state(struct log *g, struct message *m, uint32_t bytes);
 /* Takes the list over; with none, the state follows the start record at once and lives with it. */
-void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count);
+void chain_switch_parts(struct log *g, struct message *m, struct chain_record *parts, uint32_t count);
 /* For a copy of the chain's start. */
 struct slot chain_slot(const struct message_mover *v, const struct message *m, uint16_t flags);
 /* log_append, counted as moved. */

@@ -176,7 +176,7 @@ void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
 }
 
 /* Takes the list over. */
-void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count) {
+void chain_switch_parts(struct log *g, struct message *m, struct chain_record *parts, uint32_t count) {
     struct message_extra *x = m->extra;
     for (uint32_t i = 0; i < x->part_count; i++) {
         log_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);

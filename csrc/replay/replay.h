@@ -16,8 +16,8 @@ struct moving {
     uint16_t copy_flags;
     uint64_t id;
     uint32_t next_part;
-    struct chunk_place *parts;
-    struct chunk_place *chunks;
+    struct chain_record *parts;
+    struct chain_record *chunks;
     struct place_row *places;
     struct pending_row *pending;
     size_t chunk_count, place_count, pending_count;
@@ -73,6 +73,6 @@ bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 typedef void work_dropped(void *context, uint32_t message);
 void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context);
 /* As recovery leaves the message: without work it is no longer staged. True: it is dead, and the caller removes it. */
-bool replay_settle_message(struct state *s, struct message *m);
+bool replay_unstage(struct state *s, struct message *m);
 
 #endif

@@ -18,7 +18,7 @@ static int settle_transactions(struct replay *p) {
             return replay_inconsistent(p, &r, "an operation's transaction has neither start nor outcome");
         }
         if (p->beside && tx->state != LS_TX_PREPARED) { /* the writer's own, or what its open rolled back */
-            if (tx->settled) {
+            if (tx->undone_at_open) {
                 table_remove_tx(p->t, tx);
             }
             continue;

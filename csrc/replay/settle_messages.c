@@ -63,7 +63,7 @@ void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *c
     }
 }
 
-bool replay_settle_message(struct state *s, struct message *m) {
+bool replay_unstage(struct state *s, struct message *m) {
     if (message_pending(m) > 0) {
         return false;
     }
@@ -142,7 +142,7 @@ static int settle_messages(struct replay *p) {
         if (some_deleted && p->beside) {
             drop_lost_work(p, m);
         }
-        if (!stays_staged(p, m) && replay_settle_message(p->state, m)) {
+        if (!stays_staged(p, m) && replay_unstage(p->state, m)) {
             table_remove(p->t, number);
             continue;
         }
@@ -317,7 +317,8 @@ void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
     }
 }
 
-int messages_settle(struct replay *p) {
+int messages_settle(void *context, struct replay *p) {
+    (void)context;
     int rc = settle_messages(p);
     rc = rc == LS_OK ? count_live(p) : rc;
     return rc == LS_OK ? build_runs(p) : rc;

@@ -75,7 +75,7 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
 /* A delivery knows where its message was. */
 static int find(ls_store *store, uint64_t id, const ls_delivery *held, uint32_t *number, struct message **m) {
     const struct table *t = &store->state.table;
-    *number = held != NULL ? table_find_again(t, held->number, id) : INDEX_NONE;
+    *number = held != NULL ? table_find_at(t, held->number, id) : INDEX_NONE;
     if (*number == INDEX_NONE) {
         return message_find(store, id, number, m);
     }
@@ -93,7 +93,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     int rc = handle != NULL ? message_reserve(store, id, 1, DEQUEUE_RECORD_BYTES)
                             : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, &d.queue_id, 1) : rc;
     rc = rc == LS_OK ? find(store, id, held, &number, &m) : rc;
     rc = rc == LS_OK && held != NULL ? check_held(m, d.queue_id, held) : rc;
     rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
@@ -183,7 +183,7 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
             ids[i] = c->held[at + i].id;
             numbers[i] = c->held[at + i].number;
         }
-        table_prefetch_again(t, numbers, ids, n);
+        table_prefetch_at(t, numbers, ids, n);
     } else if (at % FETCHED_AT_ONCE == 0) {
         table_prefetch(t, c->ids + at, n);
     }
@@ -192,7 +192,7 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
 static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
     struct tx *tx;
     int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? message_check_queues(store, &c->queue_id, 1) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, &c->queue_id, 1) : rc;
     for (size_t i = 0; rc == LS_OK && i < c->n; i++) {
         uint32_t number;
         struct message *m = NULL;

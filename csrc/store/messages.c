@@ -60,11 +60,11 @@ int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message 
 }
 
 /* Each is there, and named once. */
-int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
     for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue_again(&store->state.table, queue_ids[seen]);
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
             rc = unknown_queue(queue_ids[seen]);
         } else if (q->wanted != 0) {
@@ -74,7 +74,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
         }
     }
     for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue_again(&store->state.table, queue_ids[i]);
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
         if (q != NULL) {
             q->wanted = 0;
         }
@@ -157,7 +157,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
     struct slot s = log_slot(g, a->id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
     log_append_live(g, &s, MESSAGE_CHUNK, record_bytes, record_bytes);
-    x->chunks[x->chunk_count++] = (struct chunk_place){
+    x->chunks[x->chunk_count++] = (struct chain_record){
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;

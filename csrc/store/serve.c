@@ -64,13 +64,13 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
     beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
-    beyond = s->moved_epoch > s->epoch_max && s->moved_lsn > beyond ? s->moved_lsn : beyond;
+    beyond = s->renamed_epoch > s->epoch_max && s->renamed_lsn > beyond ? s->renamed_lsn : beyond;
     return scan_first_beyond(&store->meta, beyond);
 }
 
 static struct log_epoch choose_epoch(const ls_store *store) {
     const struct scan *s = &store->scan;
-    uint64_t epoch = s->moved_epoch > s->epoch_max ? s->moved_epoch : s->epoch_max;
+    uint64_t epoch = s->renamed_epoch > s->epoch_max ? s->renamed_epoch : s->epoch_max;
     return (struct log_epoch){
         .epoch = epoch + 1,
         .first_lsn = choose_first_lsn(store),
@@ -111,7 +111,7 @@ static int finish_creation(ls_store *store) {
 
 static void end_without_work(void *context, uint32_t number) {
     ls_store *store = context;
-    if (replay_settle_message(&store->state, table_message(&store->state.table, number))) {
+    if (replay_unstage(&store->state, table_message(&store->state.table, number))) {
         message_die(store, number);
     }
 }

@@ -103,7 +103,7 @@ void store_log_deaths(ls_store *store);
 
 /* For places.c; lock held. */
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
-int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each is there, and named once */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each is there, and named once */
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
 /* Appends the start record and makes the message; everything that it needs is there. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
@@ -143,10 +143,10 @@ int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a c
 bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* all memory that the commit needs */
 void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn);
 void tx_undo_work(const ls_store *store, struct tx *tx);
-/* The work on messages. */
-bool messages_prepare_commit(ls_store *store, struct tx *tx);
-void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn);
-void messages_roll_back(ls_store *store, struct tx *tx);
+/* The work on messages, as client.h has it; the context is the store. */
+bool messages_prepare_commit(void *context, struct tx *tx);
+void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn);
+void messages_roll_back(void *context, struct tx *tx);
 /* The operation of another client, under a key of its own, pends until the outcome. */
 struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
 int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */

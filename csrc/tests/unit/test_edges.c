@@ -126,7 +126,7 @@ static void a_removed_queue_frees_its_spare_chunks_and_stops_its_cursors(void) {
     table_init(&t);
     require(table_add_queue(&t, 7));
     q = table_queue(&t, 7);
-    require(queue_prepare(q, 3 * CHUNK_PLACES) && queue_prepare(q, 3 * CHUNK_PLACES) && q->spare != NULL);
+    require(queue_prepare(q, 3 * CHUNK_PLACES) && queue_prepare(q, 3 * CHUNK_PLACES) && q->prepared != NULL);
     cursor_start(&c, q, LS_CURSOR_ALL);
     table_remove_queue(&t, q);
     check(c.queue == NULL && table_any_queue(&t, 7) == NULL && t.live_queues == 0);
