@@ -156,7 +156,7 @@ int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     }
     struct relocated before = log_relocated(g);
     if (!dry_run) {
-        spares_settle(g);
+        spares_finish_tries(g);
     }
     rc = plan_serving(g, report, &p);
     if (rc == LS_OK && !dry_run && report->shrinks) {

@@ -75,7 +75,7 @@ struct segment *spares_take(struct log *g) {
     assert(s != NULL);
     g->space.spares = s->next_spare;
     g->space.spare_count--;
-    spares_weigh(g);
+    admission_note_live(g);
     g->space.live_low_before = g->space.live_low;
     g->space.live_low = UINT64_MAX;
     spares_reckon(g);
