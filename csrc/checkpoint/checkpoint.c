@@ -121,7 +121,7 @@ static void write_blocks(struct taking *k, struct row_block *list, bool all) {
     }
 }
 
-/* Lock held at both ends. Whatever fails, every message is passed, so that the next checkpoint begins anew. */
+/* Lock held at both ends. Visits every message even after a failure, so that the next checkpoint finds all marked alike. */
 static void copy_all(struct taking *k) {
     struct log *g = k->c->log;
     bool more = true;

@@ -29,7 +29,7 @@ struct loading {
     const uint8_t *at; /* the next row, and where the block's rows end */
     const uint8_t *end;
     int rank_seen;       /* rows come in the order of their kinds */
-    uint64_t highest_id; /* of a message: what is above it cannot be there twice, and need not be looked up */
+    uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;
 };
 
@@ -266,7 +266,7 @@ static int take_chain(struct loading *l, const struct message_row *r, uint32_t n
     rc = rc == LS_OK ? take_parts(l, r, x) : rc;
     rc = rc == LS_OK ? take_places(l, r, m) : rc;
     rc = rc == LS_OK ? take_operations(l, r, number) : rc;
-    set_growth(l->t, m, r); /* and nothing may be left of it but work on a deleted queue, which no row tells */
+    set_growth(l->t, m, r); /* also if no place is left: work on a deleted queue has no row */
     return rc;
 }
 

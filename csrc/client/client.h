@@ -7,7 +7,7 @@
  *   - a stream has at most one client; a client serves from the open of a store until its memory goes;
  *   - every call is made with the log's lock held, or before the store serves;
  *   - a function marked (waits) may let go of the lock; all others neither wait nor append records;
- *   - a function may be NULL if the client has nothing to say; then the default named beside it counts.
+ *   - a function may be NULL; then the default in its comment holds.
  *
  * A client keeps the rules of log.h: it changes memory under the same hold of the lock as the append, counts each record
  * that recovery would need with log_live_record, and lets it go with log_release_record, which takes effect when the
@@ -65,7 +65,7 @@ struct client_calls {
     void (*clear)(void *context);
 
     /* ---- a transaction's outcome while the store serves ---- */
-    /* A vote, without effect: an LS code; anything but LS_OK refuses. Another client may still refuse, and none is told. */
+    /* A vote without effect: LS_OK, or the error with which the client refuses. It is not told whether another refuses. */
     int (*prepare)(void *context, struct tx *tx);
     bool (*prepare_commit)(void *context, struct tx *tx); /* memory that the commit needs; false: none left */
     void (*commit)(void *context, struct tx *tx, uint64_t commit_lsn);
@@ -84,7 +84,7 @@ struct client_calls {
     /* (waits) The pass over the segment ends with `rc`: moves what was put off if that is LS_OK. Default: rc. */
     int (*relocate_end)(void *context, struct mover *v, int rc);
     void (*segment_begun)(void *context); /* the log goes on in another segment */
-    bool (*give_up_space)(void *context); /* (waits) frees disk space that it can do without; whether there was any */
+    bool (*give_up_space)(void *context); /* (waits) frees disk space that it does not need; false: there was none */
 
     /* ---- checkpoints ---- */
     /* Its state at this moment as rows, by rows_put_client. False: no memory. Default: no rows. */

@@ -58,7 +58,7 @@ typedef enum ls_code {
     LS_TRANSACTION_ENDED, /* it is committed or rolled back */
     LS_WRONG_STATE,       /* the transaction's state does not allow this call */
     LS_TRANSACTION_LIMIT, /* too many transactions are open or prepared, or one has too many operations */
-    LS_BUSY,              /* a limit on open things is reached, or another handle has it */
+    LS_BUSY,              /* a limit on open handles is reached, or another handle uses it */
     LS_RECYCLED,          /* the log that is to be read has been recycled */
     LS_END,               /* a reader or scan has nothing more */
     LS_WOULD_WAIT         /* the call would have to wait, and LS_TRY forbids that; nothing was changed */

@@ -73,7 +73,7 @@ static int begin(struct inspection *i) {
                                 .report = &state->report,
                                 .base_lsn = s->base_lsn,
                                 .inspects = true,
-                                .beside = i->reader->live,
+                                .has_writer = i->reader->live,
                                 .look = look_at_record,
                                 .look_context = i};
     if ((i->flags & LS_INSPECT_DIRECT) != 0) {
@@ -137,7 +137,7 @@ static void take_over(struct inspection *i) {
 }
 
 static int read_batch(struct inspection *i, const struct scan_batch *b) {
-    if (i->replay.beside && !i->taken_over && b->batch.epoch == i->reader->hint.epoch) {
+    if (i->replay.has_writer && !i->taken_over && b->batch.epoch == i->reader->hint.epoch) {
         take_over(i);
     }
     int rc = (i->flags & LS_INSPECT_CHECK) != 0 ? check_batch(i, b) : LS_OK;
@@ -156,7 +156,7 @@ static uint64_t count_staged(const struct table *t) {
 static int finish(struct inspection *i) {
     vfs *v = i->reader->v;
     struct state *s = i->state;
-    if (i->replay.beside && !i->taken_over) {
+    if (i->replay.has_writer && !i->taken_over) {
         take_over(i);
     }
     s->report.scan_us = v->monotonic_us(v) - i->start_us;

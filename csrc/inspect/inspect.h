@@ -33,7 +33,7 @@ struct inspection {
     size_t base_index; /* the first of the state's segments that is needed */
     int flags;
     bool finished;   /* read to the end, and settled */
-    bool taken_over; /* the writer beside has batches of its own; what its open did to older work was done here, too */
+    bool taken_over; /* take_over has repeated what the writer's open did to older work */
     int result;      /* of the first failure, which every later step repeats */
     ls_error failure;
     uint64_t staged;

@@ -113,7 +113,7 @@ void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
 /* Continues with the first batch that ends beyond this LSN. */
 void scan_seek(struct scan *s, uint64_t lsn);
-/* First LSN of the epoch after one that may have assigned LSNs up to max_undurable_bytes beyond `lsn`. */
+/* The first LSN of a new epoch: above all that the epoch before may have given out, max_undurable_bytes beyond `lsn`. */
 uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn);
 /* Back to the base. */
 void scan_rewind(struct scan *s);

@@ -32,9 +32,8 @@ void scan_find_taken_over(struct scan *s) {
 }
 
 /*
- * From the last segment backwards along prev_end_lsn. Files between two segments of the chain are cut off and not of
- * the log. Stops at the first segment of the store, or where a file is missing, which is right if the base lies above
- * it.
+ * Follows prev_end_lsn backwards from the last segment. Files between two segments of this chain do not belong to the log.
+ * Stops at the first segment of the store, or where a file is missing, which is allowed below the base.
  */
 void scan_link_chain(struct scan *s) {
     size_t at = s->last;

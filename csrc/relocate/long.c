@@ -91,7 +91,7 @@ static int copy_chunk(struct message_mover *v, uint64_t id, uint64_t prev, struc
     return rc;
 }
 
-/* How many rows of a size go into what is left of a record. */
+/* The number of rows of this size that fit into the rest of a record. */
 static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes) {
     uint32_t n = *room / row_bytes < rows ? (uint32_t)(*room / row_bytes) : rows;
     *room -= (uint64_t)n * row_bytes;
@@ -99,8 +99,8 @@ static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes)
 }
 
 /*
- * The state's records, the last of which makes the copies count. LS_END: the chain has changed meanwhile. On LS_OK
- * *parts are they, nothing was waited for since the last one, and the message is as the state says.
+ * Appends the state's records; the copies take effect with the last. LS_END: the chain changed meanwhile. On LS_OK *parts
+ * lists them and the lock was held since the last append.
  */
 static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
                         const struct chain_state *s, struct chain_record **parts, uint32_t *count) {

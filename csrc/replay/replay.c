@@ -29,7 +29,7 @@ int replay_malformed(const struct replay *p, const struct record *r) {
 
 /* ---- a transaction's work ---- */
 
-/* The transaction of an operation; made here if its start lies below the base, since its outcome still lies above. */
+/* It is made if its start lies below the base: its outcome follows above the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx) {
     *tx = table_tx(p->t, tx_id);
     if (*tx != NULL) {
@@ -94,7 +94,7 @@ void replay_undo(struct replay *p, struct tx *tx) {
 
 /* ---- one record ---- */
 
-/* QUEUE_DELETE stands in the log's stream, and its meaning is the messages'. */
+/* A QUEUE_DELETE is in the log's own stream, but the client of messages replays it. */
 static int replay_record(struct replay *p, const struct record *r) {
     if ((r->type & TYPE_SKIPPABLE) != 0) {
         return LS_OK;

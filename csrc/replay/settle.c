@@ -17,7 +17,7 @@ static int settle_transactions(struct replay *p) {
             struct record r = {.lsn = tx->first != NULL ? tx->first->lsn : p->base_lsn, .id = tx->id};
             return replay_inconsistent(p, &r, "an operation's transaction has neither start nor outcome");
         }
-        if (p->beside && tx->state != LS_TX_PREPARED) { /* the writer's own, or what its open rolled back */
+        if (p->has_writer && tx->state != LS_TX_PREPARED) { /* the writer's own, or what its open rolled back */
             if (tx->undone_at_open) {
                 table_remove_tx(p->t, tx);
             }

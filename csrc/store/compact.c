@@ -1,7 +1,7 @@
 /*
- * Compaction on demand: how many of the oldest segments have to be moved for the log to be as short as moving can make
- * it, and having that done. Only the oldest can go, so what is dense at the front is moved for the sake of what is dead
- * behind it; the plan takes the shortest front that gives the shortest log.
+ * Compaction on demand: plans how many of the oldest segments to relocate so that the log becomes as short as possible, and
+ * has that done. Only the oldest segment can be removed, so a dense segment is relocated if segments after it have dead
+ * bytes to gain. Of all plans that give the shortest log, the one that relocates the fewest segments is taken.
  */
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ struct plan {
     uint64_t copy_bytes; /* at most, about */
 };
 
-/* The number of segments that the copies need behind what the current one holds. */
+/* The number of segments that the copies need besides the rest of the current one. */
 static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
     uint64_t size = l->extent.segment_size, room = size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE;
     uint64_t batches = copy_bytes / (format_batch_bytes_max(size) / 2) + 2;
@@ -26,7 +26,7 @@ static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
     return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + l->needs.usable - 1) / l->needs.usable);
 }
 
-/* The first from `from` on that holds something; the current one at the latest. */
+/* The first segment from `from` on with live records; the current one if there is none. */
 static size_t first_needed(const struct planned_log *l, size_t from) {
     while (from + 1 < l->segment_count && l->segments[from].records == 0) {
         from++;
@@ -34,7 +34,7 @@ static size_t first_needed(const struct planned_log *l, size_t from) {
     return from;
 }
 
-/* Those below segment `to` that holds keep once nothing else needs them. */
+/* The segments below segment `to` that only holds will keep. */
 static size_t count_held_below(const struct planned_log *l, size_t to) {
     size_t n = 0;
     while (n < to && l->segments[to - 1 - n].first_lsn + l->extent.segment_size > l->kept_from_lsn) {

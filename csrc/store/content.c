@@ -154,7 +154,7 @@ static const struct chain_record *find_chunk(const struct message_extra *x, uint
     return &x->chunks[above > 0 ? above - 1 : 0];
 }
 
-/* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */
+/* The next piece of content from offset `at`. Looks the message up again, because the lock was released. */
 static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, struct piece *p, bool *end) {
     uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {

@@ -57,7 +57,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
 }
 
 /* In place of a delivery: the place must not be acquired. */
-static const ls_delivery nobody;
+static const ls_delivery not_acquired;
 
 /* A stale delivery must not settle a place that a consumer has acquired since. */
 static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
@@ -65,7 +65,7 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
     if (p == NULL) {
         return LS_OK; /* check_dequeue says so */
     }
-    if (held == &nobody) {
+    if (held == &not_acquired) {
         bool acquired = (place_entry(p)->state & ENTRY_ACQUIRED) != 0;
         return acquired ? fail(LS_MESSAGE_LOCKED, "message %llu is acquired", (unsigned long long)m->id) : LS_OK;
     }
@@ -172,7 +172,7 @@ struct chosen {
 
 static uint64_t id_at(const struct chosen *c, size_t i) { return c->held != NULL ? c->held[i].id : c->ids[i]; }
 
-/* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
+/* Called for the check and again for the change: a thousand messages are on more pages than the TLB has entries. */
 static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at) {
     const struct table *t = &store->state.table;
     size_t n = c->n - at < FETCHED_AT_ONCE ? c->n - at : FETCHED_AT_ONCE;
@@ -250,7 +250,7 @@ int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, 
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         uint64_t lsn;
         fetch_ahead(store, &c, i);
-        rc = dequeue_locked(store, ids[i], d, &nobody, NULL, &lsn);
+        rc = dequeue_locked(store, ids[i], d, &not_acquired, NULL, &lsn);
         *done += rc == LS_OK ? 1 : 0;
         if (rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_MESSAGE_LOCKED) {
             rc = LS_OK;

@@ -59,7 +59,7 @@ int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message 
     return LS_OK;
 }
 
-/* Each is there, and named once. */
+/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
@@ -121,7 +121,7 @@ int message_fail_appending(uint64_t id) {
         (unsigned long long)id);
 }
 
-/* One call's records. Until the last is there the message takes no others, and is not enqueued. */
+/* The records of one append_content call. Until the call ends, the message refuses other appends and enqueues. */
 struct append {
     uint64_t id;
     uint64_t from; /* where in the content they begin; once one is there */

@@ -74,7 +74,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     return LS_OK;
 }
 
-/* The record at `lsn` puts the message on these queues, now or at the commit. */
+/* The record at `lsn` enqueues the message on these queues, at once or at the commit. */
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
     struct message *m = table_message(&store->state.table, number);

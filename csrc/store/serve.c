@@ -55,7 +55,7 @@ static int find_unused(const struct scan *s, struct unused_files *u) {
     return LS_OK;
 }
 
-/* Beyond everything that could have been handed out: ids are never reused, not even those that never reached the disk. */
+/* Above every LSN that was ever given to a caller: ids are never reused, not even those that did not reach the disk. */
 static uint64_t choose_first_lsn(const ls_store *store) {
     const struct scan *s = &store->scan;
     if (store->creating) {
@@ -155,7 +155,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     return rc == LS_OK ? log_force(g, log_end_lsn(g)) : rc;
 }
 
-/* With the lock held; what needs files comes in the order of docs/recovery.md. */
+/* Lock held. The steps that change files are in the order of docs/recovery.md. */
 static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     vfs *v = store->directory.v;
     int rc = catalog_check(&store->state.table, sorted, n, next_queue_id);

@@ -109,12 +109,12 @@ struct cursor {
 struct queue {
     uint32_t id;
     bool deleted;    /* its places are being removed in steps */
-    uint32_t wanted; /* a counter for the call that holds the lock; 0 when no call does */
+    uint32_t wanted; /* a counter that a call uses while it holds the lock; else 0 */
     uint64_t depth;
     uint64_t locked;
     uint64_t acquired;
     uint64_t returned;   /* free places that consumers or transactions gave back: those before `fresh` */
-    struct cursor front; /* while there are any: the first of them is here or later */
+    struct cursor front; /* if returned > 0: the first of them is here or later */
     struct cursor fresh; /* no place from here on was ever offered; both are in no list of cursors */
     struct queue_chunk *first;
     struct queue_chunk *last;
@@ -355,7 +355,7 @@ static inline bool message_is_dead(const struct message *m) {
     return m->place_count == 0 && message_pending(m) == 0 && (m->flags & MESSAGE_STAGED) == 0;
 }
 
-/* Notes a record appended to the chain. The message has its extra, or the record is its first. */
+/* Notes the newest record of the chain. The message has its extra, unless the record is its first. */
 static inline void message_appended(struct message *m, uint64_t lsn) {
     if (m->extra != NULL) {
         m->extra->last_lsn = lsn;

@@ -1,6 +1,6 @@
 /*
- * How many files a log needs, reckoned from plain numbers: the writer's log reckons so (admission.c), and so does the plan of
- * a compaction for a log that is only inspected.
+ * Computes how many files a log needs from plain numbers, for the log of a writer (admission.c) and for the plan of a
+ * compaction of a log that is only inspected.
  */
 #ifndef LOGSTORE_RECKON_H
 #define LOGSTORE_RECKON_H
@@ -34,12 +34,12 @@ struct extent {
 };
 
 struct reckoning {
-    size_t spares_reserved; /* kept from appends that grow the log; reckoned anew at each new segment */
-    size_t spares_wanted;   /* before the log grows: all live records, packed anew, leave room to work */
+    size_t spares_reserved; /* kept from appends that grow the log; computed again at each new segment */
+    size_t spares_wanted;   /* before the log grows: all live records, packed again, leave room to work */
     size_t files_wanted;    /* that the log is kept to, spares included */
-    uint64_t usable;        /* bytes of a segment that live records can fill at worst */
+    uint64_t usable;        /* bytes of a segment that live records fill even if they are packed badly */
     uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
-    uint64_t live_bytes;    /* reckoned with */
+    uint64_t live_bytes;    /* that this was computed with */
 };
 
 struct reckoning extent_reckon(const struct extent *e);
@@ -54,7 +54,7 @@ static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_byte
  */
 size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
 
-/* Bytes that a log needs for this much live content, or it refuses to grow; see over_admission_limit. */
+/* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
 static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }
