@@ -287,7 +287,7 @@ static int take_single(struct loading *l, const struct message_row *r, uint32_t 
     return LS_OK;
 }
 
-/* Plain rows mostly follow plain rows. Should this be the middle of another, only a little time is lost. */
+/* Plain rows mostly follow plain rows. If there is another row, the wrong memory is fetched, which costs little. */
 static void look_ahead(const struct loading *l) {
     uint64_t id;
     if ((size_t)(l->end - l->at) > ROWS_AHEAD * PLAIN_ROW_BYTES) {

@@ -39,7 +39,7 @@ static void close_block(struct rows *r) {
     }
 }
 
-/* So many bytes in one block, or NULL: then the checkpoint has failed. */
+/* Memory for a row of `bytes` in one block. NULL: the checkpoint has failed. */
 static uint8_t *row_room(struct rows *r, uint32_t bytes) {
     if (r->filling != NULL && r->filling->used + bytes > CHECKPOINT_BLOCK_BYTES) {
         close_block(r);

@@ -57,7 +57,8 @@ struct client_calls {
     /* The outcome of a transaction, as replay meets it or decides it. Default: nothing. */
     int (*replay_commit)(void *context, struct replay *p, struct tx *tx, const struct record *r);
     void (*replay_rollback)(void *context, struct replay *p, struct tx *tx);
-    /* All transactions are settled: what lives is decided, and counted with replay_count_live. LS_CORRUPT, LS_NO_MEMORY. */
+    /* After all transactions are settled: decides which records live, and counts each with replay_count_live. LS_CORRUPT,
+       LS_NO_MEMORY. */
     int (*settle)(void *context, struct replay *p);
     /* After every client's settle: takes the locks of a transaction in doubt. */
     void (*lock_in_doubt)(void *context, struct tx *tx);

@@ -267,7 +267,7 @@ static bool has_part_in_victim(const struct message_mover *v, uint64_t id) {
     return false;
 }
 
-/* Whatever of the chain lies in the victim: its start, chunks, and the records of its state. */
+/* Moves all records of the chain that are in the victim: its start, chunks, and the records of its state. */
 int move_long(struct message_mover *v, uint64_t id) {
     uint32_t number = table_find(v->t, id);
     if (number == INDEX_NONE) {

@@ -135,7 +135,7 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
     if (!f->ordered) {
         return n > 0 && same_index && low == 0;
     }
-    /* the shorter form: so what once stood in a list takes no more bytes, whatever was dequeued of it */
+    /* only if a list is shorter than a state: so a message that was in a list never grows, also after dequeues */
     return n > 0 && (n == 1 || !same_index) && 4 * (uint64_t)f->queue_count <= format_relocated_bytes(0, n, 0);
 }
 

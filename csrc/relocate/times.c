@@ -36,7 +36,7 @@ static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     return true;
 }
 
-/* From batch to batch, as far as they are whole; no lock is held. */
+/* Reads batch after batch, up to the first that is not whole. No lock is held. */
 static void index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
                        struct time_index *x) {
     uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;

@@ -12,7 +12,7 @@ int messages_replay(void *context, struct replay *p, const struct record *r);
 int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const struct record *r);
 void messages_replay_rollback(void *context, struct replay *p, struct tx *tx);
 int messages_settle(void *context, struct replay *p);
-/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+/* Sorts each transaction's work into the order in which it was done: relocation can change the order of the records. */
 int messages_sort_work(const struct replay *p);
 void messages_lock_in_doubt(const struct table *t, struct tx *tx);
 

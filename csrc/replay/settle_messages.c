@@ -14,8 +14,8 @@ static bool is_on_deleted(const struct table *t, const struct work *w) {
 }
 
 /*
- * Work on a deleted queue will have no effect, so no message lives by it: a relocated state leaves it out, and the open
- * drops what was not relocated. It is brought to the front of the list, where dropping takes no search.
+ * Work on a deleted queue will have no effect, so it keeps no message alive: a relocated state leaves it out, and an open
+ * drops the rest of it here. It is moved to the front of the list first, where dropping needs no search.
  */
 static void drop_work_of(struct table *t, struct tx *tx, work_dropped *dropped_one, void *context) {
     struct work *dropped = NULL, *kept = NULL, **dropped_end = &dropped, **kept_end = &kept, *last = NULL;
@@ -276,7 +276,7 @@ static int by_work_order(const void *a, const void *b) {
     return by_lsn != 0 ? by_lsn : (x->order_index > y->order_index) - (x->order_index < y->order_index);
 }
 
-/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+/* Sorts each transaction's work into the order in which it was done: relocation can change the order of the records. */
 int messages_sort_work(const struct replay *p) {
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         struct tx *tx = p->t->txs[i];

@@ -24,7 +24,7 @@ struct deletions {
     size_t capacity;
 };
 
-/* The names of what recovery ended: of each kind the first LS_RECOVERED_MAX. */
+/* What recovery ended, by name: of each kind the first LS_RECOVERED_MAX. */
 struct recovered {
     ls_recovered *items;
     size_t count;

@@ -59,7 +59,7 @@ static struct plan plan_compaction(const struct planned_log *l) {
     return best;
 }
 
-/* bytes_before and segments_before are filled in: a plan that does not end smaller is not carried out. */
+/* The caller has filled in bytes_before and segments_before. A plan that does not shorten the log is not carried out. */
 static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
     struct plan p = plan_compaction(l);
     size_t files = p.left + p.held + reckoned_spares(&l->needs, p.left, SPARES_AHEAD);

@@ -1,7 +1,7 @@
 /*
- * Publishing many messages on one queue. Those that the open buffer takes as it stands are a run: admitted together, with one
- * preparation of the table, exactly where each by itself would be. All others go through ls_publish's own steps, one by one.
- * Each message is atomic either way.
+ * Publishing many messages on one queue. Messages that fit into the open buffer without a wait are a run: the log admits them
+ * together, and the table is prepared once. A run is admitted only if each of its messages would be. All others are
+ * published one by one, as by ls_publish. Each message is atomic either way.
  */
 #include <assert.h>
 

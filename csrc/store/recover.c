@@ -1,6 +1,6 @@
 /*
- * Recovering at open: scan the log, load a checkpoint if one can be used, replay the rest, settle, and hand what is live
- * over to the log. Writes nothing.
+ * Recovery at an open: scans the log, loads a checkpoint if one can be used, replays the rest, settles, and gives the log its
+ * segments with their counts of live records. Writes nothing.
  */
 #include <string.h>
 

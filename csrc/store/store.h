@@ -83,7 +83,7 @@ int inspect_open_with(vfs *system, const char *store_dir, int flags, const struc
                       ls_store **store);
 /* messages_client.c: messages and transactions, the first client. */
 struct log_client messages_client(ls_store *store);
-/* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
+/* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
