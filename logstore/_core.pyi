@@ -993,18 +993,6 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_settle_many(
-        self,
-        store: ls_store_ptr | Null,
-        ids: Numbers[uint64_t] | list[int] | Null,
-        delivery_counts: Numbers[uint16_t] | list[int] | Null,
-        n: int,
-        queue_id: int,
-        reason: int,
-        flags: int,
-        done: Numbers[size_t] | Null,
-        /,
-    ) -> int: ...
     def ls_destroy(self, store: ls_store_ptr | Null, id: int, flags: int, /) -> int: ...
     def ls_message(
         self,
@@ -1190,7 +1178,6 @@ class Lib:
         count: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_move_base(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_checkpoint(
         self,
         store: ls_store_ptr | Null,
@@ -1312,14 +1299,6 @@ class Lib:
         rows: Pointer[ls_message_rows_ptr] | Null,
         /,
     ) -> int: ...
-    def ls_message_rows_seed(
-        self,
-        rows: ls_message_rows_ptr | Null,
-        id: int,
-        state: Numbers[uint8_t] | bytes | Null,
-        bytes: int,
-        /,
-    ) -> int: ...
     def ls_message_rows_seed_all(
         self,
         rows: ls_message_rows_ptr | Null,
@@ -1415,15 +1394,6 @@ class Lib:
         count: Numbers[size_t] | Null,
         /,
     ) -> int: ...
-    def ls_inspect_messages(
-        self,
-        store: ls_store_ptr | Null,
-        slot: Numbers[uint32_t] | Null,
-        into: ls_message_info_ptr | Array[ls_message_info] | Null,
-        n: int,
-        done: Numbers[size_t] | Null,
-        /,
-    ) -> int: ...
     def ls_hold_take(
         self,
         system: vfs_ptr | Null,
@@ -1468,7 +1438,6 @@ class Lib:
         sizes: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
-    def ls_xxh64(self, data: Numbers[uint8_t] | bytes | Null, bytes: int, seed: int, /) -> int: ...
 
 class FFI:
     CData: Any  # for isinstance

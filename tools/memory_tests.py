@@ -64,7 +64,10 @@ NOT_UNDER_ASAN = frozenset(
 )
 
 PROBES = {
-    "asan": ("print(lib.ls_xxh64(ffi.cast('uint8_t *', view), 32768, 7))", "heap-use-after-free"),
+    "asan": (
+        "print(lib.ls_sizes_of_offsets(ffi.cast('uint8_t *', view), 8, 9, 9, ffi.new('uint64_t[9]')))",
+        "heap-use-after-free",
+    ),
     "overwritten": ("print(hex(view[2048]))", "0x5555555555555555"),
 }
 PROBE = 'from logstore._core import ffi, lib; rows = ffi.new("uint64_t[]", 4096); view = rows[0:4096]; del rows; '

@@ -14,7 +14,7 @@ static uint64_t id_of_tx(const void *context, uint32_t number) { return ((const 
 
 void lives_init(pass *p) {
     p->free_life = p->free_queue = p->free_tx = LIFE_NONE;
-    p->many = p->near_queue = LIFE_NONE;
+    p->with_more = p->near_queue = LIFE_NONE;
     index_init_by_lsn(&p->lives, id_of_life, p);
     index_init(&p->queue_index, id_of_queue, p);
     index_init(&p->tx_index, id_of_tx, p);
@@ -144,7 +144,7 @@ static void link_into(pass *p, uint32_t *first, uint32_t number) {
 
 /* The head of the list that the life is in. */
 static uint32_t *list_of(pass *p, const struct life *l) {
-    return l->more != NULL ? &p->many : &find_queue(p, l->queue_id)->first;
+    return l->more != NULL ? &p->with_more : &find_queue(p, l->queue_id)->first;
 }
 
 static void unlink_from(pass *p, struct life *l) {
@@ -218,11 +218,11 @@ static int need_more(pass *p, uint32_t number) {
         l->flags &= ~(uint32_t)LIFE_PLACE;
     }
     l->more = x;
-    link_into(p, &p->many, number);
+    link_into(p, &p->with_more, number);
     return LS_OK;
 }
 
-void life_settle_down(pass *p, uint32_t number) {
+void life_simplify(pass *p, uint32_t number) {
     struct life *l = life_at(p, number);
     struct life_more *x = l->more;
     if (x == NULL || x->work_count > 0 || x->place_count > 1 || x->open_places != x->place_count) {
@@ -457,7 +457,7 @@ int lives_delete_queue(pass *p, uint32_t queue_id, const struct ending *end) {
     if (q == NULL) {
         return LS_OK;
     }
-    for (uint32_t number = p->many; rc == LS_OK && q->others > 0 && number != LIFE_NONE;) {
+    for (uint32_t number = p->with_more; rc == LS_OK && q->others > 0 && number != LIFE_NONE;) {
         struct life *l = life_at(p, number);
         uint32_t next = l->next;
         for (uint32_t i = 0; i < l->more->work_count; i++) {

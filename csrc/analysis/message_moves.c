@@ -70,7 +70,7 @@ static int adopt_work(pass *p, uint32_t number) {
     return rc;
 }
 
-/* A message without places and work has ended, and so has one that began in this pass and is not in it any more. */
+/* Nothing to do if the message has ended: it has neither places nor work, or it began in this pass and has no life now. */
 static int adopt(pass *p, uint64_t id, const struct adopted *a) {
     const struct life_moving *v = &p->moving;
     uint32_t number;

@@ -149,13 +149,13 @@ static int by_id(const void *a, const void *b) {
 static int after_outcome(pass *p, uint32_t number, bool by_recovery) {
     const struct life *l = life_at(p, number);
     if (life_open_places(l) > 0 || life_work_count(l) > 0) {
-        life_settle_down(p, number);
+        life_simplify(p, number);
         return LS_OK;
     }
     if (!life_is_staged(l) || (l->flags & LIFE_PUBLISHED) != 0 || by_recovery) {
         return lives_close(p, number);
     }
-    life_settle_down(p, number);
+    life_simplify(p, number);
     return LS_OK;
 }
 

@@ -181,7 +181,7 @@ struct ls_message_rows {
     uint64_t count;
     uint64_t staged; /* never enqueued */
     struct index lives;
-    uint32_t many; /* list of the lives with `more` */
+    uint32_t with_more; /* list of the lives with `more` */
     struct life_queue *queues;
     uint32_t queue_count, queue_capacity, free_queue;
     struct index queue_index;
@@ -251,7 +251,7 @@ int life_add_work(pass *p, uint32_t number, const struct life_work *work);
 /* The transaction's work on the message takes effect at its commit, or is dropped (NULL: rollback). */
 int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct ending *commit);
 /* Drops `more` if the message has one open place, no other place, and no work. */
-void life_settle_down(pass *p, uint32_t number);
+void life_simplify(pass *p, uint32_t number);
 void life_enqueued(pass *p, struct life *l);
 /* The transaction, if any life has work of it; or NULL. */
 struct life_tx *lives_tx(const pass *p, uint64_t tx_id);

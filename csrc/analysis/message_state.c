@@ -402,7 +402,7 @@ int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t
     return pass_keep_failure(rows, rc);
 }
 
-int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes) {
+static int seed_one(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes) {
     if (rows->failure != LS_OK) {
         return fail_again(&rows->error);
     }
@@ -417,7 +417,7 @@ int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const ui
             return pass_keep_failure(
                 rows, fail(LS_OPTION, "row %llu of the open set has an impossible id or state", (unsigned long long)i));
         }
-        rc = ls_message_rows_seed(rows, (uint64_t)ids[i], states + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
+        rc = seed_one(rows, (uint64_t)ids[i], states + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
     }
     return rc;
 }

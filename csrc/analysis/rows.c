@@ -34,7 +34,8 @@ static void choose_columns(struct ls_rows *rows) {
     rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
     rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
                 asked(rows, LS_ROWS_BODY);
-    rows->moved = asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
+    rows->needs_outcomes =
+        asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
     rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
 }
 

@@ -28,7 +28,7 @@ struct ls_rows {
     uint64_t passed;         /* bytes of the log read by this call without a row */
     bool bodied;             /* some column needs the record's body */
     bool any;                /* some column has variable length */
-    bool moved;              /* some column needs effects or outcomes */
+    bool needs_outcomes;     /* some column needs effects or outcomes */
     bool placed;             /* some column needs the enqueue of a dequeue */
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];

@@ -371,6 +371,6 @@ static int resolve_place(struct ls_rows *rows, struct row *row) {
 }
 
 int row_resolve(struct ls_rows *rows, struct row *row) {
-    int rc = rows->moved && tx_of(row) != 0 ? resolve_outcome(rows, row) : LS_OK;
+    int rc = rows->needs_outcomes && tx_of(row) != 0 ? resolve_outcome(rows, row) : LS_OK;
     return rc == LS_OK && rows->placed && row->r.type == MESSAGE_DEQUEUE ? resolve_place(rows, row) : rc;
 }

@@ -25,7 +25,7 @@ void checkpoints_free(struct checkpoints *c) {
 
 /* ---- the policy ---- */
 
-/* About what one would take: most messages are a plain row. */
+/* Roughly the size of a checkpoint taken now: most messages are a plain row. */
 static uint64_t about_its_size(const struct checkpoints *c) {
     const struct table *t = &c->state->table;
     uint64_t bytes = (uint64_t)PLAIN_ROW_BYTES * t->message_count + (uint64_t)TRANSACTION_ROW_BYTES * t->tx_count +
@@ -121,7 +121,7 @@ static void write_blocks(struct taking *k, struct row_block *list, bool all) {
     }
 }
 
-/* Lock held at both ends. Whatever fails, every message is passed, so that the next checkpoint begins anew. */
+/* Lock held at both ends. Visits every message even after a failure, so that the next checkpoint finds all marked alike. */
 static void copy_all(struct taking *k) {
     struct log *g = k->c->log;
     bool more = true;

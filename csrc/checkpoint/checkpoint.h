@@ -61,7 +61,7 @@ void checkpoints_free(struct checkpoints *c);
 
 /* Lock held. Wakes the thread if one is due. */
 void checkpoint_consider(struct checkpoints *c);
-/* (waits) Lock held: ends one that is being taken, and removes the one in place; whether there was anything. */
+/* (waits) Lock held: ends a checkpoint that is being taken, and removes the present one. False: there was neither. */
 bool checkpoint_give_up(struct checkpoints *c);
 /* (waits) Lock held: one now. */
 int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info);

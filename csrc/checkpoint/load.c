@@ -29,7 +29,7 @@ struct loading {
     const uint8_t *at; /* the next row, and where the block's rows end */
     const uint8_t *end;
     int rank_seen;       /* rows come in the order of their kinds */
-    uint64_t highest_id; /* of a message: what is above it cannot be there twice, and need not be looked up */
+    uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;
 };
 
@@ -156,7 +156,7 @@ static int take_chunks(struct loading *l, const struct message_row *r, struct me
         if (!message_prepare_chunks(x, i + 1)) {
             return fail_memory();
         }
-        x->chunks[i] = (struct chunk_place){
+        x->chunks[i] = (struct chain_record){
             .lsn = c.lsn, .offset = c.offset, .record_bytes = c.record_bytes, .content_bytes = c.content_bytes};
         x->chunk_count = i + 1;
         offset += c.content_bytes;
@@ -179,7 +179,7 @@ static int take_parts(struct loading *l, const struct message_row *r, struct mes
         if (!array_grow(&x->parts, &capacity, i, 1)) {
             return fail_memory();
         }
-        x->parts[i] = (struct chunk_place){.lsn = c.lsn, .record_bytes = c.record_bytes};
+        x->parts[i] = (struct chain_record){.lsn = c.lsn, .record_bytes = c.record_bytes};
         x->part_count = i + 1;
     }
     return LS_OK;
@@ -266,7 +266,7 @@ static int take_chain(struct loading *l, const struct message_row *r, uint32_t n
     rc = rc == LS_OK ? take_parts(l, r, x) : rc;
     rc = rc == LS_OK ? take_places(l, r, m) : rc;
     rc = rc == LS_OK ? take_operations(l, r, number) : rc;
-    set_growth(l->t, m, r); /* and nothing may be left of it but work on a deleted queue, which no row tells */
+    set_growth(l->t, m, r); /* also if no place is left: work on a deleted queue has no row */
     return rc;
 }
 
@@ -287,7 +287,7 @@ static int take_single(struct loading *l, const struct message_row *r, uint32_t 
     return LS_OK;
 }
 
-/* Plain rows mostly follow plain rows. Should this be the middle of another, only a little time is lost. */
+/* Plain rows mostly follow plain rows. If there is another row, the wrong memory is fetched, which costs little. */
 static void look_ahead(const struct loading *l) {
     uint64_t id;
     if ((size_t)(l->end - l->at) > ROWS_AHEAD * PLAIN_ROW_BYTES) {

@@ -39,7 +39,7 @@ static void close_block(struct rows *r) {
     }
 }
 
-/* So many bytes in one block, or NULL: then the checkpoint has failed. */
+/* Memory for a row of `bytes` in one block. NULL: the checkpoint has failed. */
 static uint8_t *row_room(struct rows *r, uint32_t bytes) {
     if (r->filling != NULL && r->filling->used + bytes > CHECKPOINT_BLOCK_BYTES) {
         close_block(r);
@@ -166,7 +166,7 @@ static struct message_row describe(struct message *m) {
 static void put_chunks_and_parts(struct rows *r, const struct message_extra *x) {
     uint8_t *at;
     for (uint32_t i = 0; x != NULL && i < x->chunk_count && (at = row_room(r, CHAIN_CHUNK_BYTES)) != NULL; i++) {
-        const struct chunk_place *c = &x->chunks[i];
+        const struct chain_record *c = &x->chunks[i];
         (void)format_put_chain_chunk(at, &(struct chain_chunk){c->lsn, c->offset, c->record_bytes, c->content_bytes});
     }
     for (uint32_t i = 0; x != NULL && i < x->part_count && (at = row_room(r, CHAIN_PART_BYTES)) != NULL; i++) {

@@ -7,7 +7,7 @@
  *   - a stream has at most one client; a client serves from the open of a store until its memory goes;
  *   - every call is made with the log's lock held, or before the store serves;
  *   - a function marked (waits) may let go of the lock; all others neither wait nor append records;
- *   - a function may be NULL if the client has nothing to say; then the default named beside it counts.
+ *   - a function may be NULL; then the default in its comment holds.
  *
  * A client keeps the rules of log.h: it changes memory under the same hold of the lock as the append, counts each record
  * that recovery would need with log_live_record, and lets it go with log_release_record, which takes effect when the
@@ -57,7 +57,8 @@ struct client_calls {
     /* The outcome of a transaction, as replay meets it or decides it. Default: nothing. */
     int (*replay_commit)(void *context, struct replay *p, struct tx *tx, const struct record *r);
     void (*replay_rollback)(void *context, struct replay *p, struct tx *tx);
-    /* All transactions are settled: what lives is decided, and counted with replay_count_live. LS_CORRUPT, LS_NO_MEMORY. */
+    /* After all transactions are settled: decides which records live, and counts each with replay_count_live. LS_CORRUPT,
+       LS_NO_MEMORY. */
     int (*settle)(void *context, struct replay *p);
     /* After every client's settle: takes the locks of a transaction in doubt. */
     void (*lock_in_doubt)(void *context, struct tx *tx);
@@ -65,7 +66,7 @@ struct client_calls {
     void (*clear)(void *context);
 
     /* ---- a transaction's outcome while the store serves ---- */
-    /* A vote, without effect: an LS code; anything but LS_OK refuses. Another client may still refuse, and none is told. */
+    /* A vote without effect: LS_OK, or the error with which the client refuses. It is not told whether another refuses. */
     int (*prepare)(void *context, struct tx *tx);
     bool (*prepare_commit)(void *context, struct tx *tx); /* memory that the commit needs; false: none left */
     void (*commit)(void *context, struct tx *tx, uint64_t commit_lsn);
@@ -74,15 +75,17 @@ struct client_calls {
     /* ---- space ---- */
     /* Bytes that admission counts for it on top of its live records. Default: 0. */
     uint64_t (*weight)(const void *context);
-    /* At most this many bytes are its live records longer once all are moved. Default: 0. */
+    /* Bytes by which its live records grow at most once all are moved. Default: 0. A false checkpoint may make it say more
+       than can be: it is believed up to expansion_most bytes for each byte of the log. */
     uint64_t (*expansion)(const void *context);
+    uint32_t expansion_most;
     /* (waits) A record of the segment that is being moved: copied to the head if it lives, with FLAG_COPY. Default: nothing
        lives. A last segment that holds only copies is set aside by the next open (docs/recovery.md). */
     int (*relocate)(void *context, struct mover *v, const struct record *r);
     /* (waits) The pass over the segment ends with `rc`: moves what was put off if that is LS_OK. Default: rc. */
     int (*relocate_end)(void *context, struct mover *v, int rc);
     void (*segment_begun)(void *context); /* the log goes on in another segment */
-    bool (*give_up_space)(void *context); /* (waits) frees disk space that it can do without; whether there was any */
+    bool (*give_up_space)(void *context); /* (waits) frees disk space that it does not need; false: there was none */
 
     /* ---- checkpoints ---- */
     /* Its state at this moment as rows, by rows_put_client. False: no memory. Default: no rows. */
@@ -131,12 +134,13 @@ static inline uint64_t clients_weight(const struct log_clients *clients) {
     return bytes;
 }
 
-/* Bytes by which live records grow at most once they are moved. */
-static inline uint64_t clients_expansion(const struct log_clients *clients) {
+/* Bytes by which live records of a log of log_bytes grow at most once they are moved. */
+static inline uint64_t clients_expansion(const struct log_clients *clients, uint64_t log_bytes) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < clients->expanding_count; i++) {
         const struct log_client *c = clients->expanding[i];
-        bytes += c->calls->expansion(c->context);
+        uint64_t asked = c->calls->expansion(c->context), most = c->calls->expansion_most * log_bytes;
+        bytes += asked < most ? asked : most;
     }
     return bytes;
 }

@@ -130,7 +130,7 @@ bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint
     return true;
 }
 
-/* Whether one of two places, 8 bytes apart, names its own LSN: asked together, since it is asked of every place. */
+/* Whether one of two places, 8 bytes apart, names its own LSN. Two at a time, because a search asks this of every place. */
 static bool names_own(const uint8_t *at, uint64_t lsn) {
     return ((int)(get64(at) == lsn) | (int)(get64(at + 8) == lsn + 8)) != 0;
 }

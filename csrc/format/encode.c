@@ -14,6 +14,10 @@ uint64_t format_chunk_bytes(uint64_t content_bytes) { return pad8(AT(MESSAGE_CHU
 
 uint64_t format_enqueue_bytes(uint64_t queue_count) { return pad8(AT(MESSAGE_ENQUEUE, queues) + 4 * queue_count); }
 
+_Static_assert((int)AT(MESSAGE_RELOCATED, chunks) == (int)STATE_HEAD_BYTES &&
+                   RELOCATED_PLACE_BYTES == RELOCATED_WORK_BYTES,
+               "the sizes of a state are those of the layout");
+
 uint64_t format_relocated_bytes(uint64_t chunk_count, uint64_t place_count, uint64_t pending_count) {
     return AT(MESSAGE_RELOCATED, chunks) + RELOCATED_CHUNK_BYTES * chunk_count + RELOCATED_PLACE_BYTES * place_count +
            RELOCATED_WORK_BYTES * pending_count;

@@ -252,6 +252,18 @@ struct footer {
     struct footer_count counts[FOOTER_TYPES_MAX];
 };
 
+/*
+ * What the state of a message takes in a MESSAGE_RELOCATED. A long state goes into several records; for their heads each row
+ * counts one byte more than its own.
+ */
+enum {
+    STATE_HEAD_BYTES = 80,
+    STATE_BYTES = STATE_HEAD_BYTES + RELOCATED_PLACE_BYTES, /* a state with one row */
+    ROW_BYTES = RELOCATED_PLACE_BYTES + 1,                  /* for a place or a pending operation */
+    ROW_FOR_ID_BYTES = ROW_BYTES - 4,                       /* that replaces a queue id in a start record's list */
+    CHUNK_ROW_BYTES = RELOCATED_CHUNK_BYTES + 1,
+};
+
 static inline uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 uint64_t format_segment_seed(const uint8_t uuid[UUID_BYTES], uint64_t first_lsn, uint64_t epoch);

@@ -58,7 +58,7 @@ typedef enum ls_code {
     LS_TRANSACTION_ENDED, /* it is committed or rolled back */
     LS_WRONG_STATE,       /* the transaction's state does not allow this call */
     LS_TRANSACTION_LIMIT, /* too many transactions are open or prepared, or one has too many operations */
-    LS_BUSY,              /* a limit on open things is reached, or another handle has it */
+    LS_BUSY,              /* a limit on open handles is reached, or another handle uses it */
     LS_RECYCLED,          /* the log that is to be read has been recycled */
     LS_END,               /* a reader or scan has nothing more */
     LS_WOULD_WAIT         /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
@@ -268,9 +268,6 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
    failed. Errors as ls_dequeue. */
 int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t queue_id, ls_tx *tx, int reason, int flags,
                     size_t *done);
-/* ls_dequeue_many without a transaction, with the delivery count of each message. */
-int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
-                   int reason, int flags, size_t *done);
 /* Ends a staged message. LS_MESSAGE_IN_USE: it has places or pending operations. */
 int ls_destroy(ls_store *store, uint64_t id, int flags);
 
@@ -462,8 +459,6 @@ typedef struct ls_segment_info {
 } ls_segment_info;
 
 int ls_segments(ls_store *store, ls_segment_info *into, size_t n, size_t *count);
-/* Names the current base in a durable batch, and recycles the segments below it. */
-int ls_move_base(ls_store *store);
 
 /* ---- checkpoint: a file with the state as of one LSN, so that an open need not replay the log below it ---- */
 typedef struct ls_checkpoint_info {
@@ -750,9 +745,8 @@ const char *ls_message_rows_column(unsigned column, int *tables);
 /* A pass over the records from start_lsn up to, but not including, stop_lsn. LS_OPTION. */
 int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *queue_ids, size_t n, uint64_t batch_rows,
                         ls_message_rows **rows);
-/* Before the first rows: the state of a message that an earlier pass left open at start_lsn. LS_OPTION: not a state. */
-int ls_message_rows_seed(ls_message_rows *rows, uint64_t id, const uint8_t *state, size_t bytes);
-/* The same for n messages as Arrow arrays: the state of ids[i] is states[offsets[i]] up to offsets[i + 1]. */
+/* Before the first rows: the states of n messages that an earlier pass left open at start_lsn, as Arrow arrays; that of
+   ids[i] is states[offsets[i]] up to offsets[i + 1]. LS_OPTION: one is not a state. */
 int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const uint8_t *states, const int32_t *offsets,
                              size_t n);
 /* The same for what ls_message_rows_rest gave after the earlier pass. */
@@ -834,8 +828,6 @@ int ls_inspect_work(ls_store *store, uint64_t tx_id, ls_open_work *into, size_t 
 /* The message's places; *start_lsn: of its start record, or of the newest copy of that. LS_UNKNOWN_MESSAGE. */
 int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_message_place *into, size_t n,
                       size_t *count);
-/* The next *done live messages, at most n, unordered; *done 0: no more. Set *slot to 0 before the first call. */
-int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done);
 
 /* ---- holds: a reader in another process keeps a part of the log from being recycled, within limits ---- */
 #define LS_HOLDS_MAX     64  /* at once; more are refused, or not honoured */
@@ -883,7 +875,6 @@ int ls_holds(vfs *system, const char *store_dir, ls_hold_info *into, size_t n, s
 /* The sizes of n items from the n + 1 offsets of an Arrow array, 4 or 8 bytes wide. Reads each offset once. LS_OPTION: they
    do not ascend, or one is negative or above data_bytes. No other thread may change them during the call. */
 int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t data_bytes, uint64_t *sizes);
-uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed);
 
 /* cffi:end */
 

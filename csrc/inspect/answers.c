@@ -126,7 +126,7 @@ static void drop_places(struct state *s, struct queue *q) {
 
 static void end_without_work(void *context, uint32_t number) {
     struct state *s = context;
-    if (replay_settle_message(s, table_message(&s->table, number))) {
+    if (replay_unstage(s, table_message(&s->table, number))) {
         remove_message(s, number);
     }
 }
@@ -252,22 +252,4 @@ size_t inspection_places(struct message *m, ls_message_place *into, size_t n) {
         };
     }
     return m->place_count;
-}
-
-size_t inspection_messages(const struct table *t, uint32_t *slot, ls_message_info *into, size_t n) {
-    size_t done = 0;
-    for (; done < n && *slot < t->message_slots; (*slot)++) {
-        const struct message *m = table_message(t, *slot);
-        if ((m->flags & MESSAGE_FREE) == 0) {
-            into[done++] = (ls_message_info){
-                .id = m->id,
-                .content_bytes = message_content_bytes(m),
-                .start_bytes = m->record_bytes,
-                .places = m->place_count,
-                .pending = message_pending(m),
-                .staged = (m->flags & MESSAGE_STAGED) != 0,
-            };
-        }
-    }
-    return done;
 }

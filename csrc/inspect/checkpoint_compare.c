@@ -24,7 +24,7 @@ static bool differ(const struct sides *s, uint64_t id, uint32_t queue_id, const 
 
 /* ---- one message ---- */
 
-static bool same_chunk(const struct chunk_place *a, const struct chunk_place *b) {
+static bool same_chunk(const struct chain_record *a, const struct chain_record *b) {
     return a->lsn == b->lsn && a->offset == b->offset && a->record_bytes == b->record_bytes &&
            a->content_bytes == b->content_bytes;
 }

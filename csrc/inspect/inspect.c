@@ -14,6 +14,54 @@ void inspection_free(struct inspection *i) {
     }
 }
 
+/* ---- each record ---- */
+
+static void note_queues(struct inspection *i, const struct record *r) {
+    struct message_start m;
+    struct message_enqueue e;
+    struct message_dequeue d;
+    const uint8_t *queues = NULL;
+    uint32_t count = 0, one = 0;
+    if (r->type == MESSAGE_START && format_get_start(r, &m) == FORMAT_OK) {
+        queues = m.queues;
+        count = m.queue_count;
+    } else if (r->type == MESSAGE_ENQUEUE && format_get_enqueue(r, &e) == FORMAT_OK) {
+        queues = e.queues;
+        count = e.queue_count;
+    } else if (r->type == MESSAGE_DEQUEUE && format_get_dequeue(r, &d) == FORMAT_OK) {
+        one = d.queue_id;
+    } else if (r->type == QUEUE_DELETE && format_get_queue_delete(r, &one) != FORMAT_OK) {
+        one = 0;
+    }
+    for (uint32_t n = 0; n < count; n++) {
+        uint32_t id = format_queue_id(queues, n);
+        one = id > one ? id : one;
+    }
+    i->queue_id_max = one > i->queue_id_max ? one : i->queue_id_max;
+}
+
+static void note_moved_queues(struct inspection *i, const struct record *r) {
+    struct message_relocated m;
+    if (r->type != MESSAGE_RELOCATED || format_get_relocated(r, &m) != FORMAT_OK) {
+        return;
+    }
+    for (uint32_t n = 0; n < m.place_count; n++) {
+        uint32_t id = format_place_row(m.places, n).queue_id;
+        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
+    }
+    for (uint32_t n = 0; n < m.pending_count; n++) {
+        uint32_t id = format_pending_row(m.pending, n).queue_id;
+        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
+    }
+}
+
+static int look_at_record(void *context, const struct scan_batch *b, const struct record *r) {
+    struct inspection *i = context;
+    note_queues(i, r);
+    note_moved_queues(i, r);
+    return (i->flags & LS_INSPECT_CHECK) != 0 ? check_record(i, b, r) : LS_OK;
+}
+
 /* ---- opening ---- */
 
 static int begin(struct inspection *i) {
@@ -25,7 +73,9 @@ static int begin(struct inspection *i) {
                                 .report = &state->report,
                                 .base_lsn = s->base_lsn,
                                 .inspects = true,
-                                .beside = i->reader->live};
+                                .has_writer = i->reader->live,
+                                .look = look_at_record,
+                                .look_context = i};
     if ((i->flags & LS_INSPECT_DIRECT) != 0) {
         ls_reader_past_cache(i->reader);
     }
@@ -72,7 +122,7 @@ static void take_over(struct inspection *i) {
         struct tx *tx = p->t->txs[n];
         if (tx != NULL && tx->started &&
             tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
-            tx->settled = true;            /* the rollback may not be logged yet */
+            tx->undone_at_open = true;     /* the rollback may not be logged yet */
             replay_undo(p, tx);
         }
     }
@@ -86,61 +136,12 @@ static void take_over(struct inspection *i) {
     i->taken_over = true;
 }
 
-static void note_queues(struct inspection *i, const struct record *r) {
-    struct message_start m;
-    struct message_enqueue e;
-    struct message_dequeue d;
-    const uint8_t *queues = NULL;
-    uint32_t count = 0, one = 0;
-    if (r->type == MESSAGE_START && format_get_start(r, &m) == FORMAT_OK) {
-        queues = m.queues;
-        count = m.queue_count;
-    } else if (r->type == MESSAGE_ENQUEUE && format_get_enqueue(r, &e) == FORMAT_OK) {
-        queues = e.queues;
-        count = e.queue_count;
-    } else if (r->type == MESSAGE_DEQUEUE && format_get_dequeue(r, &d) == FORMAT_OK) {
-        one = d.queue_id;
-    } else if (r->type == QUEUE_DELETE && format_get_queue_delete(r, &one) != FORMAT_OK) {
-        one = 0;
-    }
-    for (uint32_t n = 0; n < count; n++) {
-        uint32_t id = format_queue_id(queues, n);
-        one = id > one ? id : one;
-    }
-    i->queue_id_max = one > i->queue_id_max ? one : i->queue_id_max;
-}
-
-static void note_moved_queues(struct inspection *i, const struct record *r) {
-    struct message_relocated m;
-    if (r->type != MESSAGE_RELOCATED || format_get_relocated(r, &m) != FORMAT_OK) {
-        return;
-    }
-    for (uint32_t n = 0; n < m.place_count; n++) {
-        uint32_t id = format_place_row(m.places, n).queue_id;
-        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
-    }
-    for (uint32_t n = 0; n < m.pending_count; n++) {
-        uint32_t id = format_pending_row(m.pending, n).queue_id;
-        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
-    }
-}
-
 static int read_batch(struct inspection *i, const struct scan_batch *b) {
-    bool checks = (i->flags & LS_INSPECT_CHECK) != 0;
-    if (i->replay.beside && !i->taken_over && b->batch.epoch == i->reader->hint.epoch) {
+    if (i->replay.has_writer && !i->taken_over && b->batch.epoch == i->reader->hint.epoch) {
         take_over(i);
     }
-    int rc = checks ? check_batch(i, b) : LS_OK;
-    uint32_t offset = BATCH_RECORD_BYTES;
-    struct record r;
-    replay_begin_batch(&i->replay, b);
-    while (rc == LS_OK && scan_record(b, &offset, &r)) {
-        note_queues(i, &r);
-        note_moved_queues(i, &r);
-        rc = checks ? check_record(i, b, &r) : LS_OK;
-        rc = rc == LS_OK ? replay_record(&i->replay, &r) : rc;
-    }
-    return rc;
+    int rc = (i->flags & LS_INSPECT_CHECK) != 0 ? check_batch(i, b) : LS_OK;
+    return rc == LS_OK ? replay_batch(&i->replay, b) : rc;
 }
 
 static uint64_t count_staged(const struct table *t) {
@@ -155,7 +156,7 @@ static uint64_t count_staged(const struct table *t) {
 static int finish(struct inspection *i) {
     vfs *v = i->reader->v;
     struct state *s = i->state;
-    if (i->replay.beside && !i->taken_over) {
+    if (i->replay.has_writer && !i->taken_over) {
         take_over(i);
     }
     s->report.scan_us = v->monotonic_us(v) - i->start_us;
@@ -192,23 +193,5 @@ int inspection_step(struct inspection *i, uint64_t bytes, uint64_t *lsn) {
         i->failure = *ls_last_error();
         i->result = rc;
     }
-    return rc;
-}
-
-/* ---- reading alone ---- */
-
-void ls_reader_past_cache(ls_reader *reader) {
-    reader->scan.all_direct = true;
-    reader->scan.file_index = SIZE_MAX; /* the open file is read through the cache */
-}
-
-int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn) {
-    int rc = LS_OK;
-    for (uint64_t done = 0; rc == LS_OK && done < bytes;) {
-        struct scan_batch b;
-        rc = reader_next(reader, &b);
-        done += rc == LS_OK ? b.batch.bytes : 0;
-    }
-    *lsn = reader->scan.next_lsn;
     return rc;
 }

@@ -33,7 +33,7 @@ struct inspection {
     size_t base_index; /* the first of the state's segments that is needed */
     int flags;
     bool finished;   /* read to the end, and settled */
-    bool taken_over; /* the writer beside has batches of its own; what its open did to older work was done here, too */
+    bool taken_over; /* take_over has repeated what the writer's open did to older work */
     int result;      /* of the first failure, which every later step repeats */
     ls_error failure;
     uint64_t staged;
@@ -65,7 +65,6 @@ size_t inspection_transactions(const struct table *t, ls_open_tx *into, size_t n
 int inspection_work(const struct table *t, uint64_t tx_id, ls_open_work *into, size_t n, size_t *count);
 size_t inspection_places(struct message *m, ls_message_place *into, size_t n);
 /* The next n live messages from *slot on, which is moved behind them. */
-size_t inspection_messages(const struct table *t, uint32_t *slot, ls_message_info *into, size_t n);
 
 /* ---- checkpoint_compare.c ---- */
 

@@ -205,7 +205,7 @@ static void batch_is_durable(struct log *g, const struct outgoing *out) {
     g->stats.sync_us += out->sync_us;
     g->stats.sync_us_max = out->sync_us > g->stats.sync_us_max ? out->sync_us : g->stats.sync_us_max;
     g->stats.batch_bytes += b->end_lsn - b->start_lsn;
-    spares_appended(g);
+    relocation_after_batch(g);
 }
 
 /* Wakes the next leader, if there is one, and the waiters that are served. */

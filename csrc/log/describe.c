@@ -101,7 +101,7 @@ int log_tail(const struct log *g, ls_tail *tail, ls_tail_segment **segments) {
         .spares = g->space.spare_count,
         .held_segments = g->space.held_count,
         .files_wanted = g->space.needs.files_wanted,
-        .will_move = g->serving && spares_are_behind(g),
+        .will_move = g->serving && relocation_is_behind(g),
     };
     return LS_OK;
 }

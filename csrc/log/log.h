@@ -220,18 +220,16 @@ uint64_t log_base_lsn(const struct log *g);
 uint64_t log_head_lsn(const struct log *g); /* where the newest segment begins */
 /* (waits) Everything durable, and a durable batch names the base as far as it can advance. */
 int log_move_base(struct log *g);
-/* (waits) Recycles what is dead, also what a hold has kept until now. */
-void log_recycle_dead(struct log *g);
-void spares_swept(struct log *g); /* the last place of a deleted queue is gone */
+void base_after_sweep(struct log *g); /* the last place of a deleted queue is gone */
 /* (waits) Until others have appended enough for `bytes` of the oldest segment to be moved, or moving is urgent. */
-void spares_pace(struct log *g, uint64_t bytes);
+void relocation_keep_pace(struct log *g, uint64_t bytes);
 /* Records that still live in the pinned segment when all batches on their way are durable. */
 uint64_t log_staying_records(const struct log *g, const struct pin *p);
 size_t log_window_bytes(const struct log *g); /* to read a segment with: no record or batch is longer */
 /* Around a relocation's records that count only together: meanwhile no batch is named. */
 void log_begin_chain(struct log *g);
 void log_end_chain(struct log *g);
-void spares_settle(struct log *g);                     /* (waits) no try that was asked for is under way any more */
+void spares_finish_tries(struct log *g);               /* (waits) no try that was asked for is under way any more */
 int log_planned(struct log *g, struct planned_log *l); /* (waits) l->segments is allocated. LS_NO_MEMORY */
 /* (waits) Relocates all below to_lsn, and gives spares back. Done in part, and the caller says why: LS_CLOSED, LS_FULL, or
    LS_CORRUPT: the segment at the base cannot be moved. */

@@ -308,15 +308,15 @@ bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
 uint64_t spares_room(const struct log *g);
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 int spares_fail_full(const struct log *g);
-bool spares_are_full(struct log *g);         /* growth is refused, or would be */
-void spares_look_for_room(struct log *g);    /* ends the state of being full, if there is room again */
-bool spares_are_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+bool spares_are_full(struct log *g);            /* growth is refused, or would be */
+void spares_look_for_room(struct log *g);       /* ends the state of being full, if there is room again */
+bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
-void spares_weigh(struct log *g);
-void spares_appended(struct log *g); /* a batch became durable: a move that keeps pace may continue */
+void admission_note_live(struct log *g);
+void relocation_after_batch(struct log *g); /* a batch became durable: a move that keeps pace may continue */
 
 /* hint.c: the hint, by which readers of a store in use know how far they may read. */
 enum { HINT_OLD = 0 };       /* an old one may be left */

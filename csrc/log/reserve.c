@@ -68,7 +68,7 @@ static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, b
     if (!spares_allow(g, purpose)) {
         return spares_need(g, purpose);
     }
-    if (purpose == RESERVE_GROWS && spares_are_behind(g)) {
+    if (purpose == RESERVE_GROWS && relocation_is_behind(g)) {
         uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
         spares_try(g); /* relocation has fallen behind: appends that make the log longer wait for it */
         if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {

@@ -9,24 +9,24 @@ int io_write(vfs *v, int file, const void *from, size_t bytes, uint64_t at, stru
     const unsigned char *next = from;
     int interrupted = 0;
     while (bytes > 0) {
-        int64_t moved = v->pwrite(v, file, next, bytes, at);
-        if (moved == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
+        int64_t transferred = v->pwrite(v, file, next, bytes, at);
+        if (transferred == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
             continue;
         }
-        if (moved < 0) {
-            return (int)moved;
+        if (transferred < 0) {
+            return (int)transferred;
         }
-        if (moved == 0 || (uint64_t)moved > bytes) {
+        if (transferred == 0 || (uint64_t)transferred > bytes) {
             return -EIO;
         }
         if (written != NULL) {
-            atomic_fetch_add_explicit(&written->bytes, (uint64_t)moved, memory_order_relaxed);
+            atomic_fetch_add_explicit(&written->bytes, (uint64_t)transferred, memory_order_relaxed);
             atomic_fetch_add_explicit(&written->calls, 1, memory_order_relaxed);
         }
         interrupted = 0;
-        next += moved;
-        at += (uint64_t)moved;
-        bytes -= (size_t)moved;
+        next += transferred;
+        at += (uint64_t)transferred;
+        bytes -= (size_t)transferred;
     }
     return 0;
 }
@@ -40,15 +40,15 @@ int64_t io_read_direct(vfs *v, int file, void *into, size_t bytes, uint64_t at) 
     size_t got = 0;
     int tries = 0, interrupted = 0;
     while (got < bytes) {
-        int64_t moved = v->pread(v, file, next + got, bytes - got, at + got);
-        if (moved == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
+        int64_t transferred = v->pread(v, file, next + got, bytes - got, at + got);
+        if (transferred == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
             continue;
         }
-        if (moved <= 0 || (uint64_t)moved > bytes - got) {
-            return moved < 0 ? moved : moved == 0 ? (int64_t)got : -EIO;
+        if (transferred <= 0 || (uint64_t)transferred > bytes - got) {
+            return transferred < 0 ? transferred : transferred == 0 ? (int64_t)got : -EIO;
         }
         interrupted = 0;
-        size_t end = got + (size_t)moved, whole = end - end % IO_BLOCK_BYTES;
+        size_t end = got + (size_t)transferred, whole = end - end % IO_BLOCK_BYTES;
         if (whole < end) {
             int64_t size = v->size(v, file);
             if (size < 0) {
@@ -72,23 +72,23 @@ int64_t io_read(vfs *v, int file, void *into, size_t bytes, uint64_t at) {
     size_t left = bytes;
     int interrupted = 0;
     while (left > 0) {
-        int64_t moved = v->pread(v, file, next, left, at);
-        if (moved == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
+        int64_t transferred = v->pread(v, file, next, left, at);
+        if (transferred == -EINTR && ++interrupted < IO_INTERRUPTED_MAX) {
             continue;
         }
-        if (moved < 0) {
-            return moved;
+        if (transferred < 0) {
+            return transferred;
         }
-        if (moved == 0) {
+        if (transferred == 0) {
             break;
         }
-        if ((uint64_t)moved > left) {
+        if ((uint64_t)transferred > left) {
             return -EIO;
         }
         interrupted = 0;
-        next += moved;
-        at += (uint64_t)moved;
-        left -= (size_t)moved;
+        next += transferred;
+        at += (uint64_t)transferred;
+        left -= (size_t)transferred;
     }
     return (int64_t)(bytes - left);
 }

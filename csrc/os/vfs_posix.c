@@ -215,29 +215,29 @@ static int posix_close(vfs *v, int handle) {
 }
 
 static int64_t posix_pread(vfs *v, int file, void *into, size_t bytes, uint64_t at) {
-    ssize_t moved;
+    ssize_t transferred;
     int tries = 0;
 
     (void)v;
     if (at > INT64_MAX)
         return -EINVAL;
     do
-        moved = pread(file, into, bytes, (off_t)at);
-    while (moved < 0 && is_repeated(&tries));
-    return moved < 0 ? error_now() : (int64_t)moved;
+        transferred = pread(file, into, bytes, (off_t)at);
+    while (transferred < 0 && is_repeated(&tries));
+    return transferred < 0 ? error_now() : (int64_t)transferred;
 }
 
 static int64_t posix_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
-    ssize_t moved;
+    ssize_t transferred;
     int tries = 0;
 
     (void)v;
     if (at > INT64_MAX)
         return -EFBIG;
     do
-        moved = pwrite(file, from, bytes, (off_t)at);
-    while (moved < 0 && is_repeated(&tries));
-    return moved < 0 ? error_now() : (int64_t)moved;
+        transferred = pwrite(file, from, bytes, (off_t)at);
+    while (transferred < 0 && is_repeated(&tries));
+    return transferred < 0 ? error_now() : (int64_t)transferred;
 }
 
 static int64_t posix_size(vfs *v, int file) {
@@ -406,16 +406,16 @@ static int posix_event_new(vfs *v) {
 
 static int posix_event_signal(vfs *v, int event) {
     uint64_t one = 1;
-    ssize_t moved;
+    ssize_t transferred;
     int tries = 0;
 
     (void)v;
     do
-        moved = write(event, &one, sizeof one);
-    while (moved < 0 && is_repeated(&tries));
-    if (moved < 0)
+        transferred = write(event, &one, sizeof one);
+    while (transferred < 0 && is_repeated(&tries));
+    if (transferred < 0)
         return errno == EAGAIN ? 0 : error_now(); /* a full counter still wakes the reader */
-    return moved == (ssize_t)sizeof one ? 0 : -EIO;
+    return transferred == (ssize_t)sizeof one ? 0 : -EIO;
 }
 
 void vfs_advise_large_pages(void *memory, size_t bytes) {

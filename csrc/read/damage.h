@@ -1,4 +1,4 @@
-/* Failures that lie at a place in the log. */
+/* Errors that name a segment and an LSN. */
 #ifndef LOGSTORE_DAMAGE_H
 #define LOGSTORE_DAMAGE_H
 

@@ -105,8 +105,8 @@ static int count_one(void *context, const char *entry) {
 }
 
 /*
- * Waits until the name is free and there is room for one more: another process may have a dead hold locked for a
- * moment.
+ * Waits until the name is free and there are fewer than LS_HOLDS_MAX holds: a process that removes a dead hold locks it for
+ * a moment.
  */
 static int find_room(ls_hold *h) {
     for (int i = 0;; i++) {

@@ -160,7 +160,7 @@ static int open_scan(ls_reader *reader, const struct hint *live) {
     return scan_open_permissive(s, reader->v, reader->dir, &reader->meta, live, has_hint ? &h : NULL);
 }
 
-/* Without a writer only the scan finds the end. Then the log is scanned again from the hold, as beside a writer. */
+/* Without a writer only the scan finds the end. Then the log is scanned again from the hold, as if there were a writer. */
 static int begin_again_at_hold(ls_reader *reader) {
     struct scan *s = &reader->scan;
     const struct scan found = *s;
@@ -381,7 +381,7 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn) {
                     (unsigned long long)lsn);
     }
     if (reader->live && hinted && now.epoch != reader->hint.epoch) {
-        return fail(LS_RECYCLED, "a writer opened the store anew while its log was read; begin again");
+        return fail(LS_RECYCLED, "another writer opened the store while its log was read; begin again");
     }
     return hinted && was_recycled(reader, lsn, now.base_lsn) ? fail_recycled(reader, now.base_lsn) : fail_again(&kept);
 }
@@ -404,6 +404,22 @@ int ls_reader_next(ls_reader *reader, ls_batch *batch) {
         *batch = (ls_batch){
             .bytes = b.bytes, .size = b.batch.bytes, .lsn = b.lsn, .epoch = b.batch.epoch, .first_lsn = b.first_lsn};
     }
+    return rc;
+}
+
+void ls_reader_past_cache(ls_reader *reader) {
+    reader->scan.all_direct = true;
+    reader->scan.file_index = SIZE_MAX; /* the open file is read through the cache */
+}
+
+int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn) {
+    int rc = LS_OK;
+    for (uint64_t done = 0; rc == LS_OK && done < bytes;) {
+        struct scan_batch b;
+        rc = reader_next(reader, &b);
+        done += rc == LS_OK ? b.batch.bytes : 0;
+    }
+    *lsn = reader->scan.next_lsn;
     return rc;
 }
 

@@ -127,7 +127,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
         return rc;
     }
     /* No store gets there, and the open's own epoch would wrap to 0. */
-    if (s->epoch_max == UINT64_MAX || s->moved_epoch == UINT64_MAX) {
+    if (s->epoch_max == UINT64_MAX || s->renamed_epoch == UINT64_MAX) {
         return scan_refuse(s, verdict_of(FOUND_LAST_EPOCH, 0), 0, 0, FORMAT_OK);
     }
     if (live == NULL) {

@@ -55,8 +55,8 @@ struct scan {
     uint64_t seen_lsn; /* end of the accepted batches, also of a last segment that was set aside */
     uint64_t watermark_lsn;
     uint64_t epoch_max;
-    uint64_t moved_epoch; /* newest epoch in the headers of renamed files; 0: none */
-    uint64_t moved_lsn;   /* end of the segment that this header names */
+    uint64_t renamed_epoch; /* newest epoch in the headers of renamed files; 0: none */
+    uint64_t renamed_lsn;   /* end of the segment that this header names */
     uint64_t torn_bytes;
     uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: the chain is whole */
     uint64_t broken_lsn;  /* of the last invalid record behind a batch record; 0: none */
@@ -113,7 +113,7 @@ void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
 /* Continues with the first batch that ends beyond this LSN. */
 void scan_seek(struct scan *s, uint64_t lsn);
-/* First LSN of the epoch after one that may have assigned LSNs up to max_undurable_bytes beyond `lsn`. */
+/* The first LSN of a new epoch: above all that the epoch before may have given out, max_undurable_bytes beyond `lsn`. */
 uint64_t scan_first_beyond(const struct meta *meta, uint64_t lsn);
 /* Back to the base. */
 void scan_rewind(struct scan *s);

@@ -16,8 +16,8 @@ static bool is_accepted(enum found found, unsigned facts) {
  */
 static bool has_moved_header(const struct scan *s, const struct scan_file *f) {
     uint64_t was_lsn = f->header.first_lsn;
-    return f->why == FORMAT_PLACE && f->header.epoch == s->moved_epoch && f->header.prev_end_lsn == 0 &&
-           s->moved_lsn == was_lsn + s->meta.segment_size && f->first_lsn == scan_first_beyond(&s->meta, was_lsn);
+    return f->why == FORMAT_PLACE && f->header.epoch == s->renamed_epoch && f->header.prev_end_lsn == 0 &&
+           s->renamed_lsn == was_lsn + s->meta.segment_size && f->first_lsn == scan_first_beyond(&s->meta, was_lsn);
 }
 
 void scan_find_taken_over(struct scan *s) {
@@ -25,16 +25,15 @@ void scan_find_taken_over(struct scan *s) {
         struct scan_file *f = &s->files[i];
         if (has_moved_header(s, f) && is_accepted(FOUND_MOVED_HEADER, s->last == SIZE_MAX ? NO_HEADER : 0)) {
             f->state = SCAN_VALID;
-            s->epoch_max = s->moved_epoch;
+            s->epoch_max = s->renamed_epoch;
             s->last = i;
         }
     }
 }
 
 /*
- * From the last segment backwards along prev_end_lsn. Files between two segments of the chain are cut off and not of
- * the log. Stops at the first segment of the store, or where a file is missing, which is right if the base lies above
- * it.
+ * Follows prev_end_lsn backwards from the last segment. Files between two segments of this chain do not belong to the log.
+ * Stops at the first segment of the store, or where a file is missing, which is allowed below the base.
  */
 void scan_link_chain(struct scan *s) {
     size_t at = s->last;

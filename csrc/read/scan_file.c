@@ -238,11 +238,11 @@ int scan_read_header(struct scan *s, size_t index) {
  */
 static void note_moved(struct scan *s, const struct scan_file *f) {
     const struct segment_header *h = &f->header;
-    bool moved = f->why == FORMAT_PLACE && memcmp(h->uuid, s->meta.uuid, UUID_BYTES) == 0 &&
-                 h->segment_size == s->meta.segment_size && h->first_lsn < f->first_lsn;
-    if (moved && h->epoch > s->moved_epoch) {
-        s->moved_epoch = h->epoch;
-        s->moved_lsn = h->first_lsn + h->segment_size;
+    bool renamed = f->why == FORMAT_PLACE && memcmp(h->uuid, s->meta.uuid, UUID_BYTES) == 0 &&
+                   h->segment_size == s->meta.segment_size && h->first_lsn < f->first_lsn;
+    if (renamed && h->epoch > s->renamed_epoch) {
+        s->renamed_epoch = h->epoch;
+        s->renamed_lsn = h->first_lsn + h->segment_size;
     }
 }
 

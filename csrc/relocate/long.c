@@ -14,7 +14,7 @@ enum { ATTEMPTS_MAX = 100 };
 
 struct copied {
     uint32_t index; /* of the chunk */
-    struct chunk_place old;
+    struct chain_record old;
     uint64_t lsn;
 };
 
@@ -91,7 +91,7 @@ static int copy_chunk(struct message_mover *v, uint64_t id, uint64_t prev, struc
     return rc;
 }
 
-/* How many rows of a size go into what is left of a record. */
+/* The number of rows of this size that fit into the rest of a record. */
 static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes) {
     uint32_t n = *room / row_bytes < rows ? (uint32_t)(*room / row_bytes) : rows;
     *room -= (uint64_t)n * row_bytes;
@@ -99,11 +99,11 @@ static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes)
 }
 
 /*
- * The state's records, the last of which makes the copies count. LS_END: the chain has changed meanwhile. On LS_OK
- * *parts are they, nothing was waited for since the last one, and the message is as the state says.
+ * Appends the state's records; the copies take effect with the last. LS_END: the chain changed meanwhile. On LS_OK *parts
+ * lists them and the lock was held since the last append.
  */
 static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
-                        const struct chain_state *s, struct chunk_place **parts, uint32_t *count) {
+                        const struct chain_state *s, struct chain_record **parts, uint32_t *count) {
     struct log *g = v->g;
     struct message_relocated done = {.part = 0};
     bool last = false;
@@ -137,7 +137,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
         chain_append(v, &at, MESSAGE_RELOCATED,
                      format_put_relocated(&at, &m, s->chunks + done.chunk_count, s->places + done.place_count,
                                           s->pending + done.pending_count));
-        (*parts)[(*count)++] = (struct chunk_place){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
+        (*parts)[(*count)++] = (struct chain_record){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
         prev = at.lsn;
         done.chunk_count += m.chunk_count;
         done.place_count += m.place_count;
@@ -200,7 +200,7 @@ struct long_move {
 };
 
 static void switch_over(struct message_mover *v, struct message *m, const struct long_move *l,
-                        struct chunk_place *parts, uint32_t part_count) {
+                        struct chain_record *parts, uint32_t part_count) {
     struct log *g = v->g;
     uint64_t last_lsn = parts[part_count - 1].lsn;
     table_touch(v->t, m);
@@ -232,7 +232,7 @@ static int append_long_state(struct message_mover *v, uint64_t id, const struct 
     for (int attempt = 0; rc == LS_END && attempt < ATTEMPTS_MAX; attempt++) {
         struct message *m = chain_still_there(v, id, l->old_start_lsn);
         struct chain_state s = {.staged = false};
-        struct chunk_place *parts = NULL;
+        struct chain_record *parts = NULL;
         uint32_t count;
         if (m == NULL) {
             return LS_OK;
@@ -267,7 +267,7 @@ static bool has_part_in_victim(const struct message_mover *v, uint64_t id) {
     return false;
 }
 
-/* Whatever of the chain lies in the victim: its start, chunks, and the records of its state. */
+/* Moves all records of the chain that are in the victim: its start, chunks, and the records of its state. */
 int move_long(struct message_mover *v, uint64_t id) {
     uint32_t number = table_find(v->t, id);
     if (number == INDEX_NONE) {

@@ -51,8 +51,8 @@ static void append_start_and_state(struct message_mover *v, struct message *m, c
 }
 
 /*
- * A message without chunks here; `from` points into the window. *moved is false if it needs the long way. After each
- * wait its form is looked at again.
+ * Moves a message of which the start, but no chunk, is in this segment; `from` points into the window. *moved is false if
+ * move_long must do it. The message can change during a wait, so its form is looked at again after each.
  */
 static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from,
                       bool *moved) {

@@ -34,7 +34,7 @@ struct inline_form {
 void chain_free_state(struct chain_state *s);
 uint32_t chain_count_places(struct message *m);
 uint32_t chain_count_pending(const struct table *t, const struct message *m);
-/* Its queues are deleted, and the sweep will end it. */
+/* All its queues are deleted, and the sweep will remove it. */
 bool chain_is_going(struct message *m);
 /* With the chunks where they are now. False: no memory. */
 bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s);
@@ -42,12 +42,12 @@ bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t
 bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s);
 /* Whether one record can hold it all, and how. */
 bool chain_has_inline_form(const struct table *t, struct message *m, struct inline_form *f);
-/* False if two places have one number: then there is no list of them. */
+/* False if two places have the same order index: a list cannot express that. */
 bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uint32_t *queue_ids);
 void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t record_bytes);
 void chain_switch_state(struct log *g, struct message *m, uint32_t bytes);
-/* Takes the list over; with none, the state follows the start record at once and lives with it. */
-void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count);
+/* Takes over the list. An empty one means that the state directly follows the start record and is counted with it. */
+void chain_switch_parts(struct log *g, struct message *m, struct chain_record *parts, uint32_t count);
 /* For a copy of the chain's start. */
 struct slot chain_slot(const struct message_mover *v, const struct message *m, uint16_t flags);
 /* log_append, counted as moved. */
@@ -58,7 +58,7 @@ struct message *chain_still_there(const struct message_mover *v, uint64_t id, ui
 
 /* ---- relocate/long.c ---- */
 
-/* (waits) Whatever of a chain of several records lies in the victim: its start, chunks, and the records of its state. */
+/* (waits) Moves all records of the chain that are in the victim: its start, chunks, and the records of its state. */
 int move_long(struct message_mover *v, uint64_t id);
 /* (waits) Reads one record, verified and durable; the caller frees it. Its segment is in the log. */
 int move_read_record(struct message_mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r);

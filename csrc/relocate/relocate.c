@@ -65,7 +65,7 @@ static int read_and_move(struct mover *v) {
     struct pin *s = &v->victim;
     uint64_t lsn = s->first_lsn + SEGMENT_HEADER_BYTES;
     for (;;) {
-        spares_pace(g, lsn - s->first_lsn);
+        relocation_keep_pace(g, lsn - s->first_lsn);
         if (lsn >= v->end_lsn || log_staying_records(g, s) == 0) {
             return LS_OK;
         }

@@ -1,4 +1,4 @@
-/* The state of a chain as a relocation tells it, and switching the table over to it. See messages.c. */
+/* A chain's state as a relocation writes it, and changing the table to the copies. See messages.c. */
 #include "relocate/parts.h"
 
 #include <stdlib.h>
@@ -135,11 +135,11 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
     if (!f->ordered) {
         return n > 0 && same_index && low == 0;
     }
-    /* the shorter form: so what once stood in a list takes no more bytes, whatever was dequeued of it */
+    /* only if a list is shorter than a state: so a message that was in a list never grows, also after dequeues */
     return n > 0 && (n == 1 || !same_index) && 4 * (uint64_t)f->queue_count <= format_relocated_bytes(0, n, 0);
 }
 
-/* False if two places have one number, which is no commit's doing but leaves them without a form in a list. */
+/* False if two places have the same order index. No commit writes that, and a list of queue ids cannot express it. */
 bool chain_put_inline_queues(struct message *m, const struct inline_form *f, uint32_t *queue_ids) {
     uint32_t next = 0;
     memset(queue_ids, 0, f->queue_count * sizeof *queue_ids);
@@ -176,7 +176,7 @@ void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
 }
 
 /* Takes the list over. */
-void chain_switch_parts(struct log *g, struct message *m, struct chunk_place *parts, uint32_t count) {
+void chain_switch_parts(struct log *g, struct message *m, struct chain_record *parts, uint32_t count) {
     struct message_extra *x = m->extra;
     for (uint32_t i = 0; i < x->part_count; i++) {
         log_release_record(g, x->parts[i].lsn, x->parts[i].record_bytes);

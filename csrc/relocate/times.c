@@ -36,7 +36,7 @@ static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     return true;
 }
 
-/* From batch to batch, as far as they are whole; no lock is held. */
+/* Reads batch after batch, up to the first that is not whole. No lock is held. */
 static void index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
                        struct time_index *x) {
     uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;
@@ -133,14 +133,14 @@ static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
 }
 
 static void ask_states(struct message_mover *v, const struct message *m) {
-    struct chunk_place parts[TIME_PARTS];
+    struct chain_record parts[TIME_PARTS];
     const struct message_extra *x = m->extra;
     uint32_t count = x == NULL ? 0 : x->part_count < TIME_PARTS ? x->part_count : TIME_PARTS;
     for (uint32_t i = 0; i < count; i++) { /* the message may go while one is read */
         parts[i] = x->parts[i];
     }
     if (x != NULL && x->state_bytes > 0) {
-        parts[0] = (struct chunk_place){.lsn = x->start_lsn + m->record_bytes, .record_bytes = x->state_bytes};
+        parts[0] = (struct chain_record){.lsn = x->start_lsn + m->record_bytes, .record_bytes = x->state_bytes};
         count = 1;
     }
     for (uint32_t i = 0; i < count && !all_known(&v->times); i++) {

@@ -120,7 +120,7 @@ static int replay_chunk(const struct replay *p, const struct record *r) {
     if (!message_prepare_chunks(x, x->chunk_count + 1)) {
         return fail_memory();
     }
-    x->chunks[x->chunk_count++] = (struct chunk_place){
+    x->chunks[x->chunk_count++] = (struct chain_record){
         .lsn = r->lsn, .offset = c.offset, .record_bytes = r->length, .content_bytes = c.content_bytes};
     x->content_bytes += c.content_bytes;
     x->last_lsn = r->lsn;
@@ -234,7 +234,7 @@ static int replay_tx_start(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
-static void settle(const struct replay *p, uint32_t number) {
+static void work_gone(const struct replay *p, uint32_t number) {
     struct message *m = table_message(p->t, number);
     if (message_pending(m) == 0 && m->place_count == 0 && (m->flags & MESSAGE_PUBLISHED) != 0) {
         m->flags &= (uint16_t)~MESSAGE_STAGED;
@@ -242,15 +242,17 @@ static void settle(const struct replay *p, uint32_t number) {
     bury_if_dead(p, number);
 }
 
-void messages_undo(const struct replay *p, struct tx *tx) {
+void messages_replay_rollback(void *context, struct replay *p, struct tx *tx) {
+    (void)context;
     while (tx->first != NULL) {
         uint32_t number = tx->first->message;
         tx_drop_work(p->t, tx->first);
-        settle(p, number);
+        work_gone(p, number);
     }
 }
 
-int messages_apply(const struct replay *p, struct tx *tx, const struct record *r) {
+int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const struct record *r) {
+    (void)context;
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
@@ -277,7 +279,7 @@ int messages_apply(const struct replay *p, struct tx *tx, const struct record *r
             message_drop_place(p->t, m, w->queue_id);
         }
         tx_drop_work(p->t, w);
-        settle(p, number);
+        work_gone(p, number);
     }
     return LS_OK;
 }
@@ -360,7 +362,8 @@ static int replay_queue_delete(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
-int messages_replay(struct replay *p, const struct record *r) {
+int messages_replay(void *context, struct replay *p, const struct record *r) {
+    (void)context;
     switch ((enum record_type)r->type) {
     case MESSAGE_START:
         return (r->flags & FLAG_COPY) != 0 ? replay_copied_start(p, r) : replay_start(p, r);

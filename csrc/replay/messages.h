@@ -7,12 +7,13 @@
 
 #include "replay/replay.h"
 
-int messages_replay(struct replay *p, const struct record *r);
-int messages_apply(const struct replay *p, struct tx *tx, const struct record *r); /* the commit */
-void messages_undo(const struct replay *p, struct tx *tx);
-/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+/* As client.h has them; the context is not used. */
+int messages_replay(void *context, struct replay *p, const struct record *r);
+int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const struct record *r);
+void messages_replay_rollback(void *context, struct replay *p, struct tx *tx);
+int messages_settle(void *context, struct replay *p);
+/* Sorts each transaction's work into the order in which it was done: relocation can change the order of the records. */
 int messages_sort_work(const struct replay *p);
-int messages_settle(struct replay *p);
 void messages_lock_in_doubt(const struct table *t, struct tx *tx);
 
 /* Places that a QUEUE_DELETE ended; they are dropped from the message when its places are needed. */

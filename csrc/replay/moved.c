@@ -222,10 +222,10 @@ static int gather_part(struct replay *p, const struct record *r, const struct me
         !array_grow(&v->pending, &v->pending_capacity, v->pending_count, m->pending_count)) {
         return fail_memory();
     }
-    v->parts[v->next_part++] = (struct chunk_place){.lsn = r->lsn, .record_bytes = r->length};
+    v->parts[v->next_part++] = (struct chain_record){.lsn = r->lsn, .record_bytes = r->length};
     for (uint32_t i = 0; i < m->chunk_count; i++) {
         struct chunk_row row = format_chunk_row(m->chunks, i);
-        v->chunks[v->chunk_count++] = (struct chunk_place){
+        v->chunks[v->chunk_count++] = (struct chain_record){
             .lsn = row.lsn,
             .offset = row.offset,
             .record_bytes = (uint32_t)format_chunk_bytes(row.content_bytes),

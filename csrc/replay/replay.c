@@ -1,10 +1,19 @@
-/* Records to the client of their stream, and transactions' outcomes to every client. See replay.h. */
+/* Gives each record to the client of its stream, and the outcomes of transactions to every client. See replay.h. */
 #include "replay/replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "read/damage.h"
+
+enum {
+    RECORDS_AHEAD = 16,
+    BYTES_AHEAD = 2048, /* another thread has read them: they come from its cache, */
+    LINES_AHEAD = 3,    /* as many lines as a small record has */
+    LINE_BYTES = 64,
+    FORESEEN_FROM = 1 << 16,
+    FORESEEN_TIMES = 3,
+};
 
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what) {
     const struct live_segment *s = state_segment(p->state, r->lsn);
@@ -20,7 +29,7 @@ int replay_malformed(const struct replay *p, const struct record *r) {
 
 /* ---- a transaction's work ---- */
 
-/* The transaction of an operation; made here if its start lies below the base, since its outcome still lies above. */
+/* It is made if its start lies below the base: its outcome follows above the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx) {
     *tx = table_tx(p->t, tx_id);
     if (*tx != NULL) {
@@ -85,8 +94,8 @@ void replay_undo(struct replay *p, struct tx *tx) {
 
 /* ---- one record ---- */
 
-/* QUEUE_DELETE stands in the log's stream, and its meaning is the messages'. */
-int replay_record(struct replay *p, const struct record *r) {
+/* A QUEUE_DELETE is in the log's own stream, but the client of messages replays it. */
+static int replay_record(struct replay *p, const struct record *r) {
     if ((r->type & TYPE_SKIPPABLE) != 0) {
         return LS_OK;
     }
@@ -98,4 +107,68 @@ int replay_record(struct replay *p, const struct record *r) {
         return replay_malformed(p, r); /* the scan refuses it before */
     }
     return c->calls->replay != NULL ? c->calls->replay(c->context, p, r) : LS_OK;
+}
+
+/* ---- the loop ---- */
+
+static void begin_batch(struct replay *p, const struct scan_batch *b) {
+    p->report->batches++;
+    p->report->records += b->batch.count;
+    p->time_us = b->batch.time_us;
+}
+
+/*
+ * The index grows in few steps, to the size that it will have if the rest of the log is like this part. A guess that is too
+ * high leaves memory idle, so it is at most FORESEEN_TIMES the present size.
+ */
+static void foresee(const struct replay *p, const struct scan_batch *b) {
+    struct index *x = &p->t->messages;
+    uint64_t behind = b->lsn - p->base_lsn, before = p->scan->end_lsn - b->lsn;
+    if (x->count < FORESEEN_FROM || index_has_room(x, b->batch.count)) {
+        return;
+    }
+    uint64_t times = before / behind < FORESEEN_TIMES ? before / behind + 1 : FORESEEN_TIMES;
+    (void)index_prepare(x, x->count * times); /* without that memory it grows step by step */
+}
+
+/* Fetches the index entry of a chain that will soon be looked up or made. */
+static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint32_t *offset) {
+    struct record r;
+    if (*offset + BYTES_AHEAD + LINES_AHEAD * LINE_BYTES < b->batch.bytes) {
+        for (int i = 0; i < LINES_AHEAD; i++) {
+            __builtin_prefetch(b->bytes + *offset + BYTES_AHEAD + i * LINE_BYTES);
+        }
+    }
+    if (scan_record(b, offset, &r) && r.type <= MESSAGE_RELOCATED) {
+        index_prefetch(&p->t->messages, r.id);
+    }
+}
+
+int replay_batch(struct replay *p, const struct scan_batch *b) {
+    uint32_t offset = BATCH_RECORD_BYTES, ahead = BATCH_RECORD_BYTES;
+    struct record r;
+    int rc = LS_OK;
+    begin_batch(p, b);
+    foresee(p, b);
+    for (int i = 0; i < RECORDS_AHEAD; i++) {
+        fetch_chain(p, b, &ahead);
+    }
+    while (rc == LS_OK && scan_record(b, &offset, &r)) {
+        fetch_chain(p, b, &ahead);
+        rc = p->look != NULL ? p->look(p->look_context, b, &r) : LS_OK;
+        rc = rc == LS_OK ? replay_record(p, &r) : rc;
+    }
+    return rc;
+}
+
+int replay_log(struct replay *p) {
+    struct scan_batch b;
+    int rc;
+    while ((rc = scan_next(p->scan, &b)) == LS_OK) {
+        rc = replay_batch(p, &b);
+        if (rc != LS_OK) {
+            return rc;
+        }
+    }
+    return rc == LS_END ? LS_OK : rc;
 }

@@ -16,8 +16,8 @@ struct moving {
     uint16_t copy_flags;
     uint64_t id;
     uint32_t next_part;
-    struct chunk_place *parts;
-    struct chunk_place *chunks;
+    struct chain_record *parts;
+    struct chain_record *chunks;
     struct place_row *places;
     struct pending_row *pending;
     size_t chunk_count, place_count, pending_count;
@@ -31,24 +31,28 @@ struct replay {
     ls_recovery *report; /* the state's */
     uint64_t base_lsn;
     uint64_t time_us; /* of the batch */
-    bool inspects;    /* nothing will be served: what recovery ends is forgotten at once */
-    bool beside;      /* ... beside a writer: what it has open stays */
+    bool inspects;    /* for an inspection: transactions that recovery rolls back are removed at once */
+    bool has_writer;  /* a writer has the store open: its open transactions and staged messages stay */
     struct moving moving;
     struct live_segment *counted; /* where the last live record was counted, as most often the next one */
+    /* Looks at each record before it is replayed; anything but LS_OK ends the replay. May be NULL. */
+    int (*look)(void *context, const struct scan_batch *b, const struct record *r);
+    void *look_context;
 };
 
-/* settle.c: the phases, in this order. */
-int replay_log(struct replay *p);                                      /* from where the scan stands to its end */
-void replay_begin_batch(struct replay *p, const struct scan_batch *b); /* then replay_record for each of its records */
+/* All batches from where the scan stands to its end. */
+int replay_log(struct replay *p);
+/* One of them, for a caller that reads the batches itself. */
+int replay_batch(struct replay *p, const struct scan_batch *b);
+/* settle.c: once all batches were replayed, what the log means at its end. */
 int replay_settle(struct replay *p);
 
-int replay_record(struct replay *p, const struct record *r);
 void replay_free(struct replay *p);
 
-/* LS_CORRUPT: the log says what cannot be. */
+/* Both fail with LS_CORRUPT: the record contradicts the log before it. */
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what);
 int replay_malformed(const struct replay *p, const struct record *r);
-/* The transaction of an operation; made if its start lies below the base, since its outcome still lies above. */
+/* The transaction of an operation. It is made if its start lies below the base: its outcome follows above the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx);
 /* The outcome of a transaction, by every client; then it has no more work. */
 int replay_commit(struct replay *p, struct tx *tx, const struct record *r);
@@ -56,7 +60,7 @@ void replay_undo(struct replay *p, struct tx *tx);
 
 /* ---- for clients ---- */
 
-/* The record's operation, under a key of the client's own, pends until the transaction's outcome. */
+/* The record's operation, under a key that only the client understands, waits for the transaction's outcome. */
 int replay_add_client_work(struct replay *p, const struct record *r, uint64_t tx_id, uint64_t key);
 /* The same from a checkpoint's row. False: no memory. */
 bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
@@ -69,6 +73,6 @@ bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 typedef void work_dropped(void *context, uint32_t message);
 void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context);
 /* As recovery leaves the message: without work it is no longer staged. True: it is dead, and the caller removes it. */
-bool replay_settle_message(struct state *s, struct message *m);
+bool replay_unstage(struct state *s, struct message *m);
 
 #endif

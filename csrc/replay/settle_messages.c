@@ -14,8 +14,8 @@ static bool is_on_deleted(const struct table *t, const struct work *w) {
 }
 
 /*
- * Work on a deleted queue will have no effect, so no message lives by it: a relocated state leaves it out, and the open
- * drops what was not relocated. It is brought to the front of the list, where dropping takes no search.
+ * Work on a deleted queue will have no effect, so it keeps no message alive: a relocated state leaves it out, and an open
+ * drops the rest of it here. It is moved to the front of the list first, where dropping needs no search.
  */
 static void drop_work_of(struct table *t, struct tx *tx, work_dropped *dropped_one, void *context) {
     struct work *dropped = NULL, *kept = NULL, **dropped_end = &dropped, **kept_end = &kept, *last = NULL;
@@ -63,7 +63,7 @@ void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *c
     }
 }
 
-bool replay_settle_message(struct state *s, struct message *m) {
+bool replay_unstage(struct state *s, struct message *m) {
     if (message_pending(m) > 0) {
         return false;
     }
@@ -79,7 +79,7 @@ bool replay_settle_message(struct state *s, struct message *m) {
     return message_is_dead(m);
 }
 
-/* Beside a writer, what its open dropped without a record of that may have lost some of its own since. */
+/* With a writer: a message that its open dropped without a record may have lost some of its records since. */
 static bool is_whole(const struct replay *p, const struct message *m) {
     const struct message_extra *x = m->extra;
     uint64_t lowest = message_start_lsn(m);
@@ -93,9 +93,9 @@ static bool is_whole(const struct replay *p, const struct message *m) {
 }
 
 /*
- * The open of the writer beside which this reads may have dropped work on a queue whose deletion it logged itself. The log
- * does not tell that deletion from a later one, after which the writer keeps such work. Only a message that the base has
- * passed since shows which it was.
+ * With a writer: its open may have dropped pending work on a queue, and logged the queue's deletion itself. A deletion that
+ * the writer logged later looks the same, but then it keeps such work. The two differ only if the base has passed a record
+ * of the message: then the open dropped the work.
  */
 static void drop_lost_work(const struct replay *p, const struct message *m) {
     struct work *w = m->place_count == 0 && message_pending(m) > 0 && !is_whole(p, m) ? m->extra->work : NULL;
@@ -108,9 +108,9 @@ static void drop_lost_work(const struct replay *p, const struct message *m) {
     }
 }
 
-/* Staged by the writer beside which this reads. */
+/* The writer has staged it and may still enqueue it. */
 static bool stays_staged(const struct replay *p, const struct message *m) {
-    return p->beside && (m->flags & (MESSAGE_STAGED | MESSAGE_PUBLISHED)) == MESSAGE_STAGED && is_whole(p, m);
+    return p->has_writer && (m->flags & (MESSAGE_STAGED | MESSAGE_PUBLISHED)) == MESSAGE_STAGED && is_whole(p, m);
 }
 
 /* The queue with this id, made if it is not there yet; NULL: no memory. `near` is the last one: mostly it is that again. */
@@ -128,7 +128,7 @@ static struct queue *queue_of(const struct replay *p, struct queue *near, uint32
 static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
     bool some_deleted = has_deleted_queues(p->t);
-    if (!p->beside) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
+    if (!p->has_writer) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
         replay_drop_work_on_deleted(p->t, NULL, NULL);
     }
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
@@ -139,10 +139,10 @@ static int settle_messages(struct replay *p) {
         if (some_deleted) {
             replay_drop_deleted(p, m);
         }
-        if (some_deleted && p->beside) {
+        if (some_deleted && p->has_writer) {
             drop_lost_work(p, m);
         }
-        if (!stays_staged(p, m) && replay_settle_message(p->state, m)) {
+        if (!stays_staged(p, m) && replay_unstage(p->state, m)) {
             table_remove(p->t, number);
             continue;
         }
@@ -276,7 +276,7 @@ static int by_work_order(const void *a, const void *b) {
     return by_lsn != 0 ? by_lsn : (x->order_index > y->order_index) - (x->order_index < y->order_index);
 }
 
-/* A transaction's work in the order in which it was done, whatever was relocated in between. */
+/* Sorts each transaction's work into the order in which it was done: relocation can change the order of the records. */
 int messages_sort_work(const struct replay *p) {
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         struct tx *tx = p->t->txs[i];
@@ -317,7 +317,8 @@ void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
     }
 }
 
-int messages_settle(struct replay *p) {
+int messages_settle(void *context, struct replay *p) {
+    (void)context;
     int rc = settle_messages(p);
     rc = rc == LS_OK ? count_live(p) : rc;
     return rc == LS_OK ? build_runs(p) : rc;

@@ -12,7 +12,7 @@
 #include "read/scan.h"
 #include "table/table.h"
 
-/* A QUEUE_DELETE in the log: a queue id in a record below it names nothing any more. */
+/* A QUEUE_DELETE in the log: records below it may still have the id of the deleted queue. */
 struct deletion {
     uint64_t lsn;
     uint32_t queue_id;
@@ -24,7 +24,7 @@ struct deletions {
     size_t capacity;
 };
 
-/* The names of what recovery ended: of each kind the first LS_RECOVERED_MAX. */
+/* What recovery ended, by name: of each kind the first LS_RECOVERED_MAX. */
 struct recovered {
     ls_recovered *items;
     size_t count;
@@ -46,7 +46,7 @@ struct state {
 
 void state_init(struct state *s, struct log_clients *clients);
 void state_free(struct state *s);
-/* The segments of the scanned log, with nothing live in them yet; those behind the base come first. LS_NO_MEMORY. */
+/* Takes over the segments of the scanned log, those below the base first; counts no live records yet. LS_NO_MEMORY. */
 int state_take_segments(struct state *s, struct scan *scan);
 struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* that holds it, or NULL */
 /* Back to an empty table and empty clients, with nothing live in any segment. The report stays. */

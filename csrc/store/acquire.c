@@ -23,7 +23,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
     }
     const struct table *t = &store->state.table;
     struct queue *q = NULL;
-    rc = message_check_queues(store, &queue_id, 1);
+    rc = store_check_queues(store, &queue_id, 1);
     if (rc == LS_OK) {
         q = table_queue(t, queue_id);
     }
@@ -51,7 +51,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
 
 /* NULL: its place has ended; the message may have another one since. */
 static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d) {
-    uint32_t number = table_find_again(t, d->number, d->id);
+    uint32_t number = table_find_at(t, d->number, d->id);
     struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
     return p != NULL && place_position(p) == d->position ? p : NULL;
 }
@@ -62,7 +62,7 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
         return rc;
     }
     const struct table *t = &store->state.table;
-    rc = message_check_queues(store, &queue_id, 1);
+    rc = store_check_queues(store, &queue_id, 1);
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         const struct place *p = place_of(t, queue_id, &deliveries[i]);
         rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
@@ -81,7 +81,7 @@ int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired) {
     if (rc != LS_OK) {
         return rc;
     }
-    rc = message_check_queues(store, &queue_id, 1);
+    rc = store_check_queues(store, &queue_id, 1);
     if (rc == LS_OK) {
         *acquired = table_queue(&store->state.table, queue_id)->acquired;
     }

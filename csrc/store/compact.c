@@ -1,7 +1,7 @@
 /*
- * Compaction on demand: how many of the oldest segments have to be moved for the log to be as short as moving can make
- * it, and having that done. Only the oldest can go, so what is dense at the front is moved for the sake of what is dead
- * behind it; the plan takes the shortest front that gives the shortest log.
+ * Compaction on demand: plans how many of the oldest segments to relocate so that the log becomes as short as possible, and
+ * has that done. Only the oldest segment can be removed, so a dense segment is relocated if segments after it have dead
+ * bytes to gain. Of all plans that give the shortest log, the one that relocates the fewest segments is taken.
  */
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ struct plan {
     uint64_t copy_bytes; /* at most, about */
 };
 
-/* The number of segments that the copies need behind what the current one holds. */
+/* The number of segments that the copies need besides the rest of the current one. */
 static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
     uint64_t size = l->extent.segment_size, room = size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE;
     uint64_t batches = copy_bytes / (format_batch_bytes_max(size) / 2) + 2;
@@ -26,7 +26,7 @@ static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
     return copy_bytes == 0 || all <= room ? 0 : (size_t)((all - room + l->needs.usable - 1) / l->needs.usable);
 }
 
-/* The first from `from` on that holds something; the current one at the latest. */
+/* The first segment from `from` on with live records; the current one if there is none. */
 static size_t first_needed(const struct planned_log *l, size_t from) {
     while (from + 1 < l->segment_count && l->segments[from].records == 0) {
         from++;
@@ -34,7 +34,7 @@ static size_t first_needed(const struct planned_log *l, size_t from) {
     return from;
 }
 
-/* Those below segment `to` that holds keep once nothing else needs them. */
+/* The segments below segment `to` that only holds will keep. */
 static size_t count_held_below(const struct planned_log *l, size_t to) {
     size_t n = 0;
     while (n < to && l->segments[to - 1 - n].first_lsn + l->extent.segment_size > l->kept_from_lsn) {
@@ -59,7 +59,7 @@ static struct plan plan_compaction(const struct planned_log *l) {
     return best;
 }
 
-/* bytes_before and segments_before are filled in: a plan that does not end smaller is not carried out. */
+/* The caller has filled in bytes_before and segments_before. A plan that does not shorten the log is not carried out. */
 static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
     struct plan p = plan_compaction(l);
     size_t files = p.left + p.held + reckoned_spares(&l->needs, p.left, SPARES_AHEAD);
@@ -126,7 +126,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         return fail_memory();
     }
     l.extent.segments = state->segment_count - l.base_index;
-    l.extent.expansion = clients_expansion(state->clients);
+    l.extent.expansion = clients_expansion(state->clients, l.extent.segments * l.extent.segment_size);
     for (size_t i = 0; i < state->segment_count; i++) {
         const struct live_segment *s = &state->segments[i];
         l.segments[i] = (struct planned_segment){.first_lsn = s->first_lsn, .records = s->records, .bytes = s->bytes};
@@ -156,7 +156,7 @@ int ls_compact(ls_store *store, int dry_run, ls_compaction *report) {
     }
     struct relocated before = log_relocated(g);
     if (!dry_run) {
-        spares_settle(g);
+        spares_finish_tries(g);
     }
     rc = plan_serving(g, report, &p);
     if (rc == LS_OK && !dry_run && report->shrinks) {

@@ -149,12 +149,12 @@ int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, si
 }
 
 /* The chunk that holds content offset `at`; they are in order and leave no gap. */
-static const struct chunk_place *find_chunk(const struct message_extra *x, uint64_t at) {
-    size_t above = array_lower_bound(struct chunk_place, x->chunks, x->chunk_count, offset, at + 1);
+static const struct chain_record *find_chunk(const struct message_extra *x, uint64_t at) {
+    size_t above = array_lower_bound(struct chain_record, x->chunks, x->chunk_count, offset, at + 1);
     return &x->chunks[above > 0 ? above - 1 : 0];
 }
 
-/* The next piece of content from offset `at`; the message is looked up anew, since the lock was let go. */
+/* The next piece of content from offset `at`. Looks the message up again, because the lock was released. */
 static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, struct piece *p, bool *end) {
     uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {
@@ -169,7 +169,7 @@ static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, s
         p->type = MESSAGE_START;
         p->skip = at;
     } else if (!*end) {
-        const struct chunk_place *c = find_chunk(m->extra, at);
+        const struct chain_record *c = find_chunk(m->extra, at);
         p->lsn = c->lsn;
         p->record_bytes = c->record_bytes;
         p->type = MESSAGE_CHUNK;

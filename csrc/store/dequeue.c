@@ -57,7 +57,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
 }
 
 /* In place of a delivery: the place must not be acquired. */
-static const ls_delivery nobody;
+static const ls_delivery not_acquired;
 
 /* A stale delivery must not settle a place that a consumer has acquired since. */
 static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
@@ -65,7 +65,7 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
     if (p == NULL) {
         return LS_OK; /* check_dequeue says so */
     }
-    if (held == &nobody) {
+    if (held == &not_acquired) {
         bool acquired = (place_entry(p)->state & ENTRY_ACQUIRED) != 0;
         return acquired ? fail(LS_MESSAGE_LOCKED, "message %llu is acquired", (unsigned long long)m->id) : LS_OK;
     }
@@ -75,7 +75,7 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
 /* A delivery knows where its message was. */
 static int find(ls_store *store, uint64_t id, const ls_delivery *held, uint32_t *number, struct message **m) {
     const struct table *t = &store->state.table;
-    *number = held != NULL ? table_find_again(t, held->number, id) : INDEX_NONE;
+    *number = held != NULL ? table_find_at(t, held->number, id) : INDEX_NONE;
     if (*number == INDEX_NONE) {
         return message_find(store, id, number, m);
     }
@@ -93,7 +93,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     int rc = handle != NULL ? message_reserve(store, id, 1, DEQUEUE_RECORD_BYTES)
                             : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? message_check_queues(store, &d.queue_id, 1) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, &d.queue_id, 1) : rc;
     rc = rc == LS_OK ? find(store, id, held, &number, &m) : rc;
     rc = rc == LS_OK && held != NULL ? check_held(m, d.queue_id, held) : rc;
     rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
@@ -165,7 +165,6 @@ enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor
 struct chosen {
     const uint64_t *ids;     /* NULL: the deliveries' */
     const ls_delivery *held; /* NULL: whether they are acquired does not matter */
-    const uint16_t *counts;  /* NULL: the deliveries', or 0 */
     size_t n;
     uint32_t queue_id;
     int reason;
@@ -173,7 +172,7 @@ struct chosen {
 
 static uint64_t id_at(const struct chosen *c, size_t i) { return c->held != NULL ? c->held[i].id : c->ids[i]; }
 
-/* Also the second time: what a thousand messages stand on are more pages than a processor knows the way to. */
+/* Called for the check and again for the change: a thousand messages are on more pages than the TLB has entries. */
 static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at) {
     const struct table *t = &store->state.table;
     size_t n = c->n - at < FETCHED_AT_ONCE ? c->n - at : FETCHED_AT_ONCE;
@@ -184,7 +183,7 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
             ids[i] = c->held[at + i].id;
             numbers[i] = c->held[at + i].number;
         }
-        table_prefetch_again(t, numbers, ids, n);
+        table_prefetch_at(t, numbers, ids, n);
     } else if (at % FETCHED_AT_ONCE == 0) {
         table_prefetch(t, c->ids + at, n);
     }
@@ -193,7 +192,7 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
 static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
     struct tx *tx;
     int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? message_check_queues(store, &c->queue_id, 1) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, &c->queue_id, 1) : rc;
     for (size_t i = 0; rc == LS_OK && i < c->n; i++) {
         uint32_t number;
         struct message *m = NULL;
@@ -219,7 +218,7 @@ static int dequeue_all(ls_store *store, const struct chosen *c, ls_tx *tx, int f
     while (rc == LS_OK && *done < c->n) {
         uint64_t lsn;
         const ls_delivery *held = c->held != NULL ? &c->held[*done] : NULL;
-        d.delivery_count = c->counts != NULL ? c->counts[*done] : count_of(held != NULL ? held->count : 0);
+        d.delivery_count = count_of(held != NULL ? held->count : 0);
         fetch_ahead(store, c, *done);
         rc = dequeue_locked(store, id_at(c, *done), d, held, tx, &lsn);
         *done += rc == LS_OK ? 1 : 0;
@@ -231,12 +230,6 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
                     size_t *done) {
     struct chosen c = {.ids = ids, .n = n, .queue_id = queue_id, .reason = reason};
     return dequeue_all(store, &c, tx, flags, done);
-}
-
-int ls_settle_many(ls_store *store, const uint64_t *ids, const uint16_t *delivery_counts, size_t n, uint32_t queue_id,
-                   int reason, int flags, size_t *done) {
-    struct chosen c = {.ids = ids, .counts = delivery_counts, .n = n, .queue_id = queue_id, .reason = reason};
-    return dequeue_all(store, &c, NULL, flags, done);
 }
 
 int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
@@ -257,7 +250,7 @@ int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, 
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         uint64_t lsn;
         fetch_ahead(store, &c, i);
-        rc = dequeue_locked(store, ids[i], d, &nobody, NULL, &lsn);
+        rc = dequeue_locked(store, ids[i], d, &not_acquired, NULL, &lsn);
         *done += rc == LS_OK ? 1 : 0;
         if (rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_MESSAGE_LOCKED) {
             rc = LS_OK;

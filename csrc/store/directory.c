@@ -42,8 +42,9 @@ int directory_open(struct directory *d, const char *path, bool create) {
 }
 
 /*
- * A store's directory is no safer than its own name: the directory above is synced before META can be renamed into
- * place, by the process that finishes the creation. One that may not be read cannot be synced; then its owner made it.
+ * The name of a store's directory must be durable, too: the process that finishes the creation syncs the directory above
+ * before it renames META into place. If it may not read that directory, it cannot sync it; then another user made
+ * the store's.
  */
 int directory_sync_parent(const struct directory *d, const char *path) {
     size_t length = strlen(path);
@@ -96,8 +97,8 @@ int directory_take_lock(ls_store *store, const char *path, bool create) {
 }
 
 /*
- * Into a new file: the pages of a write that failed may stay with their file, and what is written through them later in
- * the same boot is synced without an error and lost with the power (ext4). Until the rename META.new is what it was.
+ * On ext4, pages of a failed write can stay with their file; later writes through them sync without error and vanish at
+ * power loss. So META goes into a new file; META.new stays unchanged until the rename.
  */
 static int write_new_meta(struct directory *d, const struct meta *m) {
     static const char *const name = "META.part";
@@ -136,7 +137,7 @@ static int is_segment(void *context, const char *name) {
     return format_parse_segment_name(name, &first_lsn) ? 1 : 0;
 }
 
-/* META.new is forced before the first segment is made: where there are segments and neither file, one was lost. */
+/* META.new is durable before the first segment is made: segments without META and META.new mean that META was lost. */
 static int check_no_segments(const struct directory *d) {
     int found = d->v->list(d->v, d->dir, is_segment, NULL);
     if (found < 0) {

@@ -12,7 +12,7 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
         e.live_bytes += state->segments[i].bytes;
     }
     e.segments = state->segment_count - base;
-    e.expansion = clients_expansion(state->clients);
+    e.expansion = clients_expansion(state->clients, e.segments * e.segment_size);
     inspection_describe(store->inspection, &seen);
     uint64_t counted = e.live_bytes + clients_weight(state->clients);
     *into = (ls_fullness){

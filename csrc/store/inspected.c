@@ -122,16 +122,6 @@ int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_mess
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-int ls_inspect_messages(ls_store *store, uint32_t *slot, ls_message_info *into, size_t n, size_t *done) {
-    *done = 0;
-    int rc = enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    *done = inspection_messages(&store->state.table, slot, into, n);
-    return store_leave(store, rc, LEAVE_QUIETLY);
-}
-
 int ls_checkpoint_compare(ls_store *with, ls_store *without, ls_checkpoint_difference *difference) {
     return checkpoint_compare(&with->state, &without->state, difference);
 }

@@ -42,14 +42,14 @@ struct round {
     ls_span *spans; /* as many, for a caller that has none */
 };
 
-struct many_rows {
+struct large_round {
     struct wanted all[ROUND_MESSAGES];
     ls_span spans[ROUND_MESSAGES];
 };
 
 /* The memory of a call's rounds. */
 struct round_memory {
-    struct many_rows *many; /* NULL: only few are loaded, or there is no memory for more */
+    struct large_round *large; /* NULL: only few are loaded, or there is no memory for more */
     struct wanted few[ROUND_FEW];
     ls_span few_spans[ROUND_FEW];
 };
@@ -60,15 +60,15 @@ enum fit {
     FITS_NOWHERE,       /* it is to be loaded alone */
 };
 
-/* For n messages. It is freed by free(memory->many). */
+/* For n messages. It is freed by free(memory->large). */
 static void make_memory(struct round_memory *memory, size_t n) {
-    memory->many = n > ROUND_FEW ? malloc(sizeof *memory->many) : NULL;
+    memory->large = n > ROUND_FEW ? malloc(sizeof *memory->large) : NULL;
 }
 
 static void begin_round(struct round *r, struct round_memory *memory, uint8_t *into, size_t bytes, size_t used) {
-    r->most = memory->many != NULL ? ROUND_MESSAGES : ROUND_FEW;
-    r->all = memory->many != NULL ? memory->many->all : memory->few;
-    r->spans = memory->many != NULL ? memory->many->spans : memory->few_spans;
+    r->most = memory->large != NULL ? ROUND_MESSAGES : ROUND_FEW;
+    r->all = memory->large != NULL ? memory->large->all : memory->few;
+    r->spans = memory->large != NULL ? memory->large->spans : memory->few_spans;
     r->into = into;
     r->bytes = bytes;
     r->used = r->first = used;
@@ -236,7 +236,7 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
         rc = load_many(store, &memory, ids, n, into, bytes, sizes, done);
         rc = store_leave(store, rc, LEAVE_QUIETLY);
     }
-    free(memory.many);
+    free(memory.large);
     return rc;
 }
 
@@ -249,7 +249,7 @@ static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls
     enum fit fit = FITS;
     while (*done < n && fit != FITS_ANOTHER_ROUND) {
         const ls_delivery *d = &deliveries[*done];
-        uint32_t number = table_find_again(t, d->number, d->id);
+        uint32_t number = table_find_at(t, d->number, d->id);
         const struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
         spans[*done] = (ls_span){.content_at = 0};
         fit = m != NULL ? add(store->log, r, m, *done) : FITS_NOWHERE;
@@ -279,7 +279,7 @@ int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, l
         }
         rc = store_leave(store, LS_OK, LEAVE_QUIETLY);
     }
-    free(memory.many);
+    free(memory.large);
     return rc;
 }
 
@@ -335,6 +335,6 @@ int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n
         rc = load_places(cursor, &memory, places, spans, n, into, bytes, done);
         rc = store_leave(cursor->store, rc, LEAVE_QUIETLY);
     }
-    free(memory.many);
+    free(memory.large);
     return rc;
 }

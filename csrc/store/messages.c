@@ -59,12 +59,12 @@ int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message 
     return LS_OK;
 }
 
-/* Each is there, and named once. */
-int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
+/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
     for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue_again(&store->state.table, queue_ids[seen]);
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
             rc = unknown_queue(queue_ids[seen]);
         } else if (q->wanted != 0) {
@@ -74,7 +74,7 @@ int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
         }
     }
     for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue_again(&store->state.table, queue_ids[i]);
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
         if (q != NULL) {
             q->wanted = 0;
         }
@@ -121,7 +121,7 @@ int message_fail_appending(uint64_t id) {
         (unsigned long long)id);
 }
 
-/* One call's records. Until the last is there the message takes no others, and is not enqueued. */
+/* The records of one append_content call. Until the call ends, the message refuses other appends and enqueues. */
 struct append {
     uint64_t id;
     uint64_t from; /* where in the content they begin; once one is there */
@@ -157,7 +157,7 @@ static int append_chunk(ls_store *store, struct append *a, const uint8_t *conten
     struct slot s = log_slot(g, a->id, x->last_lsn, 0);
     uint32_t record_bytes = format_put_chunk(&s, x->content_bytes, content, bytes);
     log_append_live(g, &s, MESSAGE_CHUNK, record_bytes, record_bytes);
-    x->chunks[x->chunk_count++] = (struct chunk_place){
+    x->chunks[x->chunk_count++] = (struct chain_record){
         .lsn = s.lsn, .offset = x->content_bytes, .record_bytes = record_bytes, .content_bytes = bytes};
     x->content_bytes += bytes;
     x->last_lsn = s.lsn;

@@ -14,38 +14,10 @@ static const char *type_name(uint16_t type) {
 
 /* ---- recovery ---- */
 
-static int replay(void *context, struct replay *p, const struct record *r) {
-    (void)context;
-    return messages_replay(p, r);
-}
-
-static int replay_committed(void *context, struct replay *p, struct tx *tx, const struct record *r) {
-    (void)context;
-    return messages_apply(p, tx, r);
-}
-
-static void replay_rolled_back(void *context, struct replay *p, struct tx *tx) {
-    (void)context;
-    messages_undo(p, tx);
-}
-
-static int settle(void *context, struct replay *p) {
-    (void)context;
-    return messages_settle(p);
-}
-
 static void lock_in_doubt(void *context, struct tx *tx) {
     const ls_store *store = context;
     messages_lock_in_doubt(&store->state.table, tx);
 }
-
-/* ---- outcomes ---- */
-
-static bool prepare_commit(void *context, struct tx *tx) { return messages_prepare_commit(context, tx); }
-
-static void commit(void *context, struct tx *tx, uint64_t commit_lsn) { messages_commit(context, tx, commit_lsn); }
-
-static void rollback(void *context, struct tx *tx) { messages_roll_back(context, tx); }
 
 /* ---- space ---- */
 
@@ -82,16 +54,17 @@ struct log_client messages_client(ls_store *store) {
     static const uint8_t streams[] = {1, 2};
     static const struct client_calls calls = {
         .type_name = type_name,
-        .replay = replay,
-        .replay_commit = replay_committed,
-        .replay_rollback = replay_rolled_back,
-        .settle = settle,
+        .replay = messages_replay,
+        .replay_commit = messages_replay_commit,
+        .replay_rollback = messages_replay_rollback,
+        .settle = messages_settle,
         .lock_in_doubt = lock_in_doubt,
-        .prepare_commit = prepare_commit,
-        .commit = commit,
-        .rollback = rollback,
+        .prepare_commit = messages_prepare_commit,
+        .commit = messages_commit,
+        .rollback = messages_roll_back,
         .weight = weight,
         .expansion = expansion,
+        .expansion_most = (ROW_BYTES + 3) / 4, /* a queue id of 4 bytes becomes a row, and all else grows less */
         .relocate = relocate,
         .relocate_end = relocate_end,
         .segment_begun = segment_begun,

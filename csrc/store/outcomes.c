@@ -9,7 +9,7 @@
 /* ---- the work on messages ---- */
 
 /* The message after its last pending work has gone: dead, staged again, or simply there. */
-static void settle_message(ls_store *store, uint32_t number) {
+static void work_gone(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     if (message_pending(m) > 0 || m->place_count > 0) {
         return;
@@ -22,7 +22,8 @@ static void settle_message(ls_store *store, uint32_t number) {
     }
 }
 
-void messages_roll_back(ls_store *store, struct tx *tx) {
+void messages_roll_back(void *context, struct tx *tx) {
+    ls_store *store = context;
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
@@ -32,11 +33,12 @@ void messages_roll_back(ls_store *store, struct tx *tx) {
             queue_unlock(p);
         }
         tx_drop_work(&store->state.table, w);
-        settle_message(store, number);
+        work_gone(store, number);
     }
 }
 
-bool messages_prepare_commit(ls_store *store, struct tx *tx) {
+bool messages_prepare_commit(void *context, struct tx *tx) {
+    const ls_store *store = context;
     bool ready = true;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
@@ -57,7 +59,8 @@ bool messages_prepare_commit(ls_store *store, struct tx *tx) {
 }
 
 /* Work on a queue that was deleted meanwhile has no effect. */
-void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
+void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
+    ls_store *store = context;
     struct table *t = &store->state.table;
     while (tx->first != NULL) {
         struct work *w = tx->first;
@@ -79,7 +82,7 @@ void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn) {
             message_drop_place(t, m, w->queue_id);
         }
         tx_drop_work(t, w);
-        settle_message(store, number);
+        work_gone(store, number);
     }
 }
 

@@ -63,7 +63,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     } else {
         ready = message_prepare_places(m, (uint32_t)n);
         for (size_t i = 0; ready && i < n; i++) {
-            ready = queue_prepare(table_queue_again(&store->state.table, queue_ids[i]), 1);
+            ready = queue_prepare(table_queue_cached(&store->state.table, queue_ids[i]), 1);
         }
     }
     if (!ready) {
@@ -74,7 +74,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     return LS_OK;
 }
 
-/* The record at `lsn` puts the message on these queues, now or at the commit. */
+/* The record at `lsn` enqueues the message on these queues, at once or at the commit. */
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
     struct message *m = table_message(&store->state.table, number);
@@ -83,7 +83,7 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
     }
     for (size_t i = 0; i < n; i++) {
         if (tx == NULL) {
-            struct queue *q = table_queue_again(&store->state.table, queue_ids[i]);
+            struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
             message_add_place(&store->state.table, m, queue_append(q, number, lsn, 0));
         } else {
             struct work *w = work;
@@ -135,7 +135,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
     }
     int rc = message_reserve(store, id, n, bytes);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, n) : rc;
     rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
@@ -183,7 +183,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
                                  handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? message_check_queues(store, queue_ids, m.queue_count) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;
     if (rc == LS_OK && !table_prepare(&store->state.table, 1)) {
         rc = fail_memory();
@@ -191,8 +191,8 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     rc = rc == LS_OK ? prepare_places(store, &none, queue_ids, m.queue_count, tx, &work) : rc;
     if (rc != LS_OK) {
         free(none.extra);
-        if (none.many != 0) {
-            free(none.places.list.many);
+        if (none.listed != 0) {
+            free(none.places.list.all);
         }
         return rc;
     }
@@ -201,7 +201,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     uint32_t number = message_put_start(store, &m, queue_ids, FLAG_PUBLISHED);
     struct message *made = table_message(&store->state.table, number);
     made->places = none.places;
-    made->many = none.many;
+    made->listed = none.listed;
     made->extra = none.extra;
     if (made->extra != NULL) {
         made->extra->last_lsn = made->extra->start_lsn = made->id;
@@ -235,7 +235,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
     struct tx *tx;
     uint64_t lsn;
     int rc = tx_check_work(store, handle, &tx);
-    rc = rc == LS_OK ? message_check_queues(store, queue_ids, n) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_stage(store, header, header_bytes, content, content_bytes, FLAG_PUBLISHED, id) : rc;
     rc = rc == LS_OK ? enqueue_locked(store, *id, queue_ids, n, handle, &lsn) : rc;
     if (rc != LS_OK && *id != 0) {

@@ -1,7 +1,7 @@
 /*
- * Publishing many messages on one queue. Those that the open buffer takes as it stands are a run: admitted together, with one
- * preparation of the table, exactly where each by itself would be. All others go through ls_publish's own steps, one by one.
- * Each message is atomic either way.
+ * Publishing many messages on one queue. Messages that fit into the open buffer without a wait are a run: the log admits them
+ * together, and the table is prepared once. A run is admitted only if each of its messages would be. All others are
+ * published one by one, as by ls_publish. Each message is atomic either way.
  */
 #include <assert.h>
 
@@ -16,7 +16,7 @@ struct parts {
     const uint64_t *sizes; /* NULL: all are empty */
 };
 
-struct many {
+struct publishing {
     uint32_t queue_id;
     size_t n;
     struct parts headers;
@@ -29,7 +29,7 @@ static uint64_t part_bytes(const struct parts *p, size_t i) { return p->sizes !=
 
 static const uint8_t *part_at(const struct parts *p, size_t i) { return p->each != NULL ? p->each[i] : p->next; }
 
-static void message_done(struct many *m, uint64_t id) {
+static void message_done(struct publishing *m, uint64_t id) {
     struct parts *all[] = {&m->headers, &m->contents};
     for (size_t k = 0; k < 2; k++) {
         if (all[k]->next != NULL) {
@@ -40,7 +40,7 @@ static void message_done(struct many *m, uint64_t id) {
 }
 
 /* Of its start record, if that holds all of the message. */
-static bool fits(const struct many *m, size_t i, uint64_t limit, uint64_t *bytes) {
+static bool fits(const struct publishing *m, size_t i, uint64_t limit, uint64_t *bytes) {
     uint64_t header = part_bytes(&m->headers, i), content = part_bytes(&m->contents, i);
     if (header > limit || content > limit) {
         return false;
@@ -50,7 +50,7 @@ static bool fits(const struct many *m, size_t i, uint64_t limit, uint64_t *bytes
 }
 
 /* As many as a run has room for, none if these are too few; *bytes is what their records take. */
-static size_t find_run(const struct many *m, struct run_room room, uint64_t *bytes) {
+static size_t find_run(const struct publishing *m, struct run_room room, uint64_t *bytes) {
     size_t k = m->done;
     uint64_t record;
     *bytes = 0;
@@ -62,12 +62,12 @@ static size_t find_run(const struct many *m, struct run_room room, uint64_t *byt
 }
 
 /* Nothing in it lets go of the lock. A run that is refused, for memory or an unknown queue, is refused one by one. */
-static void publish_run(ls_store *store, struct many *m) {
+static void publish_run(ls_store *store, struct publishing *m) {
     struct log *g = store->log;
     struct table *t = &store->state.table;
     uint64_t bytes;
     size_t run = find_run(m, log_run_room(g), &bytes);
-    struct queue *q = table_queue_again(t, m->queue_id);
+    struct queue *q = table_queue_cached(t, m->queue_id);
     if (run == 0 || q == NULL || !table_prepare(t, (uint32_t)run) || !queue_prepare(q, run)) {
         return;
     }
@@ -88,7 +88,7 @@ static void publish_run(ls_store *store, struct many *m) {
     }
 }
 
-static int publish_all(ls_store *store, struct many *m, ls_tx *tx, int flags, uint64_t *ids, size_t *done) {
+static int publish_all(ls_store *store, struct publishing *m, ls_tx *tx, int flags, uint64_t *ids, size_t *done) {
     *done = 0;
     m->ids = ids;
     int rc = work_enter(store, tx);
@@ -118,7 +118,7 @@ static int publish_all(ls_store *store, struct many *m, ls_tx *tx, int flags, ui
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
                     const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
                     size_t *done) {
-    struct many m = {
+    struct publishing m = {
         .queue_id = queue_id,
         .n = n,
         .headers = {.next = headers, .sizes = header_sizes},
@@ -130,7 +130,7 @@ int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t 
 int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
                       const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
                       int flags, uint64_t *ids, size_t *done) {
-    struct many m = {
+    struct publishing m = {
         .queue_id = queue_id,
         .n = n,
         .headers = {.each = headers, .sizes = header_sizes},

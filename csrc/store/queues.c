@@ -75,7 +75,7 @@ void queue_remove(ls_store *store, uint32_t queue_id) {
         q = table_any_queue(&store->state.table, queue_id);
     }
     table_remove_queue(&store->state.table, q);
-    spares_swept(g);
+    base_after_sweep(g);
 }
 
 int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {

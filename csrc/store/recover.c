@@ -1,6 +1,6 @@
 /*
- * Recovering at open: scan the log, load a checkpoint if one can be used, replay the rest, settle, and hand what is live
- * over to the log. Writes nothing.
+ * Recovery at an open: scans the log, loads a checkpoint if one can be used, replays the rest, settles, and gives the log its
+ * segments with their counts of live records. Writes nothing.
  */
 #include <string.h>
 
@@ -19,8 +19,8 @@ static int replay_and_settle(struct replay *p, bool background, uint64_t start_u
     return rc == LS_OK ? replay_settle(p) : rc;
 }
 
-/* As before the checkpoint was read; that there was one stays in the report. */
-static void begin_anew(struct replay *p, const ls_recovery *before) {
+/* Forgets what was read from the checkpoint; the report still says that there was one. */
+static void begin_without_checkpoint(struct replay *p, const ls_recovery *before) {
     ls_recovery now = *p->report;
     *p->report = *before;
     p->report->checkpoint_state = LS_CHECKPOINT_CONTRADICTS;
@@ -47,7 +47,7 @@ int recover_replay(ls_store *store) {
     }
     rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
     if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
-        begin_anew(&p, &before);
+        begin_without_checkpoint(&p, &before);
         loaded = (struct loaded_checkpoint){.lsn = 0};
         rc = replay_and_settle(&p, background, start_us);
     }

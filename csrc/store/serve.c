@@ -55,7 +55,7 @@ static int find_unused(const struct scan *s, struct unused_files *u) {
     return LS_OK;
 }
 
-/* Beyond everything that could have been handed out: ids are never reused, not even those that never reached the disk. */
+/* Above every LSN that was ever given to a caller: ids are never reused, not even those that did not reach the disk. */
 static uint64_t choose_first_lsn(const ls_store *store) {
     const struct scan *s = &store->scan;
     if (store->creating) {
@@ -64,13 +64,13 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
     beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
-    beyond = s->moved_epoch > s->epoch_max && s->moved_lsn > beyond ? s->moved_lsn : beyond;
+    beyond = s->renamed_epoch > s->epoch_max && s->renamed_lsn > beyond ? s->renamed_lsn : beyond;
     return scan_first_beyond(&store->meta, beyond);
 }
 
 static struct log_epoch choose_epoch(const ls_store *store) {
     const struct scan *s = &store->scan;
-    uint64_t epoch = s->moved_epoch > s->epoch_max ? s->moved_epoch : s->epoch_max;
+    uint64_t epoch = s->renamed_epoch > s->epoch_max ? s->renamed_epoch : s->epoch_max;
     return (struct log_epoch){
         .epoch = epoch + 1,
         .first_lsn = choose_first_lsn(store),
@@ -111,7 +111,7 @@ static int finish_creation(ls_store *store) {
 
 static void end_without_work(void *context, uint32_t number) {
     ls_store *store = context;
-    if (replay_settle_message(&store->state, table_message(&store->state.table, number))) {
+    if (replay_unstage(&store->state, table_message(&store->state.table, number))) {
         message_die(store, number);
     }
 }
@@ -155,7 +155,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
     return rc == LS_OK ? log_force(g, log_end_lsn(g)) : rc;
 }
 
-/* With the lock held; what needs files comes in the order of docs/recovery.md. */
+/* Lock held. The steps that change files are in the order of docs/recovery.md. */
 static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
     vfs *v = store->directory.v;
     int rc = catalog_check(&store->state.table, sorted, n, next_queue_id);

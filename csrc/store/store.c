@@ -11,9 +11,6 @@
 #include "inspect/inspect.h"
 #include "os/io.h"
 #include "relocate/relocate.h"
-#include "format/xxh64.h"
-
-uint64_t ls_xxh64(const uint8_t *data, size_t bytes, uint64_t seed) { return xxh64(data, bytes, seed); }
 
 /* ---- around every operation ---- */
 
@@ -414,18 +411,6 @@ void ls_event_end(ls_store *store, int fd) {
     log_lock(store->log);
     log_event_end(store->log, fd);
     log_unlock(store->log);
-}
-
-int ls_move_base(ls_store *store) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    rc = log_move_base(store->log);
-    if (rc == LS_OK) {
-        log_recycle_dead(store->log);
-    }
-    return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
 void ls_stats_get(ls_store *store, ls_stats *stats) {

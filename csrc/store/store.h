@@ -47,7 +47,7 @@ struct ls_store {
     struct inspection *inspection; /* that fills the state of a handle without a log (inspected.c); else NULL */
     bool inspected;                /* it has read all: calls that only look are answered */
     atomic_bool foreign;           /* this is a forked child */
-    atomic_uint handles; /* this one, and every cursor and transaction on it: the last to go frees the memory */
+    atomic_uint handles; /* this one, and every cursor and transaction on it: freeing the last frees the memory */
 };
 
 struct death {
@@ -56,13 +56,13 @@ struct death {
 };
 
 /*
- * Names a transaction and never points to it: two threads may give one transaction its outcome, and it is gone as soon as
- * the first of them has. A handle that one thread frees goes when the last thread inside a call on it is out.
+ * A handle has the transaction's id and no pointer to it, because two threads may end one transaction: the first removes it
+ * while the second still has its handle. The memory of a handle is freed when its owner has freed it and no call uses it.
  */
 struct ls_tx {
     ls_store *store;
     uint64_t id;
-    uint32_t number;   /* of its slot in the table, which is another's after an outcome */
+    uint32_t number;   /* of its slot in the table, which another transaction may have after the outcome */
     atomic_uint users; /* its owner, and every call on it */
     ls_tx_info last;   /* under the lock */
 };
@@ -72,8 +72,8 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
-/* ls_open for a log with more clients than messages. They are copied; on failure those that were
-   registered are freed as at ls_free. */
+/* ls_open for a log with clients besides messages. They are copied; on failure those that were registered are freed, as by
+   ls_free. */
 int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
                     size_t count, ls_store **store);
 /* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */
@@ -83,7 +83,7 @@ int inspect_open_with(vfs *system, const char *store_dir, int flags, const struc
                       ls_store **store);
 /* messages_client.c: messages and transactions, the first client. */
 struct log_client messages_client(ls_store *store);
-/* A handle on the store goes; with the last one its memory. A garbage collector frees in any order. */
+/* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
@@ -96,14 +96,14 @@ int store_leave(ls_store *store, int rc, int flags);
 
 /* Ends a message that has neither place nor pending work: out of the table, its records no longer needed. */
 void message_die(ls_store *store, uint32_t number);
-/* The same for a death that no record of its own tells: a MESSAGE_DELETE is owed, as an unforced note. */
+/* The same for a death that follows from another record: its MESSAGE_DELETE is appended later, and not forced. */
 void message_die_derived(ls_store *store, uint32_t number);
 /* (waits) Logs the notes that are owed. */
 void store_log_deaths(ls_store *store);
 
 /* For places.c; lock held. */
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
-int message_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each is there, and named once */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
 /* Appends the start record and makes the message; everything that it needs is there. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
@@ -117,7 +117,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
 /* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
-/* content.c, for load.c: (waits) Header and content of one message, if `room` surely suffices. */
+/* content.c, for load.c: (waits) Header and content of one message; *fits is false if `room` may be too small. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
 /* places.c, for dequeue.c; lock held. A list of n operations of a transaction, or NULL. */
@@ -133,7 +133,7 @@ int delivery_fail(uint64_t id, uint32_t queue_id);
 
 /* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
-/* Around a call on a handle, or on none: store_enter and store_leave, and the handle stays until the end. */
+/* As store_enter and store_leave, for a call on a transaction handle (or NULL), which is not freed in between. */
 int work_enter(ls_store *store, ls_tx *handle);
 int work_try(ls_store *store, ls_tx *handle, int flags);           /* with store_try in place of store_enter */
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
@@ -143,10 +143,10 @@ int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a c
 bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* all memory that the commit needs */
 void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn);
 void tx_undo_work(const ls_store *store, struct tx *tx);
-/* The work on messages. */
-bool messages_prepare_commit(ls_store *store, struct tx *tx);
-void messages_commit(ls_store *store, struct tx *tx, uint64_t commit_lsn);
-void messages_roll_back(ls_store *store, struct tx *tx);
+/* The work on messages, as client.h has it; the context is the store. */
+bool messages_prepare_commit(void *context, struct tx *tx);
+void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn);
+void messages_roll_back(void *context, struct tx *tx);
 /* The operation of another client, under a key of its own, pends until the outcome. */
 struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL: no memory */
 int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */

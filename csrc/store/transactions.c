@@ -284,7 +284,7 @@ int ls_commit(ls_tx *handle, int flags) {
     return leave(handle, rc, flags);
 }
 
-/* (waits) Room for its records is reserved; only the notes of deaths wait, once the transaction is gone. */
+/* (waits) Its records have reserved room; only logging the messages' deaths waits, after the transaction has ended. */
 static void roll_back(ls_store *store, struct tx *tx) {
     append_plain(store, tx, TX_ROLLBACK);
     tx_undo_work(store, tx);
@@ -352,7 +352,7 @@ static bool let_go_of(ls_tx *handle) {
     return true;
 }
 
-/* Unless for good, a call on the handle that another thread is in goes on with the transaction. */
+/* Not for_good: another thread that is in a call on this handle can continue the transaction. */
 static void give_up(ls_tx *handle, bool for_good) {
     if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
         bool rolled_back = let_go_of(handle);

@@ -51,7 +51,7 @@ bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p) {
 }
 
 bool offer_prepare(const struct place *p) {
-    struct place_chunk *c = p->at.chunk;
+    struct queue_chunk *c = p->at.chunk;
     if (c->handed_out == NULL) {
         c->handed_out = calloc(CHUNK_PLACES, sizeof *c->handed_out);
     }

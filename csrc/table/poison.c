@@ -28,7 +28,7 @@ void table_give_out(const struct table *t, uint32_t slab, uint32_t queue, uint32
 }
 
 /* Copies the memory, poisons and frees the old one, and returns the copy; without memory for a copy returns `old`. */
-static void *moved(void *old, size_t bytes) {
+static void *at_new_address(void *old, size_t bytes) {
     void *made = old != NULL && bytes > 0 ? malloc(bytes) : NULL;
     if (made == NULL) {
         return old;
@@ -40,19 +40,19 @@ static void *moved(void *old, size_t bytes) {
 }
 
 static void move_slab(struct table *t, uint32_t slab) {
-    t->slabs[slab] = moved(t->slabs[slab], sizeof(struct slab));
+    t->slabs[slab] = at_new_address(t->slabs[slab], sizeof(struct slab));
     for (uint32_t i = 0; i < SLAB_MESSAGES && slab * SLAB_MESSAGES + i < t->message_slots; i++) {
         struct message *m = &t->slabs[slab]->messages[i];
         if ((m->flags & MESSAGE_FREE) != 0) {
             continue;
         }
-        if (m->many != 0) {
-            m->places.list.many = moved(m->places.list.many, m->places.list.capacity * sizeof(struct place));
+        if (m->listed != 0) {
+            m->places.list.all = at_new_address(m->places.list.all, m->places.list.capacity * sizeof(struct place));
         }
         if (m->extra != NULL) {
-            m->extra = moved(m->extra, sizeof *m->extra);
-            m->extra->chunks = moved(m->extra->chunks, m->extra->chunk_capacity * sizeof *m->extra->chunks);
-            m->extra->parts = moved(m->extra->parts, m->extra->part_count * sizeof *m->extra->parts);
+            m->extra = at_new_address(m->extra, sizeof *m->extra);
+            m->extra->chunks = at_new_address(m->extra->chunks, m->extra->chunk_capacity * sizeof *m->extra->chunks);
+            m->extra->parts = at_new_address(m->extra->parts, m->extra->part_count * sizeof *m->extra->parts);
         }
     }
 }
@@ -62,9 +62,9 @@ static void move_queue(struct table *t, uint32_t number) {
     if (q == NULL) {
         return; /* it was deleted */
     }
-    q = t->queues[number] = moved(q, sizeof *q);
+    q = t->queues[number] = at_new_address(q, sizeof *q);
     t->found = NULL;
-    for (struct place_chunk *c = q->first; c != NULL; c = c->next) {
+    for (struct queue_chunk *c = q->first; c != NULL; c = c->next) {
         c->queue = q;
     }
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
@@ -77,7 +77,7 @@ static void move_tx(struct table *t, uint32_t number) {
     if (tx == NULL) {
         return; /* it has ended */
     }
-    tx = t->txs[number] = moved(tx, sizeof *tx);
+    tx = t->txs[number] = at_new_address(tx, sizeof *tx);
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         w->tx = tx;
     }

@@ -21,7 +21,7 @@ struct queue *table_queue(const struct table *t, uint32_t id) {
     return q == NULL || q->deleted ? NULL : q;
 }
 
-struct queue *table_queue_again(struct table *t, uint32_t id) {
+struct queue *table_queue_cached(struct table *t, uint32_t id) {
     if (t->found == NULL || t->found->id != id || t->found->deleted) {
         t->found = table_queue(t, id);
     }
@@ -62,15 +62,15 @@ void table_remove_queue(struct table *t, struct queue *q) {
         cursor_stop(q->cursors);
     }
     while (q->first != NULL) {
-        struct place_chunk *next = q->first->next;
+        struct queue_chunk *next = q->first->next;
         free(q->first->handed_out);
         free(q->first);
         q->first = next;
     }
-    while (q->spare != NULL) {
-        struct place_chunk *next = q->spare->next;
-        free(q->spare);
-        q->spare = next;
+    while (q->prepared != NULL) {
+        struct queue_chunk *next = q->prepared->next;
+        free(q->prepared);
+        q->prepared = next;
     }
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
@@ -85,23 +85,23 @@ void table_remove_queue(struct table *t, struct queue *q) {
 
 bool queue_prepare(struct queue *q, uint64_t more) {
     uint64_t room = q->last != NULL ? CHUNK_PLACES - q->last->used : 0;
-    for (struct place_chunk *c = q->spare; c != NULL; c = c->next) {
+    for (struct queue_chunk *c = q->prepared; c != NULL; c = c->next) {
         room += CHUNK_PLACES;
     }
     while (room < more) {
-        struct place_chunk *c = malloc(sizeof *c);
+        struct queue_chunk *c = malloc(sizeof *c);
         if (c == NULL) {
             return false;
         }
-        c->next = q->spare;
-        q->spare = c;
+        c->next = q->prepared;
+        q->prepared = c;
         room += CHUNK_PLACES;
     }
     return true;
 }
 
 /* From a chunk that goes, or from the end, to the chunk that follows. */
-static void cursor_leave(struct cursor *cursor, const struct place_chunk *from, struct place_chunk *to) {
+static void cursor_leave(struct cursor *cursor, const struct queue_chunk *from, struct queue_chunk *to) {
     if (cursor->chunk == from) {
         cursor->chunk = to;
         cursor->slot = 0;
@@ -109,9 +109,9 @@ static void cursor_leave(struct cursor *cursor, const struct place_chunk *from, 
 }
 
 static void add_chunk(struct queue *q) {
-    struct place_chunk *c = q->spare;
+    struct queue_chunk *c = q->prepared;
     assert(c != NULL);
-    q->spare = c->next;
+    q->prepared = c->next;
     c->queue = q;
     c->prev = q->last;
     c->next = NULL;
@@ -137,7 +137,7 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     if (q->last == NULL || q->last->used == CHUNK_PLACES) {
         add_chunk(q);
     }
-    struct place_chunk *c = q->last;
+    struct queue_chunk *c = q->last;
     struct place p = {.at.chunk = c, .slot = c->used, .queue_id = q->id};
     c->entries[c->used] = (struct entry){
         .order_lsn = order_lsn, .message = message, .order_index = order_index & ORDER_INDEX_MAX, .state = 0};
@@ -149,7 +149,7 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
 }
 
 /* Frees an empty chunk, unless it is the last one and has unused entries. */
-static void drop_chunk(struct place_chunk *c) {
+static void drop_chunk(struct queue_chunk *c) {
     struct queue *q = c->queue;
     if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
         return;
@@ -202,7 +202,7 @@ void queue_unlock(struct place *p) {
 
 void queue_kill(struct place *p) {
     struct entry *e = place_entry(p);
-    struct place_chunk *c = p->at.chunk;
+    struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
     offer_went(p);
     c->queue->locked -= (e->state & ENTRY_LOCKED) != 0 ? 1 : 0;

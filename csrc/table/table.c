@@ -39,7 +39,7 @@ static void prefetch_message(const struct table *t, uint32_t number) {
 
 static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
     const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
-    if (m != NULL && m->id == id && m->place_count > 0 && m->many == 0) {
+    if (m != NULL && m->id == id && m->place_count > 0 && m->listed == 0) {
         prefetch(m->places.one.at.chunk);
         prefetch(place_entry(&m->places.one));
     }
@@ -57,7 +57,7 @@ void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
     }
 }
 
-void table_prefetch_again(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
+void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) {
         index_prefetch(&t->messages, ids[i]); /* for the removal */
         prefetch_message(t, numbers[i]);
@@ -74,9 +74,9 @@ static void free_extra(struct message *m) {
         free(m->extra);
         m->extra = NULL;
     }
-    if (m->many != 0) {
-        free(m->places.list.many);
-        m->many = 0;
+    if (m->listed != 0) {
+        free(m->places.list.all);
+        m->listed = 0;
     }
 }
 
@@ -317,27 +317,27 @@ struct place *message_place(struct message *m, uint32_t queue_id) {
 
 bool message_prepare_places(struct message *m, uint32_t more) {
     uint32_t need = m->place_count + more;
-    if (need <= 1 || (m->many != 0 && need <= m->places.list.capacity)) {
+    if (need <= 1 || (m->listed != 0 && need <= m->places.list.capacity)) {
         return true;
     }
-    uint32_t capacity = m->many != 0 ? 2 * m->places.list.capacity : 2;
+    uint32_t capacity = m->listed != 0 ? 2 * m->places.list.capacity : 2;
     capacity = capacity < need ? need : capacity;
-    struct place *many = malloc(capacity * sizeof *many);
-    if (many == NULL) {
+    struct place *list = malloc(capacity * sizeof *list);
+    if (list == NULL) {
         return false;
     }
-    memcpy(many, message_places(m), m->place_count * sizeof *many);
-    if (m->many != 0) {
-        free(m->places.list.many);
+    memcpy(list, message_places(m), m->place_count * sizeof *list);
+    if (m->listed != 0) {
+        free(m->places.list.all);
     }
-    m->many = 1;
-    m->places.list.many = many;
+    m->listed = 1;
+    m->places.list.all = list;
     m->places.list.capacity = capacity;
     return true;
 }
 
 void message_add_place(struct table *t, struct message *m, struct place place) {
-    assert(m->many != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
+    assert(m->listed != 0 ? m->place_count < m->places.list.capacity : m->place_count == 0);
     table_touch(t, m);
     message_places(m)[m->place_count++] = place;
     message_changed(m);

@@ -53,11 +53,10 @@ void index_remove(struct index *x, uint64_t key, uint32_t number); /* the number
 
 /* ---- places ---- */
 
-enum { CHUNK_PLACES = 126 };   /* places in one chunk of a run */
-enum { CHUNK_ROW_BYTES = 25 }; /* a content chunk's row in a state record, with its share of the record's head */
 enum {
-    COPIED_PER_STATE = 4
-}; /* a long state is written again only after copying at least this multiple of its bytes */
+    CHUNK_PLACES = 126,   /* places in one chunk of a run */
+    COPIED_PER_STATE = 4, /* a long state is written again only after copying at least this multiple of its bytes */
+};
 
 enum entry_state {
     ENTRY_DEAD = 1,
@@ -77,10 +76,10 @@ struct entry {
 
 struct queue;
 
-struct place_chunk {
+struct queue_chunk {
     struct queue *queue;
-    struct place_chunk *prev;
-    struct place_chunk *next;
+    struct queue_chunk *prev;
+    struct queue_chunk *next;
     uint64_t first_position;
     uint32_t *handed_out; /* how often each place was acquired; NULL: none ever was */
     uint16_t used;        /* entries ever filled */
@@ -92,7 +91,7 @@ struct place_chunk {
 /* A message's place on a queue. During replay there is no run yet, and this holds the order key instead. */
 struct place {
     union {
-        struct place_chunk *chunk;
+        struct queue_chunk *chunk;
         uint64_t order_lsn;
     } at;
     uint32_t slot; /* in the chunk; during replay the order index */
@@ -101,7 +100,7 @@ struct place {
 
 struct cursor {
     struct queue *queue; /* NULL: the queue was deleted */
-    struct place_chunk *chunk;
+    struct queue_chunk *chunk;
     uint32_t slot;
     int kind;
     struct cursor *next;
@@ -110,16 +109,16 @@ struct cursor {
 struct queue {
     uint32_t id;
     bool deleted;    /* its places are being removed in steps */
-    uint32_t wanted; /* a counter for the call that holds the lock; 0 when no call does */
+    uint32_t wanted; /* a counter that a call uses while it holds the lock; else 0 */
     uint64_t depth;
     uint64_t locked;
     uint64_t acquired;
     uint64_t returned;   /* free places that consumers or transactions gave back: those before `fresh` */
-    struct cursor front; /* while there are any: the first of them is here or later */
+    struct cursor front; /* if returned > 0: the first of them is here or later */
     struct cursor fresh; /* no place from here on was ever offered; both are in no list of cursors */
-    struct place_chunk *first;
-    struct place_chunk *last;
-    struct place_chunk *spare; /* prepared, not yet in the run */
+    struct queue_chunk *first;
+    struct queue_chunk *last;
+    struct queue_chunk *prepared; /* prepared, not yet in the run */
     struct cursor *cursors;
     uint64_t next_position;
 };
@@ -128,7 +127,7 @@ struct queue {
 
 struct work;
 
-struct chunk_place {
+struct chain_record {
     uint64_t lsn;
     uint64_t offset;
     uint32_t record_bytes;
@@ -140,13 +139,13 @@ struct message_extra {
     uint64_t last_lsn;  /* of the chain: the next record's back-link */
     uint64_t start_lsn; /* of the start record, or its newest copy */
     uint64_t content_bytes;
-    struct chunk_place *chunks;
+    struct chain_record *chunks;
     uint32_t chunk_count;
     uint32_t chunk_capacity;
     uint32_t pending;  /* operations of open transactions */
     uint32_t version;  /* incremented by every change to what a relocation would write */
     struct work *work; /* the pending operations, the newest first */
-    struct chunk_place
+    struct chain_record
         *parts; /* the relocated state's records, unless a single one follows the start record directly */
     uint32_t part_count;
     uint32_t growth;      /* bytes that its rows will add when it is next moved */
@@ -172,7 +171,7 @@ struct message {
     union {
         struct place one; /* place_count <= 1 and place_capacity == 0 */
         struct {
-            struct place *many;
+            struct place *all;
             uint32_t capacity;
             uint32_t unused;
         } list;
@@ -180,7 +179,7 @@ struct message {
     struct message_extra *extra;
     uint32_t place_count;
     uint16_t flags;
-    uint16_t many; /* 1: the places are in places.list */
+    uint16_t listed; /* 1: the places are in places.list */
 };
 
 /* ---- transactions ---- */
@@ -216,9 +215,9 @@ struct tx {
     uint64_t prepared_us;
     struct xid xid;
     bool distributed;
-    bool handed_out; /* an ls_tx refers to it */
-    bool settled;    /* an open has undone it, but the record of that may still be missing; see inspect.c */
-    bool started;    /* replay saw its start record */
+    bool handed_out;     /* an ls_tx refers to it */
+    bool undone_at_open; /* an open has undone it, but the record of that may still be missing; see inspect.c */
+    bool started;        /* replay saw its start record */
     uint8_t state;
     uint32_t number; /* in the table */
     uint32_t work_count;
@@ -230,12 +229,6 @@ struct tx {
 };
 
 /* ---- the table ---- */
-
-enum {
-    STATE_BYTES = 112,     /* a state record with one row */
-    ROW_BYTES = 33,        /* a row for a place or a pending operation, with its share of the record's head */
-    ROW_FOR_ID_BYTES = 29, /* what a row adds when it replaces a queue id in a start record's list */
-};
 
 #ifdef LOGSTORE_POISON
 enum { SLAB_MESSAGES = 4 }; /* small, because slabs move all the time */
@@ -321,7 +314,7 @@ static inline struct message *table_message(const struct table *t, uint32_t numb
 
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */
 /* The same for a message that probably still has this number. */
-static inline uint32_t table_find_again(const struct table *t, uint32_t number, uint64_t id) {
+static inline uint32_t table_find_at(const struct table *t, uint32_t number, uint64_t id) {
     if (number < t->message_slots) {
         const struct message *m = table_message(t, number);
         if (m->id == id && (m->flags & MESSAGE_FREE) == 0) {
@@ -337,7 +330,7 @@ static inline uint32_t table_find_again(const struct table *t, uint32_t number, 
  */
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
 /* The same for messages that probably still have these numbers. */
-void table_prefetch_again(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
+void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
@@ -362,7 +355,7 @@ static inline bool message_is_dead(const struct message *m) {
     return m->place_count == 0 && message_pending(m) == 0 && (m->flags & MESSAGE_STAGED) == 0;
 }
 
-/* Notes a record appended to the chain. The message has its extra, or the record is its first. */
+/* Notes the newest record of the chain. The message has its extra, unless the record is its first. */
 static inline void message_appended(struct message *m, uint64_t lsn) {
     if (m->extra != NULL) {
         m->extra->last_lsn = lsn;
@@ -389,7 +382,7 @@ bool message_cut_content(struct table *t, struct message *m, uint64_t offset);
 
 /* The array of a message's places, in either form. */
 static inline struct place *message_places(struct message *m) {
-    return m->many != 0 ? m->places.list.many : &m->places.one;
+    return m->listed != 0 ? m->places.list.all : &m->places.one;
 }
 
 struct place *message_place(struct message *m, uint32_t queue_id); /* or NULL */
@@ -398,8 +391,8 @@ void message_add_place(struct table *t, struct message *m, struct place place);
 void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); /* from the message, not from the run */
 
 /* table/queues.c */
-struct queue *table_queue(const struct table *t, uint32_t id); /* NULL: there is none, or it is deleted */
-struct queue *table_queue_again(struct table *t, uint32_t id); /* the same; faster for the queue of the last look-up */
+struct queue *table_queue(const struct table *t, uint32_t id);  /* NULL: there is none, or it is deleted */
+struct queue *table_queue_cached(struct table *t, uint32_t id); /* the same; faster for the queue of the last look-up */
 struct queue *table_any_queue(const struct table *t, uint32_t id); /* also one that is deleted and still has places */
 bool table_add_queue(struct table *t, uint32_t id);                /* false: no memory */
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; no message has a place there any more */

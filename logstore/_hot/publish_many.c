@@ -1,15 +1,15 @@
 /*
- * _publish_items: messages are published from the buffers that hold them, a piece of them with each call of the core. What
- * is given is a tuple, which no other thread can change; for the time of a call each buffer is exported, so that none moves.
+ * _publish_items publishes messages from the buffers that hold them, a piece of them with each call of the core. The items
+ * are a tuple, which no other thread can change; during a call every buffer is exported, so that none moves.
  *
- * _publish_packed: contents one after another are published with one call.
+ * _publish_packed publishes contents that stand one after another in memory, with one call.
  */
 #include "publish.h"
 
 enum {
-    ITEMS_MAX = 1024,     /* of a piece */
-    BYTES_MAX = 1 << 20,  /* ... unless it is one item */
-    EXPORTS_AT_ONCE = 16, /* buffers other than bytes that memory is allocated for at a time */
+    ITEMS_MAX = 1024,     /* items per piece */
+    BYTES_MAX = 1 << 20,  /* bytes per piece; a larger single item goes alone */
+    EXPORTS_AT_ONCE = 16, /* memory for exported buffers is allocated for this many at a time */
 };
 
 struct piece {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import tracemalloc
 from dataclasses import replace
@@ -33,7 +32,6 @@ from kit.record_cases import (
     u16,
     u64,
 )
-from logstore._core import ffi, lib
 from logstore.codec import records
 from logstore.codec.records import (
     FLAGS,
@@ -58,19 +56,7 @@ numbers = st.sampled_from([0, 1, 2, 8, 48, 104, 2**31, 2**32 - 1, 2**32, 2**63 -
 each_decoder = pytest.mark.parametrize("decode", [decode_record, decode_by_c], ids=["python", "c"])
 
 
-# ---- The checksum of the core.
-
-
-def test_the_core_and_xxhash_agree_for_every_length_to_1024_unaligned_and_with_seeds() -> None:
-    noise = random.Random(64)
-    room = ffi.new("uint8_t[]", 1024 + 8)
-    for length in range(1025):
-        content = noise.randbytes(length)
-        for shift in range(8):
-            ffi.memmove(room + shift, content, length)
-            for seed in (0, 1, 2**64 - 1, noise.getrandbits(64)):
-                assert lib.ls_xxh64(room + shift, length, seed) == xxh64_intdigest(content, seed)
-    assert lib.ls_xxh64(ffi.NULL, 0, 7) == xxh64_intdigest(b"", 7)
+# ---- Seeds.
 
 
 def test_the_segment_seed_hashes_uuid_first_lsn_and_epoch_in_that_order() -> None:

@@ -78,7 +78,7 @@ def test_a_missing_library_names_an_install_of_the_checkout() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (core,) = re.findall(r'#define VERSION "(.*)"', (ROOT / "csrc/store/version.c").read_text())
+    (core,) = re.findall(r'#define VERSION "(.*)"', (ROOT / "csrc/store/bindings.c").read_text())
     assert project["version"] == logstore.__version__ == core
     assert f"\n## {core} " in (ROOT / "docs/CHANGELOG.md").read_text()
 

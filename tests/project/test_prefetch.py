@@ -21,8 +21,8 @@ PREFETCH = re.compile(r"\tprefetch\w+\b")
 # What fetches, and its callers, because the compiler decides which of them become part of others.
 FETCHING = {
     "batches of dequeues": {
-        "fetch_ahead", "table_prefetch", "table_prefetch_again", "dequeue_all", "ls_purge",
-        "ls_dequeue_many", "ls_settle_many", "ls_settle_all",
+        "fetch_ahead", "table_prefetch", "table_prefetch_at", "dequeue_all", "ls_purge",
+        "ls_dequeue_many", "ls_settle_all",
     },
     "replay": {"fetch_chain", "replay_batch", "replay_log", "replay_and_settle", "recover_replay"},
 }  # fmt: skip

@@ -11,12 +11,10 @@
 
 static uint64_t used_bytes(const struct log *g) { return spares_segments_used(g) * g->segment_size; }
 
-uint64_t spares_expansion(const struct log *g) {
-    return extent_expansion(clients_expansion(&g->clients), used_bytes(g));
-}
+uint64_t spares_expansion(const struct log *g) { return clients_expansion(&g->clients, used_bytes(g)); }
 
 /* Records that come and go within a segment or two do not make the log longer. */
-void spares_weigh(struct log *g) {
+void admission_note_live(struct log *g) {
     uint64_t live = extent_live_bytes(log_live_bytes(g), used_bytes(g));
     g->space.live_low = live < g->space.live_low ? live : g->space.live_low;
     g->space.live_low_lsn = g->front.append_lsn;

@@ -13,14 +13,14 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
  * the live bytes plus the expansion by which they grow when moved. Two things hold from the first record on:
  *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each to its largest size, there is a file
  *     for all of it, and one segment in the making;
- *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed anew as loosely as records can be packed,
+ *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed again as loosely as possible,
  *     all live records leave room for the records that a drain appends. Those are dead at once, so relocation gets their
  *     room back, and that of the drained records: the room only grows.
  * Draining makes neither worse: it makes no record longer, and it takes a spare only above the first.
  */
 struct reckoning extent_reckon(const struct extent *e) {
     uint64_t size = e->segment_size, used_bytes = e->segments * size;
-    uint64_t expansion = extent_expansion(e->expansion, used_bytes) + e->growth_asked;
+    uint64_t expansion = e->expansion + e->growth_asked;
     struct reckoning r = {
         .spares_reserved = SPARES_RESERVED + (size_t)((expansion + size / 2) / size),
         .gap_bytes = at_most(e->largest_bytes, format_record_bytes_max(size)),

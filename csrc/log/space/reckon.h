@@ -1,6 +1,6 @@
 /*
- * How many files a log needs, reckoned from plain numbers: the writer's log reckons so (admission.c), and so does the plan of
- * a compaction for a log that is only inspected.
+ * Computes how many files a log needs from plain numbers, for the log of a writer (admission.c) and for the plan of a
+ * compaction of a log that is only inspected.
  */
 #ifndef LOGSTORE_RECKON_H
 #define LOGSTORE_RECKON_H
@@ -18,9 +18,7 @@ enum {
     /* Made ahead of need. One more may stay when a segment dies, so that it is not given back and made again at once. */
     SPARES_AHEAD = 1,
     /* Fractions of a segment are given as 1 / N. */
-    ROOM_TO_WORK = 8, /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
-    /* For a byte of a record: a queue id of 4 bytes becomes ROW_BYTES, and all else grows less. */
-    EXPANSION_MOST = 9,
+    ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
     LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
 };
 
@@ -36,12 +34,12 @@ struct extent {
 };
 
 struct reckoning {
-    size_t spares_reserved; /* kept from appends that grow the log; reckoned anew at each new segment */
-    size_t spares_wanted;   /* before the log grows: all live records, packed anew, leave room to work */
+    size_t spares_reserved; /* kept from appends that grow the log; computed again at each new segment */
+    size_t spares_wanted;   /* before the log grows: all live records, packed again, leave room to work */
     size_t files_wanted;    /* that the log is kept to, spares included */
-    uint64_t usable;        /* bytes of a segment that live records can fill at worst */
+    uint64_t usable;        /* bytes of a segment that live records fill even if they are packed badly */
     uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
-    uint64_t live_bytes;    /* reckoned with */
+    uint64_t live_bytes;    /* that this was computed with */
 };
 
 struct reckoning extent_reckon(const struct extent *e);
@@ -50,17 +48,13 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as reckoni
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
 }
-static inline uint64_t extent_expansion(uint64_t expansion, uint64_t used_bytes) {
-    uint64_t most = EXPANSION_MOST * used_bytes;
-    return expansion < most ? expansion : most;
-}
 /*
  * The most spares for a log of this many segments: those that must be, and up to `ahead` more while all files together are
  * within files_wanted.
  */
 size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
 
-/* Bytes that a log needs for this much live content, or it refuses to grow; see over_admission_limit. */
+/* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
 static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }

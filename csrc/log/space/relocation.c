@@ -35,7 +35,7 @@ static bool is_worth_moving(const struct log *g) {
     return full > live + g->segment_size / GAIN_MIN;
 }
 
-bool spares_are_behind(const struct log *g) { return is_long(g) && is_worth_moving(g) && !oldest_is_stuck(g); }
+bool relocation_is_behind(const struct log *g) { return is_long(g) && is_worth_moving(g) && !oldest_is_stuck(g); }
 
 bool relocation_is_possible(const struct log *g) {
     const struct segment *oldest = g->segments[g->base_index];
@@ -75,7 +75,7 @@ static bool is_urgent(const struct log *g) {
            spares_files(g) > g->space.needs.files_wanted;
 }
 
-void spares_pace(struct log *g, uint64_t bytes) {
+void relocation_keep_pace(struct log *g, uint64_t bytes) {
     log_may_wait(g);
     if (!in_spare_thread() || !g->threads_running) {
         return;
@@ -97,10 +97,10 @@ static bool has_shrunk(struct log *g) {
            spares_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
 }
 
-void spares_appended(struct log *g) {
+void relocation_after_batch(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
     if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
-        spares_weigh(g);
+        admission_note_live(g);
         if (released && g->threads_running && has_shrunk(g)) {
             g->spare_thread.wanted = true;
             (void)pthread_cond_signal(&g->spare_thread.wake);
@@ -114,8 +114,8 @@ void spares_appended(struct log *g) {
 }
 
 /* A sweep ends after the batch with its record was written: no later batch may come that would wake the spare thread. */
-void spares_swept(struct log *g) {
-    spares_weigh(g);
+void base_after_sweep(struct log *g) {
+    admission_note_live(g);
     log_advance_base(g);
     bool shrunk = has_shrunk(g);
     if (g->threads_running && (shrunk || log_base_lsn(g) > g->named_base_lsn)) {

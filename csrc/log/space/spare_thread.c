@@ -43,7 +43,7 @@ static bool is_one_due(const struct log *g) { return g->space.spares_awaited > 0
 static int make_missing(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK) {
-        bool due = is_one_due(g) && !(relocation_is_possible(g) && spares_are_behind(g));
+        bool due = is_one_due(g) && !(relocation_is_possible(g) && relocation_is_behind(g));
         size_t target = spares_target(g);
         target = due && target <= g->space.needs.spares_reserved ? g->space.needs.spares_reserved + 1 : target;
         if (g->space.spare_count >= target) {
@@ -120,19 +120,13 @@ void spares_try(struct log *g) {
     g->spare_thread.tries_awaited--;
 }
 
-void log_recycle_dead(struct log *g) {
-    if (g->base_index > 0) {
-        spares_try(g);
-    }
-}
-
 void log_limit(struct log *g, uint64_t max_log_bytes) {
     g->max_log_bytes = max_log_bytes;
     g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
 
-void spares_settle(struct log *g) {
+void spares_finish_tries(struct log *g) {
     log_may_wait(g);
     uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 1 : 0) + (g->spare_thread.wanted ? 1 : 0);
     g->spare_thread.tries_awaited++; /* a move that keeps pace with others goes on at once */

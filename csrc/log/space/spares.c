@@ -38,7 +38,7 @@ struct extent spares_extent(const struct log *g) {
         .live_bytes = log_live_bytes(g),
         .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
         .largest_bytes = largest_bytes(g),
-        .expansion = clients_expansion(&g->clients),
+        .expansion = spares_expansion(g),
         .growth_asked = space->growth_asked,
     };
 }
@@ -75,7 +75,7 @@ struct segment *spares_take(struct log *g) {
     assert(s != NULL);
     g->space.spares = s->next_spare;
     g->space.spare_count--;
-    spares_weigh(g);
+    admission_note_live(g);
     g->space.live_low_before = g->space.live_low;
     g->space.live_low = UINT64_MAX;
     spares_reckon(g);

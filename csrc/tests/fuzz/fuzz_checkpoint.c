@@ -156,7 +156,7 @@ static void use_store(vfs_sim *disk, ls_store *store) {
     uint64_t id;
     (void)read_store(store, 5);
     (void)ls_publish(store, &queue, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, &id);
-    (void)ls_move_base(store);
+    (void)move_base(store);
     (void)ls_checkpoint(store, NULL);
     (void)ls_close(store);
     ls_free(store);

@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         const uint32_t queue = 8;
         uint64_t id;
         (void)ls_publish(store, &queue, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, &id);
-        (void)ls_move_base(store);
+        (void)move_base(store);
         uint64_t before = read_store(store, deleted);
         int closed = ls_close(store);
         ls_free(store);

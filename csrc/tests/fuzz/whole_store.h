@@ -9,6 +9,7 @@
 
 #include "format/format.h"
 #include "logstore.h"
+#include "tests/kit/move_base.h"
 #include "tests/sim/vfs_sim.h"
 #include "format/xxh64.h"
 

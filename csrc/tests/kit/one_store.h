@@ -76,7 +76,7 @@ static inline void churn(int times) {
 
         check(ls_dequeue(r.store, id, 1, NULL, 1, 0, i % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
     }
-    check(ls_move_base(r.store) == LS_OK && ls_force(r.store, 0) == LS_OK);
+    check(move_base(r.store) == LS_OK && ls_force(r.store, 0) == LS_OK);
 }
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef LOGSTORE_STORE_WORKLOAD_H
 #define LOGSTORE_STORE_WORKLOAD_H
 
+#include "tests/kit/move_base.h"
 #include "tests/kit/store_verdict.h"
 
 /* ---- a run ---- */

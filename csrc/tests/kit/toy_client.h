@@ -292,6 +292,7 @@ static inline struct log_client toy_client(void) {
         .rollback = toy_rollback,
         .weight = toy_weight,
         .expansion = toy_expansion,
+        .expansion_most = 9,
         .relocate = toy_relocate,
         .segment_begun = toy_segment_begun,
         .give_up_space = toy_give_up_space,

@@ -169,7 +169,7 @@ static inline void write_everything(struct subject *s) {
     for (int i = 0; i < 3; i++)
         next_epoch(s);
     s->before_move = s->past_count - 1;
-    if (ls_move_base(r->store) != LS_OK)
+    if (move_base(r->store) != LS_OK)
         abort();
     some_of_all(r);
     fill_a_segment(r);

@@ -33,14 +33,14 @@ struct fact {
     uint32_t tx;
 };
 
-struct hold {
+struct place_hold {
     uint32_t place, tx;
     uint64_t may_from, from, to, may_to;
 };
 
 struct facts {
     struct fact of[PLACES_MAX];
-    struct hold holds[PLACES_MAX];
+    struct place_hold holds[PLACES_MAX];
     uint32_t hold_count;
     uint32_t by_id[MESSAGES_MAX]; /* messages that have one, ascending */
     uint32_t id_count;
@@ -81,11 +81,11 @@ static inline bool item_unclear(const struct call *c, uint32_t item) {
     return c->ended == 0 || (c->rc == LS_OUTCOME_UNKNOWN && (c->done == 0 || item < c->done));
 }
 
-static inline struct tx_record *tx_of(const struct call *c) { return c->tx == 0 ? NULL : &h->txs[c->tx - 1]; }
+static inline struct tx_record *tx_record_of(const struct call *c) { return c->tx == 0 ? NULL : &h->txs[c->tx - 1]; }
 
 /* The call that makes `c` take effect on an item: itself, or its transaction's commit; NULL if it has no effect. */
 static inline struct call *counts_by(struct call *c, uint32_t item) {
-    const struct tx_record *t = tx_of(c);
+    const struct tx_record *t = tx_record_of(c);
 
     if (!item_applied(c, item) && !item_unclear(c, item))
         return NULL;
@@ -97,7 +97,7 @@ static inline struct call *counts_by(struct call *c, uint32_t item) {
 }
 
 static inline bool counts_surely(const struct call *c, uint32_t item) {
-    const struct tx_record *t = tx_of(c);
+    const struct tx_record *t = tx_record_of(c);
 
     return item_applied(c, item) && (c->rc == LS_OK || c->done > 0) && (t == NULL || call_applied(t->outcome)) &&
            c->rc != LS_OUTCOME_UNKNOWN;
@@ -187,7 +187,7 @@ static inline void gather_removals(void) {
     for (struct call *c = first_call(); c != NULL; c = next_call(c)) {
         for (uint32_t i = 0; takes_off(c) && i < c->count; i++) {
             const struct call *by = counts_by(c, i);
-            const struct tx_record *t = tx_of(c);
+            const struct tx_record *t = tx_record_of(c);
 
             if (by != NULL)
                 place_goes(item_of(c, i), by, counts_surely(c, i));
@@ -195,12 +195,12 @@ static inline void gather_removals(void) {
                 bool heard = t->outcome != NULL && call_applied(t->outcome) && t->outcome->value == 0;
 
                 facts.holds[facts.hold_count++] =
-                    (struct hold){.place = item_of(c, i),
-                                  .tx = c->tx,
-                                  .may_from = c->begun,
-                                  .from = c->ended,
-                                  .to = t->outcome != NULL ? (uint64_t)t->outcome->begun : NEVER,
-                                  .may_to = heard ? (uint64_t)t->outcome->ended : NEVER};
+                    (struct place_hold){.place = item_of(c, i),
+                                        .tx = c->tx,
+                                        .may_from = c->begun,
+                                        .from = c->ended,
+                                        .to = t->outcome != NULL ? (uint64_t)t->outcome->begun : NEVER,
+                                        .may_to = heard ? (uint64_t)t->outcome->ended : NEVER};
             }
         }
     }
@@ -216,7 +216,7 @@ static inline void gather_removals(void) {
 }
 
 static int compare_holds(const void *a, const void *b) {
-    const struct hold *x = a, *y = b;
+    const struct place_hold *x = a, *y = b;
 
     if (x->place != y->place)
         return x->place < y->place ? -1 : 1;
@@ -231,7 +231,7 @@ static inline void gather(void) {
 }
 
 /* The first hold of a place, and how many there are. */
-static inline struct hold *holds_of(uint32_t place, uint32_t *n) {
+static inline struct place_hold *holds_of(uint32_t place, uint32_t *n) {
     uint32_t low = 0, high = facts.hold_count;
 
     while (low < high) {
@@ -257,7 +257,7 @@ static inline bool surely_there(uint32_t place, const struct call *during) {
 static inline void check_taking(const struct call *c, uint32_t item) {
     uint32_t place = item_of(c, item), n;
     const struct fact *f = &facts.of[place];
-    const struct hold *holds = holds_of(place, &n);
+    const struct place_hold *holds = holds_of(place, &n);
     bool held = false, its_own = false; /* a transaction that has taken it already finds it gone */
 
     if (item_applied(c, item) && (c->tx == 0 || c->tx != f->tx) && (f->visible == NULL || f->from > ended_of(c)))
@@ -278,7 +278,7 @@ static inline void check_taking(const struct call *c, uint32_t item) {
 
 static inline void check_holds(void) {
     for (uint32_t i = 1; i < facts.hold_count; i++) {
-        const struct hold *a = &facts.holds[i - 1], *b = &facts.holds[i];
+        const struct place_hold *a = &facts.holds[i - 1], *b = &facts.holds[i];
 
         if (a->place == b->place && a->tx != b->tx && b->from < a->to && b->from < b->to && a->from < a->to)
             violated("locks", "transactions %u and %u held place %u at the same time", a->tx, b->tx, a->place);

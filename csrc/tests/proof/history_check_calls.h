@@ -32,7 +32,7 @@ static inline void check_order(const uint32_t *places, uint32_t n, const char *w
 
 static inline void check_offer(const struct call *c, uint32_t place) {
     uint32_t n;
-    const struct hold *holds = holds_of(place, &n);
+    const struct place_hold *holds = holds_of(place, &n);
 
     for (uint32_t i = 0; i < n; i++) {
         if (holds[i].from < c->begun && holds[i].to > ended_of(c))

@@ -48,7 +48,7 @@ static inline bool is_fan_out(const struct call *c) {
 static inline bool is_taking(const struct call *c) { return c->kind == DEQUEUE && acknowledged(c); }
 
 static inline bool is_taking_in_tx(const struct call *c) {
-    return c->kind == DEQUEUE && call_applied(c) && c->tx != 0 && tx_of(c)->outcome != NULL;
+    return c->kind == DEQUEUE && call_applied(c) && c->tx != 0 && tx_record_of(c)->outcome != NULL;
 }
 
 static inline bool is_full_list(const struct call *c) { return c->kind == LIST_ALL && c->rc == LS_OK && c->count > 20; }
@@ -122,7 +122,7 @@ static inline bool forge_positions(void) {
 static inline bool forge_locks(void) {
     for (struct call *a = find_call(is_taking_in_tx, NULL); a != NULL; a = find_call(is_taking_in_tx, a)) {
         for (struct call *b = find_call(is_taking_in_tx, NULL); b != NULL; b = find_call(is_taking_in_tx, b)) {
-            if (a->tx != b->tx && b->begun > a->ended && b->ended < tx_of(a)->outcome->begun) {
+            if (a->tx != b->tx && b->begun > a->ended && b->ended < tx_record_of(a)->outcome->begun) {
                 b->by->items[b->first] = item_of(a, 0);
                 return true;
             }

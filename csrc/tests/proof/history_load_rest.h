@@ -2,6 +2,7 @@
 #ifndef LOGSTORE_HISTORY_LOAD_REST_H
 #define LOGSTORE_HISTORY_LOAD_REST_H
 
+#include "tests/kit/move_base.h"
 #include "tests/proof/history_consume.h"
 
 /* ---- transactions ---- */
@@ -262,7 +263,7 @@ static inline void do_care(struct worker *w, bool waited) {
     if (c->kind == FORCE) {
         rc = ls_force(w->store, 0);
     } else if (c->kind == MOVE_BASE) {
-        rc = ls_move_base(w->store);
+        rc = move_base(w->store);
     } else {
         ls_stats_get(w->store, &stats);
         rc = ls_segments(w->store, segments, 16, &n);

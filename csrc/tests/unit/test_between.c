@@ -194,7 +194,7 @@ static void takes_content_back(void) {
     check(log_reserve(g, format_chunk_bytes(0), RESERVE_SHRINKS) == LS_OK);
     struct message *m = table_message(&r.store->state.table, table_find(&r.store->state.table, staged_id));
     struct slot s = log_slot(g, staged_id, m->extra->last_lsn, 0);
-    struct chunk_place last = m->extra->chunks[m->extra->chunk_count - 1];
+    struct chain_record last = m->extra->chunks[m->extra->chunk_count - 1];
     log_append(g, &s, MESSAGE_CHUNK, format_put_chunk(&s, last.offset, NULL, 0));
     log_release(g, log_segment(g, last.lsn), 1, last.record_bytes);
     check(message_cut_content(&r.store->state.table, m, last.offset));

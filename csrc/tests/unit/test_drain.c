@@ -208,7 +208,7 @@ static bool fill_it(void) {
 static uint64_t grown_bytes(void) {
     const struct log *g = d.store->log;
 
-    return log_live_bytes(g) + clients_expansion(&g->clients);
+    return log_live_bytes(g) + clients_expansion(&g->clients, log_bytes(g));
 }
 
 /* ---- draining ---- */

@@ -331,7 +331,7 @@ static void renames_that_fail_leave_no_gap_in_the_lsn_space(void) {
         }
         for (int i = 0; i < 200; i++)
             check(take(r.store, ids[i], 1, 0) == LS_OK);
-        check(ls_move_base(r.store) == LS_OK);
+        check(move_base(r.store) == LS_OK);
     }
     check(vfs_sim_fired(sim) > 3 && files(sim) <= 8);
     ls_free(r.store);
@@ -377,7 +377,7 @@ static void a_drained_log_gives_its_space_back(void) {
         for (int i = 0; i < 300; i++)
             check(take(r.store, ids[299 - i], 1, 0) == LS_OK);
     }
-    check(ls_move_base(r.store) == LS_OK);
+    check(move_base(r.store) == LS_OK);
     ls_stats_get(r.store, &stats);
     check(stats.live_bytes == 0 && stats.segments == 1 && files(sim) <= 6);
     ls_free(r.store);

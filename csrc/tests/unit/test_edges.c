@@ -126,7 +126,7 @@ static void a_removed_queue_frees_its_spare_chunks_and_stops_its_cursors(void) {
     table_init(&t);
     require(table_add_queue(&t, 7));
     q = table_queue(&t, 7);
-    require(queue_prepare(q, 3 * CHUNK_PLACES) && queue_prepare(q, 3 * CHUNK_PLACES) && q->spare != NULL);
+    require(queue_prepare(q, 3 * CHUNK_PLACES) && queue_prepare(q, 3 * CHUNK_PLACES) && q->prepared != NULL);
     cursor_start(&c, q, LS_CURSOR_ALL);
     table_remove_queue(&t, q);
     check(c.queue == NULL && table_any_queue(&t, 7) == NULL && t.live_queues == 0);
@@ -210,7 +210,7 @@ static void a_valid_record_of_another_message_is_damage_to_reads_and_relocation(
 
             check(ls_dequeue(r.store, passing, 2, NULL, 1, 0, k % 4 == 3 ? LS_WAIT : 0, &lsn) == LS_OK);
         }
-        rc = ls_move_base(r.store);
+        rc = move_base(r.store);
         check(rc == LS_OK || rc == LS_CORRUPT || rc == LS_FULL);
         check(ls_poisoned(r.store) == 0 && has(id)); /* and it stands where it stood, to be looked at */
         done();

@@ -76,7 +76,7 @@ static void a_full_store_is_intact_drains_and_fills_again(void) {
                 check(r.now.depth[1] > 40); /* most of the space was of use */
                 check(intact(sim));
                 drain(round % 2 == 0);
-                check(ls_move_base(r.store) == LS_OK);
+                check(move_base(r.store) == LS_OK);
                 check(intact(sim));
             }
             run_end(&r);
@@ -97,7 +97,7 @@ static void a_full_store_opens_again_and_again_and_drains_then(void) {
             check(fill_up(3000, true));
         }
         drain(true);
-        check(ls_move_base(r.store) == LS_OK);
+        check(move_base(r.store) == LS_OK);
         check(intact(sim));
         check(fill_up(3000, false));
         run_end(&r);

@@ -73,7 +73,7 @@ static void full_and_drained(bool by_disk, int background) {
     check(ls_fullness_changes(r.store) == 1 && now().full);
     for (int i = 20; i < made; i++)
         check(ls_dequeue(r.store, ids[i], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
-    check(ls_force(r.store, 0) == LS_OK && ls_move_base(r.store) == LS_OK);
+    check(ls_force(r.store, 0) == LS_OK && move_base(r.store) == LS_OK);
     f = now();
     check(!f.full && f.log_bytes >= f.needed_bytes && f.since_us == 0 && ls_fullness_changes(r.store) == 2);
     check(publish_one() == LS_OK);

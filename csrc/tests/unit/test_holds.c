@@ -206,7 +206,7 @@ static void an_idle_store_gives_back_what_was_held_when_its_base_is_moved(void) 
     use_up();
     ls_hold_release(hold);
     check(there(first));
-    check(ls_move_base(r.store) == LS_OK && !there(first));
+    check(move_base(r.store) == LS_OK && !there(first));
     done();
 }
 

@@ -35,7 +35,7 @@ static void more_segments_than_files_may_be_open_are_read_all_the_same(void) {
     }
     for (int i = 0; i < ALL; i++) /* the oldest first, so that files go whose handles were closed */
         check(take(ids[i], 1, NULL) == LS_OK);
-    check(ls_move_base(r.store) == LS_OK);
+    check(move_base(r.store) == LS_OK);
     ls_stats_get(r.store, &stats);
     check(stats.messages == 0 && stats.segments < 10);
     done();

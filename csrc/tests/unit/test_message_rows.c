@@ -138,6 +138,13 @@ static int take_batches(ls_message_rows *p, ls_reader *reader, struct told_rows 
 
 static const uint32_t names[] = {1, 2, 3, 5, 8};
 
+static int seed_one(ls_message_rows *p, uint64_t id, const uint8_t *state, size_t bytes) {
+    int64_t ids[1] = {(int64_t)id};
+    int32_t offsets[2] = {0, (int32_t)bytes};
+
+    return ls_message_rows_seed_all(p, ids, state, offsets, 1);
+}
+
 /* One pass, seeded with `seed`, into `t`; the messages open at its end into `left` and, as rows, after the others. */
 static int pass_over(vfs *system, uint64_t start, uint64_t stop, uint64_t batch_rows, const struct left *seed,
                      struct told_rows *t, struct left *left) {
@@ -153,7 +160,7 @@ static int pass_over(vfs *system, uint64_t start, uint64_t stop, uint64_t batch_
     if (rc == LS_OK && seed != NULL && seed->rest_bytes > 0)
         rc = ls_message_rows_seed_rest(p, seed->rest, seed->rest_bytes);
     for (size_t i = 0; rc == LS_OK && seed != NULL && i < seed->count; i++)
-        rc = ls_message_rows_seed(p, seed->ids[i], seed->states + seed->from[i], seed->from[i + 1] - seed->from[i]);
+        rc = seed_one(p, seed->ids[i], seed->states + seed->from[i], seed->from[i + 1] - seed->from[i]);
     rc = rc == LS_OK ? take_batches(p, reader, t, NULL) : rc;
     if (rc == LS_END) {
         struct told_rows open = {.bytes = t->bytes + t->size};
@@ -328,7 +335,7 @@ static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t s
     memcpy(own, state, bytes);
     must(ls_message_rows_new(start, LSN_MAX, names, 5, 16, &p) == LS_OK);
     must(ls_reader_open(vfs_sim_table(rich), "/s", start, &reader) == LS_OK);
-    rc = id != 0 ? ls_message_rows_seed(p, id, own, bytes) : ls_message_rows_seed_rest(p, own, bytes);
+    rc = id != 0 ? seed_one(p, id, own, bytes) : ls_message_rows_seed_rest(p, own, bytes);
     if (rc == LS_OK) {
         check(take_batches(p, reader, &t, NULL) == LS_END || complain("a pass from a forged state"));
         other.count = other.from[0] = 0;
@@ -337,8 +344,8 @@ static int try_state(uint64_t id, const uint8_t *state, size_t bytes, uint64_t s
             ls_message_rows *next;
 
             must(ls_message_rows_new(LSN_MAX, LSN_MAX, NULL, 0, 1, &next) == LS_OK);
-            check(ls_message_rows_seed(next, other.ids[i], other.states + other.from[i],
-                                       other.from[i + 1] - other.from[i]) == LS_OK ||
+            check(seed_one(next, other.ids[i], other.states + other.from[i], other.from[i + 1] - other.from[i]) ==
+                      LS_OK ||
                   complain("its own state"));
             ls_message_rows_free(next);
         }

@@ -101,7 +101,7 @@ static void drain_while_dead_segments_are_read(int background) {
         check(pthread_join(readers[i], NULL) == 0);
     check(pthread_join(releaser, NULL) == 0);
     check(refused == 0 && atomic_load(&released_early) == 0);
-    check(ls_move_base(r.store) == LS_OK);
+    check(move_base(r.store) == LS_OK);
     ls_stats_get(r.store, &stats);
     check(stats.log_bytes <= o.max_log_bytes);
     done();

@@ -76,7 +76,6 @@ static int c_event_fd(ls_store *s) {
     int fd;
     return ls_event_fd(s, &fd);
 }
-static int c_move_base(ls_store *s) { return ls_move_base(s); }
 static int c_segments(ls_store *s) {
     ls_segment_info info;
     return ls_segments(s, &info, 1, &count);
@@ -101,7 +100,6 @@ static const struct call {
     {"ls_prepare", c_prepare, true},
     {"ls_commit", c_commit, true},
     {"ls_rollback", c_rollback, true},
-    {"ls_move_base", c_move_base, true},
     {"ls_force", c_force, true},
     {"ls_queue_add", c_queue_add, false},
     {"ls_queue_depth", c_depth, false},

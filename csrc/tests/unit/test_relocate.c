@@ -130,7 +130,7 @@ static void long_lived_messages_survive_any_number_of_relocations(void) {
             churn(80);
             check(as_the_model_says());
         }
-        check(ls_move_base(r.store) == LS_OK);
+        check(move_base(r.store) == LS_OK);
         ls_stats_get(r.store, &stats);
         check(stats.segments_relocated > 5 && stats.relocation_failures == 0);
         check(ls_base_lsn(r.store) > highest);

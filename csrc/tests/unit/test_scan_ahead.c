@@ -2,6 +2,7 @@
  * A log that another thread reads ahead gives the same batches, errors and store as a log that the caller reads alone:
  * undamaged, damaged anywhere, with failed reads, and if the caller stops early.
  */
+#include "format/xxh64.h"
 #include "read/scan.h"
 #include "tests/kit/one_store.h"
 
@@ -58,7 +59,7 @@ static struct read_log read_it(vfs *v, bool ahead, uint64_t at_most) {
         struct record record;
 
         l.batches++;
-        l.sum = ls_xxh64(b.bytes, b.batch.bytes, l.sum + b.lsn + b.first_lsn + b.seed + b.is_close);
+        l.sum = xxh64(b.bytes, b.batch.bytes, l.sum + b.lsn + b.first_lsn + b.seed + b.is_close);
         while (scan_record(&b, &offset, &record))
             l.records++;
     }

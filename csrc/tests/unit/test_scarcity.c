@@ -302,7 +302,7 @@ static int op_churn(ls_tx *tx) {
         if (rc != LS_OK)
             return rc;
     }
-    return ls_move_base(r.store);
+    return move_base(r.store);
 }
 
 static int op_checkpoint(ls_tx *tx) {

@@ -155,7 +155,7 @@ static void reads_and_commits_while_a_hold_keeps_dead_segments_leave_the_spare_t
     }
     check(woken < 5); /* for a new segment, or because the log has become shorter */
     ls_hold_release(hold);
-    check(ls_move_base(r.store) == LS_OK && !is_there(lives[0]));
+    check(move_base(r.store) == LS_OK && !is_there(lives[0]));
     done();
 }
 
