@@ -349,6 +349,7 @@ SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
 FLAGS_proof := -O3 -march=native -DLOGSTORE_CHECK
 FLAGS_mutants := -O2
+FLAGS_trail := -O2 -DLOGSTORE_CHECK -DLOGSTORE_TRAIL=2
 FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic

@@ -70,6 +70,11 @@ int log_init(struct log *g, struct directory *directory, const ls_options *optio
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
     g->commit.waiters_end = &g->commit.waiters;
+    g->commit.majority_lsn = UINT64_MAX;
+#ifdef LOGSTORE_TRAIL
+    g->commit.trails = true;
+    g->commit.majority_lsn = 0;
+#endif
     return init_buffers(g);
 }
 

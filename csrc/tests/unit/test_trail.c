@@ -1,0 +1,446 @@
+/*
+ * A log of which a majority of the copies has forced less than this disk: what is forced and not durable is told to nobody,
+ * and keeps its buffer. See log/durable.c.
+ */
+#include <stdatomic.h>
+
+#include "log/parts.h"
+#include "store/store.h"
+#include "tests/kit/one_store.h"
+
+enum { BUFFERS = 4, WAITERS = 5, CONTENT = 2000 };
+
+static atomic_int woken;
+static uint64_t hint_when_woken;
+
+static void nap(void) {
+    const struct timespec pause = {.tv_nsec = 200 * 1000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+/* From here on no majority has more than what is durable now. */
+static void hold_back(void) {
+    struct log *g = r.store->log;
+
+    log_lock(g);
+#ifdef LOGSTORE_TRAIL
+    g->commit.trails = false;
+#endif
+    check(g->forced == 0);
+    g->commit.majority_lsn = g->front.durable_lsn;
+    log_unlock(g);
+}
+
+static void start_with(uint32_t buffers, uint64_t max_undurable_bytes) {
+    ls_options o;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.max_write_buffers = buffers;
+    o.max_undurable_bytes = max_undurable_bytes;
+    o.background = 0;
+    fresh_with(&o);
+    (void)put(1, "first", NULL);
+    atomic_store(&woken, 0);
+    hold_back();
+}
+
+static void start(void) { start_with(BUFFERS, 0); }
+
+/* Forces everything on this disk, and gives where that ends. */
+static uint64_t force_here(void) {
+    struct log *g = r.store->log;
+
+    log_lock(g);
+    check(log_write_out(g, log_end_lsn(g)) == LS_OK);
+    uint64_t lsn = log_forced_lsn(g);
+    log_unlock(g);
+    return lsn;
+}
+
+static void majority_has(uint64_t lsn) {
+    log_lock(r.store->log);
+    log_majority_has(r.store->log, lsn);
+    log_unlock(r.store->log);
+}
+
+static struct hint hint_now(void) {
+    uint8_t bytes[HINT_BYTES];
+    struct hint h = {.durable_lsn = 0};
+
+    check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s", "HINT", bytes, sizeof bytes) == sizeof bytes);
+    check(format_get_hint(bytes, sizeof bytes, &h) == FORMAT_OK);
+    return h;
+}
+
+/* ---- threads that wait ---- */
+
+struct call {
+    pthread_t thread;
+    uint64_t lsn; /* to wait for */
+    int rc;
+};
+
+static void *wait_for_lsn(void *of) {
+    struct call *c = of;
+
+    c->rc = ls_force(r.store, c->lsn);
+    hint_when_woken = hint_now().durable_lsn;
+    (void)atomic_fetch_add(&woken, 1);
+    return NULL;
+}
+
+static void *close_it(void *of) {
+    struct call *c = of;
+
+    c->rc = ls_close(r.store);
+    (void)atomic_fetch_add(&woken, 1);
+    return NULL;
+}
+
+static void *publish_one(void *of) {
+    struct call *c = of;
+    static uint8_t content[CONTENT];
+    uint32_t queue = 1;
+    uint64_t id;
+
+    c->rc = ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, 0, &id);
+    (void)atomic_fetch_add(&woken, 1);
+    return NULL;
+}
+
+static int sleeping(void) {
+    struct log *g = r.store->log;
+    int n = 0;
+
+    log_lock(g);
+    for (struct waiter *w = g->commit.waiters; w != NULL; w = w->next)
+        n++;
+    for (struct room_waiter *w = g->front.room_waiters; w != NULL; w = w->next)
+        n++;
+    log_unlock(g);
+    return n;
+}
+
+static void begin_call(struct call *c, void *(*routine)(void *), uint64_t lsn) {
+    int before = sleeping();
+
+    *c = (struct call){.lsn = lsn, .rc = -1};
+    require(pthread_create(&c->thread, NULL, routine, c) == 0);
+    while (sleeping() == before && atomic_load(&woken) == 0)
+        nap();
+    check(sleeping() == before + 1);
+}
+
+static int end_call(struct call *c) {
+    (void)pthread_join(c->thread, NULL);
+    return c->rc;
+}
+
+/* ---- the promises ---- */
+
+static void a_thread_that_waits_for_a_forced_batch_sleeps_until_it_is_durable(void) {
+    struct call first, second;
+    uint64_t one, two;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    one = force_here();
+    (void)put_bytes(1, 2, CONTENT, 0);
+    two = force_here();
+    check(one < two && ls_durable_lsn(r.store) < one);
+    begin_call(&first, wait_for_lsn, one);
+    begin_call(&second, wait_for_lsn, two);
+    check(r.store->log->forced == 2 && log_unforced(r.store->log) == 0);
+    majority_has(one - 1); /* half a batch is none */
+    check(atomic_load(&woken) == 0 && ls_durable_lsn(r.store) < one);
+    majority_has(one);
+    check(end_call(&first) == LS_OK && atomic_load(&woken) == 1 && sleeping() == 1);
+    check(ls_durable_lsn(r.store) == one);
+    majority_has(two);
+    check(end_call(&second) == LS_OK && ls_durable_lsn(r.store) == two);
+    done();
+}
+
+static void a_waiter_finds_the_hint_written(void) {
+    struct call waiter;
+    uint64_t lsn;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    lsn = force_here();
+    check(hint_now().durable_lsn == ls_durable_lsn(r.store));
+    begin_call(&waiter, wait_for_lsn, lsn);
+    majority_has(lsn);
+    check(end_call(&waiter) == LS_OK && hint_when_woken == lsn);
+    done();
+}
+
+/* The thread that waits for the open batch writes it, the one that waits for a forced batch does not. */
+static void a_thread_leads_only_to_write(void) {
+    struct call forced, open;
+    uint64_t one, two;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    one = force_here();
+    (void)put_bytes(1, 2, CONTENT, 0);
+    two = ls_next_lsn(r.store);
+    begin_call(&forced, wait_for_lsn, one);
+    check(r.store->log->front.forced_lsn == one);
+    begin_call(&open, wait_for_lsn, two); /* it sleeps once it has written */
+    check(r.store->log->front.forced_lsn == two && r.store->log->forced == 2);
+    majority_has(two);
+    check(end_call(&forced) == LS_OK && end_call(&open) == LS_OK);
+    done();
+}
+
+static void what_a_majority_has_first_is_durable_once_it_is_forced_here(void) {
+    uint64_t end_lsn;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    end_lsn = ls_next_lsn(r.store);
+    majority_has(end_lsn);
+    check(ls_durable_lsn(r.store) < end_lsn);
+    check(force_here() == end_lsn && ls_durable_lsn(r.store) == end_lsn && hint_now().durable_lsn == end_lsn);
+    done();
+}
+
+static void the_record_of_a_batch_says_what_was_forced_here(void) {
+    struct log *g;
+    struct record record;
+    struct batch batch;
+    uint64_t one;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    one = force_here();
+    (void)put_bytes(1, 2, CONTENT, 0);
+    (void)force_here();
+    g = r.store->log;
+    const struct buffer *b = &g->buffers[(g->oldest + 1) % g->buffer_count];
+    check(format_get_record(log_buffer_at(b, b->start_lsn), b->end_lsn - b->start_lsn, b->segment->seed, b->start_lsn,
+                            &record) == FORMAT_OK);
+    check(format_get_batch(&record, &batch) == FORMAT_OK && batch.durable_lsn == one && ls_durable_lsn(r.store) < one);
+    majority_has(UINT64_MAX);
+    done();
+}
+
+static void nothing_that_is_only_forced_is_offered(void) {
+    ls_delivery got[4];
+    size_t n = 9;
+    uint64_t id, lsn;
+
+    start();
+    id = put_bytes(2, 1, CONTENT, 0);
+    lsn = force_here();
+    check(ls_acquire(r.store, 2, got, 4, 0, &n) == LS_OK && n == 0);
+    majority_has(lsn);
+    check(ls_acquire(r.store, 2, got, 4, 0, &n) == LS_OK && n == 1 && got[0].id == id);
+    done();
+}
+
+static void no_event_is_signalled_before_a_batch_is_durable(void) {
+    uint64_t before, lsn;
+    int fd;
+
+    start();
+    check(ls_event_fd(r.store, &fd) == LS_OK);
+    before = vfs_sim_event_count(sim, fd);
+    (void)put_bytes(1, 1, CONTENT, 0);
+    lsn = force_here();
+    check(vfs_sim_event_count(sim, fd) == before);
+    majority_has(lsn);
+    check(vfs_sim_event_count(sim, fd) == before + 1);
+    done();
+}
+
+/* What its death releases leaves the count, and the base passes it, when that is durable; a batch that names this base lets
+   its file go when that batch is durable, too. */
+static void the_base_and_recycling_go_by_what_is_durable(void) {
+    struct log *g;
+    uint64_t ids[20], lsn, base_lsn, named_lsn;
+    unsigned n = 0;
+
+    ls_options o;
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.max_write_buffers = 8;
+    o.background = 0;
+    fresh_with(&o);
+    g = r.store->log;
+    do
+        ids[n++] = put_bytes(1, 1, CONTENT * 4, LS_WAIT);
+    while (g->segment_count < 3 && n < 20);
+    g->relocate = NULL;
+    hold_back();
+    base_lsn = ls_base_lsn(r.store);
+    while (n-- > 0)
+        check(ls_dequeue(r.store, ids[n], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
+    lsn = force_here();
+    check(ls_base_lsn(r.store) == base_lsn && g->named_base_lsn == base_lsn);
+    majority_has(lsn);
+    check(ls_base_lsn(r.store) > base_lsn && g->named_base_lsn == base_lsn);
+    named_lsn = ls_base_lsn(r.store);
+    (void)put_bytes(1, 1, 10, 0);
+    lsn = force_here();
+    check(g->named_base_lsn == base_lsn && hint_now().base_lsn == base_lsn && log_recyclable_lsn(g) == base_lsn);
+    log_lock(g);
+    spares_recycle(g);
+    check(g->segments[0]->first_lsn == base_lsn);
+    log_unlock(g);
+    majority_has(lsn);
+    check(g->named_base_lsn == named_lsn && hint_now().base_lsn == named_lsn);
+    log_lock(g);
+    spares_recycle(g);
+    check(g->segments[0]->first_lsn == named_lsn);
+    log_unlock(g);
+    done();
+}
+
+static void a_checkpoint_knows_its_batch_when_that_is_durable(void) {
+    struct log *g;
+    uint64_t lsn;
+    bool named;
+
+    start();
+    g = r.store->log;
+    (void)put_bytes(1, 1, CONTENT, 0);
+    log_lock(g);
+    check(log_name_batch(g, &named) == LS_OK && named);
+    log_unlock(g);
+    lsn = force_here();
+    check(log_named_batch(g).end_lsn == lsn && log_named_batch(g).lsn == 0 && !log_ends_in_batch(g));
+    majority_has(lsn);
+    check(log_named_batch(g).lsn != 0 && log_ends_in_batch(g));
+    done();
+}
+
+static void a_buffer_is_taken_until_its_batch_is_durable(void) {
+    static uint8_t content[CONTENT];
+    struct call waiting;
+    uint32_t queue = 1;
+    uint64_t id, lsn;
+
+    start_with(2, 0);
+    (void)put_bytes(1, 1, CONTENT, 0);
+    lsn = force_here();
+    (void)put_bytes(1, 2, CONTENT, 0);
+    (void)force_here();
+    check(ls_publish(r.store, &queue, 1, NULL, 0, content, CONTENT, NULL, LS_TRY, &id) == LS_WOULD_WAIT);
+    begin_call(&waiting, publish_one, 0);
+    check(r.store->log->busy == 2 && r.store->log->forced == 2);
+    majority_has(lsn);
+    check(end_call(&waiting) == LS_OK && r.store->log->busy == 2 && r.store->log->forced == 1);
+    majority_has(UINT64_MAX);
+    done();
+}
+
+static void a_message_is_read_whether_its_batch_is_open_or_forced_or_durable(void) {
+    uint8_t into[CONTENT];
+    uint64_t id;
+    size_t n;
+
+    start();
+    id = put_bytes(1, 7, CONTENT, 0);
+    for (int step = 0; step < 3; step++) {
+        memset(into, 0, sizeof into);
+        check(ls_load_content(r.store, id, 0, into, sizeof into, &n) == LS_OK && n == CONTENT &&
+              into[CONTENT - 1] == 7);
+        step == 0 ? (void)force_here() : majority_has(UINT64_MAX);
+    }
+    done();
+}
+
+static void max_undurable_bytes_counts_what_is_not_durable(void) {
+    static uint8_t content[CONTENT];
+    struct log *g;
+    struct call waiting;
+    uint32_t queue = 1;
+    uint64_t id, one;
+    int rc;
+
+    start_with(64, 4 * SEGMENT / 8);
+    g = r.store->log;
+    (void)put_bytes(1, 1, CONTENT, 0);
+    one = force_here();
+    for (int i = 0; (rc = ls_publish(r.store, &queue, 1, NULL, 0, content, CONTENT, NULL, LS_TRY, &id)) == LS_OK; i++) {
+        require(i < 1000);
+        (void)force_here();
+    }
+    check(rc == LS_WOULD_WAIT && g->busy < g->buffer_count && g->forced == g->busy);
+    check(g->front.append_lsn + CONTENT + 2 * BATCH_RECORD_BYTES - ls_durable_lsn(r.store) >
+          g->max_undurable_bytes / 2);
+    begin_call(&waiting, publish_one, 0);
+    majority_has(one);
+    check(end_call(&waiting) == LS_OK);
+    majority_has(UINT64_MAX);
+    done();
+}
+
+static void a_close_makes_everything_durable_and_waits_for_that(void) {
+    struct call closing;
+    uint64_t id;
+
+    start();
+    id = put_bytes(1, 1, CONTENT, 0);
+    (void)force_here();
+    begin_call(&closing, close_it, 0);
+    check(atomic_load(&woken) == 0);
+    majority_has(UINT64_MAX); /* also what it has still to append */
+    check(end_call(&closing) == LS_OK && ls_durable_lsn(r.store) == log_end_lsn(r.store->log));
+    check(r.store->log->busy == 0);
+    ls_free(r.store);
+    check(open_again() == LS_OK && has(id));
+    done();
+}
+
+/* Some wait for what is forced and some for what fails: whether it will be durable, none of them can know. */
+static void a_sync_that_fails_behind_forced_batches_poisons_the_store_and_wakes_all(void) {
+    struct call waiters[WAITERS];
+    uint64_t durable_lsn, forced_lsn, lsn;
+
+    start();
+    durable_lsn = ls_durable_lsn(r.store);
+    for (int i = 0; i < 2; i++) {
+        (void)put_bytes(1, 1, CONTENT, 0);
+        lsn = force_here();
+    }
+    forced_lsn = lsn;
+    for (int i = 0; i < WAITERS; i++)
+        begin_call(&waiters[i], wait_for_lsn, forced_lsn);
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO});
+    (void)put_bytes(1, 1, CONTENT, 0);
+    check(ls_force(r.store, 0) == LS_OUTCOME_UNKNOWN && ls_poisoned(r.store));
+    for (int i = 0; i < WAITERS; i++)
+        check(end_call(&waiters[i]) == LS_OUTCOME_UNKNOWN);
+    majority_has(UINT64_MAX);
+    check(ls_durable_lsn(r.store) == durable_lsn && log_forced_lsn(r.store->log) == forced_lsn);
+    check(hint_now().durable_lsn == durable_lsn);
+    check(ls_close(r.store) != LS_OK);
+    ls_free(r.store);
+    check(open_again() == LS_OK);
+    done();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        a_thread_that_waits_for_a_forced_batch_sleeps_until_it_is_durable,
+        a_waiter_finds_the_hint_written,
+        a_thread_leads_only_to_write,
+        what_a_majority_has_first_is_durable_once_it_is_forced_here,
+        the_record_of_a_batch_says_what_was_forced_here,
+        nothing_that_is_only_forced_is_offered,
+        no_event_is_signalled_before_a_batch_is_durable,
+        the_base_and_recycling_go_by_what_is_durable,
+        a_checkpoint_knows_its_batch_when_that_is_durable,
+        a_buffer_is_taken_until_its_batch_is_durable,
+        a_message_is_read_whether_its_batch_is_open_or_forced_or_durable,
+        max_undurable_bytes_counts_what_is_not_durable,
+        a_close_makes_everything_durable_and_waits_for_that,
+        a_sync_that_fails_behind_forced_batches_poisons_the_store_and_wakes_all,
+    };
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
