@@ -21,7 +21,7 @@ static void check_buffers(const struct log *g) {
             continue;
         }
         assert(b->state != BUFFER_FREE && (b->state == BUFFER_FORCED) == (i < g->forced));
-        assert(b->state != BUFFER_WRITING || (i == g->forced && g->commit.leading));
+        assert(b->state != BUFFER_WRITING || (i == g->forced && (g->commit.leading || g->poison != 0)));
         assert(i < g->forced ? b->end_lsn <= g->front.forced_lsn : b->start_lsn >= g->front.forced_lsn);
         assert((b->state == BUFFER_OPEN) == (b == g->open) && (b->state != BUFFER_OPEN || i + 1 == g->busy));
         assert(b->start_lsn >= before_lsn && b->start_lsn >= g->front.durable_lsn && b->start_lsn < b->end_lsn);
