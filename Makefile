@@ -170,7 +170,7 @@ test: ## set everything up and check what a change can break: lint, compilers, C
 	@echo "make test: passed; the long checks are 'make check'"
 
 check: ## the long checks: sanitizers, slow tests and the proof
-	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize pytest-overwritten pytest-asan
+	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize ctest-trail pytest-overwritten pytest-asan
 	+@$(SUBMAKE) test-slow
 	+@$(SUBMAKE) proof
 	@echo "make check: passed"
@@ -228,6 +228,7 @@ proof: proof-programs ## the proof that nothing is lost: every crash, fault and 
 	@$(BIN)/python tools/torture.py --fast
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
+	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history
 	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)
 	@$(BIN)/python tools/memory_tests.py asan --build-only
 	@$(BIN)/python tools/torture.py --seconds $(BUDGET_S)
@@ -293,6 +294,10 @@ sanitize-asan:
 
 sanitize-tsan:
 	+@$(call WITH_SANITIZER,tsan,thread)
+
+.PHONY: ctest-trail
+ctest-trail: ## the C unit tests where a batch that is forced is durable only later, as with copies on other members
+	+@$(SUBMAKE) VARIANT=trail run-ctests
 
 # gcov counts branches; the longest series of power cuts reach no further branch and are left out.
 COVERAGE_FLOOR := 94
@@ -432,10 +437,11 @@ run-%: $(OUT)/% FORCE
 		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
 		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
 
-# Short runs of the proof programs under sanitizers; `make proof` has the long runs.
+# Short runs of the proof programs in these builds; `make proof` has the long runs.
 PROVE_asan := explorer sweeps bytes history
 PROVE_tsan := history
-SHORT_explorer := --states 2500 --jobs 1
+PROVE_trail := explorer sweeps history
+SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),50000,2500) --jobs 1
 SHORT_sweeps := --seconds 8
 SHORT_bytes := --seconds 8
 SHORT_history := --seconds 5
