@@ -123,10 +123,6 @@ struct log_clients *log_clients(struct log *g) {
 
 /* ---- buffers ---- */
 
-uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
-    return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
-}
-
 void log_open_buffer(struct log *g) {
     assert(g->open == NULL && g->busy < g->buffer_count);
     struct buffer *b = &g->buffers[(g->oldest + g->busy) % g->buffer_count];

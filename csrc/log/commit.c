@@ -44,9 +44,9 @@ bool log_takes_records(const struct log *g) {
 
 int log_fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
 
-/* Follows until lsn is durable (or forced), the store is poisoned, or this thread should look again or lead (-1). */
-static int follow(struct log *g, uint64_t lsn, bool forced_is_enough) {
-    struct waiter w = {.lsn = lsn, .forced_is_enough = forced_is_enough, .result = -1};
+/* Follows until lsn is durable, the store is poisoned, or this thread should look again or lead (-1). */
+static int follow(struct log *g, uint64_t lsn) {
+    struct waiter w = {.lsn = lsn, .result = -1};
     if (!g->commit.leading && log_trail(g, true)) {
         return -1;
     }
@@ -67,13 +67,11 @@ static int follow(struct log *g, uint64_t lsn, bool forced_is_enough) {
 /* ---- writing one batch ---- */
 
 struct outgoing {
-    struct buffer *buffer;
     struct batch batch;
     bool header_due;
     bool advances;   /* see log_begin_advance */
     uint64_t hinted; /* what hint_publish gave */
     uint64_t sync_us;
-    int error;
 };
 
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
@@ -109,8 +107,7 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
  * those that stand there already.
  */
-static void write_batch(struct log *g, struct outgoing *out) {
-    struct buffer *b = out->buffer;
+static int write_batch(struct log *g, struct buffer *b, struct outgoing *out) {
     struct segment *s = b->segment;
     struct slot slot = {.at = log_buffer_at(b, b->start_lsn), .seed = s->seed, .lsn = b->start_lsn};
     (void)format_put_batch(&slot, &out->batch);
@@ -119,74 +116,69 @@ static void write_batch(struct log *g, struct outgoing *out) {
     size_t whole = round_up(bytes, BLOCK_BYTES);
     memcpy(b->memory, g->commit.tail_block, lead);
     memset(b->memory + bytes, 0, whole - bytes);
+    int rc = 0;
     if (out->header_due) {
-        out->error = log_write_header(g, s, out->batch.time_us);
+        rc = log_write_header(g, s, out->batch.time_us);
     }
-    if (out->error == 0) {
-        out->error = write_blocks(g, b, whole);
+    if (rc == 0) {
+        rc = write_blocks(g, b, whole);
     }
-    if (out->error == 0) {
-        out->sync_us = g->v->monotonic_us(g->v);
-        out->error = sync_batch(g, s->file);
-        out->sync_us = g->v->monotonic_us(g->v) - out->sync_us;
+    if (rc == 0) {
+        uint64_t from_us = g->v->monotonic_us(g->v);
+        rc = sync_batch(g, s->file);
+        out->sync_us = g->v->monotonic_us(g->v) - from_us;
     }
-    if (out->error == 0) {
+    if (rc == 0) {
         memcpy(g->commit.tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
     }
-    if (out->error == 0 && out->advances) {
-        out->hinted = hint_publish(g, b->end_lsn, out->batch.base_lsn);
+    if (rc == 0 && out->advances) {
+        out->hinted = hint_publish(g, b->end_lsn, b->base_lsn);
     }
+    return rc;
 }
 
-static void count_batch(struct log *g, const struct outgoing *out) {
+static void count_batch(struct log *g, uint64_t bytes, uint64_t sync_us) {
     g->stats.batches++;
     g->stats.syncs++;
-    g->stats.sync_us += out->sync_us;
-    g->stats.sync_us_max = out->sync_us > g->stats.sync_us_max ? out->sync_us : g->stats.sync_us_max;
-    g->stats.batch_bytes += out->buffer->end_lsn - out->buffer->start_lsn;
+    g->stats.sync_us += sync_us;
+    g->stats.sync_us_max = sync_us > g->stats.sync_us_max ? sync_us : g->stats.sync_us_max;
+    g->stats.batch_bytes += bytes;
 }
 
 /* The lock is held at both ends and let go in between. */
 void log_lead_one(struct log *g) {
     assert(!g->commit.leading && g->poison == 0 && log_unforced(g) > 0);
     struct buffer *b = &g->buffers[(g->oldest + g->forced) % g->buffer_count];
-    struct outgoing out = {.buffer = b};
     if (b->state == BUFFER_OPEN) {
         log_seal_open(g);
     }
     b->state = BUFFER_WRITING;
     g->commit.leading = true;
     log_advance_base(g);
-    b->base_lsn = log_base_lsn(g);
-    out.batch = (struct batch){
-        .epoch = b->segment->epoch,
-        .count = b->count,
-        .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = g->front.forced_lsn,
-        .base_lsn = b->base_lsn,
-        .time_us = g->v->now_us(g->v),
+    b->base_lsn = g->segments[g->base_index]->first_lsn;
+    struct outgoing out = {
+        .batch =
+            {
+                .epoch = b->segment->epoch,
+                .count = b->count,
+                .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
+                .durable_lsn = g->front.forced_lsn,
+                .base_lsn = b->base_lsn,
+                .time_us = g->v->now_us(g->v),
+            },
+        .header_due = b->segment->header_due,
+        .advances = log_begin_advance(g, b->end_lsn),
     };
-    out.header_due = b->segment->header_due;
-    out.advances = log_begin_advance(g, b);
     log_let_go(g);
-    write_batch(g, &out);
+    int rc = write_batch(g, b, &out);
     log_take_back(g);
     g->commit.leading = false;
-    if (out.error != 0) {
-        g->poison = -out.error;
-        g->commit.advancing = g->commit.advancing && !out.advances;
-    } else {
-        log_batch_forced(g, b);
-        count_batch(g, &out);
+    if (rc != 0) {
+        log_batch_failed(g, -rc, out.advances);
+        return;
     }
-    if (out.error == 0 && out.advances) {
-        log_end_advance(g, b->end_lsn, out.hinted);
-    }
-    if (out.error != 0 || out.advances) {
-        log_wake_helpers(g);
-    }
-    log_pass_on(g);
-    log_majority_has(g, 0); /* it may have forced the batch before this disk did */
+    count_batch(g, b->end_lsn - b->start_lsn, out.sync_us);
+    log_batch_is_forced(g, b, out.advances, out.hinted);
 }
 
 /* The first block that holds nothing of the batch record, without which nothing behind it counts. */
@@ -242,7 +234,7 @@ int log_progress(struct log *g) {
         log_lead_one(g);
         return LS_OK;
     }
-    int rc = follow(g, g->buffers[g->oldest].end_lsn, false);
+    int rc = follow(g, g->buffers[g->oldest].end_lsn);
     if (rc == -1) { /* at once: the caller may next find the store full, and no other thread was woken to lead */
         if (!g->commit.leading && g->poison == 0 && log_unforced(g) > 0) {
             log_lead_one(g);
@@ -252,18 +244,17 @@ int log_progress(struct log *g) {
     return rc == LS_OUTCOME_UNKNOWN ? log_fail_poisoned(g, LS_POISONED) : rc;
 }
 
-/* Durable, or only forced. */
-static int force(struct log *g, uint64_t lsn, bool forced_is_enough) {
+int log_force(struct log *g, uint64_t lsn) {
     log_may_wait(g);
     if (lsn > g->front.end_lsn) {
         lsn = g->front.end_lsn;
     }
-    while ((forced_is_enough ? g->front.forced_lsn : g->front.durable_lsn) < lsn) {
+    while (g->front.durable_lsn < lsn) {
         int rc = -1;
         if (g->poison != 0) {
             rc = LS_OUTCOME_UNKNOWN;
         } else if (g->commit.leading || g->front.forced_lsn >= lsn) {
-            rc = follow(g, lsn, forced_is_enough);
+            rc = follow(g, lsn);
         } else {
             log_lead_one(g);
         }
@@ -276,10 +267,6 @@ static int force(struct log *g, uint64_t lsn, bool forced_is_enough) {
     }
     return LS_OK;
 }
-
-int log_force(struct log *g, uint64_t lsn) { return force(g, lsn, false); }
-
-int log_write_out(struct log *g, uint64_t lsn) { return force(g, lsn, true); }
 
 /* SEGMENT_END_RESERVE has room for such batches; if that is used up, a later batch names the base. */
 int log_force_batch(struct log *g) {

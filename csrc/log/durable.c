@@ -22,7 +22,7 @@
 /* ---- one batch ---- */
 
 /* A checkpoint names the batch at whose end it was taken. */
-static void note_batch(struct log *g, const struct buffer *b) {
+static inline void note_batch(struct log *g, const struct buffer *b) {
     g->commit.last_batch = (struct named_batch){
         .end_lsn = b->end_lsn,
         .lsn = b->start_lsn,
@@ -34,18 +34,10 @@ static void note_batch(struct log *g, const struct buffer *b) {
     }
 }
 
-void log_batch_forced(struct log *g, struct buffer *b) {
-    assert(b->state == BUFFER_WRITING && b == &g->buffers[(g->oldest + g->forced) % g->buffer_count]);
-    g->front.forced_lsn = b->end_lsn;
-    b->segment->header_due = false;
-    b->state = BUFFER_FORCED;
-    g->forced++;
-}
-
 /* The oldest batch, which is forced: its releases take effect, and its buffer is free. */
-static void batch_is_durable(struct log *g) {
+static inline void batch_is_durable(struct log *g) {
     struct buffer *b = &g->buffers[g->oldest];
-    assert(b->state == BUFFER_FORCED && g->forced > 0);
+    assert(b->state == BUFFER_FORCED);
     g->front.durable_lsn = b->end_lsn;
     g->named_base_lsn = b->base_lsn;
     for (size_t i = 0; i < b->released_count; i++) {
@@ -69,10 +61,6 @@ static void batch_is_durable(struct log *g) {
 
 /* ---- waking ---- */
 
-static bool is_served(const struct log *g, const struct waiter *w) {
-    return w->lsn <= (w->forced_is_enough ? g->front.forced_lsn : g->front.durable_lsn);
-}
-
 /* No lock is held. A waiter lies on its thread's stack, which may be gone right after the post. */
 static void wake_all(struct waiter *list) {
     while (list != NULL) {
@@ -83,11 +71,11 @@ static void wake_all(struct waiter *list) {
 }
 
 /* Takes out of the list the waiters that are served and, first, one more to lead if it waits for what is left to write. */
-static struct waiter *take_waiters(struct log *g, bool one_leads) {
+static inline struct waiter *take_waiters(struct log *g, bool one_leads) {
     struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
     while (*link != NULL) {
         struct waiter *w = *link;
-        bool done = is_served(g, w);
+        bool done = w->lsn <= g->front.durable_lsn;
         bool leads = one_leads && leader == NULL && w->lsn > g->front.forced_lsn;
         if (done || g->poison != 0 || leads) {
             *link = w->next;
@@ -128,10 +116,10 @@ static void wake_flusher(struct log *g) {
 void log_pass_on(struct log *g) {
     struct waiter *taken = take_waiters(g, true);
     bool one_leads = taken != NULL && taken->result == -1;
-    if (!one_leads) {
+    if (!one_leads && g->front.room_waiters != NULL) {
         log_call_to_lead(g);
     }
-    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
+    if (!one_leads && g->flusher.sleeping && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
         wake_flusher(g);
     }
     wake_taken(g, taken);
@@ -148,7 +136,7 @@ static bool has_dead_segment(const struct log *g) {
     return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
 }
 
-void log_wake_helpers(struct log *g) {
+static inline void wake_helpers(struct log *g) {
     if (g->event_count > 0) {
         log_signal(g);
     }
@@ -162,20 +150,13 @@ void log_wake_helpers(struct log *g) {
 
 /* ---- advancing ---- */
 
-bool log_begin_advance(struct log *g, const struct buffer *b) {
-    bool mine = g->forced == 0 && g->commit.majority_lsn >= b->end_lsn && !g->commit.advancing;
-    g->commit.advancing = g->commit.advancing || mine;
-    return mine;
-}
-
-void log_end_advance(struct log *g, uint64_t to_lsn, uint64_t hinted) {
-    while (g->forced > 0 && g->buffers[g->oldest].end_lsn <= to_lsn) {
-        batch_is_durable(g);
-    }
+/* What readers have the hint of is durable. */
+static void end_advance(struct log *g, uint64_t hinted) {
     g->commit.advancing = false;
     hint_published(g, g->named_base_lsn, hinted);
     spares_appended(g);
     log_advance_base(g);
+    wake_helpers(g);
 }
 
 /* The newest batch that is forced and that a majority has; NULL: all these are durable. */
@@ -189,8 +170,7 @@ static const struct buffer *durable_next(const struct log *g) {
     return NULL;
 }
 
-void log_majority_has(struct log *g, uint64_t lsn) {
-    g->commit.majority_lsn = lsn > g->commit.majority_lsn ? lsn : g->commit.majority_lsn;
+static void advance(struct log *g) {
     const struct buffer *b;
     while (g->poison == 0 && !g->commit.advancing && (b = durable_next(g)) != NULL) {
         uint64_t to_lsn = b->end_lsn, base_lsn = b->base_lsn;
@@ -198,10 +178,44 @@ void log_majority_has(struct log *g, uint64_t lsn) {
         log_let_go(g);
         uint64_t hinted = hint_publish(g, to_lsn, base_lsn);
         log_take_back(g);
-        log_end_advance(g, to_lsn, hinted);
-        log_wake_helpers(g);
+        while (g->forced > 0 && g->buffers[g->oldest].end_lsn <= to_lsn) {
+            batch_is_durable(g);
+        }
+        end_advance(g, hinted);
         wake_served(g);
     }
+}
+
+void log_majority_has(struct log *g, uint64_t lsn) {
+    if (lsn > g->commit.majority_lsn) {
+        g->commit.majority_lsn = lsn;
+        advance(g);
+    }
+}
+
+/* ---- the leader's batch ---- */
+
+void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted) {
+    assert(b->state == BUFFER_WRITING);
+    g->front.forced_lsn = b->end_lsn;
+    b->segment->header_due = false;
+    b->state = BUFFER_FORCED;
+    g->forced++;
+    if (!advances) {
+        log_pass_on(g);
+        advance(g); /* a majority may have had the batch before this disk */
+        return;
+    }
+    batch_is_durable(g);
+    end_advance(g, hinted);
+    log_pass_on(g);
+}
+
+void log_batch_failed(struct log *g, int error, bool advances) {
+    g->poison = error;
+    g->commit.advancing = g->commit.advancing && !advances;
+    wake_helpers(g);
+    log_pass_on(g);
 }
 
 /* ---- a debug build in which durable_lsn trails ---- */

@@ -61,6 +61,7 @@ void log_check_all(const struct log *g) {
     assert(!g->serving || (g->base_index < g->segment_count && g->named_base_lsn <= log_base_lsn(g)));
     assert(g->forced <= g->busy && g->busy <= g->buffer_count);
     assert((g->open == NULL || log_unforced(g) > 0) && (!g->commit.leading || log_unforced(g) > 0));
+    assert(g->front.durable_lsn <= g->front.forced_lsn && g->front.forced_lsn <= g->front.end_lsn);
     assert((g->forced == 0) == (g->front.durable_lsn == g->front.forced_lsn));
 }
 #endif

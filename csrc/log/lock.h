@@ -39,9 +39,8 @@ void log_check_all(const struct log *g);
 static inline void log_check(const struct log *g) {
     const struct log_front *f = log_front(g);
     uint64_t durable_lsn = atomic_load_explicit(&f->durable_lsn, memory_order_relaxed), end_lsn = f->end_lsn;
-    /* also durable_lsn <= forced_lsn <= end_lsn, since the differences have no sign */
+    /* also durable_lsn <= end_lsn, since the difference has no sign */
     assert(end_lsn - durable_lsn <= f->undurable_bytes_max && end_lsn <= f->append_lsn);
-    assert(f->forced_lsn - durable_lsn <= end_lsn - durable_lsn);
 #ifdef LOGSTORE_CHECK
     log_check_all(g);
 #endif

@@ -63,7 +63,6 @@ struct buffer {
 
 struct waiter {
     uint64_t lsn;
-    bool forced_is_enough; /* the flusher's: below lsn all is forced; others wait until it is durable */
     sem_t wake;
     int result; /* -1: woken to lead */
     struct waiter *next;
@@ -240,8 +239,11 @@ static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 
 /* append.c: buffers */
-uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn); /* where it stands in the buffer that has it */
-void log_open_buffer(struct log *g);                          /* one is free */
+/* Where it stands in the buffer that has it. */
+static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
+    return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
+}
+void log_open_buffer(struct log *g); /* one is free */
 void log_seal_open(struct log *g);
 /* log_append of a record for which the segment keeps SEGMENT_END_RESERVE. */
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
@@ -261,16 +263,20 @@ static inline bool log_room_is_awaited(const struct log *g) {
 /* durable.c: what is forced on this disk, and what is durable */
 /* Batches that are not forced: left to write, or in write. */
 static inline uint32_t log_unforced(const struct log *g) { return g->busy - g->forced; }
-/* Whether this batch will be durable as soon as it is forced, by this thread: it publishes the hint then, and calls
-   log_end_advance, whatever comes of the write. */
-bool log_begin_advance(struct log *g, const struct buffer *b);
-/* Up to this end of a batch, all is durable; hinted is what hint_publish gave. The same LSN as before: nothing is. */
-void log_end_advance(struct log *g, uint64_t to_lsn, uint64_t hinted);
-void log_batch_forced(struct log *g, struct buffer *b);
+/* Whether the batch that ends there is durable as soon as it is forced. Then its writer publishes the hint before it says so. */
+static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
+    if (g->forced > 0 || g->commit.majority_lsn < end_lsn || g->commit.advancing) {
+        return false;
+    }
+    g->commit.advancing = true;
+    return true;
+}
+/* (waits) `advances` is what log_begin_advance said; then `hinted` is what hint_publish gave. */
+void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted);
+void log_batch_failed(struct log *g, int error, bool advances); /* (waits) the log is poisoned */
 /* (waits) Wakes the waiters that are served, and the thread that writes the next batch: one that waits for it, or else one
    that waits for a buffer, or the flusher. */
 void log_pass_on(struct log *g);
-void log_wake_helpers(struct log *g); /* the events, and the spare thread if it has work */
 /* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
 void log_majority_has(struct log *g, uint64_t lsn);
 /* (waits) In a debug build only: durable_lsn trails, or catches up. Whether the lock was let go: the caller looks again. */
@@ -286,8 +292,6 @@ static inline bool log_trail(struct log *g, bool catches_up) {
 
 /* commit.c */
 void log_lead_one(struct log *g); /* (waits) writes the oldest batch that is not forced; no other thread leads */
-/* (waits) Everything below lsn forced on this disk. */
-int log_write_out(struct log *g, uint64_t lsn);
 /* The open batch has enough bytes that the device may begin with them, and no thread waits for the batch as it is. */
 bool log_can_write_early(const struct log *g);
 uint64_t log_early_at(const struct log *g); /* where the open batch will have; UINT64_MAX: not as things are */
@@ -360,7 +364,13 @@ enum { HINT_OLD = 0 };       /* an old one may be left */
 #define HINT_NONE UINT64_MAX /* none is left */
 /* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
-void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
+/* With the lock: notes what it gave. */
+static inline void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
+    g->stats.hint_failures += result != base_lsn ? 1 : 0;
+    if (result != HINT_OLD) {
+        g->hinted_base_lsn = result;
+    }
+}
 bool closed_publish(struct log *g, uint64_t end_lsn);
 
 /* hold_look.c: what readers ask to keep. */

@@ -43,14 +43,25 @@ static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     log_take_back(g);
 }
 
+/* Where another thread writes, that wakes the flusher, or the next to write. Whether this thread wrote. */
+static bool write_wanted(struct log *g) {
+    uint64_t wanted_lsn = g->flusher.wanted_lsn, before = g->stats.batch_bytes;
+    bool wrote = false;
+    while (g->poison == 0 && !g->commit.leading && wanted_lsn > g->front.forced_lsn) {
+        log_lead_one(g);
+        wrote = true;
+    }
+    if (wrote) {
+        rest_a_little(g, g->stats.batch_bytes - before);
+    }
+    return wrote;
+}
+
 static void *flusher_thread(void *log) {
     struct log *g = log;
     log_lock(g);
     while (!g->stopping) {
-        if (g->poison == 0 && g->flusher.wanted_lsn > g->front.forced_lsn) {
-            uint64_t before = g->stats.batch_bytes;
-            (void)log_write_out(g, g->flusher.wanted_lsn);
-            rest_a_little(g, g->stats.batch_bytes - before);
+        if (write_wanted(g)) {
             continue;
         }
         if (!g->commit.leading && log_trail(g, true)) {
