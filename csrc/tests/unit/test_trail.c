@@ -14,11 +14,18 @@ static atomic_int woken;
 static vfs noting, *real;
 static uint64_t noted_lsn; /* durable_lsn when a hint was last written */
 static int noted_woken;    /* threads that were awake then */
+static uint64_t majority_lsn_at_sync;
 
 static void nap(void) {
     const struct timespec pause = {.tv_nsec = 200 * 1000};
 
     (void)nanosleep(&pause, NULL);
+}
+
+static void majority_has(uint64_t lsn) {
+    log_lock(r.store->log);
+    log_majority_has(r.store->log, lsn);
+    log_unlock(r.store->log);
 }
 
 static int64_t noting_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
@@ -28,6 +35,17 @@ static int64_t noting_pwrite(vfs *v, int file, const void *from, size_t bytes, u
         noted_woken = atomic_load(&woken);
     }
     return real->pwrite(real, file, from, bytes, at);
+}
+
+/* The majority's word may come while this disk forces the batch, and the lock is free. */
+static int noting_sync_data(vfs *v, int file) {
+    uint64_t lsn = majority_lsn_at_sync;
+
+    (void)v;
+    majority_lsn_at_sync = 0;
+    if (lsn != 0)
+        majority_has(lsn);
+    return real->sync_data(real, file);
 }
 
 /* From here on no majority has more than what is durable now. */
@@ -43,6 +61,7 @@ static void hold_back(void) {
     real = g->v;
     noting = *real;
     noting.pwrite = noting_pwrite;
+    noting.sync_data = noting_sync_data;
     noted_lsn = 0;
     g->v = &noting;
     log_unlock(g);
@@ -74,12 +93,6 @@ static uint64_t force_here(void) {
     uint64_t lsn = log_forced_lsn(g);
     log_unlock(g);
     return lsn;
-}
-
-static void majority_has(uint64_t lsn) {
-    log_lock(r.store->log);
-    log_majority_has(r.store->log, lsn);
-    log_unlock(r.store->log);
 }
 
 /* An open store is closed by that, which needs the majority. */
@@ -237,6 +250,17 @@ static void what_a_majority_has_first_is_durable_once_it_is_forced_here(void) {
     majority_has(end_lsn);
     check(ls_durable_lsn(r.store) < end_lsn);
     check(force_here() == end_lsn && ls_durable_lsn(r.store) == end_lsn && hint_now().durable_lsn == end_lsn);
+    finish();
+}
+
+static void what_a_majority_has_during_the_force_is_durable_after_it(void) {
+    uint64_t end_lsn;
+
+    start();
+    (void)put_bytes(1, 1, CONTENT, 0);
+    majority_lsn_at_sync = end_lsn = ls_next_lsn(r.store);
+    check(force_here() == end_lsn && ls_durable_lsn(r.store) == end_lsn && hint_now().durable_lsn == end_lsn);
+    check(majority_lsn_at_sync == 0 && noted_lsn < end_lsn);
     finish();
 }
 
@@ -451,6 +475,7 @@ int main(void) {
         the_hint_is_published_before_durable_lsn_advances_and_a_waiter_wakes,
         a_thread_leads_only_to_write,
         what_a_majority_has_first_is_durable_once_it_is_forced_here,
+        what_a_majority_has_during_the_force_is_durable_after_it,
         the_record_of_a_batch_says_what_was_forced_here,
         nothing_that_is_only_forced_is_offered,
         no_event_is_signalled_before_a_batch_is_durable,
