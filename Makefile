@@ -428,15 +428,6 @@ made-ctests: $(PROGRAMS)
 # time far above that of the slowest.
 STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 900)
 
-.PHONY: run-ctests
-run-ctests: $(CTESTS:csrc/tests/unit/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
-	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests/unit holds no test_*.c" >&2; exit 1; }
-
-run-%: $(OUT)/% FORCE
-	@if $(STOPPED) $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \
-		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
-		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
-
 # Short runs of the proof programs in these builds; `make proof` has the long runs.
 PROVE_asan := explorer sweeps bytes history
 PROVE_tsan := history
@@ -445,6 +436,15 @@ SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),50000,2500) --jobs 1
 SHORT_sweeps := --seconds 8
 SHORT_bytes := --seconds 8
 SHORT_history := --seconds 5
+
+.PHONY: run-ctests
+run-ctests: $(CTESTS:csrc/tests/unit/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
+	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests/unit holds no test_*.c" >&2; exit 1; }
+
+run-%: $(OUT)/% FORCE
+	@if $(STOPPED) $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \
+		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
+		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
 
 prove-%: $(OUT)/% FORCE
 	@if $(STOPPED) $(WRAP) $< $(SHORT_$*) > $<.log 2>&1; then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
