@@ -115,6 +115,7 @@ static struct hint hint_now(void) {
 struct call {
     pthread_t thread;
     uint64_t lsn; /* to wait for */
+    bool ended;
     int rc;
 };
 
@@ -172,12 +173,16 @@ static void begin_call(struct call *c, void *(*routine)(void *), uint64_t lsn) {
 
     *c = (struct call){.lsn = lsn, .rc = -1};
     require(pthread_create(&c->thread, NULL, routine, c) == 0);
-    while (sleeping() == before)
+    while (sleeping() == before && !c->ended) {
         nap();
+        c->ended = pthread_tryjoin_np(c->thread, NULL) == 0;
+    }
+    check(!c->ended);
 }
 
 static int end_call(struct call *c) {
-    (void)pthread_join(c->thread, NULL);
+    if (!c->ended)
+        (void)pthread_join(c->thread, NULL);
     return c->rc;
 }
 
