@@ -170,7 +170,7 @@ test: ## set everything up and check what a change can break: lint, compilers, C
 	@echo "make test: passed; the long checks are 'make check'"
 
 check: ## the long checks: sanitizers, slow tests and the proof
-	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize pytest-overwritten pytest-asan
+	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize ctest-trail pytest-overwritten pytest-asan
 	+@$(SUBMAKE) test-slow
 	+@$(SUBMAKE) proof
 	@echo "make check: passed"
@@ -228,6 +228,7 @@ proof: proof-programs ## the proof that nothing is lost: every crash, fault and 
 	@$(BIN)/python tools/torture.py --fast
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
+	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history
 	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)
 	@$(BIN)/python tools/memory_tests.py asan --build-only
 	@$(BIN)/python tools/torture.py --seconds $(BUDGET_S)
@@ -294,6 +295,10 @@ sanitize-asan:
 sanitize-tsan:
 	+@$(call WITH_SANITIZER,tsan,thread)
 
+.PHONY: ctest-trail
+ctest-trail: ## the C unit tests where a batch that is forced is durable only later, as with copies on other members
+	+@$(SUBMAKE) VARIANT=trail run-ctests
+
 # gcov counts branches; the longest series of power cuts reach no further branch and are left out.
 COVERAGE_FLOOR := 94
 
@@ -349,6 +354,7 @@ SANITIZED := -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all
 FLAGS_plain := -O2
 FLAGS_proof := -O3 -march=native -DLOGSTORE_CHECK
 FLAGS_mutants := -O2
+FLAGS_trail := -O2 -DLOGSTORE_CHECK -DLOGSTORE_TRAIL=2
 FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic
@@ -422,6 +428,15 @@ made-ctests: $(PROGRAMS)
 # time far above that of the slowest.
 STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 900)
 
+# Short runs of the proof programs in these builds; `make proof` has the long runs.
+PROVE_asan := explorer sweeps bytes history
+PROVE_tsan := history
+PROVE_trail := explorer sweeps history
+SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),20000,2500) --jobs 1
+SHORT_sweeps := --seconds 8
+SHORT_bytes := --seconds 8
+SHORT_history := --seconds 5
+
 .PHONY: run-ctests
 run-ctests: $(CTESTS:csrc/tests/unit/%.c=run-%) $(PROVE_$(VARIANT):%=prove-%)
 	@[ -n '$(PROGRAMS)' ] || { echo "logstore: csrc/tests/unit holds no test_*.c" >&2; exit 1; }
@@ -430,14 +445,6 @@ run-%: $(OUT)/% FORCE
 	@if $(STOPPED) $(WRAP) $< > $<.log 2>&1 && grep -q '^[1-9][0-9]* passed, 0 failed$$' $<.log; \
 		then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \
 		else cat $<.log; echo "$(VARIANT): $* FAILED" >&2; exit 1; fi
-
-# Short runs of the proof programs under sanitizers; `make proof` has the long runs.
-PROVE_asan := explorer sweeps bytes history
-PROVE_tsan := history
-SHORT_explorer := --states 2500 --jobs 1
-SHORT_sweeps := --seconds 8
-SHORT_bytes := --seconds 8
-SHORT_history := --seconds 5
 
 prove-%: $(OUT)/% FORCE
 	@if $(STOPPED) $(WRAP) $< $(SHORT_$*) > $<.log 2>&1; then echo "$(VARIANT): $*: $$(tail -n 1 $<.log)"; \

@@ -62,6 +62,7 @@ TESTS = (
     "test_load",
     "test_wakes",
     "test_acquire",
+    "test_trail",
 )
 
 STARTED = time.monotonic()

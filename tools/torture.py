@@ -111,8 +111,8 @@ def run_together(jobs: Sequence[Job]) -> list[Outcome]:
     return ended
 
 
-def proof(name: str, *arguments: object) -> list[str]:
-    return [str(PROGRAMS / "proof" / name), *map(str, arguments)]
+def proof(name: str, *arguments: object, build: str = "proof") -> list[str]:
+    return [str(PROGRAMS / build / name), *map(str, arguments)]
 
 
 def tool(name: str, *arguments: object) -> list[str]:
@@ -163,6 +163,10 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         [
             Job("history", proof("history", "--seconds", max(2, seconds // 60), *CROWDED)),
             *under_thread_sanitizer(max(2, seconds // 60)),
+        ],
+        [
+            Job("history-trail", proof("history", "--seconds", max(2, seconds // 60), *CROWDED, build="trail")),
+            Job("explorer-trail", proof("explorer", "--seconds", max(4, seconds // 60), "--jobs", 1, build="trail")),
         ],
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),

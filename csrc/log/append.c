@@ -70,6 +70,11 @@ int log_init(struct log *g, struct directory *directory, const ls_options *optio
     g->background = options->background != 0;
     g->buffer_count = options->max_write_buffers;
     g->commit.waiters_end = &g->commit.waiters;
+    g->commit.majority_lsn = UINT64_MAX;
+#ifdef LOGSTORE_TRAIL
+    g->commit.trails = true;
+    g->commit.majority_lsn = 0;
+#endif
     return init_buffers(g);
 }
 
@@ -117,10 +122,6 @@ struct log_clients *log_clients(struct log *g) {
 }
 
 /* ---- buffers ---- */
-
-uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
-    return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
-}
 
 void log_open_buffer(struct log *g) {
     assert(g->open == NULL && g->busy < g->buffer_count);

@@ -237,7 +237,7 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
         return rc;
     }
     g->front.append_lsn = g->front.end_lsn = made->first_lsn + SEGMENT_HEADER_BYTES;
-    g->front.durable_lsn = g->front.end_lsn;
+    g->front.durable_lsn = g->front.forced_lsn = g->front.end_lsn;
     u->last_is_free = true;
     if (e->creating) {
         g->named_base_lsn = made->first_lsn;

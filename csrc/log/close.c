@@ -48,7 +48,8 @@ void log_drain(struct log *g) {
     if (g->poison == 0) {
         (void)log_force(g, g->front.end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
     }
-    while (g->commit.leading || g->commit.waiters != NULL || has_readers(g)) { /* another thread's last batch or read */
+    /* another thread's last batch, hint or read */
+    while (g->commit.leading || g->commit.advancing || g->commit.waiters != NULL || has_readers(g)) {
         log_let_go(g);
         const struct timespec pause = {.tv_nsec = 100 * 1000};
         (void)nanosleep(&pause, NULL);

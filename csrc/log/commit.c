@@ -1,20 +1,23 @@
 /*
  * Group commit. A thread that needs everything below an LSN durable calls log_force, and then:
  *
- *   1. It leads if no thread does (`leading`), else it follows: it queues as a waiter and sleeps on its own semaphore.
- *   2. The leader takes the oldest buffer, sealing it if it is still open. Other threads fill the next buffer meanwhile.
- *   3. It names the base and durable_lsn of this moment in the batch record, and lets go of the lock.
+ *   1. It leads if no thread does (`leading`) and its LSN is not forced, else it follows: it queues as a waiter and sleeps on
+ *      its own semaphore.
+ *   2. The leader takes the oldest buffer that is not forced, sealing it if it is still open. Other threads fill the next
+ *      buffer meanwhile.
+ *   3. It names the base and, as durable_lsn, the forced_lsn of this moment in the batch record, and lets go of the lock.
  *   4. It writes the segment's header if that is due, then the whole blocks of the batch, and syncs the file.
- *   5. It publishes the hint for readers: durable_lsn and the base.
- *   6. With the lock it advances durable_lsn, takes the releases of this batch out of the live counts, and frees the buffer.
+ *   5. If the batch is durable with that, it publishes the hint for readers: durable_lsn and the base.
+ *   6. With the lock it advances forced_lsn, and if the batch is durable durable_lsn, takes the releases of this batch out of
+ *      the live counts, and frees the buffer.
  *      If the write or the sync failed, the log is poisoned instead: whether the batch is on disk is not known.
  *   7. It signals the events, wakes the waiters whose LSN is durable, and one more to lead if work is left; without waiters
  *      the flusher, if a flush is wanted.
  *
- * One batch is written at a time, so batches are durable in their order. A large open batch may be written early, in part,
+ * One batch is written at a time, so batches are forced in their order. A large open batch may be written early, in part,
  * by the thread that fills it: without its batch record, which goes out last, those blocks mean nothing.
  *
- * See log.h for what always holds.
+ * See durable.c for what is durable, and log.h for what always holds.
  */
 #include <assert.h>
 #include <errno.h>
@@ -41,45 +44,12 @@ bool log_takes_records(const struct log *g) {
 
 int log_fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
 
-/* No lock is held. A waiter lies on its thread's stack, which may be gone right after the post. */
-static void wake_all(struct waiter *list) {
-    while (list != NULL) {
-        struct waiter *next = list->next;
-        (void)sem_post(&list->wake);
-        list = next;
-    }
-}
-
-/* Takes out of the list the waiters that are served, and one more to lead if work is left. */
-static struct waiter *take_waiters(struct log *g) {
-    struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
-    while (*link != NULL) {
-        struct waiter *w = *link;
-        bool done = w->lsn <= g->front.durable_lsn;
-        if (done || g->poison != 0 || leader == NULL) {
-            *link = w->next;
-            w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
-            if (w->result == -1) {
-                leader = w;
-            } else {
-                w->next = served;
-                served = w;
-            }
-        } else {
-            link = &w->next;
-        }
-    }
-    g->commit.waiters_end = link;
-    if (leader != NULL) {
-        leader->next = served;
-        served = leader;
-    }
-    return served;
-}
-
-/* Follows until lsn is durable, the store is poisoned, or this thread should lead (-1). */
+/* Follows until lsn is durable, the store is poisoned, or this thread should look again or lead (-1). */
 static int follow(struct log *g, uint64_t lsn) {
     struct waiter w = {.lsn = lsn, .result = -1};
+    if (!g->commit.leading && log_trail(g, true)) {
+        return -1;
+    }
     if (sem_init(&w.wake, 0, 0) != 0) {
         return fail_errno(LS_IO, errno, "no semaphore to wait with");
     }
@@ -97,12 +67,11 @@ static int follow(struct log *g, uint64_t lsn) {
 /* ---- writing one batch ---- */
 
 struct outgoing {
-    struct buffer *buffer;
     struct batch batch;
     bool header_due;
+    bool advances;   /* see log_begin_advance */
     uint64_t hinted; /* what hint_publish gave */
     uint64_t sync_us;
-    int error;
 };
 
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
@@ -138,8 +107,7 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
  * those that stand there already.
  */
-static void write_batch(struct log *g, struct outgoing *out) {
-    struct buffer *b = out->buffer;
+static int write_batch(struct log *g, struct buffer *b, struct outgoing *out) {
     struct segment *s = b->segment;
     struct slot slot = {.at = log_buffer_at(b, b->start_lsn), .seed = s->seed, .lsn = b->start_lsn};
     (void)format_put_batch(&slot, &out->batch);
@@ -148,137 +116,69 @@ static void write_batch(struct log *g, struct outgoing *out) {
     size_t whole = round_up(bytes, BLOCK_BYTES);
     memcpy(b->memory, g->commit.tail_block, lead);
     memset(b->memory + bytes, 0, whole - bytes);
+    int rc = 0;
     if (out->header_due) {
-        out->error = log_write_header(g, s, out->batch.time_us);
+        rc = log_write_header(g, s, out->batch.time_us);
     }
-    if (out->error == 0) {
-        out->error = write_blocks(g, b, whole);
+    if (rc == 0) {
+        rc = write_blocks(g, b, whole);
     }
-    if (out->error == 0) {
-        out->sync_us = g->v->monotonic_us(g->v);
-        out->error = sync_batch(g, s->file);
-        out->sync_us = g->v->monotonic_us(g->v) - out->sync_us;
+    if (rc == 0) {
+        uint64_t from_us = g->v->monotonic_us(g->v);
+        rc = sync_batch(g, s->file);
+        out->sync_us = g->v->monotonic_us(g->v) - from_us;
     }
-    if (out->error == 0) {
+    if (rc == 0) {
         memcpy(g->commit.tail_block, b->memory + whole - BLOCK_BYTES, bytes % BLOCK_BYTES);
-        out->hinted = hint_publish(g, b->end_lsn, out->batch.base_lsn);
     }
+    if (rc == 0 && out->advances) {
+        out->hinted = hint_publish(g, b->end_lsn, b->base_lsn);
+    }
+    return rc;
 }
 
-/* A checkpoint names the batch at whose end it was taken. */
-static void note_batch(struct log *g, const struct buffer *b) {
-    g->commit.last_batch = (struct named_batch){
-        .end_lsn = b->end_lsn,
-        .lsn = b->start_lsn,
-        .checksum = format_record_checksum(log_buffer_at(b, b->start_lsn)),
-        .epoch = b->segment->epoch,
-    };
-    if (g->commit.named_batch.end_lsn == b->end_lsn) {
-        g->commit.named_batch = g->commit.last_batch;
-    }
-}
-
-static void batch_is_durable(struct log *g, const struct outgoing *out) {
-    struct buffer *b = out->buffer;
-    g->front.durable_lsn = b->end_lsn;
-    g->named_base_lsn = out->batch.base_lsn;
-    b->segment->header_due = false;
-    for (size_t i = 0; i < b->released_count; i++) {
-        struct segment *s = b->released[i];
-        struct release *r = &s->pending[b->index];
-        assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
-        s->live_records -= r->records;
-        s->live_bytes -= r->bytes;
-        g->space.released_bytes += r->bytes;
-        *r = (struct release){0, 0};
-    }
-    b->released_count = 0;
-    note_batch(g, b);
-    b->state = BUFFER_FREE;
-    g->busy--;
-    if (g->busy > 0) { /* else the next batch gets the same memory, which the processor's cache has */
-        g->oldest = (g->oldest + 1) % g->buffer_count;
-    }
-    hint_published(g, out->batch.base_lsn, out->hinted);
+static void count_batch(struct log *g, uint64_t bytes, uint64_t sync_us) {
     g->stats.batches++;
     g->stats.syncs++;
-    g->stats.sync_us += out->sync_us;
-    g->stats.sync_us_max = out->sync_us > g->stats.sync_us_max ? out->sync_us : g->stats.sync_us_max;
-    g->stats.batch_bytes += b->end_lsn - b->start_lsn;
-    relocation_after_batch(g);
+    g->stats.sync_us += sync_us;
+    g->stats.sync_us_max = sync_us > g->stats.sync_us_max ? sync_us : g->stats.sync_us_max;
+    g->stats.batch_bytes += bytes;
 }
 
-/* Wakes the next leader, if there is one, and the waiters that are served. */
-static void pass_on(struct log *g) {
-    struct waiter *served = take_waiters(g);
-    if (served == NULL || served->result != -1) {
-        log_call_to_lead(g);
-    }
-    if (g->flusher.sleeping && g->flusher.wanted_lsn > g->front.durable_lsn && g->poison == 0) {
-        g->flusher.sleeping = false;
-        (void)sem_post(&g->flusher.wake);
-    }
-    if (served != NULL) {
-        log_let_go(g);
-        wake_all(served);
-        log_take_back(g);
-    }
-}
-
-/*
- * Segments that only a hold keeps are no reason to wake the spare thread: it looks at the holds once a second, and for
- * each new segment. Without the thread every commit is a reason, since nothing else would have the holds looked at.
- */
-static bool has_dead_segment(const struct log *g) {
-    uint64_t recyclable_lsn = log_recyclable_lsn(g);
-    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < recyclable_lsn;
-    return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
-}
-
-static void wake_helpers(struct log *g) {
-    if (g->event_count > 0) {
-        log_signal(g);
-    }
-    bool dead = has_dead_segment(g);
-    bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
-    if (dead || unnamed) {
-        g->spare_thread.wanted = true;
-        (void)pthread_cond_signal(&g->spare_thread.wake);
-    }
-}
-
-/* The oldest batch, by this thread. The lock is held at both ends and let go in between. */
+/* The lock is held at both ends and let go in between. */
 void log_lead_one(struct log *g) {
-    assert(!g->commit.leading && g->poison == 0 && g->busy > 0);
-    struct buffer *b = &g->buffers[g->oldest];
-    struct outgoing out = {.buffer = b};
+    assert(!g->commit.leading && g->poison == 0 && log_unforced(g) > 0);
+    struct buffer *b = &g->buffers[(g->oldest + g->forced) % g->buffer_count];
     if (b->state == BUFFER_OPEN) {
         log_seal_open(g);
     }
     b->state = BUFFER_WRITING;
     g->commit.leading = true;
     log_advance_base(g);
-    out.batch = (struct batch){
-        .epoch = b->segment->epoch,
-        .count = b->count,
-        .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
-        .durable_lsn = g->front.durable_lsn,
-        .base_lsn = log_base_lsn(g),
-        .time_us = g->v->now_us(g->v),
+    b->base_lsn = g->segments[g->base_index]->first_lsn;
+    struct outgoing out = {
+        .batch =
+            {
+                .epoch = b->segment->epoch,
+                .count = b->count,
+                .bytes = (uint32_t)(b->end_lsn - b->start_lsn),
+                .durable_lsn = g->front.forced_lsn,
+                .base_lsn = b->base_lsn,
+                .time_us = g->v->now_us(g->v),
+            },
+        .header_due = b->segment->header_due,
+        .advances = log_begin_advance(g, b->end_lsn),
     };
-    out.header_due = b->segment->header_due;
     log_let_go(g);
-    write_batch(g, &out);
+    int rc = write_batch(g, b, &out);
     log_take_back(g);
     g->commit.leading = false;
-    if (out.error != 0) {
-        g->poison = -out.error;
-    } else {
-        batch_is_durable(g, &out);
-        log_advance_base(g);
+    if (rc != 0) {
+        log_batch_failed(g, -rc, out.advances);
+        return;
     }
-    wake_helpers(g);
-    pass_on(g);
+    count_batch(g, b->end_lsn - b->start_lsn, out.sync_us);
+    log_batch_is_forced(g, b, out.advances, out.hinted);
 }
 
 /* The first block that holds nothing of the batch record, without which nothing behind it counts. */
@@ -286,10 +186,19 @@ static uint64_t early_from(const struct buffer *b) {
     return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
 }
 
+/* Some thread waits for what is not forced yet. */
+static bool is_awaited(const struct log *g) {
+    const struct waiter *w = g->commit.waiters;
+    while (w != NULL && w->lsn <= g->front.forced_lsn) {
+        w = w->next;
+    }
+    return w != NULL;
+}
+
 uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
-    if (b == NULL || g->busy != 1 || g->commit.leading || g->commit.waiters != NULL ||
-        g->flusher.wanted_lsn > g->front.durable_lsn) {
+    if (b == NULL || log_unforced(g) != 1 || g->commit.leading || is_awaited(g) ||
+        g->flusher.wanted_lsn > g->front.forced_lsn) {
         return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
     }
     return early_from(b) + g->early_bytes;
@@ -314,20 +223,20 @@ void log_write_early(struct log *g) {
         b->early_lsn = to;
         g->stats.early_writes++;
     }
-    pass_on(g);
+    log_pass_on(g);
 }
 
 int log_progress(struct log *g) {
     if (g->poison != 0) {
         return log_fail_poisoned(g, LS_POISONED);
     }
-    if (!g->commit.leading) {
+    if (!g->commit.leading && log_unforced(g) > 0) {
         log_lead_one(g);
         return LS_OK;
     }
     int rc = follow(g, g->buffers[g->oldest].end_lsn);
     if (rc == -1) { /* at once: the caller may next find the store full, and no other thread was woken to lead */
-        if (!g->commit.leading && g->poison == 0 && g->busy > 0) {
+        if (!g->commit.leading && g->poison == 0 && log_unforced(g) > 0) {
             log_lead_one(g);
         }
         return LS_OK;
@@ -344,7 +253,7 @@ int log_force(struct log *g, uint64_t lsn) {
         int rc = -1;
         if (g->poison != 0) {
             rc = LS_OUTCOME_UNKNOWN;
-        } else if (g->commit.leading) {
+        } else if (g->commit.leading || g->front.forced_lsn >= lsn) {
             rc = follow(g, lsn);
         } else {
             log_lead_one(g);

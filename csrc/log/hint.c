@@ -32,13 +32,6 @@ uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
     return rc == 0 || rc == -ENOENT ? HINT_NONE : HINT_OLD;
 }
 
-void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
-    g->stats.hint_failures += result != base_lsn ? 1 : 0;
-    if (result != HINT_OLD) {
-        g->hinted_base_lsn = result;
-    }
-}
-
 /*
  * The file CLOSED says where a log that was closed in order ended: one that later ends before its CLOSE has lost records. It
  * can only say that something is missing; it makes nothing valid.

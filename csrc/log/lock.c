@@ -8,7 +8,10 @@
 #include "log/parts.h"
 
 #ifdef LOGSTORE_CHECK
-/* Buffers stand in the order of their LSNs, each in one segment; only the oldest is written, only the newest is open. */
+/*
+ * Buffers stand in the order of their LSNs, each in one segment: first those that are forced, of the others only the oldest
+ * is written, and only the newest is open.
+ */
 static void check_buffers(const struct log *g) {
     uint64_t before_lsn = 0;
     for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* none if memory for them was refused */
@@ -17,7 +20,9 @@ static void check_buffers(const struct log *g) {
             assert(b->state == BUFFER_FREE && b->released_count == 0);
             continue;
         }
-        assert(b->state != BUFFER_FREE && (b->state != BUFFER_WRITING || i == 0));
+        assert(b->state != BUFFER_FREE && (b->state == BUFFER_FORCED) == (i < g->forced));
+        assert(b->state != BUFFER_WRITING || (i == g->forced && (g->commit.leading || g->poison != 0)));
+        assert(i < g->forced ? b->end_lsn <= g->front.forced_lsn : b->start_lsn >= g->front.forced_lsn);
         assert((b->state == BUFFER_OPEN) == (b == g->open) && (b->state != BUFFER_OPEN || i + 1 == g->busy));
         assert(b->start_lsn >= before_lsn && b->start_lsn >= g->front.durable_lsn && b->start_lsn < b->end_lsn);
         assert(b->start_lsn >= b->segment->first_lsn && b->end_lsn <= b->segment->first_lsn + g->segment_size);
@@ -54,8 +59,10 @@ void log_check_all(const struct log *g) {
     check_segments(g);
     check_spares(g);
     assert(!g->serving || (g->base_index < g->segment_count && g->named_base_lsn <= log_base_lsn(g)));
-    assert(g->busy <= g->buffer_count);
-    assert((g->open == NULL || g->busy > 0) && (!g->commit.leading || g->busy > 0));
+    assert(g->forced <= g->busy && g->busy <= g->buffer_count);
+    assert((g->open == NULL || log_unforced(g) > 0) && (!g->commit.leading || log_unforced(g) > 0));
+    assert(g->front.durable_lsn <= g->front.forced_lsn && g->front.forced_lsn <= g->front.end_lsn);
+    assert((g->forced == 0) == (g->front.durable_lsn == g->front.forced_lsn));
 }
 #endif
 

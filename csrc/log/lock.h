@@ -25,6 +25,7 @@ struct log_front {
     uint64_t undurable_bytes_max;     /* max_undurable_bytes, and the batch that no earlier one waits for */
     uint64_t append_lsn;              /* where the next batch would start */
     uint64_t end_lsn;                 /* end of the last record: the public next_lsn */
+    uint64_t forced_lsn;              /* everything below it is forced on this disk; see durable.c */
     _Atomic uint64_t durable_lsn;
 };
 
@@ -82,6 +83,9 @@ static inline uint64_t log_times_let_go(const struct log *g) { return log_front(
 
 /* The end of the last record. */
 static inline uint64_t log_end_lsn(const struct log *g) { return log_front(g)->end_lsn; }
+
+/* Below it records are read from files. */
+static inline uint64_t log_forced_lsn(const struct log *g) { return log_front(g)->forced_lsn; }
 
 /* Also without the lock. */
 static inline uint64_t log_durable_lsn(const struct log *g) { return log_front(g)->durable_lsn; }

@@ -7,7 +7,8 @@
  *   - at most one thread writes and syncs (`leading`), one batch at a time, the next only after that sync returned;
  *     blocks that are written early lack the batch record, and mean nothing until it is there;
  *   - a buffer is one batch, in one segment;
- *   - durable_lsn <= end_lsn <= append_lsn, and append_lsn - durable_lsn <= max_undurable_bytes;
+ *   - durable_lsn <= forced_lsn <= end_lsn <= append_lsn (durable.c says what is forced and what is durable), and
+ *     append_lsn - durable_lsn <= max_undurable_bytes;
  *   - the records that a batch releases (deaths, outcomes) leave their segment's live count only when that batch is
  *     durable, so the base named in a batch is the base of the state below that batch's own durable_lsn;
  *   - a file is recycled only after a durable batch named a base above it;
@@ -211,7 +212,7 @@ int64_t log_read(const struct log *g, const struct pin *p, uint64_t lsn, void *i
 void log_read_in_order(struct log *g, const struct pin *p); /* more is read ahead of a reader in order */
 /* The last pin of a segment without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
 void log_unpin(struct log *g, struct pin *p);
-/* Where what is durable of the pinned segment ends. */
+/* Where what is forced of the pinned segment ends: up to there its file has it. */
 uint64_t log_pinned_end_lsn(const struct log *g, const struct pin *p);
 
 /* ---- the base, relocation, compaction ---- */

@@ -45,7 +45,7 @@ struct segment {
     struct segment *next_spare;
 };
 
-enum buffer_state { BUFFER_FREE, BUFFER_OPEN, BUFFER_SEALED, BUFFER_WRITING };
+enum buffer_state { BUFFER_FREE, BUFFER_OPEN, BUFFER_SEALED, BUFFER_WRITING, BUFFER_FORCED };
 
 struct buffer {
     uint8_t *memory; /* block-aligned; the batch stands at start_lsn's offset within its block */
@@ -53,6 +53,7 @@ struct buffer {
     uint64_t start_lsn; /* of the batch record */
     uint64_t end_lsn;
     uint64_t early_lsn; /* up to here its blocks, but the first, are with the file already; 0: none is */
+    uint64_t base_lsn;  /* that its batch names, from its write on */
     uint32_t count;
     uint32_t index;
     enum buffer_state state;
@@ -75,9 +76,11 @@ struct room_waiter {
     struct room_waiter *next;
 };
 
-/* The ring of write buffers: oldest, then newer ones, the last of them perhaps open; see commit.c. */
+/* The ring of write buffers: oldest, then newer ones, the last of them perhaps open; see commit.c and durable.c. */
 struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
+    bool advancing;         /* one thread publishes a hint, and advances durable_lsn then */
+    uint64_t majority_lsn;  /* forced below it by a majority of the copies; UINT64_MAX: there is one copy */
     struct waiter *waiters; /* threads that follow, the first to come first */
     struct waiter **waiters_end;
     uint64_t room_called;           /* bytes for which threads were called, and have not come yet */
@@ -85,6 +88,9 @@ struct commit {
     uint8_t *header_block;          /* the leader's */
     struct named_batch last_batch;  /* the newest durable one of this epoch */
     struct named_batch named_batch; /* that a checkpoint asked for */
+#ifdef LOGSTORE_TRAIL
+    bool trails; /* see log_trail */
+#endif
 };
 
 /* Counts for the current segment's footer. */
@@ -94,12 +100,12 @@ struct footer_counts {
     uint64_t last_lsn;
 };
 
-/* Makes durable the records for which no thread waits. */
+/* Forces the records for which no thread waits. */
 struct flusher {
     pthread_t thread;
     sem_t wake;
     bool sleeping;
-    uint64_t wanted_lsn; /* everything below it is to be durable */
+    uint64_t wanted_lsn; /* everything below it is to be forced */
 };
 
 /* Makes spares, recycles and relocates; without background threads the thread that needs a spare does. */
@@ -176,7 +182,7 @@ struct log {
     vfs *v;
     int dir;
     int holds_dir;
-    int hint_file; /* the leader's */
+    int hint_file; /* of the thread that is `advancing` */
     uint8_t uuid[UUID_BYTES];
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
@@ -193,7 +199,7 @@ struct log {
     bool threads_running;
     pthread_t closer;
     _Atomic int poison;        /* errno of the failed write or sync */
-    int events[LS_EVENTS_MAX]; /* signalled at each group commit */
+    int events[LS_EVENTS_MAX]; /* signalled when more is durable */
     int event_count;
 
     struct segment **segments; /* by LSN; the last one is the current */
@@ -207,7 +213,8 @@ struct log {
     struct buffer *buffers;
     uint32_t buffer_count;
     uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
-    uint32_t busy;
+    uint32_t busy;   /* all whose batch is not durable */
+    uint32_t forced; /* of these, the oldest: forced, and not durable */
     struct buffer *open;
 
     struct commit commit;
@@ -232,8 +239,11 @@ static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 
 /* append.c: buffers */
-uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn); /* where it stands in the buffer that has it */
-void log_open_buffer(struct log *g);                          /* one is free */
+/* Where it stands in the buffer that has it. */
+static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
+    return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
+}
+void log_open_buffer(struct log *g); /* one is free */
 void log_seal_open(struct log *g);
 /* log_append of a record for which the segment keeps SEGMENT_END_RESERVE. */
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
@@ -243,14 +253,45 @@ uint64_t log_segment_end(const struct log *g); /* of the current one */
 bool log_buffer_has_room(const struct log *g, uint64_t bytes); /* the open one */
 /* (waits) For a buffer, in the order of arrival; one that was called before is the first. It is called when it returns. */
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
-void log_call_to_lead(struct log *g); /* the first, if all buffers wait to be written and nobody else is called to */
+/* The first, if all buffers are taken, one of them waits to be written, and no other thread is called to write it. */
+void log_call_to_lead(struct log *g);
 /* Others wait for a buffer, or were called to one, and come first. */
 static inline bool log_room_is_awaited(const struct log *g) {
     return g->front.room_waiters != NULL || g->commit.room_called > 0;
 }
 
+/* durable.c: what is forced on this disk, and what is durable */
+/* Batches that are not forced: left to write, or in write. */
+static inline uint32_t log_unforced(const struct log *g) { return g->busy - g->forced; }
+/* Whether the batch that ends there is durable as soon as it is forced. Then its writer publishes the hint before it says so. */
+static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
+    if (g->forced > 0 || g->commit.majority_lsn < end_lsn || g->commit.advancing) {
+        return false;
+    }
+    g->commit.advancing = true;
+    return true;
+}
+/* (waits) `advances` is what log_begin_advance said; then `hinted` is what hint_publish gave. */
+void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted);
+void log_batch_failed(struct log *g, int error, bool advances); /* (waits) the log is poisoned */
+/* (waits) Wakes the waiters that are served, and the thread that writes the next batch: one that waits for it, or else one
+   that waits for a buffer, or the flusher. */
+void log_pass_on(struct log *g);
+/* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
+void log_majority_has(struct log *g, uint64_t lsn);
+/* (waits) In a debug build only: durable_lsn trails, or catches up. Whether the lock was let go: the caller looks again. */
+#ifdef LOGSTORE_TRAIL
+bool log_trail(struct log *g, bool catches_up);
+#else
+static inline bool log_trail(struct log *g, bool catches_up) {
+    (void)g;
+    (void)catches_up;
+    return false;
+}
+#endif
+
 /* commit.c */
-void log_lead_one(struct log *g); /* (waits) writes the oldest batch; no other thread leads */
+void log_lead_one(struct log *g); /* (waits) writes the oldest batch that is not forced; no other thread leads */
 /* The open batch has enough bytes that the device may begin with them, and no thread waits for the batch as it is. */
 bool log_can_write_early(const struct log *g);
 uint64_t log_early_at(const struct log *g); /* where the open batch will have; UINT64_MAX: not as things are */
@@ -258,7 +299,7 @@ void log_write_early(struct log *g);        /* (waits) */
 int log_fail_closed(void);
 int log_fail_poisoned(const struct log *g, int code); /* LS_POISONED, or LS_OUTCOME_UNKNOWN for what is on its way */
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
-/* (waits) One batch fewer waiting to be written, by this thread or another. */
+/* (waits) One batch fewer that is not durable, or not forced. */
 int log_progress(struct log *g);
 /* (waits) A batch although there may be nothing to write, so that the base is named. */
 int log_force_batch(struct log *g);
@@ -285,7 +326,7 @@ void log_move_segments(struct log *g); /* the array, and those given out that no
 
 /* reading.c */
 struct pin segment_pin(struct segment *s); /* one reader more; its file may not be open */
-/* Memory of a record not yet durable, or NULL if it is to be read from its file. */
+/* Memory of a record that is in a buffer, or NULL if it is to be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
 void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
@@ -323,7 +364,13 @@ enum { HINT_OLD = 0 };       /* an old one may be left */
 #define HINT_NONE UINT64_MAX /* none is left */
 /* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
-void hint_published(struct log *g, uint64_t base_lsn, uint64_t result); /* with the lock: notes what it gave */
+/* With the lock: notes what it gave. */
+static inline void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
+    g->stats.hint_failures += result != base_lsn ? 1 : 0;
+    if (result != HINT_OLD) {
+        g->hinted_base_lsn = result;
+    }
+}
 bool closed_publish(struct log *g, uint64_t end_lsn);
 
 /* hold_look.c: what readers ask to keep. */

@@ -1,5 +1,5 @@
 /*
- * Reading records back: from a write buffer until their batch is durable, then from their segment's file without the lock.
+ * Reading records back: from a write buffer while their batch has it, then from their segment's file without the lock.
  * A pinned segment keeps its place and its open file meanwhile. See log.h.
  */
 #include <assert.h>
@@ -19,7 +19,7 @@ static inline struct segment *segment_with(struct log *g, uint64_t lsn) {
 void log_close_idle_files(struct log *g) {
     for (size_t i = 0; i + 1 < g->segment_count && g->open_files >= OPEN_FILES_MAX; i++) {
         struct segment *s = g->segments[i];
-        if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->front.durable_lsn) {
+        if (s->file >= 0 && s->readers == 0 && s->end_lsn != 0 && s->end_lsn <= g->front.forced_lsn) {
             (void)g->v->close(g->v, s->file);
             s->file = -1;
             g->open_files--;
@@ -109,8 +109,8 @@ void log_read_in_order(struct log *g, const struct pin *p) {
 }
 
 uint64_t log_pinned_end_lsn(const struct log *g, const struct pin *p) {
-    uint64_t end_lsn = p->segment->end_lsn, durable_lsn = g->front.durable_lsn;
-    return end_lsn != 0 && end_lsn < durable_lsn ? end_lsn : durable_lsn;
+    uint64_t end_lsn = p->segment->end_lsn, forced_lsn = g->front.forced_lsn;
+    return end_lsn != 0 && end_lsn < forced_lsn ? end_lsn : forced_lsn;
 }
 
 /* The last reader of a segment without a name frees it. */

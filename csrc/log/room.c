@@ -4,8 +4,8 @@
  * hold, and not all that wait.
  *
  * Whenever the lock is free, the following holds. There is no room for the first waiting thread, because each thread that
- * releases the lock calls it when there is. No thread opens a buffer before those that came earlier. If no thread writes,
- * one was called to write.
+ * releases the lock calls it when there is. No thread opens a buffer before those that came earlier. If no thread writes and
+ * a buffer is left to write, one was called to write; if all are forced, they are free when their batches are durable.
  */
 #include <assert.h>
 #include <errno.h>
@@ -42,8 +42,11 @@ void log_call_for_room(struct log *g) {
     }
 }
 
+/* All buffers are taken, and one that is left to write may be written. */
+static bool can_lead_for_room(const struct log *g) { return g->busy == g->buffer_count && log_unforced(g) > 0; }
+
 void log_call_to_lead(struct log *g) {
-    if (g->front.room_waiters != NULL && g->busy == g->buffer_count) {
+    if (g->front.room_waiters != NULL && can_lead_for_room(g)) {
         g->front.room_waiters->is_to_lead = true;
         call_first(g);
     }
@@ -51,7 +54,7 @@ void log_call_to_lead(struct log *g) {
 
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called) {
     g->stats.forced_by_full_buffers++;
-    if (!g->commit.leading && g->busy == g->buffer_count) {
+    if (!g->commit.leading && can_lead_for_room(g)) {
         log_lead_one(g);
         return LS_OK;
     }
@@ -71,8 +74,8 @@ int log_wait_for_room(struct log *g, uint64_t bytes, bool *called) {
     }
     log_take_back(g);
     (void)sem_destroy(&w.wake);
-    if (w.is_to_lead && !g->commit.leading && g->poison == 0 && g->busy == g->buffer_count) {
-        log_lead_one(g); /* the buffer that it frees is still kept for this thread */
+    if (w.is_to_lead && !g->commit.leading && g->poison == 0 && can_lead_for_room(g)) {
+        log_lead_one(g); /* a buffer that it frees is still kept for this thread */
     }
     g->commit.room_called -= bytes;
     return LS_OK;

@@ -1,4 +1,4 @@
-/* The flusher, which makes durable the records that no thread waits for; start and end of the log's threads. See log.h. */
+/* The flusher, which forces the records that no thread waits for; start and end of the log's threads. See log.h. */
 #include <assert.h>
 #include <errno.h>
 #include <time.h>
@@ -22,7 +22,7 @@ void log_durable_soon(struct log *g, uint64_t lsn) {
 /* The last records may be of a move or a transaction, which flush nothing. */
 uint64_t log_next_lsn(struct log *g) {
     uint64_t lsn = g->front.end_lsn;
-    if (g->serving && lsn > g->front.durable_lsn) {
+    if (g->serving && lsn > g->front.forced_lsn) {
         log_durable_soon(g, lsn);
     }
     return lsn;
@@ -43,14 +43,28 @@ static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     log_take_back(g);
 }
 
+/* Where another thread writes, that wakes the flusher, or the next to write. Whether this thread wrote. */
+static bool write_wanted(struct log *g) {
+    uint64_t wanted_lsn = g->flusher.wanted_lsn, before = g->stats.batch_bytes;
+    bool wrote = false;
+    while (g->poison == 0 && !g->commit.leading && wanted_lsn > g->front.forced_lsn) {
+        log_lead_one(g);
+        wrote = true;
+    }
+    if (wrote) {
+        rest_a_little(g, g->stats.batch_bytes - before);
+    }
+    return wrote;
+}
+
 static void *flusher_thread(void *log) {
     struct log *g = log;
     log_lock(g);
     while (!g->stopping) {
-        if (g->poison == 0 && g->flusher.wanted_lsn > g->front.durable_lsn) {
-            uint64_t before = g->stats.batch_bytes;
-            (void)log_force(g, g->flusher.wanted_lsn);
-            rest_a_little(g, g->stats.batch_bytes - before);
+        if (write_wanted(g)) {
+            continue;
+        }
+        if (!g->commit.leading && log_trail(g, true)) {
             continue;
         }
         g->flusher.sleeping = true;

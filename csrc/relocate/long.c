@@ -165,7 +165,7 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
             return LS_OK;
         }
         uint64_t lsn = m->extra->chunks[i].lsn;
-        bool along = copied > 0 && lsn < v->head_lsn && lsn < log_durable_lsn(v->g) &&
+        bool along = copied > 0 && lsn < v->head_lsn && lsn < log_forced_lsn(v->g) &&
                      copied < COPIED_PER_STATE * state_bytes_of(v->t, m);
         if (!in_victim(v, lsn) && !along) {
             continue;

@@ -87,7 +87,7 @@ static const struct time_index *index_segment(struct message_mover *v, uint64_t 
 }
 
 static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
-    bool is_there = lsn < log_durable_lsn(v->g) && log_segment_lsn(v->g, lsn) != 0;
+    bool is_there = lsn < log_forced_lsn(v->g) && log_segment_lsn(v->g, lsn) != 0;
     const struct time_index *x = is_there ? index_segment(v, lsn) : NULL;
     if (x == NULL || x->at == NULL || x->count == 0 || lsn < x->at[0].lsn || lsn >= x->end_lsn) {
         return 0;
@@ -119,7 +119,7 @@ static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
-    if (log_segment_lsn(v->g, lsn) == 0 || lsn + bytes > log_durable_lsn(v->g) ||
+    if (log_segment_lsn(v->g, lsn) == 0 || lsn + bytes > log_forced_lsn(v->g) ||
         move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
         return;
     }

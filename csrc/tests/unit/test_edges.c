@@ -54,13 +54,13 @@ static int note_closed(vfs *v, int handle) {
     return 0;
 }
 
-/* A segment that is being read, is still filling, or is not durable keeps its handle even if too many are open. */
+/* A segment that is being read, is still filling, or is not forced keeps its handle even if too many are open. */
 static void only_handles_of_idle_segments_are_closed_when_there_are_too_many(void) {
     vfs v = {.close = note_closed};
     struct segment s[6];
     struct segment *row[6];
     struct log g = {
-        .v = &v, .segments = row, .segment_count = 6, .front.durable_lsn = 100, .open_files = OPEN_FILES_MAX + 1};
+        .v = &v, .segments = row, .segment_count = 6, .front.forced_lsn = 100, .open_files = OPEN_FILES_MAX + 1};
 
     memset(closed, 0, sizeof closed);
     for (int i = 0; i < 6; i++) {

@@ -1,0 +1,244 @@
+/*
+ * What is forced on this disk, and what is durable. In a log with one copy both are the same. In a log with several, a batch
+ * is durable once a majority of the copies has forced it, so `durable_lsn` trails `forced_lsn` here, and advances when
+ * another thread brings word of the majority (log_majority_has). What always holds, under the lock:
+ *
+ *   - durable_lsn <= forced_lsn <= end_lsn. Both are ends of batches, and durable_lsn is the last such end up to
+ *     min(forced_lsn, majority_lsn), unless a thread is about to advance it (`advancing`);
+ *   - in the ring of buffers come first those that are forced, oldest first, then those left to write, the first of which may
+ *     be in write. A buffer is taken until its batch is durable;
+ *   - `forced_lsn` is for this disk: which batch is written next, the `durable_lsn` in its record (which says what a crash
+ *     leaves here), early writes, the flusher, reading from files and closing them;
+ *   - `durable_lsn` is for everyone else: waiters, events, what is offered, releases, the base and recycling, checkpoints, the
+ *     close, and max_undurable_bytes;
+ *   - the hint says what is durable before durable_lsn does, and so before any waiter is awake;
+ *   - with nothing left to write, a thread that waits sleeps, and none is called to lead: some thread that waits for nothing
+ *     advances durable_lsn. A log that is poisoned wakes all, and begins to make nothing durable any more.
+ */
+#include <assert.h>
+
+#include "log/parts.h"
+
+/* ---- one batch ---- */
+
+/* A checkpoint names the batch at whose end it was taken. */
+static inline void note_batch(struct log *g, const struct buffer *b) {
+    g->commit.last_batch = (struct named_batch){
+        .end_lsn = b->end_lsn,
+        .lsn = b->start_lsn,
+        .checksum = format_record_checksum(log_buffer_at(b, b->start_lsn)),
+        .epoch = b->segment->epoch,
+    };
+    if (g->commit.named_batch.end_lsn == b->end_lsn) {
+        g->commit.named_batch = g->commit.last_batch;
+    }
+}
+
+/* The oldest batch, which is forced: its releases take effect, and its buffer is free. */
+static inline void batch_is_durable(struct log *g) {
+    struct buffer *b = &g->buffers[g->oldest];
+    assert(b->state == BUFFER_FORCED);
+    g->front.durable_lsn = b->end_lsn;
+    g->named_base_lsn = b->base_lsn;
+    for (size_t i = 0; i < b->released_count; i++) {
+        struct segment *s = b->released[i];
+        struct release *r = &s->pending[b->index];
+        assert(s->live_records >= r->records && s->live_bytes >= r->bytes);
+        s->live_records -= r->records;
+        s->live_bytes -= r->bytes;
+        g->space.released_bytes += r->bytes;
+        *r = (struct release){0, 0};
+    }
+    b->released_count = 0;
+    note_batch(g, b);
+    b->state = BUFFER_FREE;
+    g->busy--;
+    g->forced--;
+    if (g->busy > 0) { /* else the next batch gets the same memory, which the processor's cache has */
+        g->oldest = (g->oldest + 1) % g->buffer_count;
+    }
+}
+
+/* ---- waking ---- */
+
+/* No lock is held. A waiter lies on its thread's stack, which may be gone right after the post. */
+static void wake_all(struct waiter *list) {
+    while (list != NULL) {
+        struct waiter *next = list->next;
+        (void)sem_post(&list->wake);
+        list = next;
+    }
+}
+
+/* Takes out of the list the waiters that are served and, first, one more to lead if it waits for what is left to write. */
+static inline struct waiter *take_waiters(struct log *g, bool one_leads) {
+    struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
+    while (*link != NULL) {
+        struct waiter *w = *link;
+        bool done = w->lsn <= g->front.durable_lsn;
+        bool leads = one_leads && leader == NULL && w->lsn > g->front.forced_lsn;
+        if (done || g->poison != 0 || leads) {
+            *link = w->next;
+            w->result = done ? LS_OK : g->poison != 0 ? LS_OUTCOME_UNKNOWN : -1;
+            if (w->result == -1) {
+                leader = w;
+            } else {
+                w->next = served;
+                served = w;
+            }
+        } else {
+            link = &w->next;
+        }
+    }
+    g->commit.waiters_end = link;
+    if (leader != NULL) {
+        leader->next = served;
+        served = leader;
+    }
+    return served;
+}
+
+static void wake_taken(struct log *g, struct waiter *taken) {
+    if (taken != NULL) {
+        log_let_go(g);
+        wake_all(taken);
+        log_take_back(g);
+    }
+}
+
+static void wake_served(struct log *g) { wake_taken(g, take_waiters(g, false)); }
+
+static void wake_flusher(struct log *g) {
+    g->flusher.sleeping = false;
+    (void)sem_post(&g->flusher.wake);
+}
+
+void log_pass_on(struct log *g) {
+    struct waiter *taken = take_waiters(g, true);
+    bool one_leads = taken != NULL && taken->result == -1;
+    if (!one_leads && g->front.room_waiters != NULL) {
+        log_call_to_lead(g);
+    }
+    if (!one_leads && g->flusher.sleeping && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
+        wake_flusher(g);
+    }
+    wake_taken(g, taken);
+    (void)log_trail(g, !one_leads && g->commit.waiters != NULL);
+}
+
+/*
+ * Segments that only a hold keeps are no reason to wake the spare thread: it looks at the holds once a second, and for
+ * each new segment. Without the thread every commit is a reason, since nothing else would have the holds looked at.
+ */
+static bool has_dead_segment(const struct log *g) {
+    uint64_t recyclable_lsn = log_recyclable_lsn(g);
+    bool dead = g->base_index > 0 && g->segments[0]->first_lsn < recyclable_lsn;
+    return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
+}
+
+static inline void wake_helpers(struct log *g) {
+    if (g->event_count > 0) {
+        log_signal(g);
+    }
+    bool dead = has_dead_segment(g);
+    bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;
+    if (dead || unnamed) {
+        g->spare_thread.wanted = true;
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
+}
+
+/* ---- advancing ---- */
+
+/* What readers have the hint of is durable. */
+static void end_advance(struct log *g, uint64_t hinted) {
+    g->commit.advancing = false;
+    hint_published(g, g->named_base_lsn, hinted);
+    relocation_after_batch(g);
+    log_advance_base(g);
+    wake_helpers(g);
+}
+
+/* The newest batch that is forced and that a majority has; NULL: all these are durable. */
+static const struct buffer *durable_next(const struct log *g) {
+    for (uint32_t i = g->forced; i-- > 0;) {
+        const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
+        if (b->end_lsn <= g->commit.majority_lsn) {
+            return b;
+        }
+    }
+    return NULL;
+}
+
+static void advance(struct log *g) {
+    const struct buffer *b;
+    while (g->poison == 0 && !g->commit.advancing && (b = durable_next(g)) != NULL) {
+        uint64_t to_lsn = b->end_lsn, base_lsn = b->base_lsn;
+        g->commit.advancing = true;
+        log_let_go(g);
+        uint64_t hinted = hint_publish(g, to_lsn, base_lsn);
+        log_take_back(g);
+        while (g->forced > 0 && g->buffers[g->oldest].end_lsn <= to_lsn) {
+            batch_is_durable(g);
+        }
+        end_advance(g, hinted);
+        wake_served(g);
+    }
+}
+
+void log_majority_has(struct log *g, uint64_t lsn) {
+    if (lsn > g->commit.majority_lsn) {
+        g->commit.majority_lsn = lsn;
+        advance(g);
+    }
+}
+
+/* ---- the leader's batch ---- */
+
+void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted) {
+    assert(b->state == BUFFER_WRITING);
+    g->front.forced_lsn = b->end_lsn;
+    b->segment->header_due = false;
+    b->state = BUFFER_FORCED;
+    g->forced++;
+    if (!advances) {
+        log_pass_on(g);
+        advance(g); /* a majority may have had the batch before this disk */
+        return;
+    }
+    batch_is_durable(g);
+    end_advance(g, hinted);
+    log_pass_on(g);
+}
+
+void log_batch_failed(struct log *g, int error, bool advances) {
+    g->poison = error;
+    g->commit.advancing = g->commit.advancing && !advances;
+    wake_helpers(g);
+    log_pass_on(g);
+}
+
+/* ---- a debug build in which durable_lsn trails ---- */
+
+#ifdef LOGSTORE_TRAIL
+/*
+ * Stands for a majority that is LOGSTORE_TRAIL batches behind this disk, fewer than there are buffers, and that catches up
+ * when a thread waits and none writes. Threads may also wait unseen, for an event: before the flusher sleeps it catches up.
+ */
+bool log_trail(struct log *g, bool catches_up) {
+    uint32_t most = LOGSTORE_TRAIL < g->buffer_count ? LOGSTORE_TRAIL : g->buffer_count - 1;
+    uint64_t let_go = g->front.let_go;
+    if (!g->commit.trails || g->poison != 0) {
+        return false;
+    }
+    if (catches_up) {
+        log_majority_has(g, g->front.forced_lsn);
+    } else if (g->forced > most) {
+        log_majority_has(g, g->buffers[(g->oldest + g->forced - most - 1) % g->buffer_count].end_lsn);
+    }
+    if (g->forced > 0 && g->flusher.sleeping && !g->commit.leading) {
+        wake_flusher(g);
+    }
+    return g->front.let_go != let_go;
+}
+#endif
