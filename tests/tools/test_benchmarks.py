@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.stores import ROOT
+from kit.torture import tortured
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -103,6 +104,7 @@ def assert_both_builds_are_measured_alike(told: dict[str, Any], suites: Iterable
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not tortured(), reason="each suite twice takes long: set LOGSTORE_TORTURE_S")
 def test_every_suite_ends_well_with_every_store_that_is_installed_and_another_build(tmp_path: Path) -> None:
     told = measured(tmp_path, "--before", another_checkout(tmp_path / "checkout"))
     assert set(told["conditions"]["seconds"]) == set(SUITES)
