@@ -41,7 +41,7 @@ def break_the_log(store: Any) -> None:
 
 @contextmanager
 def in_memory(otherwise: Path) -> Iterator[Path]:
-    """A directory of a file system in memory, where a sync costs nothing; ``otherwise`` where there is none with room."""
+    """A directory in memory, where a sync costs nothing; ``otherwise`` on a machine without room for one."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
         yield otherwise

@@ -132,8 +132,8 @@ def test_dump_shows_an_inline_copys_flags_and_its_order_key_by_name(make: Callab
     store = make(add_relocations)
     lines = fine("dump", store, "--type", "MESSAGE_START").splitlines()
     assert "COPY header_bytes" not in lines[1]
-    assert "COPY INLINE enqueue_time=1970-01-01T00:00:00.000077Z queues=['one','two']" in lines[1]
-    assert f"COPY INLINE ORDERED order_lsn={ORDERED + 8} queues=['one',0,'two']" in lines[2]
+    assert "COPY INLINE enqueue_time=1970-01-01T00:00:00.000077Z queues=one,two" in lines[1]
+    assert f"COPY INLINE ORDERED order_lsn={ORDERED + 8} queues=one,-,two" in lines[2]
     documents = [json.loads(line) for line in fine("dump", store, "--json").splitlines()]
     flags = {flag for document in documents for flag in document["flags"]}
     assert flags == {flag.name for flag in RecordFlag.COPY | RecordFlag.INLINE | RecordFlag.ORDERED}
