@@ -432,7 +432,7 @@ STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 
 PROVE_asan := explorer sweeps bytes history
 PROVE_tsan := history
 PROVE_trail := explorer sweeps history
-SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),20000,2500) --jobs 1
+SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),5000,2500) --jobs 1
 SHORT_sweeps := --seconds 8
 SHORT_bytes := --seconds 8
 SHORT_history := --seconds 5

@@ -1020,7 +1020,8 @@ def test_a_read_that_is_under_way_never_sees_another_generations_bytes(store: Me
 def test_the_tail_shows_the_base_and_the_live_bytes_of_each_segment(store: MessageStore) -> None:
     queue = store.declare_queue("q")
     keep = store.publish(queue, bytes(1000))
-    store.dequeue_many(store.publish_many(queue, [bytes(30_000)] * 60), queue)
+    # Of four segments or fewer nothing is moved.
+    store.dequeue_many(store.publish_many(queue, [bytes(30_000)] * 20), queue)
     tail = store.tail()
     assert tail.base_lsn == store.base_lsn <= keep
     assert tail.durable_lsn == tail.next_lsn == store.next_lsn
