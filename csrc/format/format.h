@@ -253,8 +253,8 @@ struct footer {
 };
 
 /*
- * What the state of a message takes in a MESSAGE_RELOCATED. A long state goes into several records; for their heads each row
- * counts one byte more than its own.
+ * Bytes of a message's state in its MESSAGE_RELOCATED records. A long state has several records; one more byte for each row
+ * pays for their heads.
  */
 enum {
     STATE_HEAD_BYTES = 80,

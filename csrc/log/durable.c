@@ -1,5 +1,5 @@
 /*
- * What is forced on this disk, and what is durable. In a log with one copy both are the same. In a log with several, a batch
+ * Keeps apart the batches that are forced on this disk and those that are durable. In a log with one copy both are the same. In a log with several, a batch
  * is durable once a majority of the copies has forced it, so `durable_lsn` trails `forced_lsn` here, and advances when
  * another thread brings word of the majority (log_majority_has). What always holds, under the lock:
  *
@@ -150,7 +150,7 @@ static inline void wake_helpers(struct log *g) {
 
 /* ---- advancing ---- */
 
-/* What readers have the hint of is durable. */
+/* The hint for readers is published, and durable_lsn has advanced: now all else that depends on it. */
 static void end_advance(struct log *g, uint64_t hinted) {
     g->commit.advancing = false;
     hint_published(g, g->named_base_lsn, hinted);

@@ -79,7 +79,7 @@ struct unused_files {
     bool last_is_free; /* a header on disk says that the last epoch's segment is not of the log */
 };
 
-/* What is written once more of the last segment; bytes of its file. */
+/* The part of the last segment that is written once more, as offsets in its file. */
 struct tail_part {
     uint64_t first_lsn;
     uint64_t from;

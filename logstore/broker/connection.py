@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits_for(self) -> str | None:
-        """What it waits for: "client" (which does not read), "disk", "method" (a slow one); None if for nothing."""
+        """The cause of a pause: "client" (it does not read), "disk", "method" (a slow one); None if there is none."""
         if self.outbox.socket_is_full:
             return "client"
         if self._pauses & Pause.UNDURABLE:

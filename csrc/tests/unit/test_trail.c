@@ -317,8 +317,8 @@ static void no_event_is_signalled_before_a_batch_is_durable(void) {
     finish();
 }
 
-/* What its death releases leaves the count, and the base passes it, when that is durable; a batch that names this base lets
-   its file go when that batch is durable, too. */
+/* A dead message's records count as live until its death is durable: only then may the base pass them. Their file is
+   recycled only when a batch that names this base is durable, too. */
 static void the_base_and_recycling_go_by_what_is_durable(void) {
     struct log *g;
     uint64_t ids[20], lsn, base_lsn, named_lsn;
