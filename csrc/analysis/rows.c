@@ -152,10 +152,10 @@ void ls_rows_free(ls_rows *rows) {
 const char *ls_rows_column(unsigned column) { return column < LS_ROWS_COLUMNS ? row_columns[column].type : NULL; }
 
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
-    if (number < ROWS_TYPES_KNOWN) {
+    if (number < TYPES_KNOWN) {
         return (uint16_t)((number / 8 + 1) << 8 | (number % 8 + 1));
     }
-    number -= ROWS_TYPES_KNOWN;
+    number -= TYPES_KNOWN;
     return number < rows->unknown_count ? rows->unknown[number] : 0;
 }
 

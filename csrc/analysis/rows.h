@@ -6,8 +6,7 @@
 #include "analysis/lookback.h"
 
 enum {
-    ROWS_TYPES_KNOWN = 24,    /* numbered by format_type_ordinal */
-    ROWS_TYPES_UNKNOWN = 104, /* a type's number has seven bits */
+    ROWS_TYPES_UNKNOWN = 128 - TYPES_KNOWN, /* a type's number has seven bits; those known have format_type_ordinal */
     ROWS_TYPE_BIT_UNKNOWN = 31,
 };
 

@@ -272,7 +272,7 @@ static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     while (i < rows->unknown_count && rows->unknown[i] != type) {
         i++;
     }
-    *number = ROWS_TYPES_KNOWN + i;
+    *number = TYPES_KNOWN + i;
     if (i == rows->unknown_count && i < ROWS_TYPES_UNKNOWN) {
         rows->unknown[rows->unknown_count++] = type;
     }
@@ -281,8 +281,11 @@ static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
 
 /* The high byte of a type gives its stream, also for a type of a later version. */
 static uint8_t stream_number(uint16_t type) {
-    unsigned stream = (type & ~(unsigned)TYPE_SKIPPABLE) >> 8;
-    return stream == MESSAGE_START >> 8 ? 0 : stream == DTX_START >> 8 ? 1 : 2;
+    uint32_t stream = format_stream_of(type);
+    return stream == format_stream_of(MESSAGE_START) ? 0
+           : stream == format_stream_of(DTX_START)   ? 1
+           : type >= MEMBERS && type <= CATALOG_CHANGE ? 3
+                                                     : 2;
 }
 
 /* Times are signed in Arrow; no clock gives a larger one. */

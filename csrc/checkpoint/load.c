@@ -441,6 +441,7 @@ static int read_rows(struct loading *l) {
 
 void checkpoint_forget(struct replay *p) {
     state_clear(p->state);
+    p->newest = (struct newest_batch){.index = 0};
     scan_rewind(p->scan);
 }
 

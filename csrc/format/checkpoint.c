@@ -169,6 +169,19 @@ uint32_t format_put_client_row(uint8_t *into, const struct client_row *c) {
 }
 
 /*
+ *  0       8            16            24              32
+ *  | index | members_id | members_lsn | members_index | config |
+ */
+uint32_t format_put_replication_row(uint8_t *into, const struct replication_row *r) {
+    PUT(into, REPLICATION_ROW, index, r->index);
+    PUT(into, REPLICATION_ROW, members_id, r->members_id);
+    PUT(into, REPLICATION_ROW, members_lsn, r->members_lsn);
+    PUT(into, REPLICATION_ROW, members_index, r->members_index);
+    memcpy(into + REPLICATION_ROW_BYTES, r->config, r->config_bytes);
+    return REPLICATION_ROW_BYTES + r->config_bytes;
+}
+
+/*
  *  0      1   4          8     16
  *  | kind | 0 | queue_id | lsn |
  */
@@ -312,6 +325,23 @@ enum format_result format_get_client_row(const uint8_t *from, struct client_row 
                     c->stream > STREAMS_COUNTED && c->stream < STREAMS_MAX && c->length > 0 &&
                     c->length <= CLIENT_BYTES_MAX;
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
+}
+
+enum format_result format_get_replication_row(const uint8_t *from, uint32_t bytes, struct replication_row *r) {
+    if (bytes <= REPLICATION_ROW_BYTES || bytes > REPLICATION_ROW_BYTES + MEMBERS_CONFIG_MAX) {
+        return FORMAT_MALFORMED;
+    }
+    *r = (struct replication_row){
+        .index = GET(from, REPLICATION_ROW, index),
+        .members_id = GET(from, REPLICATION_ROW, members_id),
+        .members_lsn = GET(from, REPLICATION_ROW, members_lsn),
+        .members_index = GET(from, REPLICATION_ROW, members_index),
+        .config_bytes = bytes - REPLICATION_ROW_BYTES,
+        .config = from + REPLICATION_ROW_BYTES,
+    };
+    bool numbered = r->members_index > 0 && r->members_index <= r->index;
+    bool placed = is_lsn(r->members_id) && is_lsn(r->members_lsn) && r->members_id <= r->members_lsn;
+    return numbered && placed ? FORMAT_OK : FORMAT_MALFORMED;
 }
 
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d) {

@@ -50,6 +50,16 @@ struct client_row {
     uint32_t length; /* of the bytes that follow, zeros up to a multiple of 8 not counted */
 };
 
+/* The client row of stream 4. */
+struct replication_row {
+    uint64_t index; /* of the batch at whose end the checkpoint was taken */
+    uint64_t members_id;
+    uint64_t members_lsn;
+    uint64_t members_index;
+    uint32_t config_bytes;
+    const uint8_t *config;
+};
+
 struct deletion_row {
     uint64_t lsn;
     uint32_t queue_id;
@@ -131,6 +141,8 @@ enum format_result format_get_checkpoint_block(const uint8_t *block, const struc
 /* How many bytes the row that begins with `kind` takes; 0: there is no such kind. */
 uint32_t format_checkpoint_row_bytes(uint8_t kind);
 uint32_t format_put_client_row(uint8_t *into, const struct client_row *c);
+/* Its own bytes, behind the head. */
+uint32_t format_put_replication_row(uint8_t *into, const struct replication_row *r);
 uint32_t format_put_deletion_row(uint8_t *into, const struct deletion_row *d);
 uint32_t format_put_transaction_row(uint8_t *into, const struct transaction_row *t);
 uint32_t format_put_message_row(uint8_t *into, const struct message_row *m); /* of its kind */
@@ -141,6 +153,7 @@ uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation 
 
 /* From a whole row of a verified block; `lsn` is the checkpoint's, `id` the chain's. */
 enum format_result format_get_client_row(const uint8_t *from, struct client_row *c);
+enum format_result format_get_replication_row(const uint8_t *from, uint32_t bytes, struct replication_row *r);
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d);
 enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn, struct transaction_row *t);
 /* The id where a message's row would have it. */

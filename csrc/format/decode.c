@@ -20,13 +20,13 @@ struct type_rule {
     uint16_t fixed_bytes; /* of the whole record, if all of the type are of one length */
 };
 
-static const struct type_rule type_rules[4][16] = {
+static const struct type_rule type_rules[STREAMS_KNOWN + 1][16] = {
 #define RECORD(type, code, link, flags, bytes) [(code) >> 8][(code)&15] = {LINK_##link, flags, bytes},
 #include "format/layout.def"
 };
 
 static struct type_rule rule_of(uint16_t type) {
-    bool within = type >> 8 < 4 && (type & 255) < 16;
+    bool within = type >> 8 <= STREAMS_KNOWN && (type & 255) < 16;
     return within ? type_rules[type >> 8][type & 15] : (struct type_rule){LINK_UNKNOWN, 0, 0};
 }
 
@@ -201,12 +201,16 @@ enum format_result format_get_batch(const struct record *r, struct batch *b) {
     b->durable_lsn = GET(r->bytes, BATCH, durable_lsn);
     b->base_lsn = GET(r->bytes, BATCH, base_lsn);
     b->time_us = GET(r->bytes, BATCH, time_us);
-    memcpy(b->opaque, r->bytes + AT(BATCH, opaque), OPAQUE_BYTES);
+    b->index = GET(r->bytes, BATCH, index);
+    b->known_durable_lsn = GET(r->bytes, BATCH, known_durable_lsn);
     uint64_t body = b->bytes - (uint64_t)BATCH_RECORD_BYTES;
     bool sized = b->bytes >= BATCH_RECORD_BYTES && b->bytes % 8 == 0 && body / RECORD_HEADER_BYTES >= b->count &&
                  (b->count > 0) == (body > 0);
     bool placed = is_lsn(b->durable_lsn) && b->durable_lsn <= r->lsn && is_lsn(b->base_lsn) && b->base_lsn <= r->lsn;
-    return verdict(b->epoch > 0 && sized && placed);
+    bool replicated = b->index > 0 && b->epoch < TERM_LIMIT && r->lsn >> TERM_SHIFT == b->epoch &&
+                      b->known_durable_lsn <= r->lsn;
+    bool alone = b->index == 0 && b->known_durable_lsn == 0;
+    return verdict(b->epoch > 0 && sized && placed && (replicated || alone));
 }
 
 /* The enqueues of a transaction are numbered; others are not. */
@@ -449,4 +453,62 @@ enum format_result format_get_footer(const struct record *r, struct footer *f) {
         ascending = ascending && f->counts[i].count > 0 && (i == 0 || f->counts[i - 1].type < f->counts[i].type);
     }
     return verdict(ascending && is_earlier(r, f->last_lsn));
+}
+
+/* ---- replication ---- */
+
+enum format_result format_get_members(const struct record *r, struct members *m) {
+    if (r->type != MEMBERS || r->length < AT(MEMBERS, config)) {
+        return FORMAT_MALFORMED;
+    }
+    m->index = GET(r->bytes, MEMBERS, index);
+    m->config_bytes = GET(r->bytes, MEMBERS, config_bytes);
+    m->config = r->bytes + AT(MEMBERS, config);
+    return verdict(m->index > 0 && m->config_bytes > 0 && m->config_bytes <= MEMBERS_CONFIG_MAX && GET(r->bytes, MEMBERS, zero) == 0 &&
+                   body_ends(r, AT(MEMBERS, config) + (uint64_t)m->config_bytes));
+}
+
+struct catalog_row format_catalog_row(const uint8_t **at) {
+    const uint8_t *from = *at;
+    struct catalog_row row = {
+        .action = GET(from, CATALOG_ROW, action),
+        .object = GET(from, CATALOG_ROW, object),
+        .queue_id = GET(from, CATALOG_ROW, queue_id),
+        .bytes = GET(from, CATALOG_ROW, row_bytes),
+        .data = from + CATALOG_ROW_BYTES,
+    };
+    *at = from + format_catalog_row_bytes(row.bytes);
+    return row;
+}
+
+static bool is_catalog_row(const uint8_t *from, uint64_t available) {
+    if (available < CATALOG_ROW_BYTES) {
+        return false;
+    }
+    const uint8_t *at = from;
+    struct catalog_row row = format_catalog_row(&at);
+    uint64_t bytes = format_catalog_row_bytes(row.bytes);
+    bool known = (row.action == CATALOG_PUT || row.action == CATALOG_DELETE) && row.object >= CATALOG_QUEUE &&
+                 row.object <= CATALOG_CONFIG;
+    bool named = row.object == CATALOG_QUEUE ? is_queue_id(row.queue_id) : row.queue_id == 0;
+    bool clean = GET(from, CATALOG_ROW, zero) == 0 && GET(from, CATALOG_ROW, more_zero) == 0;
+    return bytes <= available && known && named && clean &&
+           all_zero(row.data + row.bytes, bytes - CATALOG_ROW_BYTES - row.bytes);
+}
+
+enum format_result format_get_catalog_change(const struct record *r, struct catalog_change *c) {
+    if (r->type != CATALOG_CHANGE || r->length < AT(CATALOG_CHANGE, rows)) {
+        return FORMAT_MALFORMED;
+    }
+    c->part = GET(r->bytes, CATALOG_CHANGE, part);
+    c->row_count = GET(r->bytes, CATALOG_CHANGE, row_count);
+    c->rows = r->bytes + AT(CATALOG_CHANGE, rows);
+    const uint8_t *at = c->rows, *end = r->bytes + r->length;
+    for (uint32_t i = 0; i < c->row_count; i++) {
+        if (!is_catalog_row(at, (uint64_t)(end - at))) {
+            return FORMAT_MALFORMED;
+        }
+        (void)format_catalog_row(&at);
+    }
+    return verdict(c->row_count > 0 && at == end);
 }

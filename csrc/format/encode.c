@@ -287,8 +287,8 @@ uint32_t format_put_footer(const struct slot *s, const struct footer *f) {
 }
 
 /*
- *  48      56      60      64            72         80        88       104
- *  | epoch | count | bytes | durable_lsn | base_lsn | time_us | opaque |
+ *  48      56      60      64            72         80        88      96                  104
+ *  | epoch | count | bytes | durable_lsn | base_lsn | time_us | index | known_durable_lsn |
  */
 uint32_t format_put_batch(const struct slot *s, const struct batch *b) {
     start_record(s, BATCH, BATCH_RECORD_BYTES);
@@ -298,6 +298,60 @@ uint32_t format_put_batch(const struct slot *s, const struct batch *b) {
     PUT(s->at, BATCH, durable_lsn, b->durable_lsn);
     PUT(s->at, BATCH, base_lsn, b->base_lsn);
     PUT(s->at, BATCH, time_us, b->time_us);
-    memcpy(s->at + AT(BATCH, opaque), b->opaque, OPAQUE_BYTES);
+    PUT(s->at, BATCH, index, b->index);
+    PUT(s->at, BATCH, known_durable_lsn, b->known_durable_lsn);
     return seal_record(s, BATCH_RECORD_BYTES);
+}
+
+/* ---- replication ---- */
+
+uint32_t format_members_bytes(uint32_t config_bytes) { return (uint32_t)pad8(AT(MEMBERS, config) + (uint64_t)config_bytes); }
+
+/*
+ *  48      56             60  64
+ *  | index | config_bytes | 0 | config |
+ */
+uint32_t format_put_members(const struct slot *s, const struct members *m) {
+    uint32_t length = format_members_bytes(m->config_bytes);
+    start_record(s, MEMBERS, length);
+    PUT(s->at, MEMBERS, index, m->index);
+    PUT(s->at, MEMBERS, config_bytes, m->config_bytes);
+    PUT(s->at, MEMBERS, zero, 0);
+    memcpy(s->at + AT(MEMBERS, config), m->config, m->config_bytes);
+    return seal_record(s, length);
+}
+
+uint64_t format_catalog_row_bytes(uint32_t bytes) { return pad8(CATALOG_ROW_BYTES + (uint64_t)bytes); }
+
+/*
+ *  0        1        2   4          8           12  16
+ *  | action | object | 0 | queue_id | row_bytes | 0 | row |
+ */
+uint32_t format_put_catalog_row(uint8_t *into, const struct catalog_row *row) {
+    uint32_t length = (uint32_t)format_catalog_row_bytes(row->bytes);
+    put64(into + length - 8, 0);
+    PUT(into, CATALOG_ROW, action, row->action);
+    PUT(into, CATALOG_ROW, object, row->object);
+    PUT(into, CATALOG_ROW, zero, 0);
+    PUT(into, CATALOG_ROW, queue_id, row->queue_id);
+    PUT(into, CATALOG_ROW, row_bytes, row->bytes);
+    PUT(into, CATALOG_ROW, more_zero, 0);
+    if (row->bytes > 0) {
+        memcpy(into + CATALOG_ROW_BYTES, row->data, row->bytes);
+    }
+    return length;
+}
+
+/*
+ *  48     52          56
+ *  | part | row_count | rows |
+ */
+uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows,
+                                   uint32_t rows_bytes) {
+    uint32_t length = (uint32_t)pad8(AT(CATALOG_CHANGE, rows) + (uint64_t)rows_bytes);
+    start_record(s, CATALOG_CHANGE, length);
+    PUT(s->at, CATALOG_CHANGE, part, part);
+    PUT(s->at, CATALOG_CHANGE, row_count, row_count);
+    memcpy(s->at + AT(CATALOG_CHANGE, rows), rows, rows_bytes);
+    return seal_record(s, length);
 }

@@ -28,10 +28,15 @@ const char *format_result_text(enum format_result result) {
 
 /* ---- sizes and names ------------------------------------------------------------------------------------- */
 
-const struct format_type format_types[TYPES_COUNTED] = {
+const struct format_type format_types[TYPES_KNOWN] = {
 #define RECORD(type, code, link, flags, bytes) [((code) >> 8) * 8 - 8 + ((code)&255) - 1] = {code, #type},
 #include "format/layout.def"
 };
+
+const char *format_type_name(uint16_t type) {
+    uint32_t at = format_type_ordinal(type);
+    return at < TYPES_KNOWN && format_types[at].type == type ? format_types[at].name : NULL;
+}
 
 uint64_t format_segment_seed(const uint8_t uuid[UUID_BYTES], uint64_t first_lsn, uint64_t epoch) {
     uint8_t from[UUID_BYTES + 16];
@@ -268,4 +273,49 @@ enum format_result format_get_hold(const uint8_t *from, size_t available, struct
     h->expires_us = GET(from, HOLD, expires_us);
     h->created_us = GET(from, HOLD, created_us);
     return judge(from, HOLD_BYTES, AT(HOLD, zero), is_lsn(h->hold_lsn));
+}
+
+/*
+ *  0          32             48          56         64     72          80     88        96           104           112
+ *  | preamble | cluster_uuid | member_id | sequence | term | voted_for | copy | rebuild | floor_term | floor_index |
+ *  112        120  4088       4096
+ *  | detached | 0 | checksum |
+ */
+void format_put_vote(uint8_t *into, const struct vote *v) {
+    put_preamble(into, "LSTRVOTE", VOTE_SLOT_BYTES, v->uuid);
+    memcpy(into + AT(VOTE, cluster_uuid), v->cluster_uuid, UUID_BYTES);
+    PUT(into, VOTE, member_id, v->member_id);
+    PUT(into, VOTE, sequence, v->sequence);
+    PUT(into, VOTE, term, v->term);
+    PUT(into, VOTE, voted_for, v->voted_for);
+    PUT(into, VOTE, copy, v->copy);
+    PUT(into, VOTE, rebuild, v->rebuild);
+    PUT(into, VOTE, floor_term, v->floor_term);
+    PUT(into, VOTE, floor_index, v->floor_index);
+    PUT(into, VOTE, detached, v->detached);
+    PUT(into, VOTE, checksum, xxh64(into, AT(VOTE, checksum), 0));
+}
+
+enum format_result format_get_vote(const uint8_t *from, size_t available, struct vote *v) {
+    enum format_result result = get_preamble(from, available, "LSTRVOTE", VOTE_SLOT_BYTES);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    if (GET(from, VOTE, checksum) != xxh64(from, AT(VOTE, checksum), 0)) {
+        return FORMAT_CHECK;
+    }
+    memcpy(v->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    memcpy(v->cluster_uuid, from + AT(VOTE, cluster_uuid), UUID_BYTES);
+    v->member_id = GET(from, VOTE, member_id);
+    v->sequence = GET(from, VOTE, sequence);
+    v->term = GET(from, VOTE, term);
+    v->voted_for = GET(from, VOTE, voted_for);
+    v->copy = GET(from, VOTE, copy);
+    v->rebuild = GET(from, VOTE, rebuild);
+    v->floor_term = GET(from, VOTE, floor_term);
+    v->floor_index = GET(from, VOTE, floor_index);
+    v->detached = GET(from, VOTE, detached);
+    bool named = v->member_id > 0 && v->sequence > 0 && v->copy > 0 && v->detached <= 1;
+    bool floored = v->floor_term <= v->term && (v->floor_term == 0) == (v->floor_index == 0);
+    return judge(from, VOTE_SLOT_BYTES, AT(VOTE, zero), named && floored && v->term < TERM_LIMIT);
 }

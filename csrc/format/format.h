@@ -25,12 +25,12 @@ enum {
     FORMAT_VERSION = 1,
     BLOCK_BYTES = 4096,
     UUID_BYTES = 16,
-    OPAQUE_BYTES = 16,
     FOOTER_TYPES_MAX = 24,
     FOOTER_BYTES_MAX = 72 + 8 * FOOTER_TYPES_MAX,
     XID_PART_BYTES_MAX = 64,
     XID_RECORD_BYTES_MAX = 64 + 2 * XID_PART_BYTES_MAX,
     DEQUEUE_REASON_MAX = 6,
+    MEMBERS_CONFIG_MAX = 4032, /* so that a MEMBERS fits the records of the smallest segment */
 };
 
 #define SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
@@ -45,8 +45,15 @@ enum record_type {
 #include "format/layout.def"
 };
 
-/* A type's high byte, without bit 15, is its stream. A footer counts the records of eight types of streams 1 to 3. */
-enum { STREAMS_MAX = 128, STREAMS_COUNTED = 3, TYPES_COUNTED = STREAMS_COUNTED * 8 };
+/* A type's high byte, without bit 15, is its stream. A stream has at most eight types; a footer counts those of streams 1 to 3. */
+enum {
+    STREAMS_MAX = 128,
+    STREAMS_COUNTED = 3,
+    STREAMS_KNOWN = 4,
+    TYPES_COUNTED = STREAMS_COUNTED * 8,
+    TYPES_KNOWN = STREAMS_KNOWN * 8,
+};
+
 
 static inline uint32_t format_stream_of(uint16_t type) { return type >> 8 & 0x7fu; }
 
@@ -57,7 +64,8 @@ struct format_type {
     uint16_t type;
     const char *name;
 };
-extern const struct format_type format_types[TYPES_COUNTED];
+extern const struct format_type format_types[TYPES_KNOWN];
+const char *format_type_name(uint16_t type); /* NULL: unknown */
 /* Streams beyond 3 whose records the reader knows how to use; the empty set is a plain reader of version 1. */
 struct stream_set {
     uint64_t bits[STREAMS_MAX / 64];
@@ -135,6 +143,21 @@ struct hold {
     uint64_t created_us;
 };
 
+/* A slot of VOTE. */
+struct vote {
+    uint8_t uuid[UUID_BYTES];         /* of the store */
+    uint8_t cluster_uuid[UUID_BYTES]; /* of the cluster */
+    uint64_t member_id;
+    uint64_t sequence; /* the larger one of the two valid slots counts */
+    uint64_t term;
+    uint64_t voted_for;   /* a member's id; 0: none */
+    uint64_t copy;        /* the store is in the directory copy-N */
+    uint64_t rebuild;     /* how often this member's copy was removed and made again */
+    uint64_t floor_term;  /* of the tail that the log must reach; 0: none is known */
+    uint64_t floor_index; /* and its index */
+    uint64_t detached;    /* 1: replication has ended here */
+};
+
 /* A record's header, and where it stands in memory. */
 struct record {
     const uint8_t *bytes;
@@ -153,7 +176,35 @@ struct batch {
     uint64_t durable_lsn;
     uint64_t base_lsn;
     uint64_t time_us;
-    uint8_t opaque[OPAQUE_BYTES]; /* a replicating layer's own; zero as the log writes it */
+    uint64_t index;             /* since replication began; 0: not replicated */
+    uint64_t known_durable_lsn; /* with an index: a majority had everything below it when this batch was written */
+};
+
+/* The epoch of a batch with an index is its term; a term's LSNs begin at the term times 2^40. */
+enum { TERM_SHIFT = 40 };
+#define TERM_LIMIT ((uint64_t)1 << 23)
+
+struct members {
+    uint64_t index; /* of the batch in which it was first written */
+    uint32_t config_bytes;
+    const uint8_t *config; /* in the encoding of the consensus library */
+};
+
+enum catalog_action { CATALOG_PUT = 1, CATALOG_DELETE = 2 };
+enum catalog_object { CATALOG_QUEUE = 1, CATALOG_EXCHANGE = 2, CATALOG_BINDING = 3, CATALOG_CONFIG = 4 };
+
+struct catalog_change {
+    uint32_t part; /* from 0 on */
+    uint32_t row_count;
+    const uint8_t *rows; /* read with format_catalog_row */
+};
+
+struct catalog_row {
+    uint8_t action; /* enum catalog_action */
+    uint8_t object; /* enum catalog_object */
+    uint32_t queue_id;
+    uint32_t bytes;
+    const uint8_t *data;
 };
 
 struct message_start {
@@ -282,6 +333,8 @@ void format_put_closed(uint8_t *into, const struct closed *c);
 enum format_result format_get_closed(const uint8_t *from, size_t available, struct closed *c);
 void format_put_hold(uint8_t *into, const struct hold *h);
 enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h);
+void format_put_vote(uint8_t *into, const struct vote *v); /* one slot */
+enum format_result format_get_vote(const uint8_t *from, size_t available, struct vote *v);
 
 /* Names of segment files: 16 hexadecimal digits and ".seg". */
 enum { SEGMENT_NAME_BYTES = 21 };
@@ -324,6 +377,12 @@ uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated
 uint64_t format_body_record_bytes(uint64_t body_bytes);
 uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes);
 uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
+uint32_t format_members_bytes(uint32_t config_bytes);
+uint32_t format_put_members(const struct slot *s, const struct members *m);
+uint64_t format_catalog_row_bytes(uint32_t bytes);
+/* `rows` is what format_put_catalog_row wrote, a multiple of 8 bytes. */
+uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows, uint32_t rows_bytes);
+uint32_t format_put_catalog_row(uint8_t *into, const struct catalog_row *row);
 uint32_t format_put_footer(const struct slot *s, const struct footer *f);
 uint32_t format_put_batch(const struct slot *s, const struct batch *b);
 
@@ -349,6 +408,10 @@ enum format_result format_get_xid(const struct record *r, struct xid *x);
 enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t);
 enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id);
 enum format_result format_get_footer(const struct record *r, struct footer *f);
+enum format_result format_get_members(const struct record *r, struct members *m);
+enum format_result format_get_catalog_change(const struct record *r, struct catalog_change *c);
+/* The row at *at, in a change that format_get_catalog_change found valid; *at moves behind it. */
+struct catalog_row format_catalog_row(const uint8_t **at);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);

@@ -61,7 +61,8 @@ typedef enum ls_code {
     LS_BUSY,              /* a limit on open handles is reached, or another handle uses it */
     LS_RECYCLED,          /* the log that is to be read has been recycled */
     LS_END,               /* a reader or scan has nothing more */
-    LS_WOULD_WAIT         /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
+    LS_WOULD_WAIT,        /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
+    LS_REPLICATED         /* the log is a copy of a replicated one, which only its member opens */
 } ls_code;
 
 typedef struct ls_error {
@@ -585,9 +586,13 @@ typedef struct ls_reader_info {
     uint64_t watermark_lsn, epoch, segments, spares, log_bytes, torn_bytes;
     int live;  /* a writer has the store open */
     int clean; /* the log ends in an orderly close */
+    uint64_t index;             /* of the newest batch that was read; 0: the log is not replicated */
+    uint64_t term;              /* of that batch; 0 if index is */
+    uint64_t known_durable_lsn; /* that it names: a majority had everything below; 0 if index is */
 } ls_reader_info;
 
-/* Opens at from_lsn; 0: at the base. LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_RECYCLED. */
+/* Opens at from_lsn; 0: at the base. Of a replicated log without a writer it gives what a majority is known to have.
+   LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_RECYCLED. */
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
    ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
@@ -762,7 +767,7 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
 void ls_message_rows_free(ls_message_rows *rows);
 
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */
-#define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other */
+#define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other; also what is undurable */
 #define LS_INSPECT_DIRECT        2 /* bypass the page cache where the file system can */
 #define LS_INSPECT_NO_CHECKPOINT 4 /* replay all of the log; LS_INSPECT_CHECK implies it */
 

@@ -98,7 +98,7 @@ int inspection_open(vfs *v, const char *store_dir, int flags, struct state *stat
     i->flags = flags;
     i->state = state;
     i->start_us = v->monotonic_us(v);
-    int rc = reader_open_known(v, store_dir, &state->clients->known, &i->reader);
+    int rc = reader_open_known(v, store_dir, &state->clients->known, (flags & LS_INSPECT_CHECK) != 0, &i->reader);
     rc = rc == LS_OK ? begin(i) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();

@@ -171,6 +171,9 @@ static int begin_again_at_hold(ls_reader *reader) {
     s->watermark_lsn = found.watermark_lsn;
     s->torn_bytes = found.torn_bytes;
     s->clean = found.clean;
+    s->index = found.index;
+    s->term = found.term;
+    s->durable_lsn = found.durable_lsn;
     ls_lsn_range missing;
     if (rc == LS_OK && s->permissive && scan_missing(s, &missing, 1) > 0 && missing.first_lsn < found.base_lsn) {
         return was_recycled(reader, missing.first_lsn, found.base_lsn) ? fail_recycled(reader, found.base_lsn) : LS_OK;
@@ -193,6 +196,9 @@ static int try_open(ls_reader *reader) {
         struct hint h = reader->hint;
         begin_at_hold(reader, &h);
         rc = open_scan(reader, reader->live ? &h : NULL);
+    }
+    if (rc == LS_OK && reader->scan.index != 0 && !reader->undurable) {
+        scan_stop_at(&reader->scan, reader->scan.durable_lsn);
     }
     if (rc == LS_OK && !reader->live && reader->keep_lsn != 0 && reader->keep_lsn < reader->scan.base_lsn) {
         rc = begin_again_at_hold(reader);
@@ -257,7 +263,7 @@ static int open_permissively(ls_reader *reader) {
 }
 
 static int open_reader(vfs *v, const char *store_dir, const struct stream_set *known, uint64_t keep_lsn,
-                       uint64_t from_lsn, bool permissive, ls_reader **reader) {
+                       uint64_t from_lsn, bool permissive, bool undurable, ls_reader **reader) {
     *reader = NULL;
     ls_reader *made = calloc(1, sizeof *made);
     if (made == NULL) {
@@ -266,6 +272,7 @@ static int open_reader(vfs *v, const char *store_dir, const struct stream_set *k
     made->v = v;
     made->keep_lsn = keep_lsn;
     made->permissive = permissive;
+    made->undurable = undurable;
     made->scan.known = *known;
     made->scan.file = -1;
     made->dir = made->v->open_dir(made->v, store_dir);
@@ -292,11 +299,12 @@ static int open_reader(vfs *v, const char *store_dir, const struct stream_set *k
 int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
                      ls_reader **reader) {
     static const struct stream_set none;
-    return open_reader(v, store_dir, &none, keep_lsn, from_lsn, permissive, reader);
+    return open_reader(v, store_dir, &none, keep_lsn, from_lsn, permissive, false, reader);
 }
 
-int reader_open_known(vfs *v, const char *store_dir, const struct stream_set *known, ls_reader **reader) {
-    return open_reader(v, store_dir, known, 0, 0, false, reader);
+int reader_open_known(vfs *v, const char *store_dir, const struct stream_set *known, bool undurable,
+                      ls_reader **reader) {
+    return open_reader(v, store_dir, known, 0, 0, false, undurable, reader);
 }
 
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
@@ -339,6 +347,9 @@ void ls_reader_describe(const ls_reader *reader, ls_reader_info *info) {
         .torn_bytes = s->torn_bytes,
         .live = reader->live,
         .clean = s->clean,
+        .index = s->index,
+        .term = s->term,
+        .known_durable_lsn = s->durable_lsn,
     };
     memcpy(info->uuid, reader->meta.uuid, UUID_BYTES);
     for (size_t i = 0; i < s->count; i++) {

@@ -210,6 +210,19 @@ int scan_next(struct scan *s, struct scan_batch *b) {
                        why);
 }
 
+void scan_stop_at(struct scan *s, uint64_t lsn) {
+    for (size_t i = s->last + 1; i-- > 0;) {
+        struct scan_file *f = &s->files[i];
+        if (f->in_log && (f->first_lsn < lsn || i == s->first)) {
+            s->last = i;
+            f->end_lsn = 0;
+            break;
+        }
+        f->in_log = false;
+    }
+    s->end_lsn = lsn;
+}
+
 void scan_seek(struct scan *s, uint64_t lsn) {
     while (s->next_file < s->last && log_part_end(s, s->next_file) <= lsn) {
         if (!next_segment(s)) {

@@ -61,6 +61,9 @@ struct scan {
     uint64_t missing_lsn; /* first LSN of the segment at which the chain breaks; 0: the chain is whole */
     uint64_t broken_lsn;  /* of the last invalid record behind a batch record; 0: none */
     bool clean;
+    uint64_t index;       /* of the newest batch; 0: the log is not replicated, and the next two are 0 as well */
+    uint64_t term;        /* of that batch */
+    uint64_t durable_lsn; /* known_durable_lsn of that batch: what lies at or above may still be cut */
 
     /* the window onto one file */
     uint8_t *window;
@@ -111,6 +114,8 @@ int scan_next(struct scan *s, struct scan_batch *b);
  */
 void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
+/* The log ends at this LSN, the end of a batch, as far as this scan is concerned. At once after scan_open. */
+void scan_stop_at(struct scan *s, uint64_t lsn);
 /* Continues with the first batch that ends beyond this LSN. */
 void scan_seek(struct scan *s, uint64_t lsn);
 /* The first LSN of a new epoch: above all that the epoch before may have given out, max_undurable_bytes beyond `lsn`. */

@@ -75,11 +75,12 @@ static bool is_copy(const struct record *r) {
            r->type == FILLER;
 }
 
-/* False for an empty batch: a checkpoint may name it, and an open after a crash must find it. */
+/* False for an empty batch: a checkpoint may name it, and an open after a crash must find it. False for a replicated one:
+   other copies may have it, and its leader counts on it. */
 static bool holds_only_copies(const struct scan_batch *b) {
     struct record r;
     uint32_t offset = BATCH_RECORD_BYTES;
-    bool only = b->batch.count > 0;
+    bool only = b->batch.count > 0 && b->batch.index == 0;
     while (only && scan_record(b, &offset, &r)) {
         only = is_copy(&r);
     }
@@ -241,6 +242,47 @@ static int judge_tail(const struct scan *s, uint64_t tear_lsn, enum format_resul
     return scan_refuse(s, row, f->first_lsn, tear_lsn, why);
 }
 
+/* Whether a segment has a batch that ends at or below lsn; then *base_lsn is what the last of them names. */
+static int find_base_below(struct scan *s, size_t index, uint64_t lsn, uint64_t *base_lsn, bool *found) {
+    const struct scan_file *f = &s->files[index];
+    uint64_t end_lsn = f->end_lsn != 0 ? f->end_lsn : s->end_lsn, at_lsn = f->first_lsn + SEGMENT_HEADER_BYTES;
+    int rc = LS_OK;
+    *found = false;
+    while (rc == LS_OK && at_lsn < end_lsn) {
+        struct scan_batch b;
+        enum format_result why;
+        rc = scan_accept_batch(s, index, at_lsn, end_lsn, &b, &why);
+        if (rc != LS_OK || why != FORMAT_OK || at_lsn + b.batch.bytes > lsn) {
+            break; /* one that is damaged is refused by scan_next, unless it lies below the base */
+        }
+        *base_lsn = b.batch.base_lsn;
+        *found = true;
+        at_lsn += b.batch.bytes;
+    }
+    return rc;
+}
+
+/*
+ * The newest batch has an index: another leader's header may cut what no majority is known to have. So the base is that of the
+ * newest batch below the LSN that is known durable, and a CLOSE makes nothing clean.
+ */
+static int end_replicated(struct scan *s, const struct batch *newest) {
+    s->index = newest->index;
+    s->term = newest->epoch;
+    s->durable_lsn = newest->known_durable_lsn;
+    s->clean = false;
+    bool found = false;
+    int rc = LS_OK;
+    for (size_t i = s->last + 1; rc == LS_OK && !found && i-- > 0;) {
+        uint64_t base_lsn = 0;
+        if (s->files[i].in_log && s->files[i].first_lsn < s->durable_lsn) {
+            rc = find_base_below(s, i, s->durable_lsn, &base_lsn, &found);
+            s->base_lsn = found && base_lsn < s->base_lsn ? base_lsn : s->base_lsn;
+        }
+    }
+    return rc;
+}
+
 int scan_find_ends(struct scan *s) {
     const struct scan_file *f = &s->files[s->last];
     struct stop stop;
@@ -269,6 +311,9 @@ int scan_find_ends(struct scan *s) {
     if (rc == LS_OK) {
         s->base_lsn = last.lsn != 0 ? last.batch.base_lsn : f->first_lsn;
         s->clean = last.is_close;
+        if (last.lsn != 0 && last.batch.index != 0) {
+            rc = end_replicated(s, &last.batch);
+        }
     }
     return rc;
 }

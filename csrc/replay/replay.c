@@ -111,10 +111,41 @@ static int replay_record(struct replay *p, const struct record *r) {
 
 /* ---- the loop ---- */
 
-static void begin_batch(struct replay *p, const struct scan_batch *b) {
+static int contradicts(const struct scan_batch *b, const char *what) {
+    return fail_at(LS_CORRUPT, b->first_lsn, b->lsn,
+                   "the log contradicts itself: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`", what);
+}
+
+/* Whether a batch with an index follows from what was replayed; docs/format.md, section 10. */
+static int judge_index(const struct replay *p, const struct scan_batch *b) {
+    uint32_t offset = BATCH_RECORD_BYTES;
+    struct record r;
+    bool first = b->batch.index == 1 || (p->newest.any && p->newest.index == 0);
+    if (p->newest.last_index != 0 && b->batch.index != p->newest.last_index + 1) {
+        return contradicts(b, "a batch's index does not follow that of the batch before it");
+    }
+    if (b->batch.known_durable_lsn < p->newest.known_durable_lsn) {
+        return contradicts(b, "a batch knows less to be durable than a batch before it");
+    }
+    if (first && (!scan_record(b, &offset, &r) || r.type != MEMBERS)) {
+        return contradicts(b, "replication begins with a batch that has no MEMBERS");
+    }
+    return LS_OK;
+}
+
+static int begin_batch(struct replay *p, const struct scan_batch *b) {
+    int rc = b->batch.index != 0 ? judge_index(p, b) : LS_OK;
     p->report->batches++;
     p->report->records += b->batch.count;
     p->time_us = b->batch.time_us;
+    p->newest.any = true;
+    p->newest.index = b->batch.index;
+    if (b->batch.index != 0) {
+        p->newest.term = b->batch.epoch;
+        p->newest.known_durable_lsn = b->batch.known_durable_lsn;
+        p->newest.last_index = b->batch.index;
+    }
+    return rc;
 }
 
 /*
@@ -147,8 +178,7 @@ static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint
 int replay_batch(struct replay *p, const struct scan_batch *b) {
     uint32_t offset = BATCH_RECORD_BYTES, ahead = BATCH_RECORD_BYTES;
     struct record r;
-    int rc = LS_OK;
-    begin_batch(p, b);
+    int rc = begin_batch(p, b);
     foresee(p, b);
     for (int i = 0; i < RECORDS_AHEAD; i++) {
         fetch_chain(p, b, &ahead);

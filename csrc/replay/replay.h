@@ -24,6 +24,15 @@ struct moving {
     size_t part_capacity, chunk_capacity, place_capacity, pending_capacity;
 };
 
+/* What the newest batch says of replication. */
+struct newest_batch {
+    uint64_t index; /* 0: it is not replicated */
+    uint64_t term;
+    uint64_t known_durable_lsn;
+    uint64_t last_index; /* the largest of all, also if replication has ended */
+    bool any;            /* there was a batch, or a checkpoint of a replicated log */
+};
+
 struct replay {
     struct state *state;
     struct scan *scan;
@@ -34,6 +43,7 @@ struct replay {
     bool inspects;    /* for an inspection: transactions that recovery rolls back are removed at once */
     bool has_writer;  /* a writer has the store open: its open transactions and staged messages stay */
     struct moving moving;
+    struct newest_batch newest;
     struct live_segment *counted; /* where the last live record was counted, as most often the next one */
     /* Looks at each record before it is replayed; anything but LS_OK ends the replay. May be NULL. */
     int (*look)(void *context, const struct scan_batch *b, const struct record *r);

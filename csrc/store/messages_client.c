@@ -5,13 +5,6 @@
 #include "replay/messages.h"
 #include "store/store.h"
 
-/* ---- names ---- */
-
-static const char *type_name(uint16_t type) {
-    uint32_t at = format_type_ordinal(type);
-    return at < TYPES_COUNTED && format_types[at].type == type ? format_types[at].name : NULL;
-}
-
 /* ---- recovery ---- */
 
 static void lock_in_doubt(void *context, struct tx *tx) {
@@ -53,7 +46,7 @@ static void move(void *context) { table_move(&((ls_store *)context)->state.table
 struct log_client messages_client(ls_store *store) {
     static const uint8_t streams[] = {1, 2};
     static const struct client_calls calls = {
-        .type_name = type_name,
+        .type_name = format_type_name,
         .replay = messages_replay,
         .replay_commit = messages_replay_commit,
         .replay_rollback = messages_replay_rollback,

@@ -40,6 +40,12 @@ int recover_replay(ls_store *store) {
     uint64_t start_us = v->monotonic_us(v);
     int rc = scan_open(scan, v, store->directory.dir, &store->meta, true, NULL);
     p.base_lsn = scan->base_lsn;
+    if (rc == LS_OK && scan->index != 0) {
+        rc = fail(LS_REPLICATED,
+                  "the store is a copy of a replicated one (term %llu, index %llu), and its other copies count on it. Start its "
+                  "member, or make it a single store with `logstore cluster detach`",
+                  (unsigned long long)scan->term, (unsigned long long)scan->index);
+    }
     rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
     const ls_recovery before = state->report;
     if (rc == LS_OK && store->options.no_checkpoint == 0) {

@@ -146,6 +146,13 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
 static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
     struct log_client messages = messages_client(store);
     int rc = log_register(store->log, &messages);
+    struct log_client replication = replication_client();
+    rc = rc == LS_OK && replication.context == NULL ? fail_memory() : rc;
+    if (rc == LS_OK) {
+        rc = log_register(store->log, &replication);
+    } else {
+        free(replication.context);
+    }
     for (size_t i = 0; rc == LS_OK && i < count; i++) {
         rc = log_register(store->log, &clients[i]);
     }

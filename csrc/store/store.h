@@ -83,6 +83,17 @@ int inspect_open_with(vfs *system, const char *store_dir, int flags, const struc
                       ls_store **store);
 /* messages_client.c: messages and transactions, the first client. */
 struct log_client messages_client(ls_store *store);
+
+/* replication_client.c: the records of a replicated log, the second client. */
+struct newest_members {
+    uint64_t id;    /* LSN of the record in which it was first written; 0: there is none */
+    uint64_t lsn;   /* of its newest copy */
+    uint64_t index; /* of the batch in which it was first written */
+    uint32_t config_bytes;
+    uint8_t config[MEMBERS_CONFIG_MAX];
+};
+struct log_client replication_client(void); /* context NULL: no memory. It goes with the log's clients. */
+const struct newest_members *replication_members(const struct log_clients *clients);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
 /* LS_OK if the calling process may use it; takes the lock. */

@@ -20,9 +20,9 @@ from logstore.codec.layout import (
     count_of,
     data,
     earlier,
-    fixed_data,
     lsn_or_none,
     number,
+    padded_rows,
     queue_list,
     reserved,
     rest,
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from logstore.codec.records import Record
 
 FOOTER_COUNTS_MAX = 24
+MEMBERS_CONFIG_MAX = 4032
+TERM_SHIFT = 40  # a term's LSNs begin at the term times 2^40
+TERM_LIMIT = 1 << 23
 RECORD_HEADER_BYTES = 48
 BATCH_RECORD_BYTES = 104
 
@@ -64,6 +67,22 @@ class DequeueReason(IntEnum):
     PURGED = 4
     DEAD_LETTERED = 5
     QUEUE_DELETED = 6
+
+
+class CatalogAction(IntEnum):
+    """The effect of a ``CATALOG_CHANGE``'s row (section 6)."""
+
+    PUT = 1
+    DELETE = 2
+
+
+class CatalogObject(IntEnum):
+    """The object that a ``CATALOG_CHANGE``'s row describes (section 6)."""
+
+    QUEUE = 1
+    EXCHANGE = 2
+    BINDING = 3
+    CONFIG = 4
 
 
 class PendingKind(IntEnum):
@@ -98,7 +117,8 @@ class Batch(Body):
     durable_lsn: int  # everything below it was durable before this batch was written
     base_lsn: int  # first LSN that the state below durable_lsn still needs
     time_us: int
-    opaque: builtins.bytes = b"\0" * 16  # free for a replicating layer
+    index: int = 0  # since replication began; 0: not replicated
+    known_durable_lsn: int = 0  # with an index: everything below it was on a majority's disks
 
     parts = (
         number("epoch", 8, above_zero),
@@ -107,7 +127,8 @@ class Batch(Body):
         number("durable_lsn", 8, an_lsn),
         number("base_lsn", 8, an_lsn),
         number("time_us", 8),
-        fixed_data("opaque", 16),
+        number("index", 8),
+        number("known_durable_lsn", 8, lsn_or_none),
     )
 
     def check(self, record: Record) -> None:
@@ -117,6 +138,13 @@ class Batch(Body):
             raise ValueError(f"{self.bytes} bytes are not those of a batch of {self.count} records")
         if max(self.durable_lsn, self.base_lsn) > record.lsn:
             raise ValueError("durable_lsn or base_lsn lies above the batch")
+        if self.index == 0:
+            if self.known_durable_lsn:
+                raise ValueError("a batch without an index knows what is durable by majority")
+        elif self.known_durable_lsn > record.lsn:
+            raise ValueError("known_durable_lsn lies above the batch")
+        elif self.epoch >= TERM_LIMIT or record.lsn >> TERM_SHIFT != self.epoch:
+            raise ValueError(f"a batch with an index at an LSN that is not of the term {self.epoch}")
 
 
 def numbered(tx_id: int, order_index: int, queues: tuple[int, ...]) -> None:
@@ -478,3 +506,61 @@ class Unknown(Body):
     raw: bytes  # padding included
 
     parts = (rest("raw"),)
+
+
+# ---- Replication, section 10.
+
+
+@dataclass(frozen=True, slots=True)
+class Members(Body):
+    """``MEMBERS``: who the members of a replicated log are."""
+
+    index: int  # of the batch in which it was first written
+    config: bytes  # in the encoding of the consensus library
+
+    parts = (
+        number("index", 8, above_zero),
+        count_of("config", check=within(1, MEMBERS_CONFIG_MAX, "length of a configuration")),
+        reserved(4),
+        data("config"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRow(Body):
+    """One row of a ``CATALOG_CHANGE``."""
+
+    action: CatalogAction
+    object: CatalogObject
+    queue_id: int  # of a queue; 0 for the other objects
+    row: bytes  # UTF-8 JSON that only the catalog reads
+
+    parts = (
+        number("action", 1, CatalogAction),
+        number("object", 1, CatalogObject),
+        reserved(2),
+        number("queue_id", 4),
+        count_of("row"),
+        reserved(4),
+        data("row"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.object is CatalogObject.QUEUE:
+            a_queue_id(self.queue_id)
+        elif self.queue_id:
+            raise ValueError("only a queue's row has a queue id")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange(Body):
+    """``CATALOG_CHANGE``: one transaction of the catalog, or a part of it."""
+
+    part: int  # from 0 on; all parts but the last have the flag PART
+    rows: tuple[CatalogRow, ...]
+
+    parts = (
+        number("part", 4),
+        count_of("rows", check=above_zero),
+        padded_rows("rows", CatalogRow),
+    )

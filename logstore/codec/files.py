@@ -20,6 +20,7 @@ from xxhash import xxh64_intdigest
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
     LSN_LIMIT,
+    TERM_LIMIT,
     Batch,
     Buffer,
     InvalidRecord,
@@ -84,17 +85,18 @@ class _Block:
         """Raises ValueError for a number out of its range."""
 
     @classmethod
-    def _numbers(cls) -> struct.Struct:
-        return struct.Struct(f"<{len(fields(cls)) - 1}Q")
+    def _layout(cls) -> struct.Struct:
+        return struct.Struct("<" + "".join("16s" if "UUID" in str(field.type) else "Q" for field in fields(cls)[1:]))
 
     def encode(self) -> bytes:
         """The whole structure with its checksum. Raises MalformedRecord for a number out of its range."""
         raw = bytearray(self.BYTES)
-        numbers = [getattr(self, field.name) for field in fields(self)[1:]]
+        values = [getattr(self, field.name) for field in fields(self)[1:]]
+        values = [value.bytes if isinstance(value, UUID) else value for value in values]
         try:
             self._check()
             _START.pack_into(raw, 0, self.MAGIC, FORMAT_VERSION, self.BYTES, self.uuid.bytes)
-            self._numbers().pack_into(raw, _START.size, *numbers)
+            self._layout().pack_into(raw, _START.size, *values)
         except (ValueError, struct.error) as error:
             raise MalformedRecord(str(error), 0) from None
         raw[-8:] = xxh64_intdigest(raw[:-8], self._seed()).to_bytes(8, "little")
@@ -116,14 +118,16 @@ class _Block:
         if len(raw) < cls.BYTES:
             raise InvalidRecord(f"{len(raw)} bytes are too few for {cls.BYTES}", 0)
         _, _, size, uuid = _START.unpack_from(raw)
-        numbers = cls._numbers()
+        layout = cls._layout()
         build: Callable[..., Self] = cls
-        block = build(UUID(bytes=uuid), *numbers.unpack_from(raw, _START.size))
+        values = layout.unpack_from(raw, _START.size)
+        values = tuple(UUID(bytes=value) if isinstance(value, bytes) else value for value in values)
+        block = build(UUID(bytes=uuid), *values)
         if int.from_bytes(raw[-8:], "little") != xxh64_intdigest(raw[:-8], block._seed()):
             raise InvalidRecord("checksum is wrong", 0)
         if version != FORMAT_VERSION or size != cls.BYTES:
             raise MalformedRecord(f"version {version} or size {size} is impossible", 0)
-        if any(raw[_START.size + numbers.size : -8]):
+        if any(raw[_START.size + layout.size : -8]):
             raise MalformedRecord("reserved space is not zero", 0)
         try:
             block._check()
@@ -242,6 +246,33 @@ class Hold(_Block):
 
     def _check(self) -> None:
         _check_lsn(self.hold_lsn, "hold_lsn")
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(_Block):
+    """One slot of ``VOTE``: a member's term, vote and identity (section 8)."""
+
+    cluster_uuid: UUID
+    member_id: int
+    sequence: int  # the larger one of the two valid slots counts
+    term: int
+    voted_for: int  # a member's id; 0: none
+    copy: int  # the store is in the directory copy-N
+    rebuild: int  # how often this member's copy was removed and made again
+    floor_term: int  # of the tail that the log must reach; 0: none is known
+    floor_index: int
+    detached: int  # 1: replication has ended here
+
+    MAGIC: ClassVar[bytes] = b"LSTRVOTE"
+    BYTES: ClassVar[int] = BLOCK_BYTES
+
+    def _check(self) -> None:
+        if 0 in (self.member_id, self.sequence, self.copy) or self.detached > 1:
+            raise ValueError("a slot without a member, a sequence or a copy")
+        if self.term >= TERM_LIMIT or self.floor_term > self.term:
+            raise ValueError(f"term {self.term} or the floor's term {self.floor_term} is not allowed")
+        if (self.floor_term == 0) != (self.floor_index == 0):
+            raise ValueError("a floor has a term and an index, or neither")
 
 
 # ---- A segment's part of the log, section 1.

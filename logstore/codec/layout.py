@@ -115,11 +115,6 @@ def data(name: str) -> Part:
     return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, count: cursor.take(count))
 
 
-def fixed_data(name: str, width: int) -> Part:
-    """Bytes of a fixed number, without a check."""
-    return Part(name, width, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(width))
-
-
 def rest(name: str) -> Part:
     """All bytes up to the record's end."""
     return Part(name, 0, lambda body: bytes(getattr(body, name)), lambda cursor, _: cursor.take(cursor.left))
@@ -138,6 +133,24 @@ def rows(name: str, row_class: type[Body], row_bytes: int) -> Part:
         return tuple(decode_parts(row_class, rows) for _ in range(count))
 
     return Part(name, 0, lambda body: b"".join(encode_parts(row) for row in getattr(body, name)), decode)
+
+
+def padded_rows(name: str, row_class: type[Body]) -> Part:
+    """Rows of varying length, each padded to a multiple of 8; as many as the count for ``name`` gives."""
+
+    def encode(body: Any) -> bytes:
+        encoded = (encode_parts(row) for row in getattr(body, name))
+        return b"".join(row + bytes(-len(row) % 8) for row in encoded)
+
+    def decode(cursor: Cursor, count: int) -> tuple[Body, ...]:
+        rows = []
+        for _ in range(count):
+            before = cursor.left
+            rows.append(decode_parts(row_class, cursor))
+            cursor.take_zeros((cursor.left - before) % 8)
+        return tuple(rows)
+
+    return Part(name, 0, encode, decode)
 
 
 def queue_list(name: str, padded: bool, gaps: bool = False) -> Part:

@@ -26,8 +26,15 @@ from xxhash import xxh64_intdigest
 from logstore.codec.bodies import (
     BATCH_RECORD_BYTES,
     FOOTER_COUNTS_MAX,
+    MEMBERS_CONFIG_MAX,
     RECORD_HEADER_BYTES,
+    TERM_LIMIT,
+    TERM_SHIFT,
     Batch,
+    CatalogAction,
+    CatalogChange,
+    CatalogObject,
+    CatalogRow,
     ChunkPlace,
     Close,
     DequeueReason,
@@ -35,6 +42,7 @@ from logstore.codec.bodies import (
     Filler,
     Footer,
     InlineCopy,
+    Members,
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
@@ -76,13 +84,20 @@ __all__ = [
     "FLAGS",
     "FOOTER_COUNTS_MAX",
     "LSN_LIMIT",
+    "MEMBERS_CONFIG_MAX",
     "QUEUE_ID_MAX",
     "RECORD_HEADER_BYTES",
     "SKIPPABLE",
+    "TERM_LIMIT",
+    "TERM_SHIFT",
     "XID_PART_BYTES_MAX",
     "Batch",
     "Body",
     "Buffer",
+    "CatalogAction",
+    "CatalogChange",
+    "CatalogObject",
+    "CatalogRow",
     "ChunkPlace",
     "Close",
     "DequeueReason",
@@ -92,6 +107,7 @@ __all__ = [
     "InlineCopy",
     "InvalidRecord",
     "MalformedRecord",
+    "Members",
     "MessageChunk",
     "MessageDequeue",
     "MessageEnqueue",
@@ -159,6 +175,7 @@ class Stream(IntEnum):
     MESSAGE = 1
     TRANSACTION = 2
     HOUSEKEEPING = 3
+    REPLICATION = 4
 
 
 _NONE = RecordFlag(0)
@@ -197,11 +214,18 @@ class RecordType(IntEnum):
     FOOTER = 0x0303, Footer
     QUEUE_DELETE = 0x0304, QueueDelete
     CLOSE = 0x0305, Close
+    MEMBERS = 0x0401, Members, RecordFlag.COPY, True
+    CATALOG_CHANGE = 0x0402, CatalogChange, RecordFlag.PART
 
     @property
     def stream(self) -> Stream:
         """The family this type belongs to."""
         return Stream(self >> 8)
+
+    @property
+    def chained(self) -> bool:
+        """Whether its records belong to chains, and have an id."""
+        return self.stream is not Stream.HOUSEKEEPING and self is not RecordType.CATALOG_CHANGE
 
 
 BODIES: dict[RecordType, type[Body]] = {kind: kind.body for kind in RecordType}
@@ -216,7 +240,7 @@ _FLAG_BITS: dict[int, int] = {int(kind): int(kind.flags) for kind in RecordType}
 _FLAG_SETS = tuple(RecordFlag(bits) for bits in range(2 * max(RecordFlag)))
 _COPY, _INLINE, _ORDERED = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.ORDERED)
 _START = int(RecordType.MESSAGE_START)
-_HOUSEKEEPING = int(Stream.HOUSEKEEPING)
+_NO_CHAIN = frozenset(int(kind) for kind in RecordType if not kind.chained)
 _FIRST = frozenset(map(int, FIRST))
 
 
@@ -350,9 +374,9 @@ def _check_chain_and_flags(record: Record, code: int, flags: int) -> None:
         raise ValueError("INLINE without COPY")
     if flags & _ORDERED and not flags & _INLINE:
         raise ValueError("ORDERED without INLINE")
-    if code >> 8 == _HOUSEKEEPING:
+    if code in _NO_CHAIN:
         if record.id or record.prev:
-            raise ValueError("a housekeeping record names a chain")
+            raise ValueError("a record without a chain names one")
     elif code in _FIRST and not flags & _COPY:
         if record.id != record.lsn or record.prev:
             raise ValueError("the first record of a chain names another one")

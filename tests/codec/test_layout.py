@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from logstore.codec import files
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote
 from logstore.codec.records import (
     HEADER,
     RECORD_HEADER_BYTES,
@@ -56,7 +56,7 @@ ROWS: dict[str, type[Body]] = {
     "RELOCATED_WORK": PendingWork,
     "TYPE_COUNT": TypeCount,
 }
-FILES = {"SEGMENT_HEADER": SegmentHeader, "META": Meta, "HINT": Hint, "CLOSED": Closed, "HOLD": Hold}
+FILES = {"SEGMENT_HEADER": SegmentHeader, "META": Meta, "HINT": Hint, "CLOSED": Closed, "HOLD": Hold, "VOTE": Vote}
 CHECKPOINT_ROWS = {"deletion": "DELETION_ROW", "transaction": "TRANSACTION_ROW"}
 
 
@@ -151,7 +151,7 @@ def test_both_codecs_have_the_same_flags_chain_places_and_lengths_for_each_type(
     for name, (_, link, flags, size) in types_by_c().items():
         kind = RecordType[name]
         assert flags == kind.flags, name
-        assert link == ("NONE" if kind.stream.name == "HOUSEKEEPING" else links[kind.first]), name
+        assert link == (links[kind.first] if kind.chained else "NONE"), name
         assert size == fixed_bytes(kind), name
 
 

@@ -433,7 +433,10 @@ def test_a_record_that_could_not_be_read_back_is_not_encoded(field: str, value: 
         records.XidBody(2**63, b"", b""),
         records.XidBody(0, bytes(65), b""),
         records.Filler(12),
-        records.Batch(1, 0, 104, 8, 8, 0, bytes(15)),
+        records.Batch(1, 0, 104, 8, 8, 0, 2**64),
+        records.Members(1, b""),
+        records.Members(1, bytes(4033)),
+        records.CatalogChange(0, ()),
     ],
 )
 def test_a_body_with_a_field_out_of_its_range_is_not_encoded(body: Body) -> None:

@@ -14,11 +14,15 @@ from uuid import UUID
 from kit.checkpoints import CheckpointHeader
 from kit.testing import ffi, lib
 from logstore.codec import records
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote
 from logstore.codec.records import (
     BODIES,
     Body,
     Buffer,
+    CatalogAction,
+    CatalogChange,
+    CatalogObject,
+    CatalogRow,
     InvalidRecord,
     MalformedRecord,
     NewerVersion,
@@ -26,7 +30,7 @@ from logstore.codec.records import (
     RecordFlag,
 )
 
-Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader
+Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader | Vote
 KINDS = {
     SegmentHeader: lib.LS_TEST_SEGMENT_HEADER,
     Meta: lib.LS_TEST_META,
@@ -34,6 +38,7 @@ KINDS = {
     Hold: lib.LS_TEST_HOLD,
     Closed: lib.LS_TEST_CLOSED,
     CheckpointHeader: lib.LS_TEST_CHECKPOINT,
+    Vote: lib.LS_TEST_VOTE,
 }
 REFUSALS = {
     lib.LS_TEST_REFUSED: InvalidRecord,
@@ -79,7 +84,10 @@ def decode_by_c(buffer: Buffer, offset: int, seed: int, expected_lsn: int) -> Re
 
 def encode_fixed_by_c(fixed: Fixed) -> bytes:
     """As the structure's encode, by the core; without its checks."""
-    numbers = [getattr(fixed, field.name) for field in fields(fixed)[1:]]
+    numbers: list[int] = []
+    for field in fields(fixed)[1:]:
+        value = getattr(fixed, field.name)
+        numbers += struct.unpack("<2Q", value.bytes) if isinstance(value, UUID) else [value]
     room = ffi.new("uint8_t[]", fixed.BYTES)
     written = lib.ls_test_encode_file(KINDS[type(fixed)], fixed.uuid.bytes, [*numbers, 0, 0], room)
     return bytes(ffi.buffer(room, written))
@@ -95,7 +103,10 @@ def decode_fixed_by_c(kind: type[Fixed], buffer: Buffer) -> Fixed:
     given = ffi.new("uint8_t[]", raw or 1)
     _raise_for(lib.ls_test_decode_file(KINDS[kind], given, len(raw), uuid, numbers), 0)
     build: Any = kind
-    return build(UUID(bytes=bytes(ffi.buffer(uuid))), *numbers[0 : len(fields(kind)) - 1])
+    values: list[Any] = list(numbers[0:13])
+    if kind is Vote:
+        values[0:2] = [UUID(bytes=struct.pack("<2Q", *values[0:2]))]
+    return build(UUID(bytes=bytes(ffi.buffer(uuid))), *values[0 : len(fields(kind)) - 1])
 
 
 def _raise_for(verdict: int, offset: int) -> None:
@@ -107,6 +118,9 @@ def _parted(body: Body) -> tuple[list[int], list[bytes], list[list[list[int]]]]:
     numbers: list[int] = []
     strings: list[bytes] = []
     tables: list[list[list[int]]] = []
+    if isinstance(body, CatalogChange):
+        data = b"".join(row.row for row in body.rows)
+        return [body.part], [data], [[[row.action, row.object, row.queue_id, len(row.row)] for row in body.rows]]
     for field in fields(body):  # type: ignore[arg-type]
         value = getattr(body, field.name)
         if isinstance(value, bytes):
@@ -118,7 +132,19 @@ def _parted(body: Body) -> tuple[list[int], list[bytes], list[list[list[int]]]]:
     return numbers, strings, tables
 
 
+def _catalog_change(found: Any) -> CatalogChange:
+    data = bytes(ffi.buffer(found.strings[0], found.string_bytes[0])) if found.string_bytes[0] else b""
+    rows = []
+    for i in range(found.rows[0]):
+        action, of, queue_id, size = found.tables[0][4 * i : 4 * i + 4]
+        rows.append(CatalogRow(CatalogAction(action), CatalogObject(of), queue_id, data[:size]))
+        data = data[size:]
+    return CatalogChange(found.numbers[0], tuple(rows))
+
+
 def _joined(body_class: type[Body], found: Any) -> Body:
+    if body_class is CatalogChange:
+        return _catalog_change(found)
     values: list[Any] = []
     at = {"number": 0, "string": 0, "table": 0}
 

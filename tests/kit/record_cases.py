@@ -18,7 +18,6 @@ from logstore.codec.records import (
     Record,
     RecordFlag,
     RecordType,
-    Stream,
     header_check,
     record_bytes,
     segment_seed,
@@ -104,9 +103,27 @@ def batches(draw: st.DrawFn, lsn: int) -> Batch:
     count = draw(st.integers(0, 5) | st.integers(0, (2**32 - 105) // 48))
     words = draw(st.integers(6 * count, (2**32 - 105) // 8)) if count else 0
     up_to_here = st.integers(1, lsn)
-    opaque = draw(st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
-    epoch = draw(st.integers(1, 2**64 - 1))
-    return Batch(epoch, count, 104 + 8 * words, draw(up_to_here), draw(up_to_here), draw(u64), opaque)
+    term = lsn >> records.TERM_SHIFT
+    if draw(st.booleans()) and 0 < term < records.TERM_LIMIT:
+        epoch, index, known = term, draw(st.integers(1, 2**64 - 1)), draw(st.integers(0, lsn))
+    else:
+        epoch, index, known = draw(st.integers(1, 2**64 - 1)), 0, 0
+    return Batch(epoch, count, 104 + 8 * words, draw(up_to_here), draw(up_to_here), draw(u64), index, known)
+
+
+catalog_rows = st.builds(
+    records.CatalogRow,
+    st.sampled_from(records.CatalogAction),
+    st.just(records.CatalogObject.QUEUE),
+    queue_ids,
+    contents,
+) | st.builds(
+    records.CatalogRow,
+    st.sampled_from(records.CatalogAction),
+    st.sampled_from([each for each in records.CatalogObject if each is not records.CatalogObject.QUEUE]),
+    st.just(0),
+    contents,
+)
 
 
 def bodies(kind: RecordType, lsn: int, chain: int, flags: RecordFlag) -> st.SearchStrategy[Body]:
@@ -136,6 +153,12 @@ def bodies(kind: RecordType, lsn: int, chain: int, flags: RecordFlag) -> st.Sear
         RecordType.FOOTER: lambda: st.builds(records.Footer, earlier, u64, u32, footer_counts),
         RecordType.QUEUE_DELETE: lambda: st.builds(records.QueueDelete, queue_ids),
         RecordType.CLOSE: lambda: st.just(records.Close()),
+        RecordType.MEMBERS: lambda: st.builds(
+            records.Members, st.integers(1, 2**64 - 1), st.binary(min_size=1, max_size=records.MEMBERS_CONFIG_MAX)
+        ),
+        RecordType.CATALOG_CHANGE: lambda: st.builds(
+            records.CatalogChange, u32, st.lists(catalog_rows, min_size=1, max_size=4).map(tuple)
+        ),
     }.get(kind, lambda: st.just(records.Empty()))()
 
 
@@ -157,7 +180,7 @@ def some_flags(kind: RecordType) -> st.SearchStrategy[RecordFlag]:
 def some_records(draw: st.DrawFn, kind: RecordType) -> Record:
     lsn = 8 * draw(st.integers(2, 2**60 - 1))
     flags = draw(some_flags(kind))
-    if kind.stream is Stream.HOUSEKEEPING:
+    if not kind.chained:
         chain, prev = 0, 0
     elif kind in FIRST and not flags & RecordFlag.COPY:
         chain, prev = lsn, 0
@@ -173,7 +196,7 @@ any_record = st.sampled_from(RecordType).flatmap(some_records)
 
 def example(kind: RecordType, body: Body) -> Record:
     lsn, chain, prev = 0x12000, 0x11000, 0x11800
-    if kind.stream is Stream.HOUSEKEEPING:
+    if not kind.chained:
         chain = prev = 0
     elif kind in FIRST:
         chain, prev = lsn, 0
@@ -220,6 +243,17 @@ EXAMPLES = {
         ),
         example(RecordType.QUEUE_DELETE, records.QueueDelete(1)),
         example(RecordType.CLOSE, records.Close()),
+        example(RecordType.MEMBERS, records.Members(3, b"configuration")),
+        example(
+            RecordType.CATALOG_CHANGE,
+            records.CatalogChange(
+                0,
+                (
+                    records.CatalogRow(records.CatalogAction.PUT, records.CatalogObject.QUEUE, 7, b'{"name":"orders"}'),
+                    records.CatalogRow(records.CatalogAction.DELETE, records.CatalogObject.BINDING, 0, b"{}"),
+                ),
+            ),
+        ),
         example(RecordType.TX_START, records.Empty()),
         example(RecordType.TX_END, records.Empty()),
         example(RecordType.TX_COMMIT, records.Empty()),

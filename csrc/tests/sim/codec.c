@@ -151,9 +151,6 @@ static uint32_t encode_dequeue(const struct slot *s, const ls_test_record *t) {
 }
 
 static uint32_t encode_batch(const struct slot *s, const ls_test_record *t) {
-    if (t->string_bytes[0] != OPAQUE_BYTES) {
-        return 0;
-    }
     struct batch b = {
         .epoch = t->numbers[0],
         .count = (uint32_t)t->numbers[1],
@@ -161,8 +158,9 @@ static uint32_t encode_batch(const struct slot *s, const ls_test_record *t) {
         .durable_lsn = t->numbers[3],
         .base_lsn = t->numbers[4],
         .time_us = t->numbers[5],
+        .index = t->numbers[6],
+        .known_durable_lsn = t->numbers[7],
     };
-    memcpy(b.opaque, t->strings[0], OPAQUE_BYTES);
     return format_put_batch(s, &b);
 }
 
@@ -195,6 +193,34 @@ static uint32_t encode_small(const struct slot *s, const ls_test_record *t) {
     }
 }
 
+static uint32_t encode_members(const struct slot *s, const ls_test_record *t, size_t room) {
+    struct members m = {.index = t->numbers[0], .config_bytes = (uint32_t)t->string_bytes[0], .config = t->strings[0]};
+    return t->string_bytes[0] <= room && format_members_bytes(m.config_bytes) <= room ? format_put_members(s, &m) : 0;
+}
+
+/* A row of the table is action, object, queue id and length of the data, which stand one behind the other in the string. */
+static uint32_t encode_catalog_change(const struct slot *s, const ls_test_record *t, size_t room) {
+    uint8_t *rows = malloc(room);
+    size_t bytes = 0, used = 0;
+    uint32_t length = 0;
+    for (uint64_t i = 0; rows != NULL && i < t->rows[0]; i++) {
+        const uint64_t *cells = t->tables[0] + 4 * i;
+        struct catalog_row row = {(uint8_t)cells[0], (uint8_t)cells[1], (uint32_t)cells[2], (uint32_t)cells[3],
+                                  t->strings[0] + used};
+        if (format_catalog_row_bytes(row.bytes) > room - bytes) {
+            free(rows);
+            return 0;
+        }
+        bytes += format_put_catalog_row(rows + bytes, &row);
+        used += row.bytes;
+    }
+    if (rows != NULL && bytes + RECORD_HEADER_BYTES + 8 <= room) {
+        length = format_put_catalog_change(s, (uint32_t)t->numbers[0], (uint32_t)t->rows[0], rows, (uint32_t)bytes);
+    }
+    free(rows);
+    return length;
+}
+
 uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room) {
     const ls_test_record *t = record;
     struct slot s = {.seed = seed, .lsn = t->lsn, .id = t->id, .prev = t->prev, .flags = t->flags};
@@ -213,6 +239,10 @@ uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, si
         record->length = encode_relocated(&s, t, room);
     } else if (t->type == FILLER && t->numbers[0] % 8 == 0 && RECORD_HEADER_BYTES + t->numbers[0] <= room) {
         record->length = encode_filler(&s, (uint32_t)t->numbers[0]);
+    } else if (t->type == MEMBERS) {
+        record->length = encode_members(&s, t, room);
+    } else if (t->type == CATALOG_CHANGE) {
+        record->length = encode_catalog_change(&s, t, room);
     } else if (room >= FOOTER_BYTES_MAX) {
         record->length = encode_small(&s, t);
     }
@@ -349,9 +379,9 @@ static enum format_result decode_batch(const struct record *r, ls_test_record *t
     struct batch b;
     enum format_result result = format_get_batch(r, &b);
     if (result == FORMAT_OK) {
-        const uint64_t numbers[] = {b.epoch, b.count, b.bytes, b.durable_lsn, b.base_lsn, b.time_us};
+        const uint64_t numbers[] = {b.epoch, b.count, b.bytes, b.durable_lsn,
+                                    b.base_lsn, b.time_us, b.index, b.known_durable_lsn};
         memcpy(t->numbers, numbers, sizeof numbers);
-        give_copies(t, b.opaque, OPAQUE_BYTES, 0);
     }
     return result;
 }
@@ -370,6 +400,39 @@ static enum format_result decode_footer(const struct record *r, ls_test_record *
         }
     }
     return result;
+}
+
+static enum format_result decode_members(const struct record *r, ls_test_record *t) {
+    struct members m;
+    enum format_result result = format_get_members(r, &m);
+    if (result == FORMAT_OK) {
+        t->numbers[0] = m.index;
+        give_string(t, 0, m.config, m.config_bytes);
+    }
+    return result;
+}
+
+/* As encode_catalog_change takes it. The data is copied behind the table: a row has 16 bytes and more, so both have room. */
+static enum format_result decode_catalog_change(const struct record *r, ls_test_record *t) {
+    struct catalog_change c;
+    enum format_result result = format_get_catalog_change(r, &c);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    uint8_t *data = (uint8_t *)(t->tables[0] + 4 * (size_t)c.row_count);
+    size_t used = 0;
+    const uint8_t *at = c.rows;
+    for (uint32_t i = 0; i < c.row_count; i++) {
+        struct catalog_row row = format_catalog_row(&at);
+        const uint64_t cells[] = {row.action, row.object, row.queue_id, row.bytes};
+        memcpy(t->tables[0] + 4 * (size_t)i, cells, sizeof cells);
+        memcpy(data + used, row.data, row.bytes);
+        used += row.bytes;
+    }
+    t->numbers[0] = c.part;
+    t->rows[0] = c.row_count;
+    give_string(t, 0, data, used);
+    return FORMAT_OK;
 }
 
 /* Zeros, which the core never looks at. */
@@ -419,6 +482,10 @@ static enum format_result decode_body(const struct record *r, ls_test_record *t)
         return decode_batch(r, t);
     case FOOTER:
         return decode_footer(r, t);
+    case MEMBERS:
+        return decode_members(r, t);
+    case CATALOG_CHANGE:
+        return decode_catalog_change(r, t);
     default:
         return decode_number(r, t);
     }
@@ -443,6 +510,14 @@ static void put_checkpoint(const uint8_t *uuid, const uint64_t *n, uint8_t *into
     struct checkpoint_header h = {{0}, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], n[12]};
     memcpy(h.uuid, uuid, UUID_BYTES);
     format_put_checkpoint(into, &h);
+}
+
+/* The cluster's UUID comes as the first two numbers. */
+static void put_vote(const uint8_t *uuid, const uint64_t *n, uint8_t *into) {
+    struct vote v = {{0}, {0}, n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10]};
+    memcpy(v.uuid, uuid, UUID_BYTES);
+    memcpy(v.cluster_uuid, n, UUID_BYTES);
+    format_put_vote(into, &v);
 }
 
 size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *numbers, uint8_t *into) {
@@ -476,6 +551,9 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     case LS_TEST_CHECKPOINT:
         put_checkpoint(uuid, numbers, into);
         return CHECKPOINT_HEADER_BYTES;
+    case LS_TEST_VOTE:
+        put_vote(uuid, numbers, into);
+        return VOTE_SLOT_BYTES;
     default:
         return 0;
     }
@@ -517,6 +595,15 @@ int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t
                (uint64_t[]){h.file_bytes, h.salt, h.created_us, h.messages, h.places, h.operations, h.transactions,
                             h.deletions},
                8 * sizeof *numbers);
+    } else if (what == LS_TEST_VOTE) {
+        struct vote v = {{0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        result = format_get_vote(from, available, &v);
+        memcpy(uuid, v.uuid, UUID_BYTES);
+        memcpy(numbers, v.cluster_uuid, UUID_BYTES);
+        memcpy(numbers + 2,
+               (uint64_t[]){v.member_id, v.sequence, v.term, v.voted_for, v.copy, v.rebuild, v.floor_term,
+                            v.floor_index, v.detached},
+               9 * sizeof *numbers);
     }
     return verdict_of(result);
 }

@@ -31,11 +31,11 @@ typedef struct ls_test_record {
     uint32_t length; /* set by both */
     uint16_t type;
     uint16_t flags;
-    uint64_t numbers[6];
+    uint64_t numbers[8];
     const uint8_t
-        *strings[2]; /* header and content, gtrid and bqual, opaque bytes; of an unknown type the whole body */
+        *strings[2]; /* header and content, gtrid and bqual, a configuration; of an unknown type the whole body */
     uint64_t string_bytes[2];
-    uint64_t *tables[3]; /* queues; chunks, places, pending work; a footer's counts */
+    uint64_t *tables[3]; /* queues; chunks, places, pending work; a footer's counts; a change's rows */
     uint64_t rows[3];
 } ls_test_record;
 
@@ -50,13 +50,14 @@ typedef struct ls_test_record {
 #define LS_TEST_HOLD           3
 #define LS_TEST_CLOSED         4
 #define LS_TEST_CHECKPOINT     5 /* the thirteen numbers of its header */
+#define LS_TEST_VOTE           6 /* the cluster's UUID as two numbers, and the nine numbers of a slot */
 
 /* Returns the record's length; 0 if it needs more than `room` bytes, or a field does not belong to its type. */
 uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room);
 /* Strings and tables point into `from` and `cells`; `available` / 4 cells are enough. */
 int ls_test_decode(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn, uint64_t *cells,
                    ls_test_record *record);
-/* Encodes a file or header from its UUID and up to five numbers; returns the bytes written. */
+/* Encodes a file or header from its UUID and its numbers; returns the bytes written. */
 size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *numbers, uint8_t *into);
 /* For a segment header, `uuid`, numbers[0] and numbers[1] give the expected store, segment size and first LSN. */
 int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t *uuid, uint64_t *numbers);

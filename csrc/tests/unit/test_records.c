@@ -92,7 +92,6 @@ static uint32_t make_housekeeping(const struct slot *s, enum shape shape) {
 
     switch (shape) {
     case BATCH_FULL:
-        memcpy(b.opaque, "term and index..", OPAQUE_BYTES);
         return format_put_batch(s, &b);
     case BATCH_EMPTY:
         return format_put_batch(s, &empty);

@@ -1,0 +1,131 @@
+/*
+ * The log's client for stream 4, which every store has: the newest MEMBERS lives while the log is replicated, is relocated, and
+ * comes back from a checkpoint's row. A CATALOG_CHANGE has no effect on a replay: the catalog takes it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/checkpoint.h"
+#include "relocate/relocate.h"
+#include "replay/replay.h"
+#include "store/store.h"
+
+enum { REPLICATION_STREAM = 4 };
+
+struct records {
+    struct newest_members newest;
+    bool lives; /* it is counted as a live record */
+};
+
+static enum format_result verify(const void *context, const struct record *r) {
+    struct members m;
+    struct catalog_change c;
+    (void)context;
+    return r->type == MEMBERS ? format_get_members(r, &m) : format_get_catalog_change(r, &c);
+}
+
+static void remember(struct newest_members *into, const struct record *r, const struct members *m) {
+    into->id = r->id;
+    into->lsn = r->lsn;
+    into->index = m->index;
+    into->config_bytes = m->config_bytes;
+    memcpy(into->config, m->config, m->config_bytes);
+}
+
+static int replay(void *context, struct replay *p, const struct record *r) {
+    struct records *records = context;
+    struct members m;
+    struct catalog_change c;
+    if (r->type != MEMBERS) {
+        return format_get_catalog_change(r, &c) == FORMAT_OK ? LS_OK : replay_malformed(p, r);
+    }
+    if (format_get_members(r, &m) != FORMAT_OK) {
+        return replay_malformed(p, r);
+    }
+    bool copied = (r->flags & FLAG_COPY) != 0;
+    if (!copied && m.index != p->newest.index) {
+        return replay_inconsistent(p, r, "a MEMBERS names another batch than its own");
+    }
+    if (copied && records->newest.id != 0 && r->id < records->newest.id) {
+        return replay_inconsistent(p, r, "a MEMBERS is copied, and is not the newest");
+    }
+    remember(&records->newest, r, &m);
+    return LS_OK;
+}
+
+/* Of a log that is no longer replicated nothing lives. */
+static int settle(void *context, struct replay *p) {
+    struct records *records = context;
+    const struct newest_members *newest = &records->newest;
+    records->lives = false;
+    if (p->newest.index == 0 && p->scan->index == 0) {
+        return LS_OK;
+    }
+    struct record r = {.lsn = newest->lsn, .id = newest->id};
+    if (newest->id == 0) {
+        r.lsn = p->base_lsn;
+        return replay_inconsistent(p, &r, "it is replicated, and no MEMBERS stands in it");
+    }
+    if (!replay_count_live(p, newest->lsn, format_members_bytes(newest->config_bytes))) {
+        return replay_inconsistent(p, &r, "the newest MEMBERS lies below the base");
+    }
+    records->lives = true;
+    return LS_OK;
+}
+
+static void clear(void *context) {
+    struct records *records = context;
+    records->newest.id = 0;
+    records->lives = false;
+}
+
+static int relocate(void *context, struct mover *v, const struct record *r) {
+    struct records *records = context;
+    struct newest_members *newest = &records->newest;
+    if (r->type != MEMBERS || !records->lives || newest->lsn != r->lsn) {
+        return LS_OK;
+    }
+    int rc = log_reserve(v->g, r->length, RESERVE_MOVES);
+    if (rc == LS_OK && records->lives && newest->lsn == r->lsn) {
+        newest->lsn = relocate_copy(v, r, FLAG_COPY);
+    }
+    return rc;
+}
+
+static int load_row(void *context, struct replay *p, const uint8_t *bytes, uint32_t length) {
+    struct records *records = context;
+    struct replication_row row;
+    if (records->newest.id != 0 || format_get_replication_row(bytes, length, &row) != FORMAT_OK) {
+        return LS_CORRUPT;
+    }
+    records->newest = (struct newest_members){
+        .id = row.members_id,
+        .lsn = row.members_lsn,
+        .index = row.members_index,
+        .config_bytes = row.config_bytes,
+    };
+    memcpy(records->newest.config, row.config, row.config_bytes);
+    p->newest.index = p->newest.last_index = row.index;
+    p->newest.any = true;
+    return LS_OK;
+}
+
+struct log_client replication_client(void) {
+    static const uint8_t streams[] = {REPLICATION_STREAM};
+    static const struct client_calls calls = {
+        .free = free,
+        .type_name = format_type_name,
+        .verify = verify,
+        .replay = replay,
+        .settle = settle,
+        .clear = clear,
+        .relocate = relocate,
+        .load_row = load_row,
+    };
+    return (struct log_client){&calls, calloc(1, sizeof(struct records)), streams, sizeof streams};
+}
+
+const struct newest_members *replication_members(const struct log_clients *clients) {
+    const struct log_client *c = log_client_of(clients, MEMBERS);
+    return c != NULL ? &((const struct records *)c->context)->newest : NULL;
+}
