@@ -51,7 +51,7 @@ static bool is_linked(const struct record *r, uint8_t link) {
 
 static bool is_of(const struct stream_set *known, uint16_t type) {
     uint32_t stream = format_stream_of(type);
-    return known != NULL && stream > STREAMS_COUNTED && (known->bits[stream / 64] >> stream % 64 & 1) != 0;
+    return known != NULL && stream > STREAMS_KNOWN && (known->bits[stream / 64] >> stream % 64 & 1) != 0;
 }
 
 /* The checksums are right: the other rules of section 5. */

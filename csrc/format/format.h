@@ -66,7 +66,7 @@ struct format_type {
 };
 extern const struct format_type format_types[TYPES_KNOWN];
 const char *format_type_name(uint16_t type); /* NULL: unknown */
-/* Streams beyond 3 whose records the reader knows how to use; the empty set is a plain reader of version 1. */
+/* Streams beyond 4 whose records the reader knows how to use. */
 struct stream_set {
     uint64_t bits[STREAMS_MAX / 64];
 };

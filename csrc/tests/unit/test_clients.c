@@ -383,7 +383,7 @@ static void an_inspection_sees_its_values_and_knows_its_names(void) {
         check(toy_get(seen, 2, &value, &locked_by) == LS_OK && value == 0 && locked_by != 0);
         check(strcmp(log_type_name(seen->state.clients, TOY_SET), "TOY_SET") == 0);
         check(strcmp(log_type_name(seen->state.clients, MESSAGE_START), "MESSAGE_START") == 0);
-        check(log_type_name(seen->state.clients, 0x0401) == NULL);
+        check(log_type_name(seen->state.clients, 0x0501) == NULL);
         ls_free(seen);
         check(ls_close(r.store) == LS_OK);
     }
