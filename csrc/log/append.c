@@ -133,6 +133,7 @@ void log_open_buffer(struct log *g) {
     b->start_lsn = g->front.append_lsn;
     b->end_lsn = b->start_lsn + BATCH_RECORD_BYTES;
     b->early_lsn = 0;
+    b->batch_index = log_is_replicated(g) ? ++g->term.index : 0;
     b->count = 0;
     g->front.append_lsn = b->end_lsn;
     g->open = b;

@@ -217,11 +217,25 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     return LS_OK;
 }
 
+/*
+ * What is below the term's first record counts as durable from the start, since all that the log does waits for the first batch of
+ * the term; when that is durable, so is everything before it. No file goes before: the base that the copy began with counts once a
+ * batch of this term says that what the copy knew is durable.
+ */
+static void begin_term(struct log *g) {
+    struct leading *t = &g->term;
+    t->first_lsn = g->front.end_lsn;
+    t->named[0] = (struct named_base){t->calls.known_durable_lsn, g->named_base_lsn};
+    t->named_count = 1;
+    g->named_base_lsn = g->segments[0]->first_lsn;
+}
+
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u) {
     struct segment *made;
     g->epoch = e->epoch;
     g->space.next_spare_lsn = e->first_lsn;
-    if (!e->creating) { /* before any file is taken: a hint of the last epoch may name what was left out */
+    /* Before any file is taken: a hint of the last epoch may name what was left out. A new term leaves out nothing. */
+    if (!e->creating && !log_is_replicated(g)) {
         hint_published(g, g->named_base_lsn, hint_publish(g, e->prev_end_lsn, g->named_base_lsn));
     }
     int rc = find_file_for(g, u, &made);
@@ -241,6 +255,9 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
     u->last_is_free = true;
     if (e->creating) {
         g->named_base_lsn = made->first_lsn;
+    }
+    if (log_is_replicated(g)) {
+        begin_term(g);
     }
     return LS_OK;
 }
@@ -294,7 +311,9 @@ int log_serve(struct log *g) {
     log_advance_base(g);
     g->space.last_switch_us = g->v->monotonic_us(g->v);
     g->space.switch_interval_us = UINT64_MAX;
-    hint_published(g, g->named_base_lsn, hint_publish(g, g->front.durable_lsn, g->named_base_lsn));
+    if (!log_is_replicated(g)) {
+        hint_published(g, g->named_base_lsn, hint_publish(g, g->front.durable_lsn, g->named_base_lsn));
+    }
     g->serving = true;
     return make_ready(g);
 }

@@ -7,6 +7,7 @@
  *      buffer meanwhile.
  *   3. It names the base and, as durable_lsn, the forced_lsn of this moment in the batch record, and lets go of the lock.
  *   4. It writes the segment's header if that is due, then the whole blocks of the batch, and syncs the file.
+ *      A replicated log hands the batch out between the two.
  *   5. If the batch is durable with that, it publishes the hint for readers: durable_lsn and the base.
  *   6. With the lock it advances forced_lsn, and if the batch is durable durable_lsn, takes the releases of this batch out of
  *      the live counts, and frees the buffer.
@@ -102,6 +103,22 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
     return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, g->written) : rc;
 }
 
+/* To the other copies, which may force it while this disk does. */
+static void ship(const struct log *g, const struct buffer *b, const struct outgoing *out) {
+    const struct segment *s = b->segment;
+    const struct shipment sent = {
+        .term = s->epoch,
+        .index = b->batch_index,
+        .lsn = b->start_lsn,
+        .end_lsn = b->end_lsn,
+        .first_lsn = s->first_lsn,
+        .known_durable_lsn = out->batch.known_durable_lsn,
+        .header = b->start_lsn == s->first_lsn + SEGMENT_HEADER_BYTES ? g->commit.header_block : NULL,
+        .bytes = log_buffer_at(b, b->start_lsn),
+    };
+    g->term.calls.ship(g->term.calls.context, &sent);
+}
+
 /*
  * Without the lock: only the leader touches a sealed buffer, the tail block and the header block. Whole blocks are
  * written, so that the page cache never has to read one first; the bytes before the batch in its first block are
@@ -122,6 +139,9 @@ static int write_batch(struct log *g, struct buffer *b, struct outgoing *out) {
     }
     if (rc == 0) {
         rc = write_blocks(g, b, whole);
+    }
+    if (rc == 0 && log_is_replicated(g)) {
+        ship(g, b, out);
     }
     if (rc == 0) {
         uint64_t from_us = g->v->monotonic_us(g->v);
@@ -156,6 +176,7 @@ void log_lead_one(struct log *g) {
     g->commit.leading = true;
     log_advance_base(g);
     b->base_lsn = g->segments[g->base_index]->first_lsn;
+    b->known_lsn = log_known_durable(g);
     struct outgoing out = {
         .batch =
             {
@@ -165,6 +186,8 @@ void log_lead_one(struct log *g) {
                 .durable_lsn = g->front.forced_lsn,
                 .base_lsn = b->base_lsn,
                 .time_us = g->v->now_us(g->v),
+                .index = b->batch_index,
+                .known_durable_lsn = b->known_lsn,
             },
         .header_due = b->segment->header_due,
         .advances = log_begin_advance(g, b->end_lsn),
@@ -291,10 +314,28 @@ int log_force_batch(struct log *g) {
     return log_force(g, end_lsn);
 }
 
+int log_begin_batch(struct log *g, uint64_t bytes) {
+    int rc = LS_OK;
+    do {
+        rc = log_reserve(g, bytes, RESERVE_SHRINKS);
+        if (rc == LS_OK && g->open != NULL && g->open->count > 0) {
+            log_seal_open(g); /* then there may be no buffer */
+        }
+    } while (rc == LS_OK && (g->open == NULL || g->open->count > 0));
+    return rc;
+}
+
+void log_end_batch(struct log *g) { log_seal_open(g); }
+
+/* In a replicated log the base counts only once a second batch says that the first is durable. */
 int log_name_base(struct log *g) {
+    int rc = LS_OK;
     log_may_wait(g);
     log_advance_base(g);
-    return log_base_lsn(g) > g->named_base_lsn ? log_force_batch(g) : LS_OK;
+    for (int i = 0; rc == LS_OK && i < (log_is_replicated(g) ? 2 : 1) && log_base_lsn(g) > g->named_base_lsn; i++) {
+        rc = log_force_batch(g);
+    }
+    return rc;
 }
 
 int log_move_base(struct log *g) {

@@ -16,6 +16,7 @@
  *     advances durable_lsn. A log that is poisoned wakes all, and begins to make nothing durable any more.
  */
 #include <assert.h>
+#include <string.h>
 
 #include "log/parts.h"
 
@@ -34,12 +35,32 @@ static inline void note_batch(struct log *g, const struct buffer *b) {
     }
 }
 
+/* The base that the batch names counts, or in a replicated log the bases that it says are durable. */
+static inline void name_base(struct log *g, const struct buffer *b) {
+    struct leading *t = &g->term;
+    if (!log_is_replicated(g)) {
+        g->named_base_lsn = b->base_lsn;
+        return;
+    }
+    uint32_t n = 0;
+    while (n < t->named_count && t->named[n].end_lsn <= b->known_lsn) {
+        g->named_base_lsn = t->named[n++].base_lsn;
+    }
+    n = n == 0 && t->named_count == NAMED_BASES ? 1 : n;
+    t->named_count -= n;
+    memmove(t->named, t->named + n, t->named_count * sizeof *t->named);
+    uint64_t newest = t->named_count > 0 ? t->named[t->named_count - 1].base_lsn : g->named_base_lsn;
+    if (b->base_lsn > newest) {
+        t->named[t->named_count++] = (struct named_base){b->end_lsn, b->base_lsn};
+    }
+}
+
 /* The oldest batch, which is forced: its releases take effect, and its buffer is free. */
 static inline void batch_is_durable(struct log *g) {
     struct buffer *b = &g->buffers[g->oldest];
     assert(b->state == BUFFER_FORCED);
     g->front.durable_lsn = b->end_lsn;
-    g->named_base_lsn = b->base_lsn;
+    name_base(g, b);
     for (size_t i = 0; i < b->released_count; i++) {
         struct segment *s = b->released[i];
         struct release *r = &s->pending[b->index];
@@ -193,6 +214,25 @@ void log_majority_has(struct log *g, uint64_t lsn) {
     }
 }
 
+/* ---- a term of a replicated log ---- */
+
+void log_replicate(struct log *g, const struct replication *r) {
+    g->term = (struct leading){.calls = *r, .index = r->index};
+    g->commit.majority_lsn = 0;
+#ifdef LOGSTORE_TRAIL
+    g->commit.trails = false;
+#endif
+}
+
+uint64_t log_batch_index(const struct log *g) { return g->term.index; }
+
+uint64_t log_known_durable(const struct log *g) {
+    if (!log_is_replicated(g)) {
+        return 0;
+    }
+    return g->front.durable_lsn > g->term.first_lsn ? g->front.durable_lsn : g->term.calls.known_durable_lsn;
+}
+
 /* ---- the leader's batch ---- */
 
 void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted) {
@@ -201,6 +241,10 @@ void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_
     b->segment->header_due = false;
     b->state = BUFFER_FORCED;
     g->forced++;
+    if (log_is_replicated(g)) {
+        uint64_t has_lsn = g->term.calls.forced(g->term.calls.context, b->batch_index, b->end_lsn);
+        g->commit.majority_lsn = has_lsn > g->commit.majority_lsn ? has_lsn : g->commit.majority_lsn;
+    }
     if (!advances) {
         log_pass_on(g);
         advance(g); /* a majority may have had the batch before this disk */

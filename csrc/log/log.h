@@ -95,6 +95,29 @@ struct log_epoch {
     size_t initial_segments; /* of a new log */
 };
 
+/* A batch of a replicated log on its way to the other copies. What it points to stays until the call returns. */
+struct shipment {
+    uint64_t term;
+    uint64_t index;
+    uint64_t lsn; /* of the batch */
+    uint64_t end_lsn;
+    uint64_t first_lsn; /* of its segment */
+    uint64_t known_durable_lsn;
+    const uint8_t *header; /* of its segment, a block, if the batch is the segment's first; else NULL */
+    const uint8_t *bytes;
+};
+
+/* How the leader of a replicated log is called by it. Neither call may wait or use the log. */
+struct replication {
+    uint64_t index;             /* of the last batch before this term */
+    uint64_t known_durable_lsn; /* as of that batch */
+    void *context;
+    /* After the batch was written here and before it is forced; without the lock, one batch at a time and in order. */
+    void (*ship)(void *context, const struct shipment *s);
+    /* Under the lock: the batch is forced here. What a majority of the copies has is returned; 0: as before. */
+    uint64_t (*forced)(void *context, uint64_t index, uint64_t end_lsn);
+};
+
 /* What relocation has moved since the open. */
 struct relocated {
     uint64_t segments;
@@ -113,6 +136,9 @@ struct log_clients *log_clients(struct log *g);
 int log_init(struct log *g, struct directory *directory, const ls_options *options, const struct meta *meta);
 /* The log goes on from these segments. LS_NO_MEMORY. */
 int log_recover(struct log *g, const struct live_segment *segments, size_t n, uint64_t base_lsn);
+/* Before log_begin_epoch: the epoch is a term of a replicated log. Until its first batch is durable no hint is published and
+   nothing is recycled. */
+void log_replicate(struct log *g, const struct replication *r);
 /* Adds the bytes written to *bytes. */
 int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes);
 int log_open_holds(struct log *g);
@@ -189,6 +215,12 @@ bool log_takes_records(const struct log *g); /* from this thread: also from the 
 int log_poison(const struct log *g); /* also without the lock: errno of the failed write or sync; 0: none failed */
 /* (waits) Everything below lsn durable. */
 int log_force(struct log *g, uint64_t lsn);
+/* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
+void log_majority_has(struct log *g, uint64_t lsn);
+uint64_t log_batch_index(const struct log *g); /* of the newest batch, also one that is not written yet; 0: not replicated */
+/* (waits) A batch of its own for what is appended until log_end_batch, which is called under the same hold of the lock. */
+int log_begin_batch(struct log *g, uint64_t bytes);
+void log_end_batch(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless that was done since lsn was appended */

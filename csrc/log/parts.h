@@ -54,6 +54,8 @@ struct buffer {
     uint64_t end_lsn;
     uint64_t early_lsn; /* up to here its blocks, but the first, are with the file already; 0: none is */
     uint64_t base_lsn;  /* that its batch names, from its write on */
+    uint64_t known_lsn; /* known_durable_lsn of its batch, from its write on */
+    uint64_t batch_index; /* 0: not replicated */
     uint32_t count;
     uint32_t index;
     enum buffer_state state;
@@ -91,6 +93,26 @@ struct commit {
 #ifdef LOGSTORE_TRAIL
     bool trails; /* see log_trail */
 #endif
+};
+
+/*
+ * A base that a durable batch named. In a replicated log it counts only when a later durable batch says that the first is: else
+ * this copy, which alone knows that, could begin above a segment that it still needs after a cut.
+ */
+struct named_base {
+    uint64_t end_lsn; /* of the batch */
+    uint64_t base_lsn;
+};
+
+enum { NAMED_BASES = 32 };
+
+/* The leader's side of a replicated log; `calls` of one with one copy is all zero. */
+struct leading {
+    struct replication calls;
+    uint64_t first_lsn; /* where the term's records begin: until more is durable, no more is known to be */
+    uint64_t index;     /* of the newest buffer's batch */
+    struct named_base named[NAMED_BASES]; /* oldest first; one that finds no room replaces the oldest */
+    uint32_t named_count;
 };
 
 /* Counts for the current segment's footer. */
@@ -218,6 +240,7 @@ struct log {
     struct buffer *open;
 
     struct commit commit;
+    struct leading term;
     struct footer_counts footer;
     struct flusher flusher;
     struct spare_thread spare_thread;
@@ -260,6 +283,8 @@ static inline bool log_room_is_awaited(const struct log *g) {
     return g->front.room_waiters != NULL || g->commit.room_called > 0;
 }
 
+static inline bool log_is_replicated(const struct log *g) { return g->term.calls.ship != NULL; }
+
 /* durable.c: what is forced on this disk, and what is durable */
 /* Batches that are not forced: left to write, or in write. */
 static inline uint32_t log_unforced(const struct log *g) { return g->busy - g->forced; }
@@ -274,11 +299,10 @@ static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
 /* (waits) `advances` is what log_begin_advance said; then `hinted` is what hint_publish gave. */
 void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted);
 void log_batch_failed(struct log *g, int error, bool advances); /* (waits) the log is poisoned */
+uint64_t log_known_durable(const struct log *g); /* what a batch says now; 0: the log is not replicated */
 /* (waits) Wakes the waiters that are served, and the thread that writes the next batch: one that waits for it, or else one
    that waits for a buffer, or the flusher. */
 void log_pass_on(struct log *g);
-/* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
-void log_majority_has(struct log *g, uint64_t lsn);
 /* (waits) In a debug build only: durable_lsn trails, or catches up. Whether the lock was let go: the caller looks again. */
 #ifdef LOGSTORE_TRAIL
 bool log_trail(struct log *g, bool catches_up);
