@@ -25,6 +25,7 @@ LAYERS = {
     "checkpoint": "replay table read log format os client",
     "inspect": "checkpoint replay table read format os client",
     "store": "inspect checkpoint relocate replay table read log format os client",
+    "replica": "store checkpoint replay table read log format os client",
     "analysis": "table read format os",
 }
 # By the folder that alone may include them: other layers do with a log what log/log.h has.

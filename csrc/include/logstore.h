@@ -62,7 +62,8 @@ typedef enum ls_code {
     LS_RECYCLED,          /* the log that is to be read has been recycled */
     LS_END,               /* a reader or scan has nothing more */
     LS_WOULD_WAIT,        /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
-    LS_REPLICATED         /* the log is a copy of a replicated one, which only its member opens */
+    LS_REPLICATED,        /* the log is a copy of a replicated one, which only its member opens */
+    LS_REFUSED            /* a batch or a cut does not follow from what this copy has; nothing was written */
 } ls_code;
 
 typedef struct ls_error {
@@ -765,6 +766,16 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch);
    call. */
 int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *bytes);
 void ls_message_rows_free(ls_message_rows *rows);
+
+/* ---- a copy of a replicated log ---- */
+
+typedef struct ls_replica_stats {
+    uint64_t batches, applied_batches; /* taken, and in the table */
+    uint64_t cut_batches;              /* taken and abandoned */
+    uint64_t forces;
+    uint64_t files_removed;     /* of abandoned parts of the log */
+    uint64_t segments_recycled; /* below the base */
+} ls_replica_stats;
 
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other; also what is undurable */

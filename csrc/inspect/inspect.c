@@ -111,34 +111,10 @@ int inspection_open(vfs *v, const char *store_dir, int flags, struct state *stat
 
 /* ---- reading ---- */
 
-/*
- * Repeats what the writer's open did to older work before its first batch. The log does not say all of it at once: a
- * rollback is logged, but a staged message is dropped without a record. So this runs at the first batch of the writer's
- * epoch, or at the end if there is none yet.
- */
-static void take_over(struct inspection *i) {
-    struct replay *p = &i->replay;
-    for (uint32_t n = 0; n < p->t->tx_slots; n++) {
-        struct tx *tx = p->t->txs[n];
-        if (tx != NULL && tx->started &&
-            tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
-            tx->undone_at_open = true;     /* the rollback may not be logged yet */
-            replay_undo(p, tx);
-        }
-    }
-    replay_drop_work_on_deleted(p->t, NULL, NULL);
-    for (uint32_t number = 0; number < p->t->message_slots; number++) {
-        const struct message *m = table_message(p->t, number);
-        if ((m->flags & (MESSAGE_FREE | MESSAGE_STAGED)) == MESSAGE_STAGED && message_pending(m) == 0) {
-            table_remove(p->t, number);
-        }
-    }
-    i->taken_over = true;
-}
-
 static int read_batch(struct inspection *i, const struct scan_batch *b) {
     if (i->replay.has_writer && !i->taken_over && b->batch.epoch == i->reader->hint.epoch) {
-        take_over(i);
+        replay_take_over(&i->replay);
+        i->taken_over = true;
     }
     int rc = (i->flags & LS_INSPECT_CHECK) != 0 ? check_batch(i, b) : LS_OK;
     return rc == LS_OK ? replay_batch(&i->replay, b) : rc;
@@ -157,7 +133,8 @@ static int finish(struct inspection *i) {
     vfs *v = i->reader->v;
     struct state *s = i->state;
     if (i->replay.has_writer && !i->taken_over) {
-        take_over(i);
+        replay_take_over(&i->replay);
+        i->taken_over = true;
     }
     s->report.scan_us = v->monotonic_us(v) - i->start_us;
     int rc = replay_settle(&i->replay);

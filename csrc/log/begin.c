@@ -207,6 +207,9 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
         return LS_OK;
     }
     ls_error kept = *ls_last_error();
+    if (log_is_replicated(g)) { /* what this file has may have been counted by a leader */
+        return fail_again(&kept);
+    }
     u->last_is_free = true;
     bool taken = take_segment(g, u, made) == LS_OK;
     u->last_is_free = false;
@@ -296,7 +299,7 @@ int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_fi
 /* ---- service ---- */
 
 /* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
-static int make_ready(struct log *g) {
+int log_make_ready(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK && g->space.spare_count < SPARES_RESERVED) {
         rc = spares_make(g, false);
@@ -315,5 +318,5 @@ int log_serve(struct log *g) {
         hint_published(g, g->named_base_lsn, hint_publish(g, g->front.durable_lsn, g->named_base_lsn));
     }
     g->serving = true;
-    return make_ready(g);
+    return log_is_replicated(g) ? LS_OK : log_make_ready(g);
 }

@@ -30,6 +30,10 @@
 /* ---- failing and waiting ---- */
 
 int log_fail_poisoned(const struct log *g, int code) {
+    if (log_is_replicated(g) && g->poison == ECANCELED) {
+        return fail(code, "this copy no longer leads, so it accepts nothing more, and what was on its way may be durable or not; go "
+                          "on with the copy that leads");
+    }
     return fail_errno(code, g->poison,
                       code == LS_POISONED
                           ? "the store refuses writes since a write or sync of its log failed; close it, look at the "
@@ -312,6 +316,18 @@ int log_force_batch(struct log *g) {
     uint64_t end_lsn = g->open->end_lsn;
     log_seal_open(g);
     return log_force(g, end_lsn);
+}
+
+void log_begin_first_batch(struct log *g, uint64_t bytes) {
+    assert(g->busy == 0);
+    log_open_buffer(g);
+    g->front.reserved_room = bytes;
+}
+
+int log_force_first_batch(struct log *g) {
+    log_seal_open(g);
+    log_lead_one(g);
+    return g->poison == 0 ? LS_OK : log_fail_poisoned(g, LS_OUTCOME_UNKNOWN);
 }
 
 int log_begin_batch(struct log *g, uint64_t bytes) {

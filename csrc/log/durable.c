@@ -16,6 +16,7 @@
  *     advances durable_lsn. A log that is poisoned wakes all, and begins to make nothing durable any more.
  */
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "log/parts.h"
@@ -225,6 +226,16 @@ void log_replicate(struct log *g, const struct replication *r) {
 }
 
 uint64_t log_batch_index(const struct log *g) { return g->term.index; }
+
+bool log_leads(const struct log *g) {
+    return log_is_replicated(g) && g->poison == 0 && g->front.durable_lsn > g->term.first_lsn;
+}
+
+void log_cease(struct log *g) {
+    g->poison = g->poison != 0 ? g->poison : ECANCELED;
+    wake_helpers(g);
+    log_pass_on(g);
+}
 
 uint64_t log_known_durable(const struct log *g) {
     if (!log_is_replicated(g)) {

@@ -146,8 +146,15 @@ int log_open_holds(struct log *g);
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u);
 /* Spares from unused files, or for a new log from new ones; other unused files are removed. */
 int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u);
-/* (waits) Records may be appended. On failure too, until the close. */
+/* (waits) Records may be appended. On failure too, until the close. In a term of a replicated log the first batch comes next, then,
+   once it is durable, log_make_ready. */
 int log_serve(struct log *g);
+int log_make_ready(struct log *g); /* (waits) free segments for what comes: log_serve calls it in a log with one copy */
+void log_begin_first_batch(struct log *g, uint64_t bytes); /* with room for records of `bytes` */
+int log_force_first_batch(struct log *g);                  /* (waits) on this disk; it may not be durable */
+bool log_leads(const struct log *g);                       /* the first batch of the term is durable */
+/* (waits) Nothing more is appended, forced or made durable; what is on its way has an unknown outcome. */
+void log_cease(struct log *g);
 int log_start_threads(struct log *g); /* lock not held */
 
 /* (waits) From here on only the calling thread appends. */
@@ -229,6 +236,11 @@ uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller
 int log_event_new(struct log *g, int *fd);
 void log_event_end(struct log *g, int fd);
 void log_signal(struct log *g); /* the events, where something else happened that they tell */
+
+/* ---- files ---- */
+
+/* A new segment file under this name, of full size, which is durable; a handle or -errno. One that has the name goes first. */
+int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, bool zero_fill);
 
 /* ---- reading ---- */
 

@@ -247,7 +247,8 @@ struct log {
     struct space space;
     struct relocation relocation;
 
-    struct io_written *written; /* to every file of the store, also without the lock */
+    struct directory *directory; /* the store's; `v` and `dir` are its */
+    struct io_written *written;  /* its: to every file of the store, also without the lock */
     ls_stats stats;
 };
 

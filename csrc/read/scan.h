@@ -131,6 +131,9 @@ void scan_raise_watermark(struct scan *s, uint64_t lsn);
 /* Reads META or META.new. LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_IO. */
 int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m);
 
+/* A batch at its place as recovery would accept it, but for the end of its segment's part of the log. */
+enum format_result scan_check_batch(const uint8_t *at, size_t bytes, uint64_t lsn, uint64_t epoch, uint64_t seed,
+                                    const struct stream_set *known, struct batch *b);
 /* Steps through a verified batch: the record at *offset (from the batch's start), or false at its end. */
 bool scan_record(const struct scan_batch *b, uint32_t *offset, struct record *r);
 

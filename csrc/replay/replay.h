@@ -57,6 +57,9 @@ int replay_batch(struct replay *p, const struct scan_batch *b);
 /* settle.c: once all batches were replayed, what the log means at its end. */
 int replay_settle(struct replay *p);
 
+/* What a writer's open, or the leader of a new term, did to older work before its first batch. */
+void replay_take_over(struct replay *p);
+
 void replay_free(struct replay *p);
 
 /* Both fail with LS_CORRUPT: the record contradicts the log before it. */

@@ -38,6 +38,28 @@ static int settle_transactions(struct replay *p) {
     return LS_OK;
 }
 
+/*
+ * The log does not say all that an open does to older work at once: a rollback is logged, but a staged message is dropped
+ * without a record.
+ */
+void replay_take_over(struct replay *p) {
+    for (uint32_t n = 0; n < p->t->tx_slots; n++) {
+        struct tx *tx = p->t->txs[n];
+        if (tx != NULL && tx->started &&
+            tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
+            tx->undone_at_open = true;     /* the rollback may not be logged yet */
+            replay_undo(p, tx);
+        }
+    }
+    replay_drop_work_on_deleted(p->t, NULL, NULL);
+    for (uint32_t number = 0; number < p->t->message_slots; number++) {
+        const struct message *m = table_message(p->t, number);
+        if ((m->flags & (MESSAGE_FREE | MESSAGE_STAGED)) == MESSAGE_STAGED && message_pending(m) == 0) {
+            table_remove(p->t, number);
+        }
+    }
+}
+
 /* ---- what lives where ---- */
 
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes) {

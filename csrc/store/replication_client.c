@@ -126,6 +126,20 @@ struct log_client replication_client(void) {
     return (struct log_client){&calls, calloc(1, sizeof(struct records)), streams, sizeof streams};
 }
 
+void replication_put_members(ls_store *store, const void *config, uint32_t config_bytes) {
+    struct log *g = store->log;
+    struct records *records = log_client_of(store->state.clients, MEMBERS)->context;
+    struct slot s = log_slot(g, 0, 0, 0);
+    struct members m = {.index = log_batch_index(g), .config_bytes = config_bytes, .config = config};
+    s.id = s.lsn;
+    uint32_t bytes = format_put_members(&s, &m);
+    log_append(g, &s, MEMBERS, bytes);
+    log_live_record(g, s.lsn, bytes);
+    records->newest = (struct newest_members){.id = s.lsn, .lsn = s.lsn, .index = m.index, .config_bytes = config_bytes};
+    memcpy(records->newest.config, config, config_bytes);
+    records->lives = true;
+}
+
 const struct newest_members *replication_members(const struct log_clients *clients) {
     const struct log_client *c = log_client_of(clients, MEMBERS);
     return c != NULL ? &((const struct records *)c->context)->newest : NULL;

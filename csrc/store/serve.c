@@ -10,7 +10,7 @@
 
 /* ---- what the log is given ---- */
 
-static int rewrite_tail(ls_store *store) {
+int store_rewrite_tail(ls_store *store) {
     const struct scan *s = &store->scan;
     if (s->last == SIZE_MAX || !s->files[s->last].in_log) {
         return LS_OK;
@@ -116,11 +116,14 @@ static void end_without_work(void *context, uint32_t number) {
     }
 }
 
-/* Deletions that only the catalog has. Their records come first: what they end may then be relocated without it. */
-static int log_deletions(ls_store *store, const uint32_t *sorted, size_t n) {
+/*
+ * Deletions that only the catalog has. Their records come first: what they end may then be relocated without it. In a term of a
+ * replicated log there are none: each is in the log.
+ */
+static int log_deletions(ls_store *store, const uint32_t *sorted, size_t n, bool of_catalog) {
     struct table *t = &store->state.table;
     int rc = LS_OK;
-    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
+    for (uint32_t i = 0; of_catalog && rc == LS_OK && i < t->queue_count; i++) {
         struct queue *q = t->queues[i];
         if (q == NULL || q->deleted || catalog_has(sorted, n, q->id)) {
             continue;
@@ -141,7 +144,7 @@ static int log_deletions(ls_store *store, const uint32_t *sorted, size_t n) {
     return rc;
 }
 
-static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
+static int log_owed(ls_store *store, const uint32_t *sorted, size_t n, bool of_catalog) {
     struct log *g = store->log;
     struct table *t = &store->state.table;
     int rc = LS_OK;
@@ -151,7 +154,7 @@ static int log_owed(ls_store *store, const uint32_t *sorted, size_t n) {
             rc = tx_roll_back_open(store, tx->id);
         }
     }
-    rc = rc == LS_OK ? log_deletions(store, sorted, n) : rc;
+    rc = rc == LS_OK ? log_deletions(store, sorted, n, of_catalog) : rc;
     return rc == LS_OK ? log_force(g, log_end_lsn(g)) : rc;
 }
 
@@ -160,7 +163,7 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     vfs *v = store->directory.v;
     int rc = catalog_check(&store->state.table, sorted, n, next_queue_id);
     uint64_t start_us = v->monotonic_us(v);
-    rc = rc == LS_OK ? (store->creating ? clear_creation(store) : rewrite_tail(store)) : rc;
+    rc = rc == LS_OK ? (store->creating ? clear_creation(store) : store_rewrite_tail(store)) : rc;
     store->state.report.rewrite_us = v->monotonic_us(v) - start_us;
     rc = rc == LS_OK ? log_open_holds(store->log) : rc;
     rc = rc == LS_OK ? begin_epoch(store) : rc;
@@ -172,10 +175,23 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
     }
     store->phase = PHASE_SERVING;
     rc = log_serve(store->log);
-    return rc == LS_OK ? log_owed(store, sorted, n) : rc;
+    return rc == LS_OK ? log_owed(store, sorted, n, true) : rc;
 }
 
-int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
+/* Lock held. The log has begun. */
+static int serve_term_locked(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id) {
+    int rc = catalog_check(&store->state.table, sorted, n, next_queue_id);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    store->phase = PHASE_SERVING;
+    rc = log_make_ready(store->log);
+    return rc == LS_OK ? log_owed(store, sorted, n, false) : rc;
+}
+
+typedef int serve_steps(ls_store *store, const uint32_t *sorted, size_t n, uint32_t next_queue_id);
+
+static int serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id, serve_steps *steps) {
     struct log *g = store->log;
     if (store->phase != PHASE_OPENED || store->inspection != NULL) {
         return fail(LS_CLOSED, "the store is serving already, or closed");
@@ -187,7 +203,7 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
         return fail_memory();
     }
     log_lock(g);
-    int rc = serve_locked(store, sorted, n, next_queue_id);
+    int rc = steps(store, sorted, n, next_queue_id);
     log_unlock(g);
     free(sorted);
     if (rc == LS_OK) {
@@ -207,4 +223,12 @@ int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next
         return fail_again(&kept);
     }
     return LS_OK;
+}
+
+int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
+    return serve(store, queue_ids, n, next_queue_id, serve_locked);
+}
+
+int store_serve_term(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
+    return serve(store, queue_ids, n, next_queue_id, serve_term_locked);
 }

@@ -125,7 +125,7 @@ static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
     return check_log_limit(o->max_log_bytes, &m);
 }
 
-static int open_parts(ls_store *store, vfs *v, const char *path, const ls_options *o) {
+int store_open_directory(ls_store *store, vfs *v, const char *path, const ls_options *o) {
     struct directory *d = &store->directory;
     d->v = v;
     int rc = check_options(o);
@@ -136,11 +136,7 @@ static int open_parts(ls_store *store, vfs *v, const char *path, const ls_option
     rc = rc == LS_OK ? directory_find_meta(store, o) : rc;
     rc = rc == LS_OK ? check_log_limit(o->max_log_bytes, &store->meta) : rc;
     rc = rc == LS_OK && store->creating ? directory_sync_parent(d, path) : rc;
-    rc = rc == LS_OK ? log_init(store->log, d, o, &store->meta) : rc;
-    if (rc == LS_OK && !store->creating) {
-        rc = recover_replay(store);
-    }
-    return rc;
+    return rc == LS_OK ? log_init(store->log, d, o, &store->meta) : rc;
 }
 
 static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
@@ -197,7 +193,8 @@ int store_open_with(vfs *system, const char *store_dir, const ls_options *option
     int rc = store_new(options, clients, count, &made);
     if (rc == LS_OK) {
         uint64_t start_us = system->monotonic_us(system);
-        rc = open_parts(made, system, store_dir, options);
+        rc = store_open_directory(made, system, store_dir, options);
+        rc = rc == LS_OK && !made->creating ? recover_replay(made) : rc;
         made->state.report.total_us = system->monotonic_us(system) - start_us;
     }
     if (rc != LS_OK) {

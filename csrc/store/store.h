@@ -78,6 +78,8 @@ int store_open_with(vfs *system, const char *store_dir, const ls_options *option
                     size_t count, ls_store **store);
 /* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */
 int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store);
+/* Everything of an open before the log is read: the directory, its lock, META, memory for the log. */
+int store_open_directory(ls_store *store, vfs *v, const char *path, const ls_options *o);
 /* inspected.c: ls_inspect_open for a log with more clients than messages. */
 int inspect_open_with(vfs *system, const char *store_dir, int flags, const struct log_client *clients, size_t count,
                       ls_store **store);
@@ -92,6 +94,8 @@ struct newest_members {
     uint32_t config_bytes;
     uint8_t config[MEMBERS_CONFIG_MAX];
 };
+/* Appends the first one; its bytes were reserved. */
+void replication_put_members(ls_store *store, const void *config, uint32_t config_bytes);
 struct log_client replication_client(void); /* context NULL: no memory. It goes with the log's clients. */
 const struct newest_members *replication_members(const struct log_clients *clients);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
@@ -181,7 +185,10 @@ void queue_remove(ls_store *store, uint32_t queue_id);
 bool queue_sweep(ls_store *store, struct queue *q);
 /* store/queues.c: the next place that the cursor gives, and its message; NULL at the end. The cursor stays at it. */
 const struct message *cursor_place(ls_cursor *cursor, ls_place *place);
-int serve_new_epoch(ls_store *store);
+/* serve.c */
+int store_rewrite_tail(ls_store *store); /* step 8 of docs/recovery.md */
+/* Logs what is owed in a term whose first batch is durable, and serves. A queue that the catalog lacks stays: its row may come. */
+int store_serve_term(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 
 /* fork.c */
 int fork_register(ls_store *store);

@@ -87,11 +87,11 @@ struct segment *spares_take(struct log *g) {
 
 /* ---- files ---- */
 
-static int fill_with_zeros(struct log *g, int file) {
+static int fill_with_zeros(struct directory *d, int file, uint64_t bytes) {
     static const uint8_t zeros[ZERO_CHUNK_BYTES];
-    for (uint64_t at = 0; at < g->segment_size; at += ZERO_CHUNK_BYTES) {
-        uint64_t left = g->segment_size - at;
-        int rc = io_write(g->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, g->written);
+    for (uint64_t at = 0; at < bytes; at += ZERO_CHUNK_BYTES) {
+        uint64_t left = bytes - at;
+        int rc = io_write(d->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, &d->written);
         if (rc != 0) {
             return rc;
         }
@@ -99,30 +99,29 @@ static int fill_with_zeros(struct log *g, int file) {
     return 0;
 }
 
-/* The file of one more spare, durable under its name; a handle or -errno. */
-static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
+int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, bool zero_fill) {
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, first_lsn);
-    int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
-    if (file == -EEXIST && g->v->unlink(g->v, g->dir, name) == 0) { /* what a failed try could not take away */
-        file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
+    int file = d->v->open(d->v, d->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
+    if (file == -EEXIST && d->v->unlink(d->v, d->dir, name) == 0) { /* what a failed try could not take away */
+        file = d->v->open(d->v, d->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
     }
     if (file < 0) {
         return file;
     }
-    int rc = zero_fill ? fill_with_zeros(g, file) : g->v->allocate(g->v, file, g->segment_size);
+    int rc = zero_fill ? fill_with_zeros(d, file, bytes) : d->v->allocate(d->v, file, bytes);
     if (rc == -EOPNOTSUPP) {
-        rc = fill_with_zeros(g, file);
+        rc = fill_with_zeros(d, file, bytes);
     }
     if (rc == 0) {
-        rc = g->v->sync_file(g->v, file);
+        rc = d->v->sync_file(d->v, file);
     }
     if (rc == 0) {
-        rc = g->v->sync_dir(g->v, g->dir);
+        rc = d->v->sync_dir(d->v, d->dir);
     }
     if (rc != 0) {
-        (void)g->v->close(g->v, file);
-        (void)g->v->unlink(g->v, g->dir, name);
+        (void)d->v->close(d->v, file);
+        (void)d->v->unlink(d->v, d->dir, name);
         return rc;
     }
     return file;
@@ -145,7 +144,7 @@ static int make_spare(struct log *g, bool zero_fill) {
     s->header_due = true;
     g->space.next_spare_lsn += g->segment_size;
     log_unlock_for_io(g);
-    int file = make_file(g, s->first_lsn, zero_fill);
+    int file = segment_file_make(g->directory, s->first_lsn, g->segment_size, zero_fill);
     log_relock_after_io(g);
     if (file < 0) {
         g->space.next_spare_lsn = s->first_lsn;

@@ -1,0 +1,133 @@
+/*
+ * A copy of a replicated log: it follows the leader's log batch by batch, applies what is durable, and can lead. The log is
+ * that of an ordinary store (docs/format.md, section 10), and so are the files; what leads is an ordinary store.
+ *
+ *   replica_open ──▶ replica_take, replica_cut ──▶ replica_lead ──▶ replica_serve ──▶ the store serves
+ *                    replica_durable                    (its first batch is durable)
+ *
+ * What always holds while it follows:
+ *   - everything below end_lsn is forced on this disk, and was checked as recovery checks it before it was written;
+ *   - the table is the replay of what lies below applied_lsn, which is the end of the last batch that is known to be durable;
+ *     batches above wait in memory, and may be cut;
+ *   - no file with a first LSN above the batch that is written next stands on the disk then: its header would cut the batch;
+ *   - files of what was cut become spares only when the header that cuts them is forced;
+ *   - a file below the base goes only when a durable batch says that the batch which named the base is durable.
+ *
+ * One thread at a time uses a replica: the caller sees to that. After an error of the disk it takes nothing more
+ * (LS_POISONED); it is freed and opened again.
+ */
+#ifndef LOGSTORE_REPLICA_H
+#define LOGSTORE_REPLICA_H
+
+#include "replay/replay.h"
+#include "store/store.h"
+
+enum { REPLICA_SPARES = 3, REPLICA_BASES = 32 };
+
+/* A segment of the log; the last is the one that is written. */
+struct replica_segment {
+    uint64_t first_lsn;
+    uint64_t term; /* its epoch */
+    uint64_t prev_end_lsn;
+};
+
+/* A batch that is not known to be durable. */
+struct replica_batch {
+    uint64_t index;
+    uint64_t term;
+    uint64_t first_lsn; /* of its segment */
+    uint64_t lsn;
+    uint64_t end_lsn;
+    uint64_t known_durable_lsn;
+    uint8_t *bytes;
+};
+
+/* The end of a batch. */
+struct replica_end {
+    uint64_t lsn;
+    uint64_t index;
+    uint64_t term; /* the batch's epoch, also if it has no index */
+    uint64_t known_durable_lsn; /* the largest that a batch up to here names */
+};
+
+/* Files that are not of the log, by first LSN. */
+struct replica_files {
+    uint64_t *all;
+    size_t count;
+    size_t capacity;
+};
+
+struct replica {
+    ls_store *store; /* not served */
+    struct replay replay;
+    struct replica_segment *segments; /* from the base on, and before it those that may not go yet */
+    size_t segment_count;
+    size_t segment_capacity;
+    struct replica_files spares;
+    struct replica_files cut;
+    uint64_t highest_first_lsn; /* of all files, in the log or not */
+
+    int file; /* of the last segment; -1: not open */
+    uint64_t file_lsn;
+    uint8_t *block; /* the tail's block, and room for a batch */
+    int error;      /* errno of a failed write or sync */
+
+    struct replica_end end;     /* forced here */
+    struct replica_end applied; /* what the table has */
+    uint64_t durable_lsn;       /* a majority has everything below it, as far as this copy knows */
+
+    struct replica_batch *waiting; /* from `applied` to `end`, oldest first */
+    size_t waiting_from;
+    size_t waiting_count;
+    size_t waiting_capacity;
+
+    uint64_t base_lsn;      /* that the newest applied batch names */
+    uint64_t said_lsn;      /* the largest known_durable_lsn of an applied batch */
+    struct {
+        uint64_t end_lsn;
+        uint64_t base_lsn;
+    } named[REPLICA_BASES]; /* bases that wait until their batch is said to be durable */
+    uint32_t named_count;
+
+    ls_replica_stats stats;
+};
+
+/* The store must exist. Its tail is forced again before it returns. LS codes of ls_open. */
+int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica);
+/* The next batch: checked, written, forced; then what it says is durable is applied. LS_REFUSED: it does not follow, and
+   nothing was written. LS_POISONED. */
+int replica_take(struct replica *r, const struct shipment *s);
+/* Everything above this index is abandoned. LS_REFUSED: some of it is durable, or there is no such batch. */
+int replica_cut(struct replica *r, uint64_t index);
+/* A majority has everything below lsn, the end of a batch: of that, what is here is applied. */
+int replica_durable(struct replica *r, uint64_t lsn);
+/* The least term that it may lead in. */
+uint64_t replica_least_term(const struct replica *r);
+/*
+ * Begins the term: all is applied and settled, the term's segment begun, its first batch written, handed out and forced here.
+ * That batch is empty, or has the first MEMBERS of a log that becomes replicated. On LS_OK the replica is gone and *store
+ * has it, not served yet; after a failure it can only be freed.
+ */
+int replica_lead(struct replica *r, uint64_t term, const struct replication *calls, const void *config,
+                 uint32_t config_bytes, ls_store **store);
+/* Once the first batch is durable: logs what an open owes, and serves. LS_WOULD_WAIT: it is not durable yet. */
+int replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/* Ends leading: what is on its way has an unknown outcome, nothing more is accepted. Then ls_free, and replica_open. */
+void replica_cease(ls_store *store);
+void replica_free(struct replica *r);
+
+/* ---- between its files ---- */
+
+/* apply.c */
+int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there; recycles nothing */
+int replica_apply_batch(struct replica *r, const struct scan_batch *b);
+int replica_recycle(struct replica *r);
+
+/* files.c */
+int replica_remove_above(struct replica *r, uint64_t first_lsn);
+int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -errno */
+int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
+bool replica_add_file(struct replica_files *files, uint64_t first_lsn);
+int replica_fail_disk(struct replica *r, int error, const char *what);
+
+#endif
