@@ -35,7 +35,7 @@ struct ls_rows {
     size_t named_last; /* index of the last queue in options.named */
     struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
     uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
-    bool dirty;        /* the next row's values hold those of a row that was filtered out */
+    bool dirty;        /* the next row's values still hold those of a row that was filtered out */
     size_t block_count;
     size_t block_at;
     int result; /* of the failure that ended the scan */
@@ -66,8 +66,8 @@ struct row {
     struct xid xid;
 };
 
-/* Makes a row of a verified record and its batch. FORMAT_MALFORMED: impossible contents. FORMAT_NEWER: more unknown
-   types than have a number. */
+/* Makes a row of a verified record and its batch. FORMAT_MALFORMED: impossible contents. FORMAT_NEWER: too many
+   unknown types to number them. */
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row);
 /* Adds the values that come from the rest of the log. */
 int row_resolve(struct ls_rows *rows, struct row *row);

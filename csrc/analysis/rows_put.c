@@ -7,7 +7,7 @@
 
 /* ---- columns of fixed width ---- */
 
-/* Eight bytes of a bitmap as a number whose lowest bit is the first row. */
+/* Converts eight bytes of a bitmap into a number whose lowest bit is the first row, or back. */
 static uint64_t little(uint64_t bits) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     bits = __builtin_bswap64(bits);
@@ -150,7 +150,7 @@ static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, co
     return used > 0 && more > BATCH_BYTES_MAX - used;
 }
 
-/* Checked before anything is put, so that all columns keep the same length. */
+/* Called before any value is put, so that all columns keep the same length. */
 static bool has_room(ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     struct column *at = columns->at;
     return !ends_batch(columns, rows, row) &&
@@ -201,7 +201,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
             continue;
         }
         assert(before + *put <= c->capacity);
-        c->rows = before; /* values of variable length are put already */
+        c->rows = before; /* go back: columns of variable length have these rows already  */
         if (is_fixed(c->kind)) {
             put_fixed(c, rows->values + (size_t)i * ROWS_AT_ONCE + from, *put);
         }

@@ -43,7 +43,7 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
 
 #define BIT(column) (UINT64_C(1) << (column))
 
-/* Null unless a record says otherwise. */
+/* Columns that are null unless a record gives a value. */
 #define NULL_AT_FIRST                                                                                                  \
     (BIT(LS_ROWS_QUEUE_ID) | BIT(LS_ROWS_QUEUE) | BIT(LS_ROWS_QUEUE_IDS) | BIT(LS_ROWS_TX_ID) | BIT(LS_ROWS_OUTCOME) | \
      BIT(LS_ROWS_ENQUEUE_LSN) | BIT(LS_ROWS_ENQUEUE_TIME) | BIT(LS_ROWS_XID) | BIT(LS_ROWS_HEADER_BYTES) |             \

@@ -1,4 +1,4 @@
-/* Structs from records; no byte is believed before it was checked. encode.c has the pictures. See format.h. */
+/* Structs from records; no byte is used before it was checked. encode.c has the pictures. See format.h. */
 #include <string.h>
 
 #include "format/format.h"
@@ -54,7 +54,7 @@ static bool is_of(const struct stream_set *known, uint16_t type) {
     return known != NULL && stream > STREAMS_COUNTED && (known->bits[stream / 64] >> stream % 64 & 1) != 0;
 }
 
-/* The checksums are right: the other rules of section 5. */
+/* Checks the other rules of section 5; the checksums were checked before. */
 static enum format_result judge_header(const struct record *r, const struct stream_set *known_streams) {
     struct type_rule rule = rule_of(r->type);
     if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0 &&
@@ -214,7 +214,7 @@ static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
     return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
-/* Its flags belong together, and section 6 allows its places. */
+/* Whether the flags fit together, and section 6 allows the places. */
 static bool is_inline_copy(const struct record *r, const struct message_start *m) {
     if ((r->flags & FLAG_COPY) == 0 || (r->flags & FLAG_INLINE) == 0 || m->queue_count == 0) {
         return false;

@@ -112,8 +112,8 @@ int inspection_open(vfs *v, const char *store_dir, int flags, struct state *stat
 /* ---- reading ---- */
 
 /*
- * Repeats what the writer's open did to older work before its first batch. The log does not say all of it at once: a
- * rollback is logged, but a staged message is dropped without a record. So this runs at the first batch of the writer's
+ * Repeats what the writer's open did to older work before its first batch. The log does not show all of it: a rollback
+ * is logged later, and a staged message is dropped without a record. So this runs at the first batch of the writer's
  * epoch, or at the end if there is none yet.
  */
 static void take_over(struct inspection *i) {
@@ -121,7 +121,7 @@ static void take_over(struct inspection *i) {
     for (uint32_t n = 0; n < p->t->tx_slots; n++) {
         struct tx *tx = p->t->txs[n];
         if (tx != NULL && tx->started &&
-            tx->state != LS_TX_PREPARED) { /* of others, the state or the outcome follows */
+            tx->state != LS_TX_PREPARED) { /* for all others, a relocated state or the outcome follows */
             tx->undone_at_open = true;     /* the rollback may not be logged yet */
             replay_undo(p, tx);
         }

@@ -1,4 +1,7 @@
-/* The log as others see it: its figures, its segments, whether it may grow, and what a plan of a compaction needs. */
+/*
+ * Describes the log to other parts: its figures, its segments, whether it may grow, and the input for a compaction
+ * plan.
+ */
 #include <stdlib.h>
 
 #include "log/parts.h"

@@ -9,12 +9,12 @@
 
 #ifdef LOGSTORE_CHECK
 /*
- * Buffers stand in the order of their LSNs, each in one segment: first those that are forced, of the others only the oldest
- * is written, and only the newest is open.
+ * Buffers stand in the order of their LSNs, each in one segment: the forced ones first. Of the others only the oldest
+ * may be in write, and only the newest may be open.
  */
 static void check_buffers(const struct log *g) {
     uint64_t before_lsn = 0;
-    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* none if memory for them was refused */
+    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* NULL: their allocation failed */
         const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
         if (i >= g->busy) {
             assert(b->state == BUFFER_FREE && b->released_count == 0);
@@ -69,7 +69,7 @@ void log_check_all(const struct log *g) {
 /* ---- taking it and letting it go ---- */
 
 #ifdef LOGSTORE_POISON
-/* Every time in a small test; later one time in 32, since a move copies whole slabs of messages. */
+/* At first every time; in long runs one time in 32, since a move copies whole slabs of messages. */
 static bool is_moved_now(const struct log *g) {
     enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
     return g->front.let_go < EVERY_TIME || g->front.let_go % LATER_ONE_IN == 0;

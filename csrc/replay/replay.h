@@ -7,7 +7,7 @@
 
 #include "replay/state.h"
 
-/* A relocation on its way: the newest copied start record, and the parts of a state that were seen so far. */
+/* An unfinished relocation: the newest copied start record, and the parts of its state that were read so far. */
 struct moving {
     uint64_t copy_id;
     uint64_t copy_lsn; /* 0: none */
@@ -34,17 +34,17 @@ struct replay {
     bool inspects;    /* for an inspection: transactions that recovery rolls back are removed at once */
     bool has_writer;  /* a writer has the store open: its open transactions and staged messages stay */
     struct moving moving;
-    struct live_segment *counted; /* where the last live record was counted, as most often the next one */
+    struct live_segment *counted; /* segment of the live record counted last; most often the next one is in it, too */
     /* Looks at each record before it is replayed; anything but LS_OK ends the replay. May be NULL. */
     int (*look)(void *context, const struct scan_batch *b, const struct record *r);
     void *look_context;
 };
 
-/* All batches from where the scan stands to its end. */
+/* Replays all batches from the scan's position to its end. */
 int replay_log(struct replay *p);
-/* One of them, for a caller that reads the batches itself. */
+/* Replays one batch, for a caller that reads the batches itself. */
 int replay_batch(struct replay *p, const struct scan_batch *b);
-/* settle.c: once all batches were replayed, what the log means at its end. */
+/* settle.c: computes the state at the end of the log, once all batches were replayed. */
 int replay_settle(struct replay *p);
 
 void replay_free(struct replay *p);
@@ -52,9 +52,10 @@ void replay_free(struct replay *p);
 /* Both fail with LS_CORRUPT: the record contradicts the log before it. */
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what);
 int replay_malformed(const struct replay *p, const struct record *r);
-/* The transaction of an operation. It is made if its start lies below the base: its outcome follows above the base. */
+/* Finds the transaction of an operation, and makes it if its start lies below the base; its outcome follows above
+   the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx);
-/* The outcome of a transaction, by every client; then it has no more work. */
+/* Gives the outcome of a transaction to every client; then it has no more work. */
 int replay_commit(struct replay *p, struct tx *tx, const struct record *r);
 void replay_undo(struct replay *p, struct tx *tx);
 
@@ -64,7 +65,7 @@ void replay_undo(struct replay *p, struct tx *tx);
 int replay_add_client_work(struct replay *p, const struct record *r, uint64_t tx_id, uint64_t key);
 /* The same from a checkpoint's row. False: no memory. */
 bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
-/* Settling: one record that recovery would need. False: it is not in the log. */
+/* While settling: counts one record that recovery would need. False: it is not in the log. */
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 
 /* ---- work on deleted queues: an open drops it, a writer keeps it until its outcome ---- */
@@ -72,7 +73,7 @@ bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 /* Called for the message of each operation that was dropped; it may remove the message. */
 typedef void work_dropped(void *context, uint32_t message);
 void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context);
-/* As recovery leaves the message: without work it is no longer staged. True: it is dead, and the caller removes it. */
+/* Ends the staging of a message without work, as recovery does. True: it is dead, and the caller removes it. */
 bool replay_unstage(struct state *s, struct message *m);
 
 #endif

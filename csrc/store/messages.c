@@ -20,7 +20,7 @@ void message_die(ls_store *store, uint32_t number) {
     table_remove(&store->state.table, number);
 }
 
-/* Without memory the note is left out: the death follows from the outcome all the same. */
+/* Without memory there is no MESSAGE_DELETE: replay derives the death from the outcome anyway. */
 void message_die_derived(ls_store *store, uint32_t number) {
     const struct message *m = table_message(&store->state.table, number);
     if (array_grow(&store->deaths, &store->death_capacity, store->death_count, 1)) {
@@ -32,7 +32,7 @@ void message_die_derived(ls_store *store, uint32_t number) {
 void store_log_deaths(ls_store *store) {
     while (store->death_count > 0 && log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) == LS_OK) {
         if (store->death_count == 0) {
-            break; /* another thread logged them while we waited */
+            break; /* another thread logged them meanwhile */
         }
         struct death d = store->deaths[--store->death_count];
         struct slot s = log_slot(store->log, d.id, d.last_lsn, 0);
@@ -91,7 +91,7 @@ int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
 
 /* ---- staging ---- */
 
-/* Appends the start record and makes the message; everything it needs is there. */
+/* Appends the start record and makes the message; its room and memory were reserved. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
     struct log *g = store->log;
     struct slot s = log_slot(g, 0, 0, flags);
@@ -124,7 +124,7 @@ int message_fail_appending(uint64_t id) {
 /* The records of one append_content call. Until the call ends, the message refuses other appends and enqueues. */
 struct append {
     uint64_t id;
-    uint64_t from; /* where in the content they begin; once one is there */
+    uint64_t from; /* content offset of the first one, if `begun` */
     bool begun;
 };
 
@@ -179,8 +179,8 @@ static int append_chunks(ls_store *store, struct append *a, const uint8_t *conte
 }
 
 /*
- * (waits) A chunk without content says that what was appended from its offset on does not count. Where not even that finds
- * room the message stays incomplete: it cannot be enqueued, and the next open drops it unless it is destroyed before.
+ * (waits) Appends a chunk without content, which cancels all content from its offset on. If there is no room for it,
+ * the message stays incomplete: it cannot be enqueued, and the next open drops it unless it is destroyed before.
  */
 static void take_back(ls_store *store, const struct append *a) {
     uint32_t number = 0;
@@ -203,7 +203,7 @@ static void take_back(ls_store *store, const struct append *a) {
     m->flags &= (uint16_t)~MESSAGE_APPENDING;
 }
 
-/* A start record with as much content as fits, and chunks with the rest. */
+/* Appends a start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id) {
     struct log *g = store->log;
@@ -232,7 +232,7 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
                          content_bytes - m.content_bytes);
 }
 
-/* Room for the record is reserved. */
+/* The caller has reserved room for the record. */
 static void destroy(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
@@ -242,7 +242,10 @@ static void destroy(ls_store *store, uint32_t number) {
     message_die(store, number);
 }
 
-/* (waits) Takes back what a failed publish or stage has put into the log; without room for that, recovery does. */
+/*
+ * (waits) Ends the message of a failed publish or stage. If there is no room for the record, the next recovery drops
+ * the message.
+ */
 static void unstage(ls_store *store, uint64_t id) {
     if (log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
         return;
@@ -294,7 +297,7 @@ int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size
     return store_leave(store, rc, flags);
 }
 
-/* ---- the end, and a look ---- */
+/* ---- ending and looking up ---- */
 
 int ls_destroy(ls_store *store, uint64_t id, int flags) {
     int rc = store_enter(store);

@@ -52,7 +52,7 @@ int work_check_limit(const struct tx *tx, size_t n) {
     return LS_OK;
 }
 
-/* Memory for places, runs or work of one message on these queues. */
+/* Allocates memory for places, runs or work of one message on these queues. */
 static int prepare_places(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n, struct tx *tx,
                           struct work **work) {
     bool ready = true;
@@ -74,7 +74,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     return LS_OK;
 }
 
-/* The record at `lsn` enqueues the message on these queues, at once or at the commit. */
+/* Notes in memory that the record at `lsn` enqueues the message on these queues, at once or at the commit. */
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
     struct message *m = table_message(&store->state.table, number);
@@ -172,7 +172,7 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 
 /* ---- publishing ---- */
 
-/* Content and places in one record. */
+/* Publishes with content and places in one record. */
 static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
                           uint64_t *id) {
     struct log *g = store->log;
@@ -230,7 +230,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         return publish_inline(store, &m, queue_ids, handle, id);
     }
     if (log_is_trying(store->log)) {
-        return LS_WOULD_WAIT; /* between its records */
+        return LS_WOULD_WAIT; /* it would have to wait between its records */
     }
     struct tx *tx;
     uint64_t lsn;

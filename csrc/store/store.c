@@ -14,7 +14,7 @@
 
 /* ---- around every operation ---- */
 
-/* Gives the lock back. */
+/* Fails by the store's phase, and releases the lock. */
 static int fail_phase(ls_store *store) {
     bool is_inspection = store->inspection != NULL && store->phase == PHASE_OPENED, inspected = store->inspected;
     log_unlock(store->log);
@@ -114,8 +114,8 @@ static int check_log_limit(uint64_t max_log_bytes, const struct meta *m) {
 /* ---- open ---- */
 
 /*
- * Before the directory is touched: a new store's limit must fit its segments. An error of a call is not one of these
- * options; the open itself makes it again and says so.
+ * Checks, before the directory is changed, that a new store's limit fits its segments. Ignores the error of a system
+ * call: the open makes the same call and reports it.
  */
 static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
     if (o->create == 0 || o->max_log_bytes == 0 || directory_has_meta(v, path)) {
@@ -234,19 +234,19 @@ static int roll_back_open_transactions(ls_store *store) {
     return rc;
 }
 
-/* Nothing, if nothing was written since the last orderly close. */
+/* Writes nothing if nothing was written since the last orderly close. */
 static int write_close(ls_store *store) {
     int rc = roll_back_open_transactions(store);
     if (rc == LS_OK && store->was_clean && log_is_untouched(store->log)) {
         return rc;
     }
-    if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
+    if (rc == LS_OK || rc == LS_FULL) { /* the next open derives a rollback that could not be logged */
         rc = log_write_close(store->log);
     }
-    return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
+    return rc == LS_FULL ? LS_OK : rc; /* all records are durable; a full log only lacks CLOSE */
 }
 
-/* The lock on the store goes last. */
+/* Releases the lock on the store last. */
 static void close_files(ls_store *store) {
     struct directory *d = &store->directory;
     int *handles[] = {&d->dir, &store->lock_file};
@@ -270,7 +270,7 @@ int ls_close(ls_store *store) {
         return LS_OK;
     }
     bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
+    store->phase = PHASE_CLOSED; /* no operation can begin, and one that waits for room gets LS_CLOSED */
     log_begin_close(g);
     int rc = was_serving && log_poison(g) == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();

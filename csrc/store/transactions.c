@@ -1,6 +1,6 @@
 /*
- * Transactions: begin, end, prepare, commit, rollback. An operation of a transaction is logged where it happens and
- * pends on its message; the outcome, one record, makes all of them count at once or none. A commit is one force.
+ * Transactions: begin, end, prepare, commit, rollback. An operation of a transaction is logged at once and pends on its
+ * message; the outcome is one record, with which all operations take effect or none. A commit is one force.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static int leave(ls_tx *handle, int rc, int flags) {
     return rc;
 }
 
-/* (waits) Room for `bytes`, and then the transaction, which another thread may have ended meanwhile. */
+/* (waits) Reserves room for `bytes`, and then looks the transaction up: another thread may have ended it meanwhile. */
 static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
     if (tx_of(handle) == NULL) {
         return fail_ended(handle);
@@ -199,7 +199,7 @@ static void append_plain(ls_store *store, struct tx *tx, enum record_type type) 
     tx->last_lsn = s.lsn;
 }
 
-/* After its outcome: its start is no longer needed once that outcome is durable. */
+/* Called after the outcome: the start record is no longer needed once the outcome is durable. */
 static void forget_tx(ls_store *store, struct tx *tx) {
     log_release_record(store->log, tx->start_lsn, tx_start_bytes(tx));
     table_remove_tx(&store->state.table, tx);
@@ -333,7 +333,10 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
     drop(handle);
 }
 
-/* A prepared transaction stays in doubt until it is taken; any other is rolled back: then true. */
+/*
+ * Lets a prepared transaction stay in doubt until it is taken again, and rolls any other back. True: it was rolled
+ * back.
+ */
 static bool let_go_of(ls_tx *handle) {
     const struct tx *tx = tx_of(handle);
     int rc = LS_OK;
@@ -356,7 +359,7 @@ static bool let_go_of(ls_tx *handle) {
 static void give_up(ls_tx *handle, bool for_good) {
     if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
         bool rolled_back = let_go_of(handle);
-        handle->number = for_good ? INDEX_NONE : handle->number; /* which no transaction has */
+        handle->number = for_good ? INDEX_NONE : handle->number; /* no transaction has this number */
         (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
     }
 }

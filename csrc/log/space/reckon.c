@@ -3,20 +3,22 @@
 
 static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
 
-/* Less what one record of `gap_bytes` leaves free when it does not fit at the end. */
+/* Subtracts the bytes that stay free when a record of `gap_bytes` does not fit at the end. */
 uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
     return segment_size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE - 16 * BATCH_RECORD_BYTES - gap_bytes;
 }
 
 /*
- * How many spares are kept, and why. All live records must be drainable even if no other file can be made. Let `grown` be
- * the live bytes plus the expansion by which they grow when moved. Two things hold from the first record on:
- *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved, each to its largest size, there is a file
- *     for all of it, and one segment in the making;
- *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed again as loosely as possible,
- *     all live records leave room for the records that a drain appends. Those are dead at once, so relocation gets their
- *     room back, and that of the drained records: the room only grows.
- * Draining makes neither worse: it makes no record longer, and it takes a spare only above the first.
+ * How many spares are kept, and why. It must be possible to drain all live records even if no more files can be made.
+ * Let `grown` be the live bytes plus the expansion by which they grow when moved. Two things hold from the first record
+ * on:
+ *   - spares >= SPARES_RESERVED + expansion: while the oldest segments are moved and grow as much as they may, there
+ *     are files for all of it and for one segment in the making;
+ *   - (files - SPARES_RESERVED) * usable >= grown + segment / ROOM_TO_WORK: packed again as loosely as possible, all
+ *     live records leave room for the records that a drain appends. Those are dead at once, so relocation regains their
+ *     room and that of the drained records: the room only grows.
+ * Draining never breaks these conditions: it makes no record longer, and takes a spare only if more than the first
+ * condition needs are left.
  */
 struct reckoning extent_reckon(const struct extent *e) {
     uint64_t size = e->segment_size, used_bytes = e->segments * size;

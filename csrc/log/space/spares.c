@@ -2,8 +2,8 @@
  * Spares: segment files made ahead of need, or recycled once the base has passed them. A spare is named for the
  * LSNs it will hold, is allocated in full (never sparse), and its directory entry is durable before it is offered.
  *
- * One thread at a time makes, renames or removes segment files (spare_thread.c). Failures are counted and survived; they
- * leave a store that cannot grow.
+ * One thread at a time makes, renames or removes segment files (spare_thread.c). A failure is counted; the store then
+ * cannot grow, but stays usable.
  *
  * How a new file gets its blocks follows from measured speed: rewriting written blocks is several times faster than
  * writing into fallocated ones, but writing zeros takes the disk from a log that grows quickly. So a file is filled with
@@ -59,7 +59,7 @@ size_t spares_most(const struct log *g) {
 
 /* ---- the list ---- */
 
-/* At the end: names grow along the list. */
+/* Adds it at the end: names ascend along the list. */
 void spares_adopt(struct log *g, struct segment *s) {
     struct segment **end = &g->space.spares;
     while (*end != NULL) {
@@ -99,12 +99,12 @@ static int fill_with_zeros(struct log *g, int file) {
     return 0;
 }
 
-/* The file of one more spare, durable under its name; a handle or -errno. */
+/* Makes the file of one more spare, durable under its name. Returns a handle or -errno. */
 static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, first_lsn);
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
-    if (file == -EEXIST && g->v->unlink(g->v, g->dir, name) == 0) { /* what a failed try could not take away */
+    if (file == -EEXIST && g->v->unlink(g->v, g->dir, name) == 0) { /* a file that a failed try could not remove */
         file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
     }
     if (file < 0) {
@@ -161,7 +161,7 @@ static int make_spare(struct log *g, bool zero_fill) {
     return LS_OK;
 }
 
-/* On a full disk the clients give up what they can do without, such as a checkpoint, before the log is full. */
+/* On a full disk the clients first give up files that they do not need, such as a checkpoint. */
 int spares_make(struct log *g, bool zero_fill) {
     int rc = make_spare(g, zero_fill);
     bool disk_full = rc == LS_FULL && (g->space.grow_error == ENOSPC || g->space.grow_error == EDQUOT);
@@ -175,8 +175,8 @@ int spares_make(struct log *g, bool zero_fill) {
 }
 
 /*
- * The newest spare goes back to the disk. Its name is free again, so that there is no gap: ids stay within
- * max_undurable_bytes of what is durable.
+ * Removes the newest spare's file. Its name is free again, so that LSNs have no gap: ids stay within
+ * max_undurable_bytes of durable_lsn.
  */
 static bool give_back(struct log *g) {
     struct segment **end = &g->space.spares;
@@ -195,14 +195,14 @@ static bool give_back(struct log *g) {
     segment_free(g, s);
     log_unlock_for_io(g);
     int rc = g->v->unlink(g->v, g->dir, name);
-    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* should it come back, it is a spare */
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* if a crash undoes the unlink, the file is a spare */
     log_relock_after_io(g);
     g->stats.segments_removed++;
     g->stats.spare_failures += rc != 0 ? 1 : 0;
     return rc == 0;
 }
 
-/* After a peak the disk gets back the spares that are not needed any more. */
+/* After a peak, gives the spares that are no longer needed back to the disk.  */
 void spares_give_back_beyond(struct log *g, size_t most) {
     while (g->space.spare_count > most && give_back(g)) {
     }
