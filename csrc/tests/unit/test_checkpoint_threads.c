@@ -125,7 +125,7 @@ static void after_a_kill_an_open_gives_the_same_state_with_and_without_the_check
     done();
 }
 
-/* The store's own thread takes one when there is enough log for it, and the close waits for nobody. */
+/* The store's own thread takes one when there is enough log for it, and the close waits for no other thread. */
 static void one_is_taken_in_the_background_when_there_is_much_log(void) {
     ls_options o;
     ls_stats stats = {.checkpoints = 0};

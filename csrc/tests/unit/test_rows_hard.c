@@ -216,7 +216,7 @@ static void messages_dequeued_by_many_queues_in_turn_need_no_full_search_each(vo
     done();
 }
 
-/* ---- records of other versions, and of nobody ---- */
+/* ---- records of other versions, and records whose beginning is recycled ---- */
 
 static void a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open(void) {
     uint64_t lost, told, commit;

@@ -1,6 +1,6 @@
 /*
- * A log of which a majority of the copies has forced less than this disk: what is forced and not durable is told to nobody,
- * and keeps its buffer. See log/durable.c.
+ * A log of which a majority of the copies has forced less than this disk: no caller learns of a batch that is forced and
+ * not durable, and the batch keeps its buffer. See log/durable.c.
  */
 #include <stdatomic.h>
 

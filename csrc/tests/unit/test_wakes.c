@@ -159,7 +159,7 @@ static void reads_and_commits_while_a_hold_keeps_dead_segments_leave_the_spare_t
     done();
 }
 
-/* Spares are left, so nobody waits for the reader; its end has the segment recycled all the same. */
+/* Spares are left, so no thread waits for the reader; the segment is still recycled when the reader ends. */
 static void a_dead_segment_is_recycled_when_its_last_reader_ends(void) {
     pthread_t reader;
 
