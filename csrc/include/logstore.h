@@ -407,16 +407,16 @@ typedef struct ls_stats {
     uint64_t log_bytes;     /* allocated, including spares */
     uint64_t segments;      /* in the log */
     uint64_t spares, segments_created, segments_recycled, segments_removed;
-    uint64_t spare_failures; /* the store goes on */
-    uint64_t hint_failures;  /* the store goes on */
+    uint64_t spare_failures; /* the store continues */
+    uint64_t hint_failures;  /* the store continues */
     uint64_t forced_by_full_buffers;
     uint64_t early_writes; /* a part of a batch was written while the rest was still being filled */
     uint64_t waits_for_spare, segments_relocated;
     uint64_t relocated_bytes;     /* appended copies of live records; part of batch_bytes */
-    uint64_t relocation_failures; /* a segment could not be read; the store goes on */
+    uint64_t relocation_failures; /* a segment could not be read; the store continues */
     uint64_t held_segments;       /* dead, kept only by holds when last checked; part of `segments` */
     uint64_t held_bytes, checkpoints;
-    uint64_t checkpoint_failures; /* the store goes on */
+    uint64_t checkpoint_failures; /* the store continues */
     uint64_t checkpoint_lsn;      /* of the checkpoint in place; 0: none */
     uint64_t checkpoint_bytes;    /* its size */
     uint64_t device_bytes;        /* written to all files since the open: batches, headers, hint, zeros of new segments,

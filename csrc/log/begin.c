@@ -196,9 +196,9 @@ static int write_first_header(struct log *g, struct segment *made) {
 /*
  * Finds a file for the new epoch's segment: an unused one, a new one, or a dead segment's. The last epoch's empty
  * segment may be reused only once the new header, which excludes it from the log, is on disk. This function makes one
- * exception: if no other file can be had, it takes that segment, so that a full store opens even in a loop of crashes.
- * The old header is then lost before the new one is forced; until then, damage in the last batches before it would look
- * like a torn tail.
+ * exception: if there is no other file and none can be made, it takes that segment, so that a full store opens even in
+ * a loop of crashes. The old header is then lost before the new one is forced; until then, damage in the last batches
+ * before it would look like a torn tail.
  */
 static int find_file_for(struct log *g, struct unused_files *u, struct segment **made) {
     int rc = take_segment(g, u, made);

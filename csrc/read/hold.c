@@ -211,8 +211,9 @@ static int kept_by_another(const ls_hold *h, bool *kept) {
 }
 
 /*
- * A hold certainly keeps the log at or above the base that is read while the hold is in place, or at or above another
- * honoured hold. A hold below that keeps nothing, so a raised one is confirmed again.
+ * Makes sure that the hold keeps the log from its LSN on. That is certain if the base, read while the hold is in place, or
+ * another honoured hold lies at or below this LSN. If not: with from_base, raises the LSN to the base and checks again;
+ * without, fails.
  */
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;

@@ -107,7 +107,7 @@ void scan_skip_segment(struct scan *s);
 int scan_next(struct scan *s, struct scan_batch *b);
 /*
  * Another thread reads and verifies the batches for scan_next. Until it is stopped, call only scan_next; scan_close
- * does not stop it. Results are the same as without it. If no thread or memory can be had, nothing happens.
+ * does not stop it. Results are the same as without it. Without a thread or memory for it, nothing happens.
  */
 void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);

@@ -2,8 +2,8 @@
  * Torn or corrupt, as a table: each find of the scan, with the facts about it, gives one verdict. verdict.c has the
  * rows.
  *
- * The comments beside the constants are the words of the table in docs/recovery.md, which defines them; a test compares
- * the two. Another test runs every combination of finds and facts: exactly one row answers each.
+ * The comments next to the constants are the words of the table in docs/recovery.md, which defines them; a test
+ * compares the two. Another test runs every combination of finds and facts: exactly one row answers each.
  */
 #ifndef LOGSTORE_VERDICT_H
 #define LOGSTORE_VERDICT_H

@@ -6,8 +6,8 @@
 #include "table/table.h"
 
 enum {
-    TIME_INDEXES = 3, /* the times of the batches of so few segments are kept */
-    TIME_PARTS = 16,  /* at most this many records of an earlier state are read for times */
+    TIME_INDEXES = 3, /* how many segments have the times of their batches in memory */
+    TIME_PARTS = 16,  /* how many records of an earlier state are read for times, at most */
     TIMES_KNOWN = 16, /* order LSNs of one message */
 };
 

@@ -72,7 +72,7 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
             continue;
         }
         if (message_place(m, queue_id) != NULL) {
-            return replay_inconsistent(p, r, "a message is enqueued where it is already");
+            return replay_inconsistent(p, r, "a message is enqueued on a queue that has it already");
         }
         message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = queue_id});
     }

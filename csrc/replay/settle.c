@@ -41,7 +41,7 @@ static int settle_transactions(struct replay *p) {
     return LS_OK;
 }
 
-/* ---- what lives where ---- */
+/* ---- live records by segment ---- */
 
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes) {
     struct live_segment *s = p->counted;

@@ -143,7 +143,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         rc = check_enqueue(m, queue_ids[i], tx);
     }
     if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
-        rc = fail_memory(); /* the chain's back-link */
+        rc = fail_memory(); /* no memory for the chain's back-link */
     }
     rc = rc == LS_OK ? prepare_places(store, m, queue_ids, n, tx, &work) : rc;
     if (rc != LS_OK) {

@@ -15,7 +15,7 @@ enum {
     SETTLED_HELD_MAX = 64,    /* the same for settling */
     LOAD_BYTES = 1 << 20,     /* the most that one acquire loads */
     HEADER_BYTES = 512,       /* assumed size of a header if its size is not known */
-    RECORD_BYTES = 64,        /* at least so many bytes of a record are neither header nor content */
+    RECORD_BYTES = 64,        /* least bytes of a record that are neither header nor content */
     BUFFER_BYTES = 256 << 10, /* records are read in parts of this size, which a CPU's cache holds */
     REASON_ACCEPTED = 1,
     NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */

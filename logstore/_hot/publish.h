@@ -32,7 +32,7 @@ struct part {
     uint64_t bytes;
 };
 
-/* An argument of items and the index of one. */
+/* The name of an argument with many items, and the index of one item. */
 struct item_name {
     const char *argument;
     size_t index;

@@ -149,7 +149,7 @@ class StrictReplay(Interpreter):
         transaction.enqueues = body.order_index + len(body.queues)
 
     def opened(self, lsn: int, work: Work) -> Transaction | None:
-        """A transaction that began below the base is known from its work."""
+        """The transaction of this work; makes one that began below the base, where its start record is gone."""
         tx_id = work.tx_id
         transaction = self.transactions.get(tx_id)
         if transaction is None:

@@ -1,6 +1,6 @@
 /*
  * Admission: may the log grow? The log keeps as many spares as reckon.c computes, so that all live records can always
- * be moved and drained. When it cannot have so many, it refuses growth (StoreFull).
+ * be moved and drained. If it cannot have that number, it refuses growth (StoreFull).
  */
 #include <errno.h>
 

@@ -9,7 +9,7 @@
 
 enum { WORKERS = 3, ROUNDS = ONE_IN > 1 ? 12 : 40, MINE = 400 };
 
-static atomic_bool stop, resting; /* ... while what was found is judged: there are few processors */
+static atomic_bool stop, resting; /* ... the workers rest while the result is checked, since there are few processors */
 static atomic_int refusals, taken;
 static ls_store *store;
 

@@ -1,6 +1,6 @@
 /*
- * Readers beside a writer, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED if they
- * are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
+ * Readers while a writer runs, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED
+ * if they are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
  */
 #include "format/format.h"
 #include "tests/kit/one_store.h"
@@ -18,7 +18,7 @@ struct seen {
     int rc;
 };
 
-/* To the end, or to where it cannot go on. */
+/* Reads to the end, or to the first error. */
 static struct seen read_on(ls_reader *reader) {
     struct seen s = {.in_order = true};
     ls_batch b;

@@ -96,7 +96,7 @@ static void every_row_answers_some_case_and_contradicts_nothing(void) {
         const struct verdict_row *row = &verdict_rows[i];
 
         check(row->found < FOUND_KINDS && ((row->with | row->without) & ~(unsigned)FACTS_ALL) == 0);
-        check((row->with & row->without) == 0); /* so the case with exactly these facts is its own */
+        check((row->with & row->without) == 0); /* so no other row matches the case with exactly these facts */
         check(verdict_of(row->found, row->with) == row);
     }
 }
