@@ -66,8 +66,8 @@ struct client_calls {
     void (*clear)(void *context);
 
     /* ---- a transaction's outcome while the store serves ---- */
-    /* A vote that changes nothing: LS_OK, or the error with which the client refuses. No call follows if another
-       client refuses. */
+    /* A vote that changes nothing: LS_OK, or the error with which the client refuses. A client does not learn whether
+       another one refuses. */
     int (*prepare)(void *context, struct tx *tx);
     bool (*prepare_commit)(void *context, struct tx *tx); /* allocates what the commit needs; false: no memory */
     void (*commit)(void *context, struct tx *tx, uint64_t commit_lsn);

@@ -1,7 +1,8 @@
 /*
- * Keeps apart the batches that are forced on this disk and those that are durable. In a log with one copy both are the same. In a log with several, a batch
- * is durable once a majority of the copies has forced it, so `durable_lsn` trails `forced_lsn` here, and advances when
- * another thread brings word of the majority (log_majority_has). What always holds, under the lock:
+ * Keeps apart the batches that are forced on this disk and those that are durable. In a log with one copy both are the
+ * same. In a log with several, a batch is durable once a majority of the copies has forced it, so `durable_lsn` trails
+ * `forced_lsn` here, and advances when another thread brings word of the majority (log_majority_has). What always
+ * holds, under the lock:
  *
  *   - durable_lsn <= forced_lsn <= end_lsn. Both are ends of batches, and durable_lsn is the last such end up to
  *     min(forced_lsn, majority_lsn), unless a thread is about to advance it (`advancing`);

@@ -171,7 +171,7 @@ struct run_room log_run_room(const struct log *g);
 void log_reserve_run(struct log *g, uint64_t bytes);
 /* Where the next record goes. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
-/* Makes the record that was encoded in the slot part of the log. */
+/* Adds the record that was encoded at the slot to the log. */
 void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
 /* The same for a record that recovery would need; live_bytes are added to the live bytes of its segment. */
 void log_append_live(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes, uint64_t live_bytes);
@@ -199,7 +199,7 @@ uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller
 /* An event that is signalled at each group commit. LS_OPTION, LS_IO. */
 int log_event_new(struct log *g, int *fd);
 void log_event_end(struct log *g, int fd);
-void log_signal(struct log *g); /* signals the events for another reason than a commit */
+void log_signal(struct log *g); /* signals the events; the log itself does so at each commit */
 
 /* ---- reading ---- */
 
