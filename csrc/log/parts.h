@@ -236,12 +236,15 @@ void log_may_wait(struct log *g);
 #else
 static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 #endif
-void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 
 /* append.c: buffers */
 /* Where it stands in the buffer that has it. */
 static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
     return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
+}
+/* The open one, and its batch can end with a footer. */
+static inline bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
 }
 void log_open_buffer(struct log *g); /* one is free */
 void log_seal_open(struct log *g);
@@ -250,7 +253,6 @@ void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint3
 uint64_t log_segment_end(const struct log *g); /* of the current one */
 
 /* room.c */
-bool log_buffer_has_room(const struct log *g, uint64_t bytes); /* the open one */
 /* (waits) For a buffer, in the order of arrival; one that was called before is the first. It is called when it returns. */
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
 /* The first, if all buffers are taken, one of them waits to be written, and no other thread is called to write it. */
@@ -303,6 +305,7 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
 int log_progress(struct log *g);
 /* (waits) A batch although there may be nothing to write, so that the base is named. */
 int log_force_batch(struct log *g);
+void log_advance_base(struct log *g); /* as far as it can */
 /* (waits) The base advances as far as it can, and a durable batch names it. */
 int log_name_base(struct log *g);
 
@@ -319,7 +322,6 @@ static inline void log_live(struct segment *s, uint64_t records, uint64_t bytes)
     s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
 }
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
-void log_advance_base(struct log *g);
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
 #endif
