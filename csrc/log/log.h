@@ -36,7 +36,7 @@
 #include "client/client.h"
 #include "format/format.h"
 #include "log/lock.h"
-#include "log/space/reckon.h"
+#include "log/space/file_needs.h"
 #include "logstore.h"
 #include "os/error.h"
 #include "os/io.h"

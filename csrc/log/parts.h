@@ -11,12 +11,12 @@
 
 enum {
     /* Fractions of a segment are given as 1 / N. */
-    PACE_HEAD_START = 8, /* 1/8 of a segment is appended before a move begins: many records may die by then */
-    PACE_SHARE = 4,      /* then a move looks through 4 bytes of the oldest segment for each byte appended */
-    WEIGHED_TIMES = 64,  /* live bytes are summed up after each 1/64 of a segment */
-    RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
-    GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 8,     /* 1/8 of the largest batch is written while the rest is still being filled */
+    PACE_HEAD_START = 8,    /* 1/8 of a segment is appended before a move begins: many records may die by then */
+    PACE_SHARE = 4,         /* then a move looks through 4 bytes of the oldest segment for each byte appended */
+    LIVE_SUMMED_TIMES = 64, /* live bytes are summed up after each 1/64 of a segment */
+    RELEASED_TIMES = 16,    /* or when 1/16 of a segment has died since */
+    GAIN_MIN = 4,           /* 1/4 of a segment must be dead in full segments before moves are worth it */
+    EARLY_SHARE = 8,        /* 1/8 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
@@ -139,8 +139,8 @@ struct space {
     bool reader_awaited;   /* the oldest segment is dead and being read: a last reader wakes the spare thread */
     bool replacing;        /* the next file takes the place of a dead one that is being read */
 
-    struct reckoning needs;   /* how many files, as of the last reckoning */
-    uint64_t weighed_lsn;     /* append_lsn then; since then live bytes have grown by no more than was appended */
+    struct file_needs needs;  /* how many files, as of needs_lsn */
+    uint64_t needs_lsn;       /* append_lsn when that was computed: live bytes grow by no more than is appended */
     uint64_t live_low;        /* the least live bytes since the current segment began */
     uint64_t live_low_before; /* and in the one before it */
     uint64_t live_low_lsn;    /* where that was looked at */
@@ -333,33 +333,45 @@ const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
 void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
 
-/* space/: spares, admission, recycling, and when to relocate. */
+/* space/: how many segment files there are. */
+/* Segments that only a hold keeps do not count, the hold has its own limit; dead ones not recycled yet do. */
+static inline size_t log_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
+/* From the base on. */
+static inline size_t log_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+/* Of the log, spares included. */
+static inline size_t log_files(const struct log *g) { return log_segments_kept(g) + g->space.spare_count; }
+
+/* space/: spares and recycling. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
 int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
 void spares_try(struct log *g);           /* (waits) one more try was made */
-int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
-/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
-int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-struct extent spares_extent(const struct log *g); /* what lives in it */
-void spares_reckon(struct log *g);                /* how many are kept from what grows */
-size_t spares_target(const struct log *g);        /* how many are made ahead of need; as of the last reckoning */
-/* With this much more, all live records could still be moved, and a drain would have room to work. */
-bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
-/* Bytes by which the log may grow without a new reckoning, in records of at most needs.gap_bytes. */
-uint64_t spares_room(const struct log *g);
-bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
-int spares_fail_full(const struct log *g);
-bool spares_are_full(struct log *g);            /* growth is refused, or would be */
-void spares_look_for_room(struct log *g);       /* ends the state of being full, if there is room again */
-bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
+int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+size_t spares_target(const struct log *g);            /* how many are made ahead of need, as space.needs says */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
+
+/* space/admission.c: may the log grow? */
+struct extent admission_extent(const struct log *g); /* what lives in it */
+void admission_compute_needs(struct log *g);         /* space.needs, as of now */
+/* With this much more, all live records could still be moved, and a drain would have room to work. */
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion);
+/* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes. */
+uint64_t admission_room(const struct log *g);
+/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion);
+bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
+bool admission_refuses(struct log *g);          /* growth is refused, or would be */
+int admission_fail_full(const struct log *g);
+void admission_look_for_room(struct log *g); /* ends the state of being full, if there is room again */
 void admission_note_live(struct log *g);
-void relocation_after_batch(struct log *g); /* a batch became durable: a move that keeps pace may continue */
+
+/* space/relocation.c */
+bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+void relocation_after_batch(struct log *g);     /* a batch became durable: a move that keeps pace may continue */
 
 /* hint.c: the hint, by which readers of a store in use know how far they may read. */
 enum { HINT_OLD = 0 };       /* an old one may be left */

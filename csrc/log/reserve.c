@@ -124,7 +124,7 @@ static bool spare_thread_is_behind(const struct log *g) {
 
 /* Growing asks first: for another spare, or where none can be had, how many bytes live. */
 static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
-    return !spares_suffice(g, bytes, expansion) ||
+    return !admission_has_room(g, bytes, expansion) ||
            (g->space.cannot_grow ? over_admission_limit(g) : spare_thread_is_behind(g));
 }
 
@@ -193,11 +193,11 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             (void)spares_keep(g);
         }
         if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
-            rc = spares_grow(g, bytes, expansion);
+            rc = admission_admit(g, bytes, expansion);
             if (rc != LS_OK) {
                 return rc;
             }
-            if (!spares_suffice(g, bytes, expansion)) {
+            if (!admission_has_room(g, bytes, expansion)) {
                 continue; /* what was made has been taken meanwhile */
             }
         }
@@ -216,7 +216,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             rc = make_room(g, bytes, purpose, &called);
         }
         if (rc == LS_OK && passes_found_no_room(g, &limit, purpose)) {
-            rc = spares_fail_full(g);
+            rc = admission_fail_full(g);
         }
         if (rc != LS_OK) {
             return rc;
@@ -248,7 +248,7 @@ struct run_room log_run_room(const struct log *g) {
         (g->relocation.moving && g->space.spare_count == 0)) {
         return none;
     }
-    uint64_t end = run_end_lsn(g), room = spares_room(g);
+    uint64_t end = run_end_lsn(g), room = admission_room(g);
     return (struct run_room){
         .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),

@@ -2,8 +2,8 @@
  * Computes how many files a log needs from plain numbers, for the log of a writer (admission.c) and for the plan of a
  * compaction of a log that is only inspected.
  */
-#ifndef LOGSTORE_RECKON_H
-#define LOGSTORE_RECKON_H
+#ifndef LOGSTORE_FILE_NEEDS_H
+#define LOGSTORE_FILE_NEEDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ struct extent {
     uint64_t growth_asked;  /* bytes that threads wait to append, and by which these grow when moved */
 };
 
-struct reckoning {
+struct file_needs {
     size_t spares_reserved; /* kept from appends that grow the log; computed again at each new segment */
     size_t spares_wanted;   /* before the log grows: all live records, packed again, leave room to work */
     size_t files_wanted;    /* that the log is kept to, spares included */
@@ -42,8 +42,8 @@ struct reckoning {
     uint64_t live_bytes;    /* that this was computed with */
 };
 
-struct reckoning extent_reckon(const struct extent *e);
-uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as reckoning.usable */
+struct file_needs extent_needs(const struct extent *e);
+uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as file_needs.usable */
 /* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
@@ -52,10 +52,10 @@ static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_byte
  * The most spares for a log of this many segments: those that must be, and up to `ahead` more while all files together are
  * within files_wanted.
  */
-size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
+size_t needed_spares(const struct file_needs *needs, size_t segments, size_t ahead);
 
 /* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
-static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
+static inline uint64_t needed_bytes_for(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }
 
@@ -73,7 +73,7 @@ struct planned_log {
     size_t base_index;
     uint64_t current_bytes; /* that the current one holds */
     struct extent extent;
-    struct reckoning needs;
+    struct file_needs needs;
     uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
 };
 
