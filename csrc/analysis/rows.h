@@ -51,12 +51,8 @@ enum { ROWS_AT_ONCE = 64 }; /* read, not put yet */
 struct row {
     struct record r;
     uint64_t nulls;
-    uint64_t *values;      /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
-    const uint8_t *queues; /* little-endian ids, `queue_rows` of them, `queue_step` bytes apart */
-    const uint8_t *more;   /* more ids of the same form, after these */
-    uint32_t queue_rows;
-    uint32_t more_rows;
-    uint32_t queue_step;
+    uint64_t *values;            /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
+    struct queue_rows queues[2]; /* the ids of the first, then those of the second */
     uint32_t header_bytes;
     uint32_t body_bytes;
     const uint8_t *header; /* NULL: none */

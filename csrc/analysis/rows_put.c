@@ -111,17 +111,15 @@ static bool put_xid(struct column *c, const struct row *row) {
 }
 
 static bool put_queue_ids(struct column *lists, struct column *items, const struct row *row) {
-    const uint8_t *of[] = {row->queues, row->more};
-    const uint32_t counts[] = {row->queue_rows, row->more_rows};
-    if (row->queues == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
+    if (row->queues[0].first == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
         if (!column_grow(items)) {
             return false;
         }
         column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
     }
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < counts[k]; i++) {
-            uint32_t id = format_queue_id(of[k] + (size_t)i * row->queue_step, 0);
+        for (uint32_t i = 0; i < row->queues[k].count; i++) {
+            uint32_t id = format_queue_in_row(&row->queues[k], i);
             if (id != 0 && !column_grow(items)) {
                 return false;
             }
@@ -144,7 +142,7 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
 static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
     uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + 8 * items->rows, more = 0;
-    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queue_rows + row->more_rows) : 0;
+    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queues[0].count + row->queues[1].count) : 0;
     more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
     more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
     return used > 0 && more > BATCH_BYTES_MAX - used;

@@ -330,6 +330,26 @@ struct pending_row format_pending_row(const uint8_t *pending, uint32_t index) {
     };
 }
 
+struct queue_rows format_list_queues(const uint8_t *queues, uint32_t count) {
+    return (struct queue_rows){.first = queues, .count = count, .row_bytes = sizeof(uint32_t)};
+}
+
+struct queue_rows format_place_queues(const struct message_relocated *m) {
+    return (struct queue_rows){.first = m->places + AT(RELOCATED_PLACE, queue_id),
+                               .count = m->place_count,
+                               .row_bytes = RELOCATED_PLACE_BYTES};
+}
+
+struct queue_rows format_pending_queues(const struct message_relocated *m) {
+    return (struct queue_rows){.first = m->pending + AT(RELOCATED_WORK, queue_id),
+                               .count = m->pending_count,
+                               .row_bytes = RELOCATED_WORK_BYTES};
+}
+
+uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index) {
+    return get32(rows->first + (size_t)index * rows->row_bytes);
+}
+
 static bool are_chunk_rows(const struct record *r, const struct message_relocated *m) {
     for (uint32_t i = 0; i < m->chunk_count; i++) {
         struct chunk_row row = format_chunk_row(m->chunks, i);

@@ -351,6 +351,16 @@ enum format_result format_get_tx_relocated(const struct record *r, struct tx_rel
 enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id);
 enum format_result format_get_footer(const struct record *r, struct footer *f);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
+/* Queue ids in rows of `row_bytes`: those of a list, or of a state's places or pending work. */
+struct queue_rows {
+    const uint8_t *first; /* the id in the first row; NULL: there is no such list */
+    uint32_t count;
+    uint32_t row_bytes;
+};
+struct queue_rows format_list_queues(const uint8_t *queues, uint32_t count);
+struct queue_rows format_place_queues(const struct message_relocated *m);
+struct queue_rows format_pending_queues(const struct message_relocated *m);
+uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);

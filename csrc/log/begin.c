@@ -255,7 +255,7 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
 }
 
 int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u) {
-    spares_reckon(g);
+    admission_compute_needs(g);
     size_t wanted = e->creating ? e->initial_segments - 1 : spares_target(g);
     int rc = LS_OK;
     while (rc == LS_OK && g->space.spare_count < wanted) {

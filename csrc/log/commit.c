@@ -271,6 +271,19 @@ int log_force(struct log *g, uint64_t lsn) {
     return LS_OK;
 }
 
+/* ---- the base, which each batch names ---- */
+
+/* The base passes segments that are wholly durable and have no live record; it never passes the current one. */
+void log_advance_base(struct log *g) {
+    while (g->base_index + 1 < g->segment_count) {
+        struct segment *s = g->segments[g->base_index];
+        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
+            return;
+        }
+        g->base_index++;
+    }
+}
+
 /* SEGMENT_END_RESERVE has room for such batches; if that is used up, a later batch names the base. */
 int log_force_batch(struct log *g) {
     log_may_wait(g);

@@ -1,6 +1,7 @@
 /*
- * The log's lock: taken and let go here only, and at both ends the invariants of log.h are asserted. Cheap ones, a few
- * compares, in every build; those that walk over buffers, segments and spares in builds with -DLOGSTORE_CHECK.
+ * The log's lock, beyond lock.h: waiting for a signal, and what debug builds do at both ends of the lock. With
+ * -DLOGSTORE_CHECK they assert those invariants of log.h that need walks over buffers, segments and spares; with
+ * -DLOGSTORE_POISON they move what look-ups have given out.
  */
 #include <assert.h>
 #include <sched.h>
@@ -74,31 +75,20 @@ static bool is_moved_now(const struct log *g) {
     enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
     return g->front.let_go < EVERY_TIME || g->front.let_go % LATER_ONE_IN == 0;
 }
-#endif
 
-void log_was_let_go(struct log *g) {
-    assert(!g->front.trying);
-    g->front.reserved_room = 0;
-#ifdef LOGSTORE_POISON
-    if (is_moved_now(g)) {
-        for (size_t i = 0; i < g->clients.count; i++) {
-            const struct log_client *c = &g->clients.all[i];
-            if (c->calls->move != NULL) {
-                c->calls->move(c->context);
-            }
-        }
-        log_move_segments(g);
+void log_move_given_out(struct log *g) {
+    if (!is_moved_now(g)) {
+        return;
     }
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->move != NULL) {
+            c->calls->move(c->context);
+        }
+    }
+    log_move_segments(g);
+}
 #endif
-    g->front.let_go++;
-}
-
-void log_let_go(struct log *g) { log_unlock(g); }
-
-void log_take_back(struct log *g) {
-    log_lock(g);
-    log_was_let_go(g);
-}
 
 void log_wait(struct log *g, pthread_cond_t *signal) {
     log_call_for_room(g);

@@ -1,6 +1,6 @@
 /*
  * The log's lock, and the few fields that every operation reads: `struct log` begins with them, so that taking the lock,
- * checking at both ends of it and reading an LSN need neither a call nor the log's parts (parts.h). lock.c has the rest.
+ * checking at both ends of it, and reading an LSN need neither a call nor parts.h. lock.c has the rest.
  */
 #ifndef LOGSTORE_LOG_LOCK_H
 #define LOGSTORE_LOG_LOCK_H
@@ -46,7 +46,7 @@ static inline void log_check(const struct log *g) {
 #endif
 }
 
-/* Only these functions, here and in lock.c, take the lock and let it go. */
+/* The lock is taken and let go by these only, and by waits for a signal. */
 static inline void log_lock(struct log *g) {
     (void)pthread_mutex_lock(&log_front(g)->lock);
     log_check(g);
@@ -74,8 +74,33 @@ static inline void log_unlock(struct log *g) {
     (void)pthread_mutex_unlock(&f->lock);
 }
 
-/* True: the operation that holds the lock gets LS_WOULD_WAIT instead of waiting. Set to false before the lock is let
-   go. */
+#ifdef LOGSTORE_POISON
+void log_move_given_out(struct log *g); /* what look-ups have given out goes to other memory */
+#endif
+
+/* In log/ only. The lock was let go and taken back, by the two functions below or by a wait: no room is reserved any more. */
+static inline void log_was_let_go(struct log *g) {
+    struct log_front *f = log_front(g);
+    assert(!f->trying);
+    f->reserved_room = 0;
+#ifdef LOGSTORE_POISON
+    log_move_given_out(g);
+#endif
+    f->let_go++;
+}
+
+/*
+ * An operation lets go of the lock and takes it back by these two or by log_wait (log.h), and a function that may call one of
+ * them is marked (waits). log_may_wait (parts.h) stands at the beginning of those that do not always wait.
+ */
+static inline void log_let_go(struct log *g) { log_unlock(g); }
+
+static inline void log_take_back(struct log *g) {
+    log_lock(g);
+    log_was_let_go(g);
+}
+
+/* Whether the operation that holds the lock may not wait: then LS_WOULD_WAIT. It is set back before the lock is let go. */
 static inline void log_set_trying(struct log *g, bool trying) { log_front(g)->trying = trying; }
 static inline bool log_is_trying(const struct log *g) { return log_front(g)->trying; }
 

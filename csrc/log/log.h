@@ -22,7 +22,7 @@
  * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and the objects that look-ups gave out move
  * to other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
- * log_lock and log_unlock assert the first invariants (lock.c): the cheap ones always, sums in -DLOGSTORE_CHECK builds.
+ * The first invariants are asserted by log_lock and log_unlock (lock.h): cheap ones always, sums in -DLOGSTORE_CHECK builds.
  *
  * This header has all that the rest of the core may do with a log; its parts are in parts.h, for the files of log/ only, and
  * what stays inline for speed is in lock.h.
@@ -36,7 +36,7 @@
 #include "client/client.h"
 #include "format/format.h"
 #include "log/lock.h"
-#include "log/space/reckon.h"
+#include "log/space/file_needs.h"
 #include "logstore.h"
 #include "os/error.h"
 #include "os/io.h"
@@ -139,14 +139,8 @@ void log_close_files(struct log *g);
 
 /* The functions below need the lock unless they say otherwise; those marked (waits) may let it go and take it again. */
 
-/*
- * An operation lets go of the lock and takes it again only by these, and a function that may call them is marked (waits).
- * log_may_wait (parts.h) stands at the beginning of those that do not always wait.
- */
-void log_let_go(struct log *g);
-void log_take_back(struct log *g);
-void log_wait(struct log *g, pthread_cond_t *signal);
-/* As log_let_go and log_take_back in the spare thread; without background threads the lock stays held. */
+void log_wait(struct log *g, pthread_cond_t *signal); /* lets go of the lock until the signal */
+/* As log_let_go and log_take_back, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
 

@@ -12,12 +12,12 @@
 
 enum {
     /* Fractions of a segment are given as 1 / N. */
-    PACE_HEAD_START = 8, /* 1/8 of a segment is appended before a move begins: many records may die by then */
-    PACE_SHARE = 4,      /* then a move reads 4 bytes of the oldest segment for each byte appended */
-    WEIGHED_TIMES = 64,  /* live bytes are summed up again after each 1/64 of a segment */
-    RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
-    GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 8,     /* 1/8 of the largest batch is written while the rest is still being filled */
+    PACE_HEAD_START = 8,    /* 1/8 of a segment is appended before a move begins: many records may die by then */
+    PACE_SHARE = 4,         /* then a move looks through 4 bytes of the oldest segment for each byte appended */
+    LIVE_SUMMED_TIMES = 64, /* live bytes are summed up after each 1/64 of a segment */
+    RELEASED_TIMES = 16,    /* or when 1/16 of a segment has died since */
+    GAIN_MIN = 4,           /* 1/4 of a segment must be dead in full segments before moves are worth it */
+    EARLY_SHARE = 8,        /* 1/8 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
@@ -140,11 +140,11 @@ struct space {
     bool reader_awaited; /* the oldest segment is dead and being read; its last reader wakes the spare thread */
     bool replacing;      /* the next file takes the place of a dead one that is being read */
 
-    struct reckoning needs; /* how many files the log needs, as last computed */
-    uint64_t weighed_lsn; /* append_lsn at that time; since then live bytes have grown by at most the appended bytes */
-    uint64_t live_low;    /* the least live bytes since the current segment began */
-    uint64_t live_low_before; /* the same for the segment before it */
-    uint64_t live_low_lsn;    /* append_lsn when live_low was last updated */
+    struct file_needs needs;  /* how many files, as of needs_lsn */
+    uint64_t needs_lsn;       /* append_lsn when that was computed: live bytes grow by no more than is appended */
+    uint64_t live_low;        /* the least live bytes since the current segment began */
+    uint64_t live_low_before; /* and in the one before it */
+    uint64_t live_low_lsn;    /* where that was looked at */
     uint64_t released_bytes;  /* since then */
 
     bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
@@ -237,23 +237,24 @@ void log_may_wait(struct log *g);
 #else
 static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 #endif
-void log_was_let_go(struct log *g); /* for code that lets go of the lock in another way, as vfs.wait_s does */
 
 /* append.c: buffers */
 /* Where the record at lsn stands in the buffer that has it. */
 static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
     return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
 }
-void log_open_buffer(struct log *g); /* a buffer must be free */
+/* The open one, and its batch can end with a footer. */
+static inline bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
+}
+void log_open_buffer(struct log *g); /* one is free */
 void log_seal_open(struct log *g);
 /* log_append of a record for which the segment keeps SEGMENT_END_RESERVE. */
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
 uint64_t log_segment_end(const struct log *g); /* of the current segment */
 
 /* room.c */
-bool log_buffer_has_room(const struct log *g, uint64_t bytes); /* the open buffer */
-/* (waits) Until there is room in a buffer, in the order of arrival; a thread that was called before goes first. Sets
-   *called. */
+/* (waits) For a buffer, in the order of arrival; one that was called before is the first. It is called when it returns. */
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
 /* Calls the first waiting thread to write a batch, if all buffers are taken and one of them is left to write. */
 void log_call_to_lead(struct log *g);
@@ -308,7 +309,8 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
 int log_progress(struct log *g);
 /* (waits) Writes a batch, even an empty one, so that the base is named. */
 int log_force_batch(struct log *g);
-/* (waits) Advances the base as far as it can, and names it in a durable batch. */
+void log_advance_base(struct log *g); /* as far as it can */
+/* (waits) The base advances as far as it can, and a durable batch names it. */
 int log_name_base(struct log *g);
 
 /* segment.c: the array of segments and their memory. */
@@ -324,7 +326,6 @@ static inline void log_live(struct segment *s, uint64_t records, uint64_t bytes)
     s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
 }
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
-void log_advance_base(struct log *g);
 #ifdef LOGSTORE_POISON
 void log_move_segments(struct log *g); /* moves the array, and returned segments that are not pinned, to other memory */
 #endif
@@ -336,33 +337,45 @@ const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
 void log_close_idle_files(struct log *g);               /* unused files beyond OPEN_FILES_MAX */
 
-/* space/: spares, admission, recycling, and when to relocate. */
-int spares_make(struct log *g, bool zero_fill); /* (waits) makes one more spare */
-void spares_recycle(struct log *g);             /* (waits) dead segments become spares or are removed */
+/* space/: how many segment files there are. */
+/* Segments that only a hold keeps do not count, the hold has its own limit; dead ones not recycled yet do. */
+static inline size_t log_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
+/* From the base on. */
+static inline size_t log_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+/* Of the log, spares included. */
+static inline size_t log_files(const struct log *g) { return log_segments_kept(g) + g->space.spare_count; }
+
+/* space/: spares and recycling. */
+int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
+void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
-int spares_keep(struct log *g);           /* (waits) recycles, makes missing spares, relocates if needed */
-void spares_try(struct log *g);           /* (waits) until one more try has been made */
-int spares_need(struct log *g, enum purpose purpose); /* (waits) LS_OK: a spare or room is there; or LS_FULL */
-/* (waits) LS_OK if the log can grow by `bytes`, and by `expansion` once these records are moved; else LS_FULL. */
-int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-struct extent spares_extent(const struct log *g); /* the live contents */
-void spares_reckon(struct log *g);                /* computes space.needs */
-size_t spares_target(const struct log *g);        /* how many spares are kept ready, by space.needs */
-/* Whether, after this growth, all live records could still be moved and a drain would have room for its records. */
-bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
-/* Bytes by which the log may grow before space.needs must be computed again, in records of at most needs.gap_bytes. */
-uint64_t spares_room(const struct log *g);
-bool over_admission_limit(const struct log *g); /* too many live bytes for a log that cannot grow */
-int spares_fail_full(const struct log *g);
-bool spares_are_full(struct log *g);                          /* growth is refused, or would be if asked for */
-void spares_look_for_room(struct log *g);                     /* ends the full state if there is room again */
-bool relocation_is_behind(const struct log *g);               /* the log is more than one segment larger than needed */
-bool spares_allow(const struct log *g, enum purpose purpose); /* a spare may be taken */
+int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
+void spares_try(struct log *g);           /* (waits) one more try was made */
+bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
+int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+size_t spares_target(const struct log *g);            /* how many are made ahead of need, as space.needs says */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
+
+/* space/admission.c: may the log grow? */
+struct extent admission_extent(const struct log *g); /* what lives in it */
+void admission_compute_needs(struct log *g);         /* space.needs, as of now */
+/* With this much more, all live records could still be moved, and a drain would have room to work. */
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion);
+/* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes. */
+uint64_t admission_room(const struct log *g);
+/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion);
+bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
+bool admission_refuses(struct log *g);          /* growth is refused, or would be */
+int admission_fail_full(const struct log *g);
+void admission_look_for_room(struct log *g); /* ends the state of being full, if there is room again */
 void admission_note_live(struct log *g);
-void relocation_after_batch(struct log *g); /* after a durable batch, lets a move that waits for appends continue */
+
+/* space/relocation.c */
+bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+void relocation_after_batch(struct log *g);     /* a batch became durable: a move that keeps pace may continue */
 
 /* hint.c: the hint, by which readers of a store in use know how far they may read. */
 enum { HINT_OLD = 0 };       /* an old hint may be left */

@@ -128,7 +128,7 @@ static bool spare_thread_is_behind(const struct log *g) {
  * bytes.
  */
 static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
-    return !spares_suffice(g, bytes, expansion) ||
+    return !admission_has_room(g, bytes, expansion) ||
            (g->space.cannot_grow ? over_admission_limit(g) : spare_thread_is_behind(g));
 }
 
@@ -200,12 +200,12 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             (void)spares_keep(g);
         }
         if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
-            rc = spares_grow(g, bytes, expansion);
+            rc = admission_admit(g, bytes, expansion);
             if (rc != LS_OK) {
                 return rc;
             }
-            if (!spares_suffice(g, bytes, expansion)) {
-                continue; /* another thread has taken the new room meanwhile */
+            if (!admission_has_room(g, bytes, expansion)) {
+                continue; /* what was made has been taken meanwhile */
             }
         }
         if (!log_takes_records(g) || g->poison != 0) {
@@ -223,7 +223,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             rc = make_room(g, bytes, purpose, &called);
         }
         if (rc == LS_OK && passes_found_no_room(g, &limit, purpose)) {
-            rc = spares_fail_full(g);
+            rc = admission_fail_full(g);
         }
         if (rc != LS_OK) {
             return rc;
@@ -255,7 +255,7 @@ struct run_room log_run_room(const struct log *g) {
         (g->relocation.moving && g->space.spare_count == 0)) {
         return none;
     }
-    uint64_t end = run_end_lsn(g), room = spares_room(g);
+    uint64_t end = run_end_lsn(g), room = admission_room(g);
     return (struct run_room){
         .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),

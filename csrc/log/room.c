@@ -12,11 +12,7 @@
 
 #include "log/parts.h"
 
-bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
-    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
-}
-
-/* Whether the thread's bytes fit into the open buffer in addition to those of called threads, or into a free buffer. */
+/* In the open buffer beside those that were called, or in one that is free. */
 static bool has_room(const struct log *g, const struct room_waiter *w) {
     uint64_t called = g->commit.room_called;
     if (g->open != NULL && log_buffer_has_room(g, called + w->bytes)) {

@@ -195,17 +195,6 @@ uint64_t log_staying_records(const struct log *g, const struct pin *p) {
     return s->live_records - leaving;
 }
 
-/* Moves the base past segments that are durable as a whole and have no live record, but never past the current one. */
-void log_advance_base(struct log *g) {
-    while (g->base_index + 1 < g->segment_count) {
-        struct segment *s = g->segments[g->base_index];
-        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
-            return;
-        }
-        g->base_index++;
-    }
-}
-
 uint64_t log_base_lsn(const struct log *g) { return g->segment_count == 0 ? 0 : g->segments[g->base_index]->first_lsn; }
 
 uint64_t log_head_lsn(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn; }

@@ -63,7 +63,7 @@ static struct plan plan_compaction(const struct planned_log *l) {
 /* The caller has filled in bytes_before and segments_before. A plan that does not shorten the log is not carried out. */
 static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
     struct plan p = plan_compaction(l);
-    size_t files = p.left + p.held + reckoned_spares(&l->needs, p.left, SPARES_AHEAD);
+    size_t files = p.left + p.held + needed_spares(&l->needs, p.left, SPARES_AHEAD);
     report->live_bytes = l->extent.live_bytes;
     report->held_bytes = p.held * l->extent.segment_size;
     report->planned_bytes = files * l->extent.segment_size;
@@ -137,7 +137,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         l.extent.live_bytes += s->bytes;
         l.extent.largest_bytes = s->largest_bytes > l.extent.largest_bytes ? s->largest_bytes : l.extent.largest_bytes;
     }
-    l.needs = extent_reckon(&l.extent);
+    l.needs = extent_needs(&l.extent);
     inspection_describe(store->inspection, &seen);
     *report = (ls_compaction){.bytes_before = seen.log.log_bytes, .segments_before = state->segment_count};
     (void)report_plan(&l, report);

@@ -20,7 +20,7 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
         .log_bytes = seen.log.log_bytes,
         .live_bytes = e.live_bytes,
         .counted_bytes = counted,
-        .needed_bytes = reckoned_need(counted, extent_reckon(&e).spares_reserved, e.segment_size),
+        .needed_bytes = needed_bytes_for(counted, extent_needs(&e).spares_reserved, e.segment_size),
     };
 }
 

@@ -1,11 +1,11 @@
-/* Messages: made, staged, removed and looked up. places.c puts them on queues and takes them off. */
+/* Messages: staged, removed and looked up. places.c publishes them and puts them on queues, dequeue.c takes them off. */
 #include <assert.h>
 #include <string.h>
 
 #include "os/array.h"
 #include "store/store.h"
 
-/* ---- making and removing ---- */
+/* ---- removing and finding ---- */
 
 void message_die(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
@@ -46,10 +46,6 @@ static int unknown_message(uint64_t id) {
                 (unsigned long long)id);
 }
 
-static int unknown_queue(uint32_t id) {
-    return fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u; declare it first", (unsigned)id);
-}
-
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
     *number = table_find(&store->state.table, id);
     if (*number == INDEX_NONE) {
@@ -57,29 +53,6 @@ int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message 
     }
     *m = table_message(&store->state.table, *number);
     return LS_OK;
-}
-
-/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
-int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
-    int rc = LS_OK;
-    size_t seen = 0;
-    for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
-        if (q == NULL) {
-            rc = unknown_queue(queue_ids[seen]);
-        } else if (q->wanted != 0) {
-            rc = fail(LS_OPTION, "queue %u is named twice", (unsigned)queue_ids[seen]);
-        } else {
-            q->wanted = 1;
-        }
-    }
-    for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-        if (q != NULL) {
-            q->wanted = 0;
-        }
-    }
-    return rc;
 }
 
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
@@ -90,22 +63,6 @@ int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
 }
 
 /* ---- staging ---- */
-
-/* Appends the start record and makes the message; its room and memory were reserved. */
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
-    struct log *g = store->log;
-    struct slot s = log_slot(g, 0, 0, flags);
-    s.id = s.lsn;
-    uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
-                                      m->header_bytes, m->content, m->content_bytes);
-    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
-    uint32_t number =
-        table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
-    struct message *made = table_message(&store->state.table, number);
-    made->record_bytes = bytes;
-    made->content_bytes = m->content_bytes;
-    return number;
-}
 
 /* Content bytes that fit into one start or chunk record with everything else in it. */
 static uint64_t content_room(const struct log *g, uint64_t other_bytes) {

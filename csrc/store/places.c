@@ -1,9 +1,38 @@
-/* Putting messages on queues: enqueue, publish. See store.h for the order of each. dequeue.c takes them off. */
+/* Publishing, and putting messages on queues. See store.h for the order of each. dequeue.c takes them off. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
+
+/* ---- queues ---- */
+
+static int unknown_queue(uint32_t id) {
+    return fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u; declare it first", (unsigned)id);
+}
+
+/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
+    int rc = LS_OK;
+    size_t seen = 0;
+    for (; rc == LS_OK && seen < n; seen++) {
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
+        if (q == NULL) {
+            rc = unknown_queue(queue_ids[seen]);
+        } else if (q->wanted != 0) {
+            rc = fail(LS_OPTION, "queue %u is named twice", (unsigned)queue_ids[seen]);
+        } else {
+            q->wanted = 1;
+        }
+    }
+    for (size_t i = 0; i < seen; i++) {
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
+        if (q != NULL) {
+            q->wanted = 0;
+        }
+    }
+    return rc;
+}
 
 /* ---- enqueueing ---- */
 
@@ -172,7 +201,22 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 
 /* ---- publishing ---- */
 
-/* Publishes with content and places in one record. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
+    struct log *g = store->log;
+    struct slot s = log_slot(g, 0, 0, flags);
+    s.id = s.lsn;
+    uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
+                                      m->header_bytes, m->content, m->content_bytes);
+    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
+    uint32_t number =
+        table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
+    struct message *made = table_message(&store->state.table, number);
+    made->record_bytes = bytes;
+    made->content_bytes = m->content_bytes;
+    return number;
+}
+
+/* Content and places in one record. */
 static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
                           uint64_t *id) {
     struct log *g = store->log;

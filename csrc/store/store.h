@@ -85,14 +85,25 @@ int inspect_open_with(vfs *system, const char *store_dir, int flags, const struc
 struct log_client messages_client(ls_store *store);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
-/* Takes the lock. LS_OK if the calling process may use the store. */
+/* store.c: LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
 /* The same; with LS_TRY in the flags, this call or a later one of the log returns LS_WOULD_WAIT instead of waiting. */
 int store_try(ls_store *store, int flags);
-/* The same for a call that changes nothing, which an inspected store answers, too. */
+/* The same from ls_open on, and not for an inspected store. */
+int store_enter_opened(ls_store *store);
+/* The same for a call that only looks, which an inspected store answers too. */
 int store_look(ls_store *store);
 /* Releases the lock, and first makes the appended records durable if the flags say so. */
 int store_leave(ls_store *store, int rc, int flags);
+struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
+/* As store_enter and store_leave, for a call on a transaction handle (or NULL), which is not freed in between. */
+int work_enter(ls_store *store, ls_tx *handle);
+int work_try(ls_store *store, ls_tx *handle, int flags);           /* with store_try in place of store_enter */
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
+int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
+int tx_fail_ended(const ls_tx *handle);                            /* lock held: LS_TRANSACTION_ENDED */
+int tx_fail_state(const struct tx *tx, const char *what);          /* LS_WRONG_STATE, and so `what` */
+void tx_drop(ls_tx *handle); /* lock not held: one user less; the last one frees it */
 
 /* Ends a message that has neither place nor pending work: removes it from the table and releases its records. */
 void message_die(ls_store *store, uint32_t number);
@@ -102,26 +113,27 @@ void message_die_derived(ls_store *store, uint32_t number);
 /* (waits) Appends the MESSAGE_DELETE records that are still missing. */
 void store_log_deaths(ls_store *store);
 
-/* For places.c; lock held. */
+/* messages.c, for places.c; lock held. */
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
-int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
-/* Appends the start record and makes the message; its room and memory were reserved. */
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
-int message_fail_appending(uint64_t id); /* fails: its content is incomplete */
-/* (waits) Appends a start record with as much content as fits, and chunks with the rest. */
+int message_fail_appending(uint64_t id); /* its content is not whole */
+/* (waits) A start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id);
-/* (waits) ls_publish between entering the store and leaving it. */
-int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
-/* (waits) Ends the staged message, and keeps the error that led to this. */
+/* (waits) Takes back what was staged, keeping the failure that led to it. */
 int message_fail_and_unstage(ls_store *store, uint64_t id);
 
 /* content.c, for load.c: (waits) Loads header and content of one message; *fits is false if `room` may be too small. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
 
-/* places.c, for dequeue.c; lock held. A list of n operations of a transaction, or NULL. */
+/* places.c; lock held. */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
+/* Appends the start record and makes the message; everything that it needs is there. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
+/* (waits) ls_publish between entering the store and leaving it. */
+int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
+/* A list of n operations of a transaction, or NULL. */
 struct work *work_make(size_t n);
 void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
@@ -132,13 +144,6 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
 bool delivery_holds(const ls_delivery *d, const struct place *p);
 int delivery_fail(uint64_t id, uint32_t queue_id);
 
-/* store/transactions.c */
-struct tx *tx_of(const ls_tx *handle); /* lock held: the transaction; NULL: it has ended */
-/* As store_enter and store_leave, for a call on a transaction handle (or NULL), which is not freed in between. */
-int work_enter(ls_store *store, ls_tx *handle);
-int work_try(ls_store *store, ls_tx *handle, int flags);           /* with store_try instead of store_enter */
-int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
-int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
 /* store/outcomes.c: in memory, by every client. */
 int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */
 bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* allocates all memory that the commit needs */

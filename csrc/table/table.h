@@ -341,12 +341,15 @@ static inline uint64_t message_last_lsn(const struct message *m) {
     return m->extra != NULL ? m->extra->last_lsn : m->id;
 }
 
+static inline uint64_t message_content_bytes(const struct message *m) {
+    return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
+}
+
 static inline uint64_t message_start_lsn(const struct message *m) {
     return m->extra != NULL ? m->extra->start_lsn : m->id;
 }
 
 uint64_t message_start_weight(const struct message *m); /* live bytes at the start record */
-uint64_t message_content_bytes(const struct message *m);
 
 static inline uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
 

@@ -190,8 +190,6 @@ PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_
 /* _accept_batch(batch, wait): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
 PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args);
 
-/* The queue's id if it is a valid handle of this store; false for anything else. Raises nothing. */
-bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* The handle of a transaction of this store, NULL for None; false for anything else. */
 bool hot_transaction(const struct store_calls *store, PyObject *given, ls_tx **handle);
 

@@ -1,20 +1,5 @@
-/*
- * QueueCalls, the base of logstore.Queue: its id, by which calls of the store recognize a handle, and its calls
- * (consume.c).
- */
+/* QueueCalls, the base of logstore.Queue: its id, by which calls of the store recognize a handle, and its calls (consume.c). */
 #include "hot.h"
-
-bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id) {
-    if (!PyObject_TypeCheck(given, store->state->queue_type)) {
-        return false;
-    }
-    const struct queue_calls *queue = (const struct queue_calls *)given;
-    if (queue->key == NULL || PyDict_GetItemWithError(store->queues, queue->key) != given) {
-        return false; /* deleted, not certain to exist, or another store's; hashing an int raises nothing */
-    }
-    *id = queue->id;
-    return true;
-}
 
 static PyObject *queue_attach(struct queue_calls *self, PyObject *args) {
     struct hot_state *state = hot_state_of((PyObject *)self);

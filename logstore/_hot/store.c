@@ -7,6 +7,19 @@
 
 enum { SMALL_BYTES = 8 << 10 }; /* a content that fits with its header and record is read by one call */
 
+/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
+static bool queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
+    if (!PyObject_TypeCheck(given, store->state->queue_type)) {
+        return false;
+    }
+    const struct queue_calls *queue = (const struct queue_calls *)given;
+    if (queue->key == NULL || PyDict_GetItemWithError(store->queues, queue->key) != given) {
+        return false; /* deleted, in question, or another store's; hashing an int raises nothing */
+    }
+    *id = queue->id;
+    return true;
+}
+
 /* The keyword arguments of publish and dequeue. */
 struct keywords {
     PyObject *header; /* bytes; NULL: none */
@@ -49,7 +62,7 @@ PyDoc_STRVAR(publish_doc,
 static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct keywords k = {.waits = true};
     uint32_t queue;
-    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !hot_queue(self, args[0], &queue) ||
+    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !queue_id(self, args[0], &queue) ||
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
@@ -84,7 +97,7 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !hot_queue(self, args[1], &queue) ||
+    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
         (count == 3 && (names != NULL || !hot_transaction(self, args[2], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->dequeue_slow, args, count, names);

@@ -27,12 +27,12 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.care import Care
 from logstore.store.completions import Completions
 from logstore.store.deliveries import Message, MessageView
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.limit import StoredLimit, keep_limit
+from logstore.store.maintenance import Maintenance
 from logstore.store.names import Names
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
@@ -56,7 +56,7 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 
 
-class MessageStore(Publishing, Durability, Care, Names):
+class MessageStore(Publishing, Durability, Maintenance, Names):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
     A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method

@@ -9,18 +9,9 @@
 
 enum { FAST_SWITCH_US = 500 * 1000 };
 
-/* Counts dead segments that are not recycled yet, but not those that only a hold keeps: the hold has its own limit. */
-static inline size_t spares_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
-
-/* All files of the log, spares included. */
-static inline size_t spares_files(const struct log *g) { return spares_segments_kept(g) + g->space.spare_count; }
-
-/* Segments from the base on. */
-static inline size_t spares_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
-
-/* Bytes by which live records grow once moved, at most what the log can hold. */
-uint64_t spares_expansion(const struct log *g);
-size_t spares_most(const struct log *g); /* how many spares are kept when segments die */
+/* Bytes by which live records grow once moved, within what the log can hold. */
+uint64_t admission_expansion(const struct log *g);
+size_t spares_most(const struct log *g); /* that are kept when segments die */
 bool in_spare_thread(void);
 bool relocation_is_possible(const struct log *g);
 bool relocation_is_due(struct log *g, bool pressed); /* pressed: no spare can be made */

@@ -144,6 +144,6 @@ void spares_recycle(struct log *g) {
         log_remove_segment(g, 0);
         recycle(g, s);
     }
-    spares_reckon(g);
+    admission_compute_needs(g);
     spares_give_back_beyond(g, spares_most(g));
 }

@@ -20,7 +20,7 @@ static bool oldest_is_stuck(const struct log *g) {
  * log is long when the next segment, with the spares that are kept, would be one file too many.
  */
 static bool is_long(const struct log *g) {
-    return spares_segments_used(g) + 1 + g->space.needs.spares_reserved > g->space.needs.files_wanted;
+    return log_segments_used(g) + 1 + g->space.needs.spares_reserved > g->space.needs.files_wanted;
 }
 
 /*
@@ -28,7 +28,7 @@ static bool is_long(const struct log *g) {
  * bytes copied for each byte gained are bounded (docs/decisions/relocation.md says by how much).
  */
 static bool is_worth_moving(const struct log *g) {
-    uint64_t full = (spares_segments_used(g) - 1) * g->space.needs.usable, live = 0;
+    uint64_t full = (log_segments_used(g) - 1) * g->space.needs.usable, live = 0;
     for (size_t i = g->base_index; i + 1 < g->segment_count; i++) {
         live += g->segments[i]->live_bytes;
     }
@@ -48,16 +48,17 @@ bool relocation_is_possible(const struct log *g) {
  * segment; or if a thread waits to make room, the current segment is full, and relocation gains at least some bytes.
  */
 bool relocation_is_due(struct log *g, bool pressed) {
-    spares_reckon(g);
-    size_t used = spares_segments_used(g), files = used + g->space.spare_count;
+    admission_compute_needs(g);
+    size_t used = log_segments_used(g), files = used + g->space.spare_count;
     if ((pressed && used > g->space.needs.live_bytes / g->space.needs.usable + 1) ||
         (is_long(g) && is_worth_moving(g))) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
     bool full = g->front.append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
-    bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
-                                               g->space.needs.live_bytes + spares_expansion(g); /* once all is moved */
+    bool some =
+        files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
+                                       g->space.needs.live_bytes + admission_expansion(g); /* once all was moved */
     some = some || used * g->space.needs.usable > g->space.needs.live_bytes + g->segment_size / ROOM_TO_WORK;
     /* If a spare may be taken, no move is needed: with live records that fill whole segments, moves would never end. */
     return g->space.room_wanted > 0 && full && some && !spares_allow(g, RESERVE_SHRINKS);
@@ -72,7 +73,7 @@ static uint64_t appended_by_others(const struct log *g) { return g->stats.append
 static bool is_urgent(const struct log *g) {
     return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.cannot_grow ||
            g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.needs.spares_reserved ||
-           spares_files(g) > g->space.needs.files_wanted;
+           log_files(g) > g->space.needs.files_wanted;
 }
 
 void relocation_keep_pace(struct log *g, uint64_t bytes) {
@@ -95,14 +96,14 @@ void relocation_keep_pace(struct log *g, uint64_t bytes) {
  */
 static bool has_shrunk(struct log *g) {
     size_t before = g->space.needs.files_wanted;
-    spares_reckon(g);
+    admission_compute_needs(g);
     return g->space.needs.files_wanted < before &&
-           spares_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
+           log_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
 }
 
 void relocation_after_batch(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
-    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / LIVE_SUMMED_TIMES) {
         admission_note_live(g);
         if (released && g->threads_running && has_shrunk(g)) {
             g->spare_thread.wanted = true;
@@ -113,7 +114,7 @@ void relocation_after_batch(struct log *g) {
         g->relocation.pace_until = UINT64_MAX;
         (void)pthread_cond_signal(&g->spare_thread.wake);
     }
-    spares_look_for_room(g);
+    admission_look_for_room(g);
 }
 
 /*

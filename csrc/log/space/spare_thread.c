@@ -76,10 +76,10 @@ int spares_keep(struct log *g) {
     if (g->threads_running) {
         name_base(g);
     }
-    spares_reckon(g);
+    admission_compute_needs(g);
     spares_recycle(g);
     int rc = make_missing(g);
-    size_t rounds = spares_segments_used(g);
+    size_t rounds = log_segments_used(g);
     while (rounds-- > 0 && !g->relocation.moving && relocation_is_possible(g) &&
            (is_to_be_compacted(g) || relocation_is_due(g, rc != LS_OK))) {
         if (relocation_of_oldest(g) != LS_OK) {
@@ -93,10 +93,10 @@ int spares_keep(struct log *g) {
     }
     g->space.cannot_grow = rc != LS_OK;
     if (g->relocation.compact_to_lsn != 0) {
-        spares_reckon(g);
+        admission_compute_needs(g);
         spares_give_back_beyond(g, spares_target(g));
     }
-    spares_look_for_room(g);
+    admission_look_for_room(g);
     g->spare_thread.tries++;
     return rc;
 }

@@ -21,40 +21,10 @@ enum { ZERO_CHUNK_BYTES = 1 << 20 };
 
 /* ---- how many ---- */
 
-static uint64_t largest_bytes(const struct log *g) {
-    uint64_t largest = 0;
-    for (size_t i = g->base_index; i < g->segment_count; i++) {
-        uint64_t bytes = g->segments[i]->largest_bytes;
-        largest = bytes > largest ? bytes : largest;
-    }
-    return largest;
-}
-
-struct extent spares_extent(const struct log *g) {
-    const struct space *space = &g->space;
-    return (struct extent){
-        .segment_size = g->segment_size,
-        .segments = spares_segments_used(g),
-        .live_bytes = log_live_bytes(g),
-        .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
-        .largest_bytes = largest_bytes(g),
-        .expansion = spares_expansion(g),
-        .growth_asked = space->growth_asked,
-    };
-}
-
-void spares_reckon(struct log *g) {
-    struct extent e = spares_extent(g);
-    g->space.needs = extent_reckon(&e);
-    g->space.weighed_lsn = g->front.append_lsn;
-}
-
-size_t spares_target(const struct log *g) {
-    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD);
-}
+size_t spares_target(const struct log *g) { return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD); }
 
 size_t spares_most(const struct log *g) {
-    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD + 1);
+    return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD + 1);
 }
 
 /* ---- the list ---- */
@@ -78,7 +48,7 @@ struct segment *spares_take(struct log *g) {
     admission_note_live(g);
     g->space.live_low_before = g->space.live_low;
     g->space.live_low = UINT64_MAX;
-    spares_reckon(g);
+    admission_compute_needs(g);
     uint64_t now = g->v->monotonic_us(g->v);
     g->space.switch_interval_us = now - g->space.last_switch_us;
     g->space.last_switch_us = now;
@@ -129,7 +99,7 @@ static int make_file(struct log *g, uint64_t first_lsn, bool zero_fill) {
 }
 
 static bool within_limit(const struct log *g) {
-    uint64_t files = spares_files(g) + (g->space.replacing ? 0 : 1);
+    uint64_t files = log_files(g) + (g->space.replacing ? 0 : 1);
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }
 

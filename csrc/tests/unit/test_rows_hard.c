@@ -143,7 +143,7 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
 static void many_rows_of_many_queues_or_bytes_go_into_more_batches(void) {
     enum { MANY = 1 << 20 };
     uint8_t *ids = malloc(4 * MANY);
-    struct row row = {.queues = ids, .queue_rows = MANY, .queue_step = 4};
+    struct row row = {.queues = {format_list_queues(ids, MANY)}};
     uint64_t bytes;
 
     must(ids != NULL);

@@ -2,8 +2,8 @@
  * Computes how many files a log needs from plain numbers, for the log of a writer (admission.c) and for the plan of a
  * compaction of a log that is only inspected.
  */
-#ifndef LOGSTORE_RECKON_H
-#define LOGSTORE_RECKON_H
+#ifndef LOGSTORE_FILE_NEEDS_H
+#define LOGSTORE_FILE_NEEDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ struct extent {
     uint64_t growth_asked;  /* bytes that threads wait to append, and will add when these are moved */
 };
 
-struct reckoning {
+struct file_needs {
     size_t spares_reserved; /* kept from appends that grow the log; computed again at each new segment */
     size_t spares_wanted; /* needed before the log grows, so that all live records, packed again, leave room to work */
     size_t files_wanted;  /* the most files that the log should have, spares included */
@@ -42,9 +42,9 @@ struct reckoning {
     uint64_t live_bytes;  /* the live bytes used to compute this */
 };
 
-struct reckoning extent_reckon(const struct extent *e);
-uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* see reckoning.usable */
-/* Limits live bytes to what the log can hold: a checkpoint with false contents may claim more. */
+struct file_needs extent_needs(const struct extent *e);
+uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as file_needs.usable */
+/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
 }
@@ -52,11 +52,10 @@ static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_byte
  * The most spares for a log of this many segments: the required ones, and up to `ahead` more as long as the log has at
  * most files_wanted files.
  */
-size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
+size_t needed_spares(const struct file_needs *needs, size_t segments, size_t ahead);
 
-/* The size of all files that a log must be able to have before its live bytes may grow to `weight`; see
-   over_admission_limit. */
-static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
+/* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
+static inline uint64_t needed_bytes_for(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }
 
@@ -74,8 +73,8 @@ struct planned_log {
     size_t base_index;
     uint64_t current_bytes; /* that the current one holds */
     struct extent extent;
-    struct reckoning needs;
-    uint64_t kept_from_lsn; /* holds keep the files from this LSN on; UINT64_MAX: no holds, or not known */
+    struct file_needs needs;
+    uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* See reckon.h. */
-#include "log/space/reckon.h"
+/* See file_needs.h. */
+#include "log/space/file_needs.h"
 
 static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
 
@@ -20,27 +20,27 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
  * Draining never breaks these conditions: it makes no record longer, and takes a spare only if more than the first
  * condition needs are left.
  */
-struct reckoning extent_reckon(const struct extent *e) {
+struct file_needs extent_needs(const struct extent *e) {
     uint64_t size = e->segment_size, used_bytes = e->segments * size;
     uint64_t expansion = e->expansion + e->growth_asked;
-    struct reckoning r = {
+    struct file_needs needs = {
         .spares_reserved = SPARES_RESERVED + (size_t)((expansion + size / 2) / size),
         .gap_bytes = at_most(e->largest_bytes, format_record_bytes_max(size)),
         .live_bytes = extent_live_bytes(e->live_bytes, used_bytes),
     };
-    r.usable = extent_usable(size, r.gap_bytes);
-    uint64_t packed = (r.live_bytes + expansion + size / ROOM_TO_WORK) / r.usable + 1;
-    r.spares_wanted = SPARES_RESERVED + (size_t)(packed > e->segments ? packed - e->segments : 0);
-    r.spares_wanted = r.spares_wanted > r.spares_reserved ? r.spares_wanted : r.spares_reserved;
-    uint64_t twice = (2 * at_most(e->live_low, r.live_bytes) + size - 1) / size;
-    r.files_wanted =
-        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + r.spares_reserved - SPARES_RESERVED;
-    return r;
+    needs.usable = extent_usable(size, needs.gap_bytes);
+    uint64_t packed = (needs.live_bytes + expansion + size / ROOM_TO_WORK) / needs.usable + 1;
+    needs.spares_wanted = SPARES_RESERVED + (size_t)(packed > e->segments ? packed - e->segments : 0);
+    needs.spares_wanted = needs.spares_wanted > needs.spares_reserved ? needs.spares_wanted : needs.spares_reserved;
+    uint64_t twice = (2 * at_most(e->live_low, needs.live_bytes) + size - 1) / size;
+    needs.files_wanted =
+        (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + needs.spares_reserved - SPARES_RESERVED;
+    return needs;
 }
 
-size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead) {
-    size_t room = r->files_wanted > segments ? r->files_wanted - segments : 0;
-    size_t most = r->spares_wanted + ahead;
+size_t needed_spares(const struct file_needs *needs, size_t segments, size_t ahead) {
+    size_t room = needs->files_wanted > segments ? needs->files_wanted - segments : 0;
+    size_t most = needs->spares_wanted + ahead;
     most = most < room ? most : room;
-    return most > r->spares_wanted ? most : r->spares_wanted;
+    return most > needs->spares_wanted ? most : needs->spares_wanted;
 }
