@@ -10,7 +10,7 @@ time, and all of them at the end and after a restart.
 the log would have without relocation (computed from what was appended, not measured).
 
 A log has whole files. If 2 x live is above 4 segments and not a whole number of them, the policy
-(csrc/log/space/reckon.c) rounds up. So samples may exceed the bound by less than a segment; these are counted. More
+(csrc/log/space/file_needs.c) rounds up. So samples may exceed the bound by less than a segment; these are counted. More
 than that is a failure.
 
 Exit status: 1 if a sample exceeded its bound by a whole segment, or an old message changed.

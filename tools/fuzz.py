@@ -198,7 +198,7 @@ def replay_compiler() -> tuple[list[str], list[str]]:
 
 
 def make_seeds() -> None:
-    """Write csrc/tests/fuzz/seeds anew from real stores."""
+    """Write csrc/tests/fuzz/seeds again, from real stores."""
     for target in C_TARGETS:
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
     for maker in ("make_seeds", "make_checkpoint_seeds"):
@@ -231,7 +231,7 @@ def main() -> int:
         "--halve", action="append", default=[], choices=[*C_TARGETS, FRAMES], help="half the time for this target"
     )
     parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--make-seeds", action="store_true", help="only write csrc/tests/fuzz/seeds anew")
+    parser.add_argument("--make-seeds", action="store_true", help="only write csrc/tests/fuzz/seeds again")
     options = parser.parse_args()
     if options.make_seeds:
         make_seeds()

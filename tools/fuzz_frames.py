@@ -128,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--make-seeds", action="store_true", help="only write the seeds anew")
+    parser.add_argument("--make-seeds", action="store_true", help="only write the seeds again")
     options = parser.parse_args()
     if options.make_seeds:
         make_seeds()

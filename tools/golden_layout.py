@@ -342,7 +342,7 @@ class Segment:
         self.found["batches"] = [b for b in self.found["batches"] if b["batch"]["lsn"] < end_lsn]
 
 
-# ---- The files beside the segments.
+# ---- The files other than segments.
 
 
 def meta() -> tuple[bytes, Json]:

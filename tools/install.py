@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOG = ROOT / "build" / "pip.log"
 
-# A smaller package takes less time than reading a line about it.
+# Smaller packages are installed so quickly that no line about them is printed.
 LARGE_MB = 10
 
 _COLLECTING = re.compile(r"(Collecting|Processing|Requirement already satisfied:) ")

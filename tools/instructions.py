@@ -158,7 +158,7 @@ def judge(before: dict[str, float], now: dict[str, float]) -> tuple[list[str], l
                 f"{name} costs {count:,.0f} instructions, {count / before[name] - 1:+.1%} of {before[name]:,.0f}"
             )
         elif count < before[name] * (1 - ALLOWANCE):
-            gained.append(f"{name} costs {count / before[name] - 1:+.1%}: make the baseline anew, to keep the gain")
+            gained.append(f"{name} costs {count / before[name] - 1:+.1%}: make a new baseline to keep the gain")
     wrong += [f"{name} is in the baseline, but no longer measured" for name in before if name not in now]
     return wrong, gained
 

@@ -38,7 +38,7 @@ class FailedTests:
             self.failed[report.nodeid] = None
 
     def pytest_sessionfinish(self) -> None:
-        if self.collected:  # else there are tests that nobody could run
+        if self.collected:  # otherwise there are tests that could not run
             self.path.write_text("".join(f"{each}\n" for each in self.failed))
 
 

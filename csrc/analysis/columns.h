@@ -3,7 +3,7 @@
  * the lowest first), and int32 offsets for items of variable length.
  *
  * A batch is made with room for a number of rows. Values of fixed width go to their row without a check: the caller
- * keeps below that number. Columns of variable length grow, and report failure. A batch owns all its memory.
+ * keeps below that number. Columns of variable length grow, and can fail. A batch owns all its memory.
  */
 #ifndef LOGSTORE_COLUMNS_H
 #define LOGSTORE_COLUMNS_H
@@ -27,7 +27,7 @@ enum column_kind {
 #define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
 #define COLUMN_ROWS_MAX  ((uint64_t)1 << 24)
 
-enum { COLUMN_SLACK_BYTES = 16 }; /* behind every buffer */
+enum { COLUMN_SLACK_BYTES = 16 }; /* after every buffer */
 
 struct column {
     enum column_kind kind;
@@ -47,7 +47,7 @@ struct ls_columns {
     struct column *at;
 };
 
-/* With room for `rows` rows, and for as many items of a list, which grow. NULL: no memory. */
+/* Makes a batch with room for `rows` rows, and at first for as many items of a list. NULL: no memory. */
 ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max);
 /* Room for one more item in a column that holds the items of a list. False: no memory, or the column is full. */
 bool column_grow(struct column *c);
@@ -79,7 +79,7 @@ static inline void column_put_bit(struct column *c, bool value) {
     c->rows++;
 }
 
-/* Makes the last row null, whatever its value. */
+/* Makes the last row null and leaves its value. */
 static inline void column_make_null(struct column *c) {
     uint64_t row = c->rows - 1;
     c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~(1U << (row % 8)));

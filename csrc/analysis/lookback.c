@@ -1,4 +1,4 @@
-/* Records by their LSN, times, outcomes, and the enqueue of a place. See lookback.h. */
+/* Finds records by their LSN, times, outcomes, and the enqueue of a place. See lookback.h. */
 #include "analysis/lookback_parts.h"
 
 #include <errno.h>
@@ -376,7 +376,7 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
             *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
         }
         if (rc != LS_OK) {
-            return rc == LS_END ? LS_OK : rc; /* recycled: unknown */
+            return rc == LS_END ? LS_OK : rc; /* recycled: the place stays unknown */
         }
         below = at;
         at = r.prev;
@@ -391,7 +391,7 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
 
 void lookback_know(struct lookback *l, const ls_rows_options *options) { l->known = options; }
 
-/* The caller may know places whose records were recycled. */
+/* Looks among the places that the caller knows: their records may have been recycled. */
 static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, struct place_found *found) {
     const ls_rows_options *o = l->known;
     if (o == NULL || o->place_count == 0) {

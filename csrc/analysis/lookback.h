@@ -3,7 +3,7 @@
  * transaction, the enqueue of a dequeued place. Every record is verified before it is used.
  *
  * Windows onto the files and digests of whole segments are kept within limits; nothing grows with the log. So any part
- * of a log can be read by itself, with the same answers.
+ * of a log can be read alone, with the same answers.
  */
 #ifndef LOGSTORE_LOOKBACK_H
 #define LOGSTORE_LOOKBACK_H
@@ -39,7 +39,7 @@ struct lookback;
 struct lookback *lookback_new(ls_reader *reader, uint64_t as_of_lsn);
 void lookback_free(struct lookback *l);
 
-/* Known places from the caller. The options must stay as long as this. */
+/* Takes known places from the caller. The options must live as long as `l`. */
 void lookback_know(struct lookback *l, const ls_rows_options *options);
 
 /* Remembers a start record with inline enqueues: its dequeue is likely to follow soon. */

@@ -99,7 +99,8 @@ static bool is_outcome_type(uint16_t type) {
 }
 
 /*
- * The outcomes in one batch, whose batch record is verified. The header of every record is checked, so none is missed.
+ * Reads the outcomes in one batch, whose batch record is verified. Checks the header of every record, so that no
+ * outcome is missed.
  */
 static int read_outcomes(struct lookback *l, const struct scan_file *f, uint64_t lsn, const struct batch *b,
                          uint64_t seed, struct digest *d) {
@@ -128,7 +129,7 @@ static int by_transaction(const void *a, const void *b) {
     return x->tx_id != y->tx_id ? (x->tx_id > y->tx_id) - (x->tx_id < y->tx_id) : (x->lsn > y->lsn) - (x->lsn < y->lsn);
 }
 
-/* Reads every batch of the log's part of a segment, up to *at_lsn. */
+/* Reads every batch of a segment, up to *at_lsn. */
 static int digest_batches(struct lookback *l, const struct scan_file *f, bool times, bool outcomes, struct digest *d,
                           uint64_t *at_lsn) {
     uint64_t seed = format_segment_seed(l->reader->meta.uuid, f->first_lsn, f->header.epoch);

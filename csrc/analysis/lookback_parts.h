@@ -20,7 +20,7 @@ struct window {
     size_t bytes;
     size_t capacity;
     uint8_t *data;
-    uint64_t used; /* when */
+    uint64_t used; /* time of the last use */
 };
 
 struct batch_time {
@@ -39,7 +39,7 @@ struct digest {
     uint64_t cut_lsn; /* a permissive reader could not read beyond this; 0: it is whole */
     bool has_times;
     bool has_outcomes;
-    uint64_t used; /* when */
+    uint64_t used; /* time of the last use */
 };
 
 /* Between `next` and `top` a chain has dequeues only. */
@@ -51,8 +51,8 @@ struct dequeues_only {
 
 struct lookback {
     ls_reader *reader;
-    vfs *v;              /* the reader's, which may be closed before this is freed */
-    size_t digest_count; /* number of the reader's files, for the same reason */
+    vfs *v;              /* the reader's; a copy, because the reader may be closed before this is freed */
+    size_t digest_count; /* number of the reader's files; a copy for the same reason */
     uint64_t as_of_lsn;
     uint64_t floor_lsn; /* the first segment that is used */
     uint64_t clock;
@@ -75,7 +75,7 @@ static inline size_t look_slot(uint64_t id, size_t slots) {
 
 /* The segment in which an LSN of the log lies; NULL: none. */
 const struct scan_file *look_segment(const struct lookback *l, uint64_t lsn);
-/* End of the log's part of it. */
+/* Where the log's records in the segment end. */
 uint64_t look_segment_end(const struct lookback *l, const struct scan_file *f);
 /* `bytes` of a segment from this offset on, of which *available are there. If no window has them, at least `ahead` bytes are
    read. */

@@ -247,7 +247,7 @@ void life_simplify(pass *p, uint32_t number) {
 }
 
 static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
-    uint32_t left = x->open_places; /* from the newest on, which is mostly the one */
+    uint32_t left = x->open_places; /* searches from the newest, which is most often the right one */
     for (uint32_t i = x->place_count; left > 0 && i-- > 0;) {
         bool open = x->places[i].end.how == PLACE_OPEN;
         if (open && x->places[i].queue_id == queue_id) {

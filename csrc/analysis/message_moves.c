@@ -1,7 +1,7 @@
 /*
- * Relocations in a pass over messages. A complete relocation gives a chain's whole state. For a chain that the pass
- * has, it repeats that state and is only counted. For a chain that began before the pass, the pass has the chain from
- * here on. See message_rows.h, and replay/moved.c for what makes a relocation complete.
+ * Relocations in a pass over messages. A complete relocation gives a chain's whole state. If the pass knows the chain,
+ * the relocation repeats its state and is only counted. If the chain began before the pass, the pass knows it from here
+ * on. See message_rows.h, and replay/moved.c for what makes a relocation complete.
  */
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ static int adopt_places(pass *p, uint32_t number) {
     return rc;
 }
 
-/* An open rolls back what is not prepared. So work of an earlier epoch that is relocated now is prepared. */
+/* An open rolls back work that is not prepared. So relocated work of an earlier epoch is prepared. */
 static int adopt_work(pass *p, uint32_t number) {
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < p->moving.work_count; i++) {
@@ -70,7 +70,9 @@ static int adopt_work(pass *p, uint32_t number) {
     return rc;
 }
 
-/* Nothing to do if the message has ended: it has neither places nor work, or it began in this pass and has no life now. */
+/*
+ * Does nothing if the message has ended: it has neither places nor work, or it began in this pass and has no life now.
+ */
 static int adopt(pass *p, uint64_t id, const struct adopted *a) {
     const struct life_moving *v = &p->moving;
     uint32_t number;

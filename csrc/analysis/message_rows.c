@@ -314,7 +314,7 @@ static int put_closing(pass *p, ls_columns *c) {
     return rc;
 }
 
-/* The log must begin at or below the start, or messages that ended in between would be missing. */
+/* Checks that the log begins at or below the start; else messages that ended in between would be missing. */
 static int begin(pass *p, const ls_reader *reader) {
     const struct scan *s = &reader->scan;
     p->began = true;
@@ -437,7 +437,7 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
     }
     int rc = rows->sorted == NULL ? pass_keep_failure(rows, sort_open(rows)) : LS_OK;
     if (rc == LS_OK && rows->sorted_next == rows->sorted_count) {
-        rows->sorted_next = 0; /* another call begins again */
+        rows->sorted_next = 0; /* another call starts from the beginning */
         return LS_END;
     }
     uint64_t left = rows->sorted_count - rows->sorted_next;

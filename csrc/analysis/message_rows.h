@@ -10,7 +10,7 @@
  *   - rows depend on the records alone: a pass that ends anywhere, and is resumed there from the states that it left,
  *     gives the same rows. So all memory of a pass is in a state.
  *
- * Contradictions change nothing and are not reported: `verify` does that, and a pass may begin anywhere.
+ * Contradictions change nothing and are not reported: `verify` reports them, and a pass may begin anywhere in the log.
  */
 #ifndef LOGSTORE_MESSAGE_ROWS_H
 #define LOGSTORE_MESSAGE_ROWS_H
@@ -52,7 +52,7 @@ struct life_place {
     struct ending end;
     uint32_t queue_id;
     uint32_t order_index;
-    uint32_t ended_as; /* the number of the life's places that ended before, plus one */
+    uint32_t ended_as; /* the number of the life's places that ended earlier, plus one */
 };
 
 struct life_work {
@@ -129,7 +129,7 @@ struct life_copy {
     uint32_t bytes;
 };
 
-/* A relocation that is being read. Rows are kept only if the pass has no life of the chain. */
+/* A relocation that is being read. Its rows are kept only if the pass has no life of the chain. */
 struct life_moving {
     uint64_t id;          /* 0: none */
     uint64_t start_lsn;   /* of the START copy; 0: none was seen */
@@ -199,9 +199,9 @@ struct ls_message_rows {
     bool in_batch;
     bool began;
     bool ended;
-    ls_columns *filling; /* rows not yet handed out */
+    ls_columns *filling; /* rows not yet returned */
     uint64_t budget;     /* bytes of the log that this call may still read */
-    int failure;         /* of every later call, too */
+    int failure;         /* result of every later call, too */
     ls_error error;
 
     /* ---- messages that one record ended, without a row yet ---- */
@@ -210,7 +210,7 @@ struct ls_message_rows {
     uint32_t *closing;
     size_t closing_count, closing_capacity, closing_next;
 
-    /* ---- open messages, handed out by id ---- */
+    /* ---- open messages, returned by id ---- */
     struct ended_id *sorted;
     size_t sorted_count, sorted_next;
 

@@ -1,4 +1,4 @@
-/* The columns of messages, and a life put as a row of them. See message_rows.h. */
+/* The columns of messages, and how a life becomes a row. See message_rows.h. */
 #include <stdlib.h>
 
 #include "os/array.h"

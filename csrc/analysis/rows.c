@@ -1,8 +1,8 @@
 /*
  * Scans a log into columns: the reader's verified batches become rows, pass the filters, and fill batches of rows.
  *
- * Rows come in the order of the log. At damage all rows before it are given first, then the error. A batch that was not
- * accepted gives no rows.
+ * Rows come in the order of the log. At damage the scan first returns all rows before it, then the error. A batch that
+ * was not accepted gives no rows.
  */
 #include "analysis/rows.h"
 
@@ -12,7 +12,7 @@
 #include "os/array.h"
 #include "os/error.h"
 
-#define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* without a row, before the call returns */
+#define PASSED_BYTES_MAX ((uint64_t)256 << 20) /* most bytes that a call reads without a row before it returns */
 
 static bool asked(const struct ls_rows *rows, unsigned column) { return rows->kinds[column] != COLUMN_ABSENT; }
 
@@ -256,7 +256,7 @@ static int take(struct ls_rows *rows, const struct record *r) {
     return rc;
 }
 
-/* Rows point into the current batch, so they are put before the next one is read. */
+/* Puts the rows of the block. Rows point into the current batch, so this must run before the next batch is read. */
 static int put_block(struct ls_rows *rows, ls_columns *columns) {
     size_t put = 0, left = rows->block_count - rows->block_at;
     uint64_t room = rows->options.rows_max - columns->rows;
@@ -282,7 +282,7 @@ static int fill(struct ls_rows *rows, ls_columns *columns) {
             rows->offset += rc == LS_OK ? r.length : 0;
         }
         if (rows->block_count > 0 && (!more || rc != LS_OK)) {
-            rc = put_block(rows, columns); /* a record that failed is read again by the next call, and fails there */
+            rc = put_block(rows, columns); /* the next call reads a failed record again, and returns its error */
         } else if (!more) {
             rc = next_batch(rows);
         }

@@ -34,7 +34,7 @@ struct ls_rows {
     size_t named_last; /* index of the last queue in options.named */
     struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
     uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
-    bool dirty;        /* the next row's values hold those of a row that was filtered out */
+    bool dirty;        /* the next row's values still hold those of a row that was filtered out */
     size_t block_count;
     size_t block_at;
     int result; /* of the failure that ended the scan */
@@ -50,12 +50,8 @@ enum { ROWS_AT_ONCE = 64 }; /* read, not put yet */
 struct row {
     struct record r;
     uint64_t nulls;
-    uint64_t *values;      /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
-    const uint8_t *queues; /* little-endian ids, `queue_rows` of them, `queue_step` bytes apart */
-    const uint8_t *more;   /* more ids of the same form, after these */
-    uint32_t queue_rows;
-    uint32_t more_rows;
-    uint32_t queue_step;
+    uint64_t *values;            /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
+    struct queue_rows queues[2]; /* the ids of the first, then those of the second */
     uint32_t header_bytes;
     uint32_t body_bytes;
     const uint8_t *header; /* NULL: none */
@@ -65,8 +61,8 @@ struct row {
     struct xid xid;
 };
 
-/* Makes a row of a verified record and its batch. FORMAT_MALFORMED: impossible contents. FORMAT_NEWER: more unknown
-   types than have a number. */
+/* Makes a row of a verified record and its batch. FORMAT_MALFORMED: impossible contents. FORMAT_NEWER: too many
+   unknown types to number them. */
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row);
 /* Adds the values that come from the rest of the log. */
 int row_resolve(struct ls_rows *rows, struct row *row);

@@ -7,7 +7,7 @@
 
 /* ---- columns of fixed width ---- */
 
-/* Eight bytes of a bitmap as a number whose lowest bit is the first row. */
+/* Converts eight bytes of a bitmap into a number whose lowest bit is the first row, or back. */
 static uint64_t little(uint64_t bits) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     bits = __builtin_bswap64(bits);
@@ -111,17 +111,15 @@ static bool put_xid(struct column *c, const struct row *row) {
 }
 
 static bool put_queue_ids(struct column *lists, struct column *items, const struct row *row) {
-    const uint8_t *of[] = {row->queues, row->more};
-    const uint32_t counts[] = {row->queue_rows, row->more_rows};
-    if (row->queues == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
+    if (row->queues[0].first == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
         if (!column_grow(items)) {
             return false;
         }
         column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
     }
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < counts[k]; i++) {
-            uint32_t id = format_queue_id(of[k] + (size_t)i * row->queue_step, 0);
+        for (uint32_t i = 0; i < row->queues[k].count; i++) {
+            uint32_t id = format_queue_in_row(&row->queues[k], i);
             if (id != 0 && !column_grow(items)) {
                 return false;
             }
@@ -144,13 +142,13 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
 static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
     uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + 8 * items->rows, more = 0;
-    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queue_rows + row->more_rows) : 0;
+    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queues[0].count + row->queues[1].count) : 0;
     more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
     more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
     return used > 0 && more > BATCH_BYTES_MAX - used;
 }
 
-/* Checked before anything is put, so that all columns keep the same length. */
+/* Called before any value is put, so that all columns keep the same length. */
 static bool has_room(ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     struct column *at = columns->at;
     return !ends_batch(columns, rows, row) &&
@@ -201,7 +199,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
             continue;
         }
         assert(before + *put <= c->capacity);
-        c->rows = before; /* values of variable length are put already */
+        c->rows = before; /* go back: columns of variable length have these rows already  */
         if (is_fixed(c->kind)) {
             put_fixed(c, rows->values + (size_t)i * ROWS_AT_ONCE + from, *put);
         }

@@ -43,7 +43,7 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
 
 #define BIT(column) (UINT64_C(1) << (column))
 
-/* Null unless a record says otherwise. */
+/* Columns that are null unless a record gives a value. */
 #define NULL_AT_FIRST                                                                                                  \
     (BIT(LS_ROWS_QUEUE_ID) | BIT(LS_ROWS_QUEUE) | BIT(LS_ROWS_QUEUE_IDS) | BIT(LS_ROWS_TX_ID) | BIT(LS_ROWS_OUTCOME) | \
      BIT(LS_ROWS_ENQUEUE_LSN) | BIT(LS_ROWS_ENQUEUE_TIME) | BIT(LS_ROWS_XID) | BIT(LS_ROWS_HEADER_BYTES) |             \
@@ -98,12 +98,10 @@ static void put_row_queue(struct ls_rows *rows, struct row *row, uint32_t queue_
 
 /* The ids other than 0; 0 is a place that no longer exists. */
 static void put_row_queues(struct ls_rows *rows, struct row *row) {
-    const uint8_t *lists[] = {row->queues, row->more};
-    const uint32_t counts[] = {row->queue_rows, row->more_rows};
     uint32_t first = 0, count = 0;
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < counts[k]; i++) {
-            uint32_t id = format_queue_id(lists[k] + (size_t)i * row->queue_step, 0);
+        for (uint32_t i = 0; i < row->queues[k].count; i++) {
+            uint32_t id = format_queue_in_row(&row->queues[k], i);
             first = first == 0 ? id : first;
             count += id != 0 ? 1 : 0;
         }
@@ -112,9 +110,7 @@ static void put_row_queues(struct ls_rows *rows, struct row *row) {
 }
 
 static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *queues, uint32_t count) {
-    row->queues = queues;
-    row->queue_rows = count;
-    row->queue_step = 4;
+    row->queues[0] = format_list_queues(queues, count);
     put_row_queues(rows, row);
 }
 
@@ -187,19 +183,14 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     return FORMAT_OK;
 }
 
-enum { RELOCATED_ROW_BYTES = 32, RELOCATED_ROW_QUEUE = 16 }; /* of places and pending work alike */
-
 static enum format_result read_relocated(struct ls_rows *rows, struct row *row) {
     struct message_relocated m;
     enum format_result why = format_get_relocated(&row->r, &m);
     if (why == FORMAT_OK) {
         put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
         set_value(row, LS_ROWS_RELOCATED, 1);
-        row->queues = m.places + RELOCATED_ROW_QUEUE;
-        row->queue_rows = m.place_count;
-        row->queue_step = RELOCATED_ROW_BYTES;
-        row->more = m.pending + RELOCATED_ROW_QUEUE;
-        row->more_rows = m.pending_count;
+        row->queues[0] = format_place_queues(&m);
+        row->queues[1] = format_pending_queues(&m);
         put_row_queues(rows, row);
     }
     return why;
@@ -279,7 +270,7 @@ static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
     return i < ROWS_TYPES_UNKNOWN;
 }
 
-/* The high byte of a type gives its stream, also for a type of a later version. */
+/* Also for a type of a later version. */
 static uint8_t stream_number(uint16_t type) {
     uint32_t stream = format_stream_of(type);
     return stream == format_stream_of(MESSAGE_START) ? 0
@@ -301,8 +292,9 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
         }
     }
     rows->dirty = true;
-    row->queues = row->more = row->header = row->body = NULL;
-    row->queue_rows = row->more_rows = row->header_bytes = row->body_bytes = 0;
+    row->queues[0] = row->queues[1] = (struct queue_rows){.first = NULL};
+    row->header = row->body = NULL;
+    row->header_bytes = row->body_bytes = 0;
     row->operates = row->has_xid = false;
     set_value(row, LS_ROWS_LSN, r->lsn);
     uint64_t number;

@@ -60,7 +60,7 @@ struct taking {
     int error; /* errno of a failed call */
 };
 
-/* The lock is held. After a close has begun only the closing thread goes on. */
+/* The lock is held. After a close has begun only the closing thread continues. */
 static bool must_end(const struct checkpoints *c) { return !log_takes_records(c->log) || c->give_up; }
 
 static int ended_early(const struct checkpoints *c) {
@@ -68,7 +68,7 @@ static int ended_early(const struct checkpoints *c) {
                       : fail(LS_CLOSED, "the store is being closed");
 }
 
-/* Alone, between two moves of chains, and at the end of a batch. */
+/* Waits for a moment when no other checkpoint runs and no chain is being moved, and ends a batch there. */
 static int find_the_moment(struct checkpoints *c) {
     struct log *g = c->log;
     for (;;) {
@@ -109,7 +109,7 @@ static int begin(struct taking *k) {
     return rc;
 }
 
-/* Without the lock. The last block of the file is kept back until it is known to be that. */
+/* Without the lock. Keeps the last block back until it is known whether it ends the file. */
 static void write_blocks(struct taking *k, struct row_block *list, bool all) {
     while (list != NULL) {
         struct row_block *next = list->next;
@@ -121,7 +121,10 @@ static void write_blocks(struct taking *k, struct row_block *list, bool all) {
     }
 }
 
-/* Lock held at both ends. Visits every message even after a failure, so that the next checkpoint finds all marked alike. */
+/*
+ * The lock is held at call and return. Visits every message even after a failure, so that all have the same mark for
+ * the next checkpoint.
+ */
 static void copy_all(struct taking *k) {
     struct log *g = k->c->log;
     bool more = true;
@@ -145,7 +148,7 @@ static void copy_all(struct taking *k) {
     rows_end(&k->rows);
 }
 
-/* Lock held at both ends. Everything is copied; the rest is to make it durable, the log first. */
+/* The lock is held at call and return. All rows are copied; makes the log durable, and then the file. */
 static int finish(struct taking *k) {
     struct log *g = k->c->log;
     bool no_memory = k->rows.failed && k->error == 0 && !must_end(k->c);
@@ -234,7 +237,7 @@ bool checkpoint_give_up(struct checkpoints *c) {
     }
     any = v->unlink(v, c->directory->dir, "CHECKPOINT") == 0 || any;
     c->lsn = c->bytes = 0;
-    wait_for_more(c); /* else it would take the blocks at once */
+    wait_for_more(c); /* otherwise the next checkpoint would take the freed blocks at once */
     return any;
 }
 

@@ -1,12 +1,13 @@
 /*
- * Checkpoints: what replaying the log up to an LSN gives, in a file of its own, so that an open need not replay it.
+ * Checkpoints: a file with the state that replaying the log up to an LSN gives, so that an open need not replay that
+ * part.
  *
  * What always holds:
- *   - a checkpoint is the exact state that replay gives at the end of one batch, its LSN; it is taken while others go on
- *     working: an operation that is about to change a message first hands over its old state (table_touch);
+ *   - a checkpoint is the exact state that replay gives at the end of one batch, its LSN; other operations continue
+ *     meanwhile: an operation that is about to change a message first lets its old state be copied (table_touch);
  *   - it is renamed into place only after everything below its LSN is durable and the file itself was forced;
- *   - it is never needed. Whatever goes wrong with one, being written or being read, is counted or reported, and
- *     survived; and on a full disk it is given up before the log is.
+ *   - no open needs it. A failure to write or read one is counted or reported, and has no other effect; on a full disk
+ *     it is given up to make room for the log.
  *
  * checkpoint.c has the policy and the order of things, checkpoint/rows.c what is copied from the table,
  * checkpoint/file.c the file, checkpoint/load.c the way back into the table.
@@ -26,9 +27,9 @@
 #include "replay/state.h"
 
 enum {
-    CHECKPOINT_SEGMENTS = 8, /* another is written in the background when this many segments of log have come since, */
-    CHECKPOINT_TIMES_ITS_SIZE = 4, /* and when the log behind it is 4 times its size, */
-    CHECKPOINT_LOG_MIN = 8 << 20,  /* and at least these bytes, which replay in 10 ms; at close, too */
+    CHECKPOINT_SEGMENTS = 8,       /* the thread writes another one when the log has grown by this many segments, */
+    CHECKPOINT_TIMES_ITS_SIZE = 4, /* by 4 times the size of the checkpoint, */
+    CHECKPOINT_LOG_MIN = 8 << 20,  /* and by at least these bytes, which replay in 10 ms; a close does so, too */
 };
 
 struct checkpoints {
@@ -38,12 +39,12 @@ struct checkpoints {
     const struct meta *meta;
     bool disabled;
     bool background; /* a thread of its own takes them */
-    uint64_t lsn;    /* of the one in place that an open could use; 0: none */
+    uint64_t lsn;    /* of the present checkpoint that an open could use; 0: none */
     uint64_t bytes;  /* its size */
     uint64_t epoch;  /* in which it was taken */
     uint64_t taken;  /* how many since the open */
     uint64_t failures;
-    uint64_t retry_lsn; /* after a failure: not before the log has come so far */
+    uint64_t retry_lsn; /* after a failure: no new try before the log reaches this LSN */
     bool running;       /* one is being taken */
     bool give_up;       /* ... and should end without result */
     bool stopping;
@@ -63,11 +64,11 @@ void checkpoints_free(struct checkpoints *c);
 void checkpoint_consider(struct checkpoints *c);
 /* (waits) Lock held: ends a checkpoint that is being taken, and removes the present one. False: there was neither. */
 bool checkpoint_give_up(struct checkpoints *c);
-/* (waits) Lock held: one now. */
+/* (waits) Lock held: takes a checkpoint now. */
 int checkpoint_take(struct checkpoints *c, ls_checkpoint_info *info);
 int checkpoint_start_thread(struct checkpoints *c);
 void checkpoint_stop_thread(struct checkpoints *c); /* lock not held */
-/* Lock held, everything closed but the files: one more if it is worth it. */
+/* Lock held, only the files still open: takes one more if it is worth it. */
 void checkpoint_at_close(struct checkpoints *c);
 
 /* ---- checkpoint/rows.c: from the table to blocks of rows; all with the lock held ---- */
@@ -87,21 +88,21 @@ struct rows {
     struct row_block **full_end;
     size_t full_count;
     uint64_t block_count;
-    bool failed;                /* no memory, or too much was waiting: what is left is passed over */
+    bool failed;                /* no memory, or too much waits to be written: the remaining rows are skipped */
     struct deletion *deletions; /* as of the LSN, by queue */
     size_t deletion_count;
     struct walk *walk;
 };
 
-/* The table as it is at this moment is what will be copied. LS_NO_MEMORY. */
+/* Begins to copy the table as it is at this moment. LS_NO_MEMORY. */
 int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header);
-/* Some more messages; false: there are no more. Others may change the table between two calls. */
+/* Copies some more messages; false: there are no more. Other threads may change the table between two calls. */
 bool rows_copy_some(struct rows *r);
 struct row_block *rows_take_full(struct rows *r); /* a list */
-/* Nothing more is copied. The block that was begun is full now. */
+/* Ends the copying: the block that was begun counts as full. */
 void rows_end(struct rows *r);
 void rows_free(struct rows *r);
-/* Leaves those out that no checkpoint tells any more; while none is being taken. */
+/* Removes the deletions that no later checkpoint needs; call it while no checkpoint is being taken. */
 void rows_forget_old_deletions(struct state *state, uint64_t base_lsn);
 /* For a client's put_rows: memory for one row of `length` bytes (1 to CLIENT_BYTES_MAX), or NULL: the checkpoint fails. */
 uint8_t *rows_put_client(struct rows *r, uint32_t stream, uint32_t length);
@@ -116,7 +117,7 @@ struct checkpoint_file {
     const struct checkpoint_header *header;
 };
 
-/* All: 0 or -errno. */
+/* All of these return 0 or -errno. */
 int checkpoint_file_begin(struct checkpoint_file *f, struct directory *directory,
                           const struct checkpoint_header *header);
 int checkpoint_file_write(struct checkpoint_file *f, struct row_block *block, bool last);
@@ -133,11 +134,11 @@ struct loaded_checkpoint {
 };
 
 /*
- * Between the scan and the replay. LS_OK: either *used, the table is as at the checkpoint's LSN, and the scan continues
- * there; or not, and the table is empty. The report says which, and why.
+ * Called between the scan and the replay. LS_OK with *used: the table has the state at the checkpoint's LSN, and the
+ * scan continues there. LS_OK without *used: the table is empty. The report says why.
  */
 int checkpoint_load(struct replay *p, int dir, struct loaded_checkpoint *loaded, bool *used);
-/* The replay found a contradiction: back to an empty table and the base. */
+/* After a contradiction in the replay: empties the table and sets the scan back to the base. */
 void checkpoint_forget(struct replay *p);
 
 #endif

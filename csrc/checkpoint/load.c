@@ -1,6 +1,7 @@
 /*
- * A checkpoint back into the table: found, judged, read in a stream, every length checked before it is used. Whatever is
- * wrong with it, the table is empty again and the whole log is replayed. See checkpoint.h.
+ * Loads a checkpoint into the table: finds it, checks that it fits the log, and reads it block by block; every length
+ * is checked before it is used. If anything is wrong with it, the table is emptied and the whole log is replayed. See
+ * checkpoint.h.
  */
 #include "checkpoint/checkpoint.h"
 
@@ -33,7 +34,7 @@ struct loading {
     uint64_t messages, places, operations, transactions, deletions;
 };
 
-/* Beside ls_codes: what is wrong with the checkpoint alone. */
+/* Results besides ls_codes: what is wrong with the checkpoint alone. */
 enum { LOAD_DAMAGED = -1, LOAD_UNREADABLE = -2, LOAD_OVER = -3, LOAD_NEWER = -4 };
 
 /* ---- blocks ---- */
@@ -54,7 +55,7 @@ static int read_window(struct loading *l) {
     return (uint64_t)got == bytes ? LS_OK : LOAD_DAMAGED;
 }
 
-/* The next block's rows, once the last one's are read. LOAD_OVER: there is none. */
+/* Moves to the next block after all rows of the last one were read. LOAD_OVER: there is none. */
 static int next_block(struct loading *l) {
     if (l->index == format_checkpoint_blocks(l->h.file_bytes)) {
         return LOAD_OVER;
@@ -76,7 +77,7 @@ static int next_block(struct loading *l) {
     return LS_OK;
 }
 
-/* `bytes` of one row, or of what follows a chain's row; 0: as many as the row's kind has. */
+/* Reads `bytes` of a row, or of the rows that follow a chain's row; 0: the length that the row's kind has. */
 static int next_row(struct loading *l, uint32_t bytes, const uint8_t **row) {
     if (l->at == l->end) {
         int rc = next_block(l);
@@ -93,7 +94,7 @@ static int next_row(struct loading *l, uint32_t bytes, const uint8_t **row) {
     return LS_OK;
 }
 
-/* ... that must be there. */
+/* The same for a row that must exist. */
 static int following_row(struct loading *l, uint32_t bytes, const uint8_t **row) {
     int rc = next_row(l, bytes, row);
     return rc == LOAD_OVER ? LOAD_DAMAGED : rc;
@@ -236,7 +237,10 @@ static int take_operations(struct loading *l, const struct message_row *r, uint3
     return LS_OK;
 }
 
-/* The growth that admission counts, as it was: it depends on the order of the operations. */
+/*
+ * Restores the growth that admission counts: it cannot be computed again, since it depends on the order of past
+ * operations.
+ */
 static void set_growth(struct table *t, struct message *m, const struct message_row *r) {
     message_moved(t, m);
     if ((r->flags & ROW_LOOSE) != 0) {
@@ -266,7 +270,7 @@ static int take_chain(struct loading *l, const struct message_row *r, uint32_t n
     rc = rc == LS_OK ? take_parts(l, r, x) : rc;
     rc = rc == LS_OK ? take_places(l, r, m) : rc;
     rc = rc == LS_OK ? take_operations(l, r, number) : rc;
-    set_growth(l->t, m, r); /* also if no place is left: work on a deleted queue has no row */
+    set_growth(l->t, m, r); /* even if no place is left: work on a deleted queue has no row */
     return rc;
 }
 
@@ -317,7 +321,7 @@ static int take_message(struct loading *l, const uint8_t *row) {
     return r.kind == ROW_CHAIN ? take_chain(l, &r, number) : take_single(l, &r, number);
 }
 
-/* Rows of a stream without a client: the checkpoint says more than this reader knows, so all of it is ignored. */
+/* If the stream has no client, the checkpoint has a state that this reader does not know, so all of it is ignored. */
 static int take_client(struct loading *l, const uint8_t *row) {
     struct client_row r;
     if (format_get_client_row(row, &r) != FORMAT_OK) {
@@ -408,7 +412,7 @@ static bool open_file(struct loading *l) {
     return true;
 }
 
-/* Whether the log that is here is the one that it was taken from. */
+/* Whether this log is the one that the checkpoint was taken from. */
 static int find_its_batch(struct loading *l, bool *found) {
     struct scan *s = l->p->scan;
     struct scan_batch b = {.lsn = 0};

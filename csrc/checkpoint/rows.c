@@ -1,11 +1,11 @@
 /*
- * A checkpoint's rows, copied from the table while others change it. Every message has one bit that says whether it was
- * copied already: what is about to change is copied first (table_touch), whatever the walk has not met yet. The walk goes
- * along the queues, so that reading the rows back builds their runs in order, and then over all slots for what is on no
- * queue. New messages count as copied.
+ * Copies a checkpoint's rows from the table while other threads change it. One bit of each message says whether it was
+ * copied: a message that is about to change is copied first (table_touch), the others by a walk. The walk goes along
+ * the queues, so that loading the rows builds their runs in order, and then over all slots for messages on no queue.
+ * New messages count as copied.
  *
- * Memory is what waits to be written, and bounded. If it runs out the rest is passed over: the walk still sets every
- * message's bit, so that the next checkpoint finds all of them alike.
+ * Only rows that wait to be written take memory, and their size is limited. If memory runs out, the other rows are
+ * skipped, but the walk still sets every message's bit, so that all bits are equal for the next checkpoint.
  */
 #include "checkpoint/checkpoint.h"
 
@@ -70,14 +70,14 @@ struct row_block *rows_take_full(struct rows *r) {
     return list;
 }
 
-/* ---- which work and which deletions are told ---- */
+/* ---- which work and which deletions are written ---- */
 
 static int by_queue(const void *a, const void *b) {
     const struct deletion *x = a, *y = b;
     return (x->queue_id > y->queue_id) - (x->queue_id < y->queue_id);
 }
 
-/* Where the newest relocated state of the message stands; 0: it was never moved. */
+/* The LSN of the message's newest relocated state; 0: it was never moved. */
 static uint64_t moved_at(const struct message *m) {
     const struct message_extra *x = m->extra;
     if (x->part_count > 0) {
@@ -87,8 +87,9 @@ static uint64_t moved_at(const struct message *m) {
 }
 
 /*
- * Work on a deleted queue pends without effect, and replay knows it as long as no relocation told the chain's state
- * without it. A deletion that is not in the list, as of the checkpoint's LSN, came after it or fell below the base.
+ * Whether replay would know this work. Work on a deleted queue has no effect, but replay knows it until a relocation
+ * writes the chain's state without it. A deletion that is not in the list came after the checkpoint's LSN or fell below
+ * the base.
  */
 static bool is_told(const struct rows *r, const struct message *m, const struct work *w) {
     if (table_queue(&r->state->table, w->queue_id) != NULL) {
@@ -123,7 +124,7 @@ static uint8_t row_flags(const struct message *m) {
                      ((m->flags & MESSAGE_LOOSE) != 0 ? ROW_LOOSE : 0));
 }
 
-/* Whether it needs nothing but one row. */
+/* Whether one row holds the whole message. */
 static bool is_single(const struct message *m) {
     const struct message_extra *x = m->extra;
     return m->place_count == 1 && (m->flags & MESSAGE_STAGED) == 0 &&
@@ -247,7 +248,10 @@ static void copy_message(void *context, struct message *m) {
 
 /* ---- deletions and transactions, all at once ---- */
 
-/* Those below the base are told by nothing in the log any more, unless places on the queue are still being swept. */
+/*
+ * No record tells of deletions below the base any more; they are dropped, unless places on the queue are still being
+ * swept.
+ */
 void rows_forget_old_deletions(struct state *state, uint64_t base_lsn) {
     struct deletions *d = &state->deletions;
     size_t kept = 0;
@@ -357,7 +361,10 @@ int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *he
     return LS_OK;
 }
 
-/* The next message along the queues; NULL at the end of the last. One on several is met several times. */
+/*
+ * The next message along the queues; NULL at the end of the last queue. A message on several queues comes several
+ * times.
+ */
 static struct message *next_on_queue(struct rows *r) {
     struct walk *w = r->walk;
     const struct table *t = &r->state->table;

@@ -38,7 +38,7 @@ void format_put_checkpoint(uint8_t *into, const struct checkpoint_header *h) {
     PUT(into, CHECKPOINT, checksum, xxh64(into, AT(CHECKPOINT, checksum), 0));
 }
 
-/* The counts are of rows that stand in the file, so its size bounds them, and all memory that they ask for. */
+/* The counts are of rows in the file, so its size limits them, and all memory that is allocated for them. */
 static bool header_is_possible(const struct checkpoint_header *h) {
     uint64_t last = h->file_bytes >= CHECKPOINT_HEADER_BYTES
                         ? (h->file_bytes - CHECKPOINT_HEADER_BYTES) % CHECKPOINT_BLOCK_BYTES

@@ -1,8 +1,8 @@
 /*
- * Bytes <-> structs of a checkpoint: section 8 of docs/format.md. csrc/checkpoint/ knows what a row means.
+ * Bytes <-> structs of a checkpoint: section 8 of docs/format.md. csrc/checkpoint/ handles the meaning of a row.
  *
  * As in format.h: encoders write into memory that is large enough; decoders treat every byte as an attacker's, and
- * FORMAT_OK means that the row keeps every rule of the page that can be judged from the row and the header alone.
+ * FORMAT_OK means that the row keeps every rule of the page that can be checked with the row and the header alone.
  */
 #ifndef LOGSTORE_FORMAT_CHECKPOINT_H
 #define LOGSTORE_FORMAT_CHECKPOINT_H
@@ -44,7 +44,7 @@ enum {
 
 enum { ROW_STAGED = 1, ROW_PUBLISHED = 2, ROW_LOOSE = 4 };
 
-/* The head of a row whose bytes only the client of the stream knows. */
+/* The head of a row; only the client of the stream understands the bytes that follow. */
 struct client_row {
     uint32_t stream;
     uint32_t length; /* of the bytes that follow, zeros up to a multiple of 8 not counted */
@@ -76,7 +76,8 @@ struct transaction_row {
     uint8_t state; /* enum tx_state */
 };
 
-/* A message of any of the three kinds; of a plain or single one with its place, of a chain with what follows it. */
+/* A message of any of the three kinds. A plain or single row includes its place; a chain's row gives the counts of
+   the rows that follow. */
 struct message_row {
     uint64_t id;
     uint64_t start_lsn;
@@ -156,7 +157,7 @@ enum format_result format_get_client_row(const uint8_t *from, struct client_row 
 enum format_result format_get_replication_row(const uint8_t *from, uint32_t bytes, struct replication_row *r);
 enum format_result format_get_deletion_row(const uint8_t *from, uint64_t lsn, struct deletion_row *d);
 enum format_result format_get_transaction_row(const uint8_t *from, uint64_t lsn, struct transaction_row *t);
-/* The id where a message's row would have it. */
+/* Reads the id from the offset at which a message's row has it. */
 uint64_t format_checkpoint_row_id(const uint8_t *from);
 enum format_result format_get_message_row(const uint8_t *from, uint64_t lsn, struct message_row *m);
 enum format_result format_get_chain_chunk(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_chunk *c);

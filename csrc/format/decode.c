@@ -1,4 +1,4 @@
-/* Structs from records; no byte is believed before it was checked. encode.c has the pictures. See format.h. */
+/* Structs from records; no byte is used before it was checked. encode.c has the pictures. See format.h. */
 #include <string.h>
 
 #include "format/format.h"
@@ -54,7 +54,7 @@ static bool is_of(const struct stream_set *known, uint16_t type) {
     return known != NULL && stream > STREAMS_KNOWN && (known->bits[stream / 64] >> stream % 64 & 1) != 0;
 }
 
-/* The checksums are right: the other rules of section 5. */
+/* Checks the other rules of section 5; the checksums were checked before. */
 static enum format_result judge_header(const struct record *r, const struct stream_set *known_streams) {
     struct type_rule rule = rule_of(r->type);
     if (rule.link == LINK_UNKNOWN && r->type != 0 && (r->type & TYPE_SKIPPABLE) == 0 &&
@@ -218,7 +218,7 @@ static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
     return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
-/* Its flags belong together, and section 6 allows its places. */
+/* Whether the flags fit together, and section 6 allows the places. */
 static bool is_inline_copy(const struct record *r, const struct message_start *m) {
     if ((r->flags & FLAG_COPY) == 0 || (r->flags & FLAG_INLINE) == 0 || m->queue_count == 0) {
         return false;
@@ -332,6 +332,26 @@ struct pending_row format_pending_row(const uint8_t *pending, uint32_t index) {
         .kind = GET(at, RELOCATED_WORK, kind),
         .order_index = GET(at, RELOCATED_WORK, order_index),
     };
+}
+
+struct queue_rows format_list_queues(const uint8_t *queues, uint32_t count) {
+    return (struct queue_rows){.first = queues, .count = count, .row_bytes = sizeof(uint32_t)};
+}
+
+struct queue_rows format_place_queues(const struct message_relocated *m) {
+    return (struct queue_rows){.first = m->places + AT(RELOCATED_PLACE, queue_id),
+                               .count = m->place_count,
+                               .row_bytes = RELOCATED_PLACE_BYTES};
+}
+
+struct queue_rows format_pending_queues(const struct message_relocated *m) {
+    return (struct queue_rows){.first = m->pending + AT(RELOCATED_WORK, queue_id),
+                               .count = m->pending_count,
+                               .row_bytes = RELOCATED_WORK_BYTES};
+}
+
+uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index) {
+    return get32(rows->first + (size_t)index * rows->row_bytes);
 }
 
 static bool are_chunk_rows(const struct record *r, const struct message_relocated *m) {

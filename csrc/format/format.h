@@ -2,11 +2,11 @@
  * Bytes <-> structs, and nothing else. layout.def has every record type, length and offset of docs/format.md, once;
  * encode.c and decode.c have the records, checkpoint.c has checkpoints, format.c has the other files and the names.
  *
- * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave
- * it sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read
- * beyond `available`, a length is believed only after the header check, and FORMAT_OK means that the record keeps
- * every rule of the page, so that encoding what was decoded gives the same bytes again. On any other result the struct
- * holds nothing of use.
+ * Encoders write into memory that the caller has made large enough (the *_bytes functions say how much) and leave it
+ * sealed: header check and checksum filled in. Decoders treat every byte as an attacker's: nothing is read beyond
+ * `available`, a length is used only after the header check, and FORMAT_OK means that the record keeps every rule of
+ * the page, so that encoding what was decoded gives the same bytes again. On any other result the struct's contents
+ * have no meaning.
  */
 #ifndef LOGSTORE_FORMAT_H
 #define LOGSTORE_FORMAT_H
@@ -59,7 +59,7 @@ static inline uint32_t format_stream_of(uint16_t type) { return type >> 8 & 0x7f
 
 static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
 
-/* Every type at its ordinal; type 0 and no name where an ordinal has none. */
+/* Every type at its ordinal; an ordinal without a type has type 0 and no name. */
 struct format_type {
     uint16_t type;
     const char *name;
@@ -91,14 +91,14 @@ enum pending_kind { PENDING_ENQUEUE = 1, PENDING_DEQUEUE = 2 };
 enum tx_kind { TX_KIND_LOCAL = 1, TX_KIND_DISTRIBUTED = 2 };
 enum tx_state { TX_STATE_ACTIVE = 1, TX_STATE_ENDED = 2, TX_STATE_PREPARED = 3 };
 
-/* Why bytes are not what they should be; FORMAT_OK is 0. */
+/* Why bytes are not valid; FORMAT_OK is 0. */
 enum format_result {
     FORMAT_OK = 0,
     FORMAT_SHORT,     /* fewer bytes than it needs */
-    FORMAT_MAGIC,     /* not such a file at all */
+    FORMAT_MAGIC,     /* not a file of this kind */
     FORMAT_NEWER,     /* right magic, larger version; or an unknown type that may not be skipped */
     FORMAT_CHECK,     /* the header check or the checksum differs */
-    FORMAT_PLACE,     /* whole, but of another LSN, store, epoch or size */
+    FORMAT_PLACE,     /* intact, but of another LSN, store, epoch or size */
     FORMAT_MALFORMED, /* checksums right, contents impossible */
 };
 
@@ -127,7 +127,7 @@ struct hint {
     uint64_t base_lsn;
 };
 
-/* The file that an orderly close leaves beside the log. */
+/* The file CLOSED, which an orderly close writes next to the log. */
 struct closed {
     uint8_t uuid[UUID_BYTES];
     uint64_t epoch;
@@ -373,7 +373,7 @@ uint32_t format_put_relocated(const struct slot *s, const struct message_relocat
                               const struct place_row *places, const struct pending_row *pending);
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x);
 uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t);
-/* A record whose encoder is not here, as those of other clients: the body, padded to a multiple of 8. */
+/* A record with an encoder elsewhere, such as another client's: the body, padded to a multiple of 8. */
 uint64_t format_body_record_bytes(uint64_t body_bytes);
 uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes);
 uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
@@ -387,13 +387,14 @@ uint32_t format_put_footer(const struct slot *s, const struct footer *f);
 uint32_t format_put_batch(const struct slot *s, const struct batch *b);
 
 /* One record at `from`, which should be the one with this LSN; on FORMAT_OK its checksums are right, its header
-   keeps the rules of its type, and the type is known or to be skipped. Its body is judged by the functions below. */
+   keeps the rules of its type, and the type is known or to be skipped. The functions below check its body. */
 enum format_result format_get_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r);
 /* The same for a reader that also knows these streams: their records keep the rules of the header, whatever the type. */
 enum format_result format_get_known_record(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                            const struct stream_set *known, struct record *r);
-/* Its header alone, judged by the header check and its place: enough to step over it, not to believe its body. */
+/* Reads the header alone, and checks the header check and the LSN: enough to step over the record, but its body is
+   unverified. */
 enum format_result format_get_header(const uint8_t *from, size_t available, uint64_t seed, uint64_t lsn,
                                      struct record *r);
 /* The header of a record that format_get_record found valid before; checks nothing. */
@@ -413,20 +414,31 @@ enum format_result format_get_catalog_change(const struct record *r, struct cata
 /* The row at *at, in a change that format_get_catalog_change found valid; *at moves behind it. */
 struct catalog_row format_catalog_row(const uint8_t **at);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
+/* Queue ids in rows of `row_bytes`: those of a list, or of a state's places or pending work. */
+struct queue_rows {
+    const uint8_t *first; /* the id in the first row; NULL: there is no such list */
+    uint32_t count;
+    uint32_t row_bytes;
+};
+struct queue_rows format_list_queues(const uint8_t *queues, uint32_t count);
+struct queue_rows format_place_queues(const struct message_relocated *m);
+struct queue_rows format_pending_queues(const struct message_relocated *m);
+uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
 
 /* The checksum that stands in a record's header. */
 uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]);
-/* Whether the bytes look like the batch record of this LSN, and its epoch, without believing them yet. */
+/* Whether the bytes look like the batch record of this LSN, and its epoch; the checksum is not verified. */
 bool format_peek_batch(const uint8_t *from, size_t available, uint64_t lsn, uint64_t *epoch);
-/* The next place that looks so, from *at on, of bytes that begin at lsn; false: none, and *at is where to continue. */
+/* Finds the next such place from *at on, in bytes that begin at lsn. False: there is none, and *at says where to
+   continue. */
 bool format_find_batch(const uint8_t *from, size_t bytes, uint64_t lsn, size_t *at, uint64_t *epoch);
-/* Whether a record's header says that it stands at this LSN; nothing else of it is looked at. */
+/* Whether a record's header has this LSN; nothing else is checked. */
 bool format_names_place(const uint8_t header[RECORD_HEADER_BYTES], uint64_t lsn);
-/* Whether a record was once written here, though bits of it may have changed since: its LSN is right, or its header
-   check is right once the LSN is put right. */
+/* Whether a record was once written here, although some bits may have changed since: its LSN is right, or its header
+   check is right after the LSN is corrected. */
 bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed, uint64_t lsn);
 
 #endif

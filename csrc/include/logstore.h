@@ -126,7 +126,7 @@ typedef struct ls_recovery {
     uint64_t end_lsn;       /* where the recovered log ended */
     uint64_t watermark_lsn; /* known to be durable: damage below it is corruption, not a torn tail */
     uint64_t segments, batches, records, bytes_read, bytes_rewritten;
-    uint64_t torn_bytes; /* the torn tail: of an unfinished write after the last accepted batch */
+    uint64_t torn_bytes; /* the torn tail: bytes of an unfinished write after the last accepted batch */
     uint64_t messages;   /* live */
     uint64_t places, transactions_committed;
     uint64_t transactions_rolled_back; /* by a rollback record */
@@ -168,13 +168,13 @@ const char *ls_checkpoint_state_text(int state);
  *             one it makes META.new and the first segment.
  *   ls_serve  takes the catalog's queues, rewrites the tail, starts the new epoch and begins service. For a new store
  *             it renames META.new to META.
- * ls_open: LS_OPTION (a new store's directory is as before, and not made), LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION. ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it
- * is called twice.
+ * ls_open: LS_OPTION (no directory was made or changed), LS_NOT_A_STORE, LS_LOCKED, LS_CORRUPT, LS_VERSION.
+ * ls_serve: LS_CATALOG_MISMATCH; LS_CLOSED if it is called twice.
  */
 int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store);
 int ls_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
-/* From ls_open on: replaces ls_options.max_log_bytes; 0: no limit. A log that is longer grows no further. LS_OPTION: less
-   than 6 segments. */
+/* Replaces ls_options.max_log_bytes, at any time after ls_open; 0: no limit. A log that is longer already does not
+   grow. LS_OPTION: less than 6 segments. */
 int ls_limit_log(ls_store *store, uint64_t max_log_bytes);
 /* Closes in order: forces everything, appends CLOSE, releases the lock. Later calls get LS_CLOSED until ls_free. */
 int ls_close(ls_store *store);
@@ -206,7 +206,7 @@ uint64_t ls_segment_size(const ls_store *store);
 /* ---- durability ---- */
 uint64_t ls_base_lsn(const ls_store *store);
 uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable */
-/* Where the next record goes. Also asks the background flusher to make everything below it durable. */
+/* The LSN of the next record. Also asks the background flusher to make everything below it durable. */
 uint64_t ls_next_lsn(ls_store *store);
 uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
 int ls_poisoned(const ls_store *store);
@@ -242,8 +242,8 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
 #define LS_WAIT      1 /* return when the change is durable */
 #define LS_PUBLISHED 2 /* ls_stage: part of a publish; a rollback of the enqueue ends the message */
 #define LS_MORE      4 /* more changes follow at once: do not wake the flusher for this one; see ls_flush_soon */
-/* ls_publish, ls_dequeue, and the calls of consumers: return LS_WOULD_WAIT, without a text in ls_last_error, instead of waiting for the store's lock,
-   for room or for the disk. LS_OPTION together with LS_WAIT. */
+/* ls_publish, ls_dequeue, and the calls of consumers: return LS_WOULD_WAIT, without a text in ls_last_error, instead of
+   waiting for the store's lock, for room or for the disk. LS_OPTION together with LS_WAIT. */
 #define LS_TRY 8
 
 int ls_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content, size_t content_bytes,
@@ -325,11 +325,10 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
                     uint8_t *states);
 
 /*
- * ---- consuming ----
- * A consumer acquires places, and settles or releases each. In between, no other consumer acquires them. Nothing of that
- * is written: after an open no place is acquired, and counts begin again. An ls_delivery is valid until it is settled or
- * released, or until its place ends in another way; a transaction that settles it ends it at the commit, and after a
- * rollback it is still acquired.
+ * ---- consuming ---- A consumer acquires places, and settles or releases each. In between, no other consumer acquires
+ * them. The log has no record of this: after an open no place is acquired, and counts start at 0. An ls_delivery is
+ * valid until it is settled or released, or until its place ends in another way; if a transaction settles it, it ends
+ * at the commit; after a rollback its place is still acquired.
  */
 typedef struct ls_delivery {
     uint64_t position; /* as in ls_place */
@@ -337,10 +336,10 @@ typedef struct ls_delivery {
     uint32_t start_bytes; /* as in ls_message_info */
     uint32_t count;       /* how often the place was acquired, this time included */
     uint32_t recovered;   /* as in ls_place */
-    uint32_t number;      /* where the core looks for the message first; 0 will do */
+    uint32_t number;      /* a hint where the message is in the core's table; 0 is allowed */
 } ls_delivery;
 
-#define LS_UNSEEN 16 /* ls_release: nobody has seen the messages, so their counts return to what they were */
+#define LS_UNSEEN 16 /* ls_release: no consumer has seen the messages, so their counts return to the values before */
 
 /* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
    LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
@@ -355,7 +354,7 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
    and deliveries[*done] is the one that failed. */
 int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
                   size_t *done);
-/* Gives n back, each to its old place with its count; one whose place has ended needs nothing. All or none.
+/* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 /* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
@@ -410,47 +409,46 @@ typedef struct ls_stats {
     uint64_t log_bytes;     /* allocated, including spares */
     uint64_t segments;      /* in the log */
     uint64_t spares, segments_created, segments_recycled, segments_removed;
-    uint64_t spare_failures; /* the store goes on */
-    uint64_t hint_failures;  /* the store goes on */
+    uint64_t spare_failures; /* the store continues */
+    uint64_t hint_failures;  /* the store continues */
     uint64_t forced_by_full_buffers;
     uint64_t early_writes; /* a part of a batch was written while the rest was still being filled */
     uint64_t waits_for_spare, segments_relocated;
     uint64_t relocated_bytes;     /* appended copies of live records; part of batch_bytes */
-    uint64_t relocation_failures; /* a segment could not be read; the store goes on */
+    uint64_t relocation_failures; /* a segment could not be read; the store continues */
     uint64_t held_segments;       /* dead, kept only by holds when last checked; part of `segments` */
     uint64_t held_bytes, checkpoints;
-    uint64_t checkpoint_failures; /* the store goes on */
+    uint64_t checkpoint_failures; /* the store continues */
     uint64_t checkpoint_lsn;      /* of the checkpoint in place; 0: none */
     uint64_t checkpoint_bytes;    /* its size */
     uint64_t device_bytes;        /* written to all files since the open: batches, headers, hint, zeros of new segments,
                                      checkpoints, and what recovery rewrote */
     uint64_t device_writes;       /* the pwrite calls for device_bytes */
-    uint64_t sync_us;             /* what `syncs` took together */
-    uint64_t sync_us_max;         /* what the slowest of them took */
+    uint64_t sync_us;             /* total time of `syncs` */
+    uint64_t sync_us_max;         /* time of the slowest sync */
     int relaxed, full;
 } ls_stats;
 
 void ls_stats_get(ls_store *store, ls_stats *stats);
 
-/* Whether the log may grow. A store is full from the first append that is refused for want of room (LS_FULL) until there
-   is room for half a segment. */
+/* Whether the log may grow. A store is full from the first append that it refuses because there is no room (LS_FULL)
+   until there is room for half a segment. */
 typedef struct ls_fullness {
     uint64_t since_us; /* wall clock of that refusal; 0: not full, or nothing was refused since the open */
     uint64_t segment_size;
-    uint64_t log_bytes;     /* of all files, spares included, but for those that only holds keep */
+    uint64_t log_bytes;     /* of all files, spares included, except those that only holds keep */
     uint64_t held_bytes;    /* of files that only holds keep; 0 for an inspected store */
     uint64_t max_log_bytes; /* 0: no limit; 0 for an inspected store */
     uint64_t live_bytes;    /* as in ls_stats */
     uint64_t counted_bytes; /* as in ls_stats */
-    uint64_t
-        needed_bytes; /* what lives needs files of this many bytes: with fewer, and no further one, the store is full */
-    int full;         /* the store is full; 0 for an inspected store */
-    int sys_errno;    /* why it could not have one when it last tried; 0: it could, or max_log_bytes */
+    uint64_t needed_bytes;  /* size of the files that live records need; the store is full if it cannot have them */
+    int full;               /* the store is full; 0 for an inspected store */
+    int sys_errno; /* why the last try to make one more file failed; 0: it succeeded, or max_log_bytes is the reason */
 } ls_fullness;
 
 int ls_fullness_get(ls_store *store, ls_fullness *fullness);
-/* How often the store became full, or had room again, since the open. Each of these signals the events of ls_event_fd.
-   Waits for nothing. */
+/* How many times the store became full or had room again since the open. Each change signals the events of
+   ls_event_fd. Never waits. */
 uint64_t ls_fullness_changes(const ls_store *store);
 
 typedef struct ls_segment_info {
@@ -565,11 +563,11 @@ typedef struct ls_compaction {
     uint64_t segments_before; /* without spares */
     uint64_t segments_after, segments_moved, copied_bytes, live_bytes;
     uint64_t held_bytes; /* the part of planned_bytes that holds keep */
-    int shrinks;         /* planned_bytes < bytes_before: the plan is carried out; else nothing is changed */
+    int shrinks;         /* planned_bytes < bytes_before: only then the plan is carried out */
 } ls_compaction;
 
-/* Plans which of the oldest segments to relocate, and which spares to remove, so that the log becomes as short as it can
-   be. Carries that out if the log becomes shorter, and else changes nothing. With dry_run it only reports the plan. */
+/* Plans which of the oldest segments to relocate, and which spares to remove, so that the log becomes as short as it
+   can be. Carries the plan out only if the log becomes shorter. With dry_run it only reports the plan. */
 int ls_compact(ls_store *store, int dry_run, ls_compaction *report);
 
 /* ---- readers: the log of a store that is closed or that a writer has open; they take no lock and write nothing ---- */
@@ -598,8 +596,8 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
    ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
-/* This reader passes over what it cannot read: missing segments, damaged files and headers, and the rest of a segment
-   after a damaged batch. LS_CORRUPT only if no segment is left. keep_lsn 0: from the base. */
+/* This reader skips unreadable parts: missing segments, damaged files and headers, and the rest of a segment after a
+   damaged batch. LS_CORRUPT only if no segment is left. keep_lsn 0: from the base. */
 int ls_reader_open_permissive(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn,
                               ls_reader **reader);
 typedef struct ls_lsn_range {
@@ -607,15 +605,15 @@ typedef struct ls_lsn_range {
     uint64_t end_lsn; /* not included */
 } ls_lsn_range;
 
-/* The parts of the log that a permissive reader has passed over so far, ascending. */
+/* The parts of the log that a permissive reader has skipped so far, ascending. */
 int ls_reader_missing(const ls_reader *reader, ls_lsn_range *into, size_t n, size_t *count);
 void ls_reader_describe(const ls_reader *reader, ls_reader_info *info);
 int ls_reader_segments(const ls_reader *reader, ls_segment_info *into, size_t n, size_t *count);
 /* The next accepted batch. LS_END: no more; LS_CORRUPT: the log is damaged here; LS_RECYCLED: this part is gone. */
 int ls_reader_next(ls_reader *reader, ls_batch *batch);
 void ls_reader_close(ls_reader *reader);
-/* Verifies about `bytes` more without giving batches; *lsn is how far it came. LS_OK: there is more. Else as
-   ls_reader_next. */
+/* Verifies about `bytes` more without returning batches; *lsn is where it stopped. LS_OK: there is more. Other
+   results as ls_reader_next. */
 int ls_reader_skim(ls_reader *reader, uint64_t bytes, uint64_t *lsn);
 /* From now on the reader bypasses the page cache where the file system can. */
 void ls_reader_past_cache(ls_reader *reader);
@@ -751,11 +749,12 @@ const char *ls_message_rows_column(unsigned column, int *tables);
 /* A pass over the records from start_lsn up to, but not including, stop_lsn. LS_OPTION. */
 int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *queue_ids, size_t n, uint64_t batch_rows,
                         ls_message_rows **rows);
-/* Before the first rows: the states of n messages that an earlier pass left open at start_lsn, as Arrow arrays; that of
-   ids[i] is states[offsets[i]] up to offsets[i + 1]. LS_OPTION: one is not a state. */
+/* Call it before the first rows. Gives the pass the states of n messages that an earlier pass left open at
+   start_lsn, as Arrow arrays; the state of ids[i] is at states[offsets[i]] up to offsets[i + 1]. LS_OPTION: one is
+   not a state. */
 int ls_message_rows_seed_all(ls_message_rows *rows, const int64_t *ids, const uint8_t *states, const int32_t *offsets,
                              size_t n);
-/* The same for what ls_message_rows_rest gave after the earlier pass. */
+/* The same for the bytes that ls_message_rows_rest returned after the earlier pass. */
 int ls_message_rows_seed_rest(ls_message_rows *rows, const uint8_t *rest, size_t bytes);
 /* Gives the next rows; the caller frees them. `reader` was opened at start_lsn and is used for nothing else. LS_OK with
    NULL: this part of the log gave no row, call again. LS_END: no more. LS_RECYCLED: the log at start_lsn is gone. */
@@ -784,7 +783,7 @@ typedef struct ls_replica_stats {
 
 typedef struct ls_inspection {
     ls_reader_info log;
-    uint64_t next_lsn; /* how far it was read */
+    uint64_t next_lsn; /* where the reading stopped */
     uint64_t bytes_read;
     uint64_t footers;      /* checked */
     uint64_t staged;       /* messages without an enqueue, also without a pending one */
@@ -832,11 +831,11 @@ typedef struct ls_message_place {
  * contradicts itself.
  */
 int ls_inspect_open(vfs *system, const char *store_dir, int flags, ls_store **store);
-/* Reads about `bytes` more; *lsn is how far it came. LS_OK: there is more; LS_END: all is read. */
+/* Reads about `bytes` more; *lsn is where it stopped. LS_OK: there is more; LS_END: all is read. */
 int ls_inspect_step(ls_store *store, uint64_t bytes, uint64_t *lsn);
 void ls_inspect_describe(const ls_store *store, ls_inspection *into);
-/* Once: compares with the catalog's queues as ls_serve does, with the same errors, and drops the queues that it would
-   drop. The later answers are as after an open. */
+/* Call it once. Compares with the catalog's queues as ls_serve does, with the same errors, and drops the queues that
+   ls_serve would drop. Later answers are the same as after an open. */
 int ls_inspect_catalog(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *count);
 int ls_inspect_transactions(ls_store *store, ls_open_tx *into, size_t n, size_t *count);
@@ -856,7 +855,7 @@ int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_mess
 #define LS_HOLD_ABANDONED  4 /* its process has ended; the writer removes it */
 #define LS_HOLD_DAMAGED    5
 #define LS_HOLD_FOREIGN    6 /* of another store */
-#define LS_HOLD_OVERTAKEN  7 /* it ran out, and a part of what it kept is recycled */
+#define LS_HOLD_OVERTAKEN  7 /* it ran out, and a part of the log that it kept is recycled */
 
 typedef struct ls_hold ls_hold;
 

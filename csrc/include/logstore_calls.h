@@ -1,6 +1,6 @@
 /*
- * The core's calls for a binding that is loaded beside the core and not linked with it: a table of typed addresses. The
- * binding gets the table from ls_calls_table() of the core that it serves, and refuses one of another layout.
+ * The core's calls for a binding that is not linked with the core: a table of typed addresses. The binding gets the
+ * table from ls_calls_table() of the core that it serves, and refuses one of another layout.
  */
 #ifndef LOGSTORE_CALLS_H
 #define LOGSTORE_CALLS_H
@@ -38,7 +38,7 @@
 #define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);
 
 struct ls_calls {
-    size_t bytes; /* of this struct: tells a core and a binding that were not built together */
+    size_t bytes; /* of this struct: differs if core and binding were not built together */
     LS_CALLS(LS_CALLS_FIELD)
 };
 

@@ -2,8 +2,8 @@
  * Rules that a sound log keeps although no replay needs them: durable_lsn and base of batches, footers, back-links, and
  * the numbers of a transaction's enqueues. Replay itself checks everything that the state depends on.
  *
- * Back-links of a chain that replay does not have are not checked here: the chain has ended, or is an orphan. The
- * replay in Python keeps all chains, and checks those too.
+ * Back-links of a chain that replay does not know are not checked here: the chain has ended, or is an orphan. The
+ * replay in Python keeps all chains and checks these back-links, too.
  */
 #include <stdio.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static int check_enqueues(const struct inspection *i, const struct scan_batch *b
     return LS_OK;
 }
 
-/* A record of another client's, which knows its rules. */
+/* Lets another client check its record. */
 static int check_client(const struct inspection *i, const struct scan_batch *b, const struct record *r) {
     const struct log_clients *clients = i->replay.state->clients;
     const struct log_client *c = log_client_of(clients, r->type);

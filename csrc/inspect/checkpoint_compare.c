@@ -205,8 +205,8 @@ static bool segments_differ(const struct sides *s) {
 }
 
 /*
- * Beside a writer, the log does not say whether work on a deleted queue is still there: the writer's open drops it, and
- * after a later deletion it stays until its outcome. The checkpoint has what the writer has.
+ * While a writer runs, the log does not say whether work on a deleted queue still exists: the writer's open drops it,
+ * but after a later deletion it stays until its outcome. The checkpoint has the writer's state.
  */
 static bool cannot_tell(const struct state *with, const struct state *without) {
     const struct table *t = &without->table;

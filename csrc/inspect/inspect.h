@@ -1,9 +1,10 @@
 /*
- * Inspection: the state of a log, without opening it. It takes no lock and writes nothing; it fills a struct state that
- * the caller owns, and knows no store and no log that is written.
+ * Inspection: the state of a log, without opening it. It takes no lock and writes nothing. It fills a struct state that
+ * the caller owns, and does not depend on the store or on the log that a writer uses.
  *
- * Beside a writer the state is what was durable when the inspection was opened; after a close or a crash it is what an
- * open would recover. The log is read in steps, so that the caller can show progress, limit the rate, or stop.
+ * While a writer runs, the state is the durable one at the start of the inspection; after a close or a crash it is the
+ * one that an open would recover. The log is read in steps, so that the caller can show progress, limit the rate, or
+ * stop.
  */
 #ifndef LOGSTORE_INSPECT_H
 #define LOGSTORE_INSPECT_H
@@ -45,7 +46,7 @@ struct inspection {
 int inspection_open(vfs *v, const char *store_dir, int flags, struct state *state, struct inspection **made);
 /* As ls_inspect_step. */
 int inspection_step(struct inspection *i, uint64_t bytes, uint64_t *lsn);
-void inspection_free(struct inspection *i); /* NULL will do; the state stays */
+void inspection_free(struct inspection *i); /* NULL is allowed; the caller keeps the state */
 
 /* ---- answers.c: after the last step ---- */
 

@@ -188,7 +188,7 @@ static size_t describe(struct tail_look *k, ls_holder *holders) {
     return done;
 }
 
-/* ---- since when: a record's batch has the time of the write, an inline copy that of the message's enqueue ---- */
+/* ---- times: a record's batch has the time of its write, an inline copy the time of the message's enqueue ---- */
 
 struct window {
     vfs *v;

@@ -1,7 +1,7 @@
 /*
- * The tail explained: which chains need records in the oldest segment, what lives in every segment, and what relocating
- * all of it would copy. The table is read in slices, so that others wait only briefly; a change between two slices may
- * show or not.
+ * Explains the tail: which chains need records in the oldest segment, how many bytes are live in every segment, and how
+ * many a relocation of the whole log would copy. The table is read in slices, so that other threads wait only briefly;
+ * a change between two slices may be seen or not.
  */
 #ifndef LOGSTORE_TAIL_H
 #define LOGSTORE_TAIL_H

@@ -33,7 +33,7 @@ static int init_buffers(struct log *g) {
     return LS_OK;
 }
 
-/* An eighth of the largest batch; of a small one half, since small writes of their own cost more than they hide. */
+/* Returns an eighth of the largest batch, or half of a small one: many small writes cost more time than they save. */
 static uint32_t early_bytes_of(uint32_t batch_bytes_max) {
     uint32_t share = batch_bytes_max / EARLY_SHARE, half = batch_bytes_max / 2;
     uint32_t least = half < EARLY_BYTES_MIN ? half : EARLY_BYTES_MIN;
@@ -194,6 +194,6 @@ void log_append_copy(struct log *g, const struct slot *s, uint16_t type, uint32_
 }
 
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
-    g->front.reserved_room += bytes; /* the segment has kept it */
+    g->front.reserved_room += bytes; /* the segment keeps SEGMENT_END_RESERVE for it */
     log_append(g, s, type, bytes);
 }

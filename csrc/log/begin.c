@@ -1,6 +1,7 @@
 /*
- * Beginning: a recovered log is taken over, its tail rewritten, a new epoch begun in a segment of its own, spares made of
- * unused files, and the log serves. docs/recovery.md has the order. A crash may cut each step, which is then done again.
+ * Beginning: takes over a recovered log, rewrites its tail, begins a new epoch in a segment of its own, makes spares of
+ * unused files, and lets the log serve. docs/recovery.md has the order. A crash may interrupt any step; the next open
+ * then repeats it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -60,15 +61,16 @@ static int copy_blocks(struct log *g, int file, bool direct, uint64_t from, uint
 }
 
 /*
- * After a failed sync the page cache may show what the disk does not have, and a later sync says that all is well.
- * So all accepted bytes at or above the watermark, which were read past the cache, are written past it once more and
- * forced, before any other write. They lie in the last segment: a header says that what is before it was durable.
+ * After a failed sync the page cache may show bytes that the disk does not have, and a later sync succeeds. So the open
+ * writes all accepted bytes at or above the watermark, which it read past the cache, past the cache once more and
+ * forces them, before any other write. They lie in the last segment: a segment's header says that everything before it
+ * was durable.
  *
- * Worse, on ext4 the pages of a write that failed into blocks never written before stay with their file: what is later
- * written through them is synced without an error, and is zeros after the power went. So nothing is written through
- * pages that an earlier life may have left: the rest of that segment, and every file that is taken again, are written
- * past the cache too, as they are on the disk, which drops the pages. Behind an orderly close only a later open can have
- * failed: at a header, or having written one.
+ * Worse, on ext4 the pages of a failed write into blocks never written before stay with their file: later writes
+ * through them sync without an error, and the blocks are zeros after a power loss. So the log never writes through
+ * pages that an earlier process may have left. It rewrites the rest of that segment, and every file that it takes for
+ * reuse, past the cache with the bytes that the disk has; that drops the pages. After an orderly close only a later
+ * open can have failed, while it wrote a header or after that.
  */
 int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes) {
     char name[SEGMENT_NAME_BYTES];
@@ -92,14 +94,14 @@ int log_open_holds(struct log *g) {
 
 /* ---- unused files ---- */
 
-/* The file's pages dropped and its blocks written to, past the cache; whether it may be used. */
+/* Rewrites the file's blocks past the cache, which drops its pages. Returns whether the file may be used. */
 static bool renew(struct log *g, const struct unused_file *f) {
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, f->first_lsn);
     uint64_t to = f->header_only ? SEGMENT_HEADER_BYTES : g->segment_size, done = 0;
     int file = g->v->open(g->v, g->dir, name, VFS_WRITE | VFS_DIRECT);
     if (file == -EINVAL) {
-        return true; /* a file system without VFS_DIRECT, in memory */
+        return true; /* a file system in memory, which has no VFS_DIRECT */
     }
     int rc = file < 0 ? file : copy_blocks(g, file, true, 0, to, &done);
     if (file >= 0) {
@@ -108,7 +110,10 @@ static bool renew(struct log *g, const struct unused_file *f) {
     return rc == 0;
 }
 
-/* Renamed to first_lsn, without syncing the directory; a handle, or -1: it cannot be used and was removed. */
+/*
+ * Renames the file to first_lsn, without syncing the directory. Returns a handle, or -1 if the file could not be used
+ * and was removed.
+ */
 static int take_this(struct log *g, struct unused_file *f, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES], target[SEGMENT_NAME_BYTES];
     format_segment_name(name, f->first_lsn);
@@ -129,9 +134,12 @@ static int take_this(struct log *g, struct unused_file *f, uint64_t first_lsn) {
     return -1;
 }
 
-/* Takes an unused file of full size under the name first_lsn; -1: there is none. Those that are kept stay. */
+/*
+ * Takes an unused file of full size and names it first_lsn. Returns a handle, or -1 if there is none. Skips the last
+ * epoch's segment unless it is free.
+ */
 static int take_file(struct log *g, struct unused_files *u, uint64_t first_lsn) {
-    for (int pass = 0; pass < 2; pass++) { /* one that has the name already is taken first */
+    for (int pass = 0; pass < 2; pass++) { /* the first pass takes a file that already has the name */
         for (size_t i = 0; i < u->count; i++) {
             struct unused_file *f = &u->all[i];
             if (f->gone || (pass == 0 && f->first_lsn != first_lsn) || (f->last && !u->last_is_free)) {
@@ -186,10 +194,11 @@ static int write_first_header(struct log *g, struct segment *made) {
 }
 
 /*
- * A file for the new epoch's segment: an unused one, a dead one, or a new one. If no other file can be had, the last
- * epoch's segment if nothing of the log is in it: so a full store opens even in a loop of crashes. Its header goes before
- * the new one is forced, so for that moment damage in the last batches before it would read as a torn tail; everything
- * else waits for the new header.
+ * Finds a file for the new epoch's segment: an unused one, a new one, or a dead segment's. The last epoch's empty
+ * segment may be reused only once the new header, which excludes it from the log, is on disk. This function makes one
+ * exception: if there is no other file and none can be made, it takes that segment, so that a full store opens even in
+ * a loop of crashes. The old header is then lost before the new one is forced; until then, damage in the last batches
+ * before it would look like a torn tail.
  */
 static int find_file_for(struct log *g, struct unused_files *u, struct segment **made) {
     int rc = take_segment(g, u, made);
@@ -266,7 +275,7 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
 }
 
 int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u) {
-    spares_reckon(g);
+    admission_compute_needs(g);
     size_t wanted = e->creating ? e->initial_segments - 1 : spares_target(g);
     int rc = LS_OK;
     while (rc == LS_OK && g->space.spare_count < wanted) {
@@ -292,7 +301,7 @@ int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_fi
         }
     }
     g->spare_thread.wanted =
-        g->space.spare_count <= g->space.needs.spares_reserved; /* an open without a spare is still an open */
+        g->space.spare_count <= g->space.needs.spares_reserved; /* an open succeeds even without a spare */
     return LS_OK;
 }
 

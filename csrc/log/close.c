@@ -1,22 +1,24 @@
-/* Ending: no other thread appends any more, the record of an orderly close, and the files. See log.h. */
+/*
+ * Ending: keeps other threads from appending, writes the record of an orderly close, and closes the files. See log.h.
+ */
 #include <time.h>
 
 #include "log/parts.h"
 
 void log_begin_close(struct log *g) {
-    /* a move that took the last spare ends by giving a segment back, which the next open may need */
+    /* wait for a move that took the last spare: at its end it frees a segment, which the next open may need */
     while (g->relocation.moving && g->space.spare_count == 0) {
         log_wait(g, &g->spare_thread.done);
     }
     g->serving = false;
     g->closing = true;
-    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that keeps pace with others waits no longer */
+    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that waits for other appends need not wait now */
     g->closer = pthread_self();
 }
 
 bool log_is_untouched(const struct log *g) { return g->stats.records == 0 && g->stats.batches == 0; }
 
-/* A last batch, then CLOSE in one of its own. */
+/* Writes a last batch, then CLOSE in a batch of its own. */
 int log_write_close(struct log *g) {
     int rc = log_force(g, g->front.end_lsn);
     rc = rc == LS_OK ? log_reserve(g, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) : rc;
@@ -46,9 +48,9 @@ static bool has_readers(const struct log *g) {
 
 void log_drain(struct log *g) {
     if (g->poison == 0) {
-        (void)log_force(g, g->front.end_lsn); /* so that a thread that was woken to lead finds nothing left to write */
+        (void)log_force(g, g->front.end_lsn); /* a thread that was woken to lead then finds nothing left to write */
     }
-    /* another thread's last batch, hint or read */
+    /* until other threads have finished their last batch, hint or read */
     while (g->commit.leading || g->commit.advancing || g->commit.waiters != NULL || has_readers(g)) {
         log_let_go(g);
         const struct timespec pause = {.tv_nsec = 100 * 1000};

@@ -49,7 +49,10 @@ bool log_takes_records(const struct log *g) {
 
 int log_fail_closed(void) { return fail(LS_CLOSED, "the store is closed; open it again"); }
 
-/* Follows until lsn is durable, the store is poisoned, or this thread should look again or lead (-1). */
+/*
+ * Waits as a follower until lsn is durable or the store is poisoned. -1: this thread must check again, and may have to
+ * lead.
+ */
 static int follow(struct log *g, uint64_t lsn) {
     struct waiter w = {.lsn = lsn, .result = -1};
     if (!g->commit.leading && log_trail(g, true)) {
@@ -208,12 +211,12 @@ void log_lead_one(struct log *g) {
     log_batch_is_forced(g, b, out.advances, out.hinted);
 }
 
-/* The first block that holds nothing of the batch record, without which nothing behind it counts. */
+/* The first block that holds no part of the batch record. Until that record is written, later blocks do not count. */
 static uint64_t early_from(const struct buffer *b) {
     return b->early_lsn != 0 ? b->early_lsn : round_up(b->start_lsn + BATCH_RECORD_BYTES, BLOCK_BYTES);
 }
 
-/* Some thread waits for what is not forced yet. */
+/* Some thread waits for records that are not forced yet. */
 static bool is_awaited(const struct log *g) {
     const struct waiter *w = g->commit.waiters;
     while (w != NULL && w->lsn <= g->front.forced_lsn) {
@@ -226,7 +229,7 @@ uint64_t log_early_at(const struct log *g) {
     const struct buffer *b = g->open;
     if (b == NULL || log_unforced(g) != 1 || g->commit.leading || is_awaited(g) ||
         g->flusher.wanted_lsn > g->front.forced_lsn) {
-        return UINT64_MAX; /* one batch at a time; or it is about to go out whole */
+        return UINT64_MAX; /* another batch is not forced yet, or this one is about to be written as a whole */
     }
     return early_from(b) + g->early_bytes;
 }
@@ -262,7 +265,7 @@ int log_progress(struct log *g) {
         return LS_OK;
     }
     int rc = follow(g, g->buffers[g->oldest].end_lsn);
-    if (rc == -1) { /* at once: the caller may next find the store full, and no other thread was woken to lead */
+    if (rc == -1) { /* write now: the caller may next find the store full, and no other thread was woken to lead */
         if (!g->commit.leading && g->poison == 0 && log_unforced(g) > 0) {
             log_lead_one(g);
         }
@@ -293,6 +296,19 @@ int log_force(struct log *g, uint64_t lsn) {
         }
     }
     return LS_OK;
+}
+
+/* ---- the base, which each batch names ---- */
+
+/* The base passes segments that are wholly durable and have no live record; it never passes the current one. */
+void log_advance_base(struct log *g) {
+    while (g->base_index + 1 < g->segment_count) {
+        struct segment *s = g->segments[g->base_index];
+        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
+            return;
+        }
+        g->base_index++;
+    }
 }
 
 /* SEGMENT_END_RESERVE has room for such batches; if that is used up, a later batch names the base. */
@@ -379,7 +395,7 @@ bool log_ends_in_batch(const struct log *g) {
 
 int log_name_batch(struct log *g, bool *named) {
     *named = false;
-    if (g->relocation.mid_chain) { /* replay would have to know the copies that were made before */
+    if (g->relocation.mid_chain) { /* replay from this batch would need the copies that were made before it */
         log_wait(g, &g->spare_thread.done);
         return LS_OK;
     }

@@ -1,8 +1,10 @@
-/* The log as others see it: its figures, its segments, whether it may grow, and what a plan of a compaction needs. */
+/*
+ * Describes the log to other parts: its figures, its segments, whether it may grow, and the input for a compaction
+ * plan.
+ */
 #include <stdlib.h>
 
 #include "log/parts.h"
-#include "log/space/parts.h"
 
 uint64_t log_epoch(const struct log *g) { return g->epoch; }
 
@@ -27,7 +29,7 @@ void log_stats(struct log *g, ls_stats *stats) {
     stats->log_bytes = log_bytes(g);
     stats->held_segments = g->space.held_count;
     stats->held_bytes = g->space.held_count * g->segment_size;
-    stats->full = spares_are_full(g);
+    stats->full = admission_refuses(g);
 }
 
 static uint64_t end_of(const struct log *g, const struct segment *s) {
@@ -115,13 +117,13 @@ void log_fullness(struct log *g, ls_fullness *into) {
     *into = (ls_fullness){
         .since_us = g->space.full.since_us,
         .segment_size = g->segment_size,
-        .log_bytes = spares_files(g) * g->segment_size,
+        .log_bytes = log_files(g) * g->segment_size,
         .held_bytes = g->space.held_count * g->segment_size,
         .max_log_bytes = g->max_log_bytes,
         .live_bytes = live_bytes,
         .counted_bytes = counted_bytes,
-        .full = spares_are_full(g),
-        .needed_bytes = reckoned_need(counted_bytes, g->space.needs.spares_reserved, g->segment_size),
+        .full = admission_refuses(g),
+        .needed_bytes = needed_bytes_for(counted_bytes, g->space.needs.spares_reserved, g->segment_size),
         .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
                      : g->space.cannot_grow      ? g->space.grow_error
                                                  : 0,
@@ -151,13 +153,13 @@ static struct planned_segment planned(const struct log *g, const struct segment 
 
 int log_planned(struct log *g, struct planned_log *l) {
     uint64_t kept_from_lsn = spares_kept_from(g);
-    spares_reckon(g);
+    admission_compute_needs(g);
     *l = (struct planned_log){
         .segments = calloc(g->segment_count, sizeof *l->segments),
         .segment_count = g->segment_count,
         .base_index = g->base_index,
         .current_bytes = g->front.append_lsn - log_head_lsn(g) - SEGMENT_HEADER_BYTES,
-        .extent = spares_extent(g),
+        .extent = admission_extent(g),
         .needs = g->space.needs,
         .kept_from_lsn = kept_from_lsn,
     };

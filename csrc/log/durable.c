@@ -1,19 +1,20 @@
 /*
- * Keeps apart the batches that are forced on this disk and those that are durable. In a log with one copy both are the same. In a log with several, a batch
- * is durable once a majority of the copies has forced it, so `durable_lsn` trails `forced_lsn` here, and advances when
- * another thread brings word of the majority (log_majority_has). What always holds, under the lock:
+ * Keeps apart the batches that are forced on this disk and those that are durable. In a log with one copy both are the
+ * same. In a log with several, a batch is durable once a majority of the copies has forced it, so `durable_lsn` trails
+ * `forced_lsn` here, and advances when another thread brings word of the majority (log_majority_has). What always
+ * holds, under the lock:
  *
  *   - durable_lsn <= forced_lsn <= end_lsn. Both are ends of batches, and durable_lsn is the last such end up to
  *     min(forced_lsn, majority_lsn), unless a thread is about to advance it (`advancing`);
- *   - in the ring of buffers come first those that are forced, oldest first, then those left to write, the first of which may
+ *   - the ring of buffers has the forced batches first, oldest first, then those left to write; the first of these may
  *     be in write. A buffer is taken until its batch is durable;
  *   - `forced_lsn` is for this disk: which batch is written next, the `durable_lsn` in its record (which says what a crash
  *     leaves here), early writes, the flusher, reading from files and closing them;
  *   - `durable_lsn` is for everyone else: waiters, events, what is offered, releases, the base and recycling, checkpoints, the
  *     close, and max_undurable_bytes;
  *   - the hint says what is durable before durable_lsn does, and so before any waiter is awake;
- *   - with nothing left to write, a thread that waits sleeps, and none is called to lead: some thread that waits for nothing
- *     advances durable_lsn. A log that is poisoned wakes all, and begins to make nothing durable any more.
+ *   - with nothing left to write, waiting threads sleep and none is called to lead; another thread, which does not
+ *     wait, advances durable_lsn. A poisoned log wakes all threads and makes nothing more durable.
  */
 #include <assert.h>
 #include <errno.h>
@@ -76,7 +77,7 @@ static inline void batch_is_durable(struct log *g) {
     b->state = BUFFER_FREE;
     g->busy--;
     g->forced--;
-    if (g->busy > 0) { /* else the next batch gets the same memory, which the processor's cache has */
+    if (g->busy > 0) { /* an empty ring reuses the same buffer: its memory is in the processor's cache */
         g->oldest = (g->oldest + 1) % g->buffer_count;
     }
 }
@@ -92,7 +93,10 @@ static void wake_all(struct waiter *list) {
     }
 }
 
-/* Takes out of the list the waiters that are served and, first, one more to lead if it waits for what is left to write. */
+/*
+ * Takes from the list the served waiters and, if one_leads, one waiter to lead, whose records are not written yet. The
+ * leader comes first.
+ */
 static inline struct waiter *take_waiters(struct log *g, bool one_leads) {
     struct waiter *served = NULL, *leader = NULL, **link = &g->commit.waiters;
     while (*link != NULL) {
@@ -149,8 +153,8 @@ void log_pass_on(struct log *g) {
 }
 
 /*
- * Segments that only a hold keeps are no reason to wake the spare thread: it looks at the holds once a second, and for
- * each new segment. Without the thread every commit is a reason, since nothing else would have the holds looked at.
+ * Segments that only a hold keeps do not wake the spare thread: it looks at the holds once a second and at each new
+ * segment. Without that thread every commit looks at the holds, since no other event does.
  */
 static bool has_dead_segment(const struct log *g) {
     uint64_t recyclable_lsn = log_recyclable_lsn(g);
@@ -172,7 +176,7 @@ static inline void wake_helpers(struct log *g) {
 
 /* ---- advancing ---- */
 
-/* The hint for readers is published, and durable_lsn has advanced: now all else that depends on it. */
+/* Called when the hint is published and durable_lsn has advanced: does everything else that depends on durable_lsn. */
 static void end_advance(struct log *g, uint64_t hinted) {
     g->commit.advancing = false;
     hint_published(g, g->named_base_lsn, hinted);
@@ -181,7 +185,7 @@ static void end_advance(struct log *g, uint64_t hinted) {
     wake_helpers(g);
 }
 
-/* The newest batch that is forced and that a majority has; NULL: all these are durable. */
+/* The newest batch that this disk and a majority have forced. NULL: all such batches are durable already. */
 static const struct buffer *durable_next(const struct log *g) {
     for (uint32_t i = g->forced; i-- > 0;) {
         const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
@@ -277,8 +281,9 @@ void log_batch_failed(struct log *g, int error, bool advances) {
 
 #ifdef LOGSTORE_TRAIL
 /*
- * Stands for a majority that is LOGSTORE_TRAIL batches behind this disk, fewer than there are buffers, and that catches up
- * when a thread waits and none writes. Threads may also wait unseen, for an event: before the flusher sleeps it catches up.
+ * Simulates a majority that is LOGSTORE_TRAIL batches (fewer than there are buffers) behind this disk. It catches up
+ * when a thread waits and none writes, and before the flusher sleeps, since some threads wait for an event, which the
+ * log does not see.
  */
 bool log_trail(struct log *g, bool catches_up) {
     uint32_t most = LOGSTORE_TRAIL < g->buffer_count ? LOGSTORE_TRAIL : g->buffer_count - 1;

@@ -9,8 +9,8 @@
 #include "log/parts.h"
 
 /*
- * Readers expect every segment at or above the hint's base, so an old hint must not outlive the recycling of a segment that
- * it promises: if no new one can be written, it is removed.
+ * Readers expect every segment at or above the hint's base, so an old hint must be gone before a segment that it names
+ * is recycled. If no new hint can be written, this removes the old one.
  */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
     if (g->hint_file < 0) {
@@ -33,8 +33,8 @@ uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn) {
 }
 
 /*
- * The file CLOSED says where a log that was closed in order ended: one that later ends before its CLOSE has lost records. It
- * can only say that something is missing; it makes nothing valid.
+ * Writes the file CLOSED, which says where an orderly close ended the log. A log that later ends before that LSN has
+ * lost records. The file can only show that records are missing; it never makes a record valid.
  */
 bool closed_publish(struct log *g, uint64_t end_lsn) {
     struct closed c = {.epoch = g->epoch, .end_lsn = end_lsn, .closed_us = g->v->now_us(g->v)};

@@ -42,7 +42,7 @@ int hold_look(vfs *v, int holds_dir, const char *entry, struct hold *h, enum for
             (void)v->close(v, file);
             return rc < 0 ? rc : 1;
         }
-        bool gone = rc == 0 && v->sync_file(v, file) == -ESTALE; /* another file may stand there by now */
+        bool gone = rc == 0 && v->sync_file(v, file) == -ESTALE; /* another file may have this name by now */
         if (rc == 0 && !gone) {
             (void)v->unlink(v, holds_dir, entry);
         }

@@ -1,6 +1,7 @@
 /*
- * The log's lock: taken and let go here only, and at both ends the invariants of log.h are asserted. Cheap ones, a few
- * compares, in every build; those that walk over buffers, segments and spares in builds with -DLOGSTORE_CHECK.
+ * The log's lock, beyond lock.h: waiting for a signal, and what debug builds do at both ends of the lock. With
+ * -DLOGSTORE_CHECK they assert those invariants of log.h that need walks over buffers, segments and spares; with
+ * -DLOGSTORE_POISON they move what look-ups have given out.
  */
 #include <assert.h>
 #include <sched.h>
@@ -9,12 +10,12 @@
 
 #ifdef LOGSTORE_CHECK
 /*
- * Buffers stand in the order of their LSNs, each in one segment: first those that are forced, of the others only the oldest
- * is written, and only the newest is open.
+ * Buffers stand in the order of their LSNs, each in one segment: the forced ones first. Of the others only the oldest
+ * may be in write, and only the newest may be open.
  */
 static void check_buffers(const struct log *g) {
     uint64_t before_lsn = 0;
-    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* none if memory for them was refused */
+    for (uint32_t i = 0; g->buffers != NULL && i < g->buffer_count; i++) { /* NULL: their allocation failed */
         const struct buffer *b = &g->buffers[(g->oldest + i) % g->buffer_count];
         if (i >= g->busy) {
             assert(b->state == BUFFER_FREE && b->released_count == 0);
@@ -69,36 +70,25 @@ void log_check_all(const struct log *g) {
 /* ---- taking it and letting it go ---- */
 
 #ifdef LOGSTORE_POISON
-/* Every time in a small test; later one time in 32, since a move copies whole slabs of messages. */
+/* At first every time; in long runs one time in 32, since a move copies whole slabs of messages. */
 static bool is_moved_now(const struct log *g) {
     enum { EVERY_TIME = 2000, LATER_ONE_IN = 32 };
     return g->front.let_go < EVERY_TIME || g->front.let_go % LATER_ONE_IN == 0;
 }
-#endif
 
-void log_was_let_go(struct log *g) {
-    assert(!g->front.trying);
-    g->front.reserved_room = 0;
-#ifdef LOGSTORE_POISON
-    if (is_moved_now(g)) {
-        for (size_t i = 0; i < g->clients.count; i++) {
-            const struct log_client *c = &g->clients.all[i];
-            if (c->calls->move != NULL) {
-                c->calls->move(c->context);
-            }
-        }
-        log_move_segments(g);
+void log_move_given_out(struct log *g) {
+    if (!is_moved_now(g)) {
+        return;
     }
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->move != NULL) {
+            c->calls->move(c->context);
+        }
+    }
+    log_move_segments(g);
+}
 #endif
-    g->front.let_go++;
-}
-
-void log_let_go(struct log *g) { log_unlock(g); }
-
-void log_take_back(struct log *g) {
-    log_lock(g);
-    log_was_let_go(g);
-}
 
 void log_wait(struct log *g, pthread_cond_t *signal) {
     log_call_for_room(g);

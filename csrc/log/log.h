@@ -22,7 +22,7 @@
  * built with -DLOGSTORE_POISON every (waits) function does let go of the lock, and the objects that look-ups gave out move
  * to other memory (table/poison.c; each time at first, later one time in 32), so that a sanitizer reports a stale pointer.
  *
- * The first invariants are asserted by log_lock and log_unlock (lock.c): cheap ones always, sums in -DLOGSTORE_CHECK builds.
+ * The first invariants are asserted by log_lock and log_unlock (lock.h): cheap ones always, sums in -DLOGSTORE_CHECK builds.
  *
  * This header has all that the rest of the core may do with a log; its parts are in parts.h, for the files of log/ only, and
  * what stays inline for speed is in lock.h.
@@ -36,7 +36,7 @@
 #include "client/client.h"
 #include "format/format.h"
 #include "log/lock.h"
-#include "log/space/reckon.h"
+#include "log/space/file_needs.h"
 #include "logstore.h"
 #include "os/error.h"
 #include "os/io.h"
@@ -49,7 +49,7 @@ struct segment;
 /* The purpose of an append. Moves may use the last spares; growing is refused when the store is full. */
 enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
 
-/* One batch, by which a checkpoint says what it stands on. */
+/* One batch; a checkpoint names the batch at whose end it was taken. */
 struct named_batch {
     uint64_t end_lsn;  /* 0: none */
     uint64_t lsn;      /* 0: not written yet */
@@ -68,18 +68,18 @@ struct pin {
 /* A file of the directory that is no segment of the log. */
 struct unused_file {
     uint64_t first_lsn; /* its name */
-    bool header_only;   /* only at its header a write may have failed */
-    bool last;          /* the last epoch's segment, in which nothing of the log is */
+    bool header_only;   /* a write may have failed only at its header */
+    bool last;          /* the last epoch's segment, which has no record of the log */
     bool gone;          /* taken, or removed */
 };
 
 struct unused_files {
     struct unused_file *all;
     size_t count;
-    bool last_is_free; /* a header on disk says that the last epoch's segment is not of the log */
+    bool last_is_free; /* the new header, which excludes the `last` one from the log, is on disk */
 };
 
-/* The part of the last segment that is written once more, as offsets in its file. */
+/* The part of the last segment that an open rewrites, as offsets in its file. */
 struct tail_part {
     uint64_t first_lsn;
     uint64_t from;
@@ -90,8 +90,8 @@ struct tail_part {
 struct log_epoch {
     uint64_t epoch;
     uint64_t first_lsn;      /* its first segment begins here */
-    uint64_t prev_end_lsn;   /* of the log before it; 0: there is none */
-    bool creating;           /* it is the first */
+    uint64_t prev_end_lsn;   /* where the log ended before it; 0: there was none */
+    bool creating;           /* it is the log's first epoch */
     size_t initial_segments; /* of a new log */
 };
 
@@ -128,13 +128,14 @@ struct relocated {
 
 /* A log without files or buffers. `relocate` (waits) moves the live records of a pinned segment to the head. NULL: no memory. */
 struct log *log_new(int (*relocate)(struct log *g, const struct pin *victim));
-void log_free(struct log *g); /* with its clients; whatever had been set up; NULL: nothing */
-/* Before the store is opened: the client gets the log that it appends to. LS_OPTION as clients_register. */
+void log_free(struct log *g); /* also its clients, and also a log that was set up in part; NULL: does nothing */
+/* Registers a client, before the store is opened, and gives it the log that it appends to. LS_OPTION as
+   clients_register. */
 int log_register(struct log *g, const struct log_client *client);
 struct log_clients *log_clients(struct log *g);
-/* Sets up memory only. The directory stays the caller's, and open until log_close_files. */
+/* Sets up memory only. The caller keeps the directory, and keeps it open until log_close_files. */
 int log_init(struct log *g, struct directory *directory, const ls_options *options, const struct meta *meta);
-/* The log goes on from these segments. LS_NO_MEMORY. */
+/* Takes over the segments that recovery found. LS_NO_MEMORY. */
 int log_recover(struct log *g, const struct live_segment *segments, size_t n, uint64_t base_lsn);
 /* Before log_begin_epoch: the epoch is a term of a replicated log. Until its first batch is durable no hint is published and
    nothing is recycled. */
@@ -142,9 +143,9 @@ void log_replicate(struct log *g, const struct replication *r);
 /* Adds the bytes written to *bytes. */
 int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes);
 int log_open_holds(struct log *g);
-/* A segment whose header is on disk begins the epoch: in an unused file, a dead segment's, or a new one. */
+/* Begins the epoch with a segment whose header is on disk: in an unused file, a dead segment's, or a new one. */
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u);
-/* Spares from unused files, or for a new log from new ones; other unused files are removed. */
+/* Makes spares of unused files, or of new ones for a new log, and removes the other unused files. */
 int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u);
 /* (waits) Records may be appended. On failure too, until the close. In a term of a replicated log the first batch comes next, then,
    once it is durable, log_make_ready. */
@@ -160,23 +161,18 @@ int log_start_threads(struct log *g); /* lock not held */
 /* (waits) From here on only the calling thread appends. */
 void log_begin_close(struct log *g);
 bool log_is_untouched(const struct log *g); /* nothing was written since log_begin_epoch */
-/* (waits) Everything durable, and the record of an orderly close. LS_FULL: all is durable, and there is no such record. */
+/* (waits) Makes all records durable and writes the record of an orderly close. LS_FULL: all are durable, without
+   that record. */
 int log_write_close(struct log *g);
-void log_drain(struct log *g);        /* (waits) no other thread writes or reads any more */
+void log_drain(struct log *g);        /* (waits) until no other thread writes or reads */
 void log_stop_threads(struct log *g); /* lock not held */
 void log_close_files(struct log *g);
 
 /* ---- the lock, beyond lock.h ---- */
 
-/* Everything below wants the lock held unless it says otherwise; what is marked (waits) may let it go and take it again. */
+/* The functions below need the lock unless they say otherwise; those marked (waits) may let it go and take it again. */
 
-/*
- * An operation lets go of the lock and takes it again only by these, and a function that may call them is marked (waits).
- * log_may_wait (parts.h) stands at the beginning of those that do not always wait.
- */
-void log_let_go(struct log *g);
-void log_take_back(struct log *g);
-void log_wait(struct log *g, pthread_cond_t *signal);
+void log_wait(struct log *g, pthread_cond_t *signal); /* lets go of the lock until the signal */
 /* As log_let_go and log_take_back, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);
@@ -184,14 +180,15 @@ void log_relock_after_io(struct log *g);
 /* ---- appending ---- */
 
 uint64_t log_record_bytes_max(const struct log *g); /* fixed, also without the lock */
-/* (waits) Room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and the operation may not. */
+/* (waits) Reserves room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and the operation
+   may not wait. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
-/* (waits) The same for a record that makes the log grow, and by `expansion` bytes more when it is moved. */
+/* (waits) The same for a record that makes the log grow, and that takes `expansion` bytes more when it is moved. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
 /*
  * Room for a run of records that make the log grow and take no more when they are moved: `bytes` for all, at most
- * `record_bytes` for one. Each of them log_reserve_to_grow would admit at once. Beyond it there may be room, but only
- * log_reserve_to_grow can tell. Looking waits for nothing, and reserving up to it neither waits nor fails.
+ * `record_bytes` for one. log_reserve_to_grow would admit each of them at once. There may be more room, but only
+ * log_reserve_to_grow can tell. This function never waits, and reserving up to its result neither waits nor fails.
  */
 struct run_room {
     uint64_t bytes;
@@ -199,28 +196,28 @@ struct run_room {
 };
 struct run_room log_run_room(const struct log *g);
 void log_reserve_run(struct log *g, uint64_t bytes);
-/* The next record's place. */
+/* Where the next record goes. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);
-/* The record encoded there counts. */
+/* Adds the record that was encoded at the slot to the log. */
 void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
-/* The same for one that recovery would need, with what counts as its bytes. */
+/* The same for a record that recovery would need; live_bytes are added to the live bytes of its segment. */
 void log_append_live(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes, uint64_t live_bytes);
-/* The same as log_append for what relocation writes. */
+/* The same as log_append for a record that relocation writes. */
 void log_append_copy(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
 
-/* One record, which is in the log. Released, it leaves the count with the batch that holds the newest record. */
+/* Counts a record of the log as live. Its release takes effect when the batch that has the newest record is durable. */
 void log_live_record(struct log *g, uint64_t lsn, uint64_t bytes);
 void log_release_record(struct log *g, uint64_t lsn, uint64_t bytes);
-/* Bytes that live and die with the record at lsn. */
+/* Adds live bytes to those of the record at lsn; they die with it. */
 void log_live_part(struct log *g, uint64_t lsn, uint64_t bytes);
 void log_release_part(struct log *g, uint64_t lsn, uint64_t bytes);
 
 /* ---- durability ---- */
 
 bool log_serves(const struct log *g);        /* from log_serve until the close begins */
-bool log_takes_records(const struct log *g); /* from this thread: also from the one that closes */
+bool log_takes_records(const struct log *g); /* from this thread; during a close only from the thread that closes */
 int log_poison(const struct log *g); /* also without the lock: errno of the failed write or sync; 0: none failed */
-/* (waits) Everything below lsn durable. */
+/* (waits) Makes everything below lsn durable. */
 int log_force(struct log *g, uint64_t lsn);
 /* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
 void log_majority_has(struct log *g, uint64_t lsn);
@@ -230,12 +227,12 @@ int log_begin_batch(struct log *g, uint64_t bytes);
 void log_end_batch(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
-void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless that was done since lsn was appended */
+void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */
 uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller that is likely to wait for it */
 /* An event that is signalled at each group commit. LS_OPTION, LS_IO. */
 int log_event_new(struct log *g, int *fd);
 void log_event_end(struct log *g, int fd);
-void log_signal(struct log *g); /* the events, where something else happened that they tell */
+void log_signal(struct log *g); /* signals the events; the log itself does so at each commit */
 
 /* ---- files ---- */
 
@@ -244,65 +241,67 @@ int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, b
 
 /* ---- reading ---- */
 
-/* Where the record at lsn, which is in the log, stands in memory until the lock is let go; or NULL, and its segment is
-   pinned for log_read. If its file cannot be opened p->file is -errno, and nothing is pinned. p->seed is set in any case. */
+/* Finds the record at lsn, which must be in the log. Returns its memory, valid until the lock is let go; or NULL,
+   and pins its segment for log_read. If the file cannot be opened, p->file is -errno and nothing is pinned. p->seed
+   is set in any case. */
 const uint8_t *log_find_record(struct log *g, uint64_t lsn, struct pin *p);
 uint64_t log_segment_lsn(struct log *g, uint64_t lsn); /* where the segment that holds lsn begins; 0: there is none */
-/* 0, or -errno: its file cannot be opened, and nothing is pinned. The log has the LSN. */
+/* Pins the segment of lsn, which must be in the log. -errno: its file cannot be opened, and nothing is pinned. */
 int log_pin(struct log *g, uint64_t lsn, struct pin *p);
-int log_open_pinned(struct log *g, struct pin *p); /* 0, or -errno; more than once is fine */
+int log_open_pinned(struct log *g, struct pin *p); /* 0, or -errno; may be called more than once */
 /* As io_read, without the lock. */
 int64_t log_read(const struct log *g, const struct pin *p, uint64_t lsn, void *into, size_t bytes);
-void log_read_in_order(struct log *g, const struct pin *p); /* more is read ahead of a reader in order */
+void log_read_in_order(struct log *g, const struct pin *p); /* tells the system to read ahead */
 /* The last pin of a segment without a name frees it, and wakes the spare thread if recycling stopped at a reader. */
 void log_unpin(struct log *g, struct pin *p);
-/* Where what is forced of the pinned segment ends: up to there its file has it. */
+/* Where the forced part of the pinned segment ends: its file has the records below it. */
 uint64_t log_pinned_end_lsn(const struct log *g, const struct pin *p);
 
 /* ---- the base, relocation, compaction ---- */
 
 uint64_t log_base_lsn(const struct log *g);
 uint64_t log_head_lsn(const struct log *g); /* where the newest segment begins */
-/* (waits) Everything durable, and a durable batch names the base as far as it can advance. */
+/* (waits) Makes all records durable, advances the base as far as it can, and names it in a durable batch. */
 int log_move_base(struct log *g);
 void base_after_sweep(struct log *g); /* the last place of a deleted queue is gone */
-/* (waits) Until others have appended enough for `bytes` of the oldest segment to be moved, or moving is urgent. */
+/* (waits) Until others have appended enough that `bytes` of the oldest segment may be moved, or the move is urgent. */
 void relocation_keep_pace(struct log *g, uint64_t bytes);
-/* Records that still live in the pinned segment when all batches on their way are durable. */
+/* Records that will still live in the pinned segment once all appended batches are durable. */
 uint64_t log_staying_records(const struct log *g, const struct pin *p);
-size_t log_window_bytes(const struct log *g); /* to read a segment with: no record or batch is longer */
-/* Around a relocation's records that count only together: meanwhile no batch is named. */
+size_t log_window_bytes(const struct log *g); /* buffer to read a segment with: no record or batch is longer */
+/* Enclose the records of a relocation that take effect together: no batch is named between them. */
 void log_begin_chain(struct log *g);
 void log_end_chain(struct log *g);
-void spares_finish_tries(struct log *g);               /* (waits) no try that was asked for is under way any more */
+void spares_finish_tries(struct log *g);               /* (waits) until no requested try is in progress */
 int log_planned(struct log *g, struct planned_log *l); /* (waits) l->segments is allocated. LS_NO_MEMORY */
-/* (waits) Relocates all below to_lsn, and gives spares back. Done in part, and the caller says why: LS_CLOSED, LS_FULL, or
-   LS_CORRUPT: the segment at the base cannot be moved. */
+/* (waits) Relocates all live records below to_lsn, and gives spares back. If only a part was done, the caller
+   reports why: LS_CLOSED, LS_FULL, or LS_CORRUPT (the segment at the base cannot be moved). */
 int log_compact_to(struct log *g, uint64_t to_lsn);
 struct relocated log_relocated(const struct log *g);
 
 /* ---- for checkpoints ---- */
 
-/* (waits) Ends the newest batch at what was appended so far, and names it. Where that cannot be done at once it waits
-   instead; then *named is false, and the caller looks again. */
+/* (waits) Ends the newest batch after the last record appended, and names it. If that is not possible at once, it
+   waits and sets *named to false; the caller then tries again. */
 int log_name_batch(struct log *g, bool *named);
 struct named_batch
-log_named_batch(const struct log *g);        /* the last; once it is durable its lsn and checksum are known */
-bool log_ends_in_batch(const struct log *g); /* of this epoch, which is durable */
-void log_wake_waiting(struct log *g); /* the threads that wait for a spare, relocation, or to name a batch look again */
-uint64_t log_bytes_since(const struct log *g, uint64_t lsn); /* of the log from lsn on, or the base */
+log_named_batch(const struct log *g);        /* the last one; its lsn and checksum are known once it is durable */
+bool log_ends_in_batch(const struct log *g); /* a durable batch of this epoch ends where the log ends */
+void log_wake_waiting(struct log *g); /* wakes the threads that wait for a spare, for relocation, or to name a batch */
+uint64_t log_bytes_since(const struct log *g, uint64_t lsn); /* from lsn, or from the base if that is higher */
 
 /* ---- figures ---- */
 
 uint64_t log_epoch(const struct log *g);
-uint64_t log_bytes(const struct log *g); /* of all its files */
+uint64_t log_bytes(const struct log *g); /* size of all its files */
 size_t log_segment_count(const struct log *g);
 uint64_t log_live_bytes(const struct log *g);
-bool log_can_grow(const struct log *g);                                       /* as far as the last try showed */
-void log_limit(struct log *g, uint64_t max_log_bytes);                        /* from now on; 0: no limit */
-void log_stats(struct log *g, ls_stats *stats);                               /* all that the log knows of them */
-size_t log_segments(const struct log *g, ls_segment_info *into, size_t n);    /* up to n; their number */
-int log_tail(const struct log *g, ls_tail *tail, ls_tail_segment **segments); /* with spares; allocated. LS_NO_MEMORY */
+bool log_can_grow(const struct log *g);                                    /* by the result of the last try */
+void log_limit(struct log *g, uint64_t max_log_bytes);                     /* sets the limit from now on; 0: none */
+void log_stats(struct log *g, ls_stats *stats);                            /* fills in all figures that the log has */
+size_t log_segments(const struct log *g, ls_segment_info *into, size_t n); /* fills in up to n; returns their number */
+/* Allocates *segments, which includes spares. LS_NO_MEMORY. */
+int log_tail(const struct log *g, ls_tail *tail, ls_tail_segment **segments);
 void log_fullness(struct log *g, ls_fullness *into);
 uint64_t log_fullness_changes(const struct log *g); /* also without the lock */
 

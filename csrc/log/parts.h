@@ -1,6 +1,7 @@
 /*
- * The parts of a log, and what the files of log/ share. No other folder includes it (tools/include_lint.py), tests aside:
- * log.h has what always holds, and what others may do. Unless it says otherwise, the lock is held.
+ * The parts of a log, shared by the files of log/. No other folder but tests includes this file
+ * (tools/include_lint.py). log.h has the invariants and the functions for other folders. Unless a comment says
+ * otherwise, the lock is held.
  */
 #ifndef LOGSTORE_LOG_PARTS_H
 #define LOGSTORE_LOG_PARTS_H
@@ -11,12 +12,12 @@
 
 enum {
     /* Fractions of a segment are given as 1 / N. */
-    PACE_HEAD_START = 8, /* 1/8 of a segment is appended before a move begins: many records may die by then */
-    PACE_SHARE = 4,      /* then a move looks through 4 bytes of the oldest segment for each byte appended */
-    WEIGHED_TIMES = 64,  /* live bytes are summed up after each 1/64 of a segment */
-    RELEASED_TIMES = 16, /* or when 1/16 of a segment has died since */
-    GAIN_MIN = 4,        /* 1/4 of a segment must be dead in full segments before moves are worth it */
-    EARLY_SHARE = 8,     /* 1/8 of the largest batch is written while the rest is still being filled */
+    PACE_HEAD_START = 8,    /* 1/8 of a segment is appended before a move begins: many records may die by then */
+    PACE_SHARE = 4,         /* then a move looks through 4 bytes of the oldest segment for each byte appended */
+    LIVE_SUMMED_TIMES = 64, /* live bytes are summed up after each 1/64 of a segment */
+    RELEASED_TIMES = 16,    /* or when 1/16 of a segment has died since */
+    GAIN_MIN = 4,           /* 1/4 of a segment must be dead in full segments before moves are worth it */
+    EARLY_SHARE = 8,        /* 1/8 of the largest batch is written while the rest is still being filled */
     FLUSHER_RESTS_NS = 1000 * 1000, /* after a small batch for which no thread waited */
     EARLY_BYTES_MIN = 64 << 10,
     OPEN_FILES_MAX = 256,
@@ -32,16 +33,16 @@ struct segment {
     uint64_t epoch;
     uint64_t seed;
     uint64_t prev_end_lsn;
-    uint64_t end_lsn;      /* of the log's part in it; 0 while it is the current one */
-    uint64_t live_records; /* that recovery would need; the base cannot pass them */
+    uint64_t end_lsn;      /* where the log's records in it end; 0 while it is the current one */
+    uint64_t live_records; /* records that recovery would need; the base cannot pass them */
     uint64_t live_bytes;
     uint64_t largest_bytes;   /* the largest live record: it may not fit at a segment's end */
-    struct release *pending;  /* by buffer: what leaves when that buffer's batch is durable */
+    struct release *pending;  /* by buffer: the releases that take effect when its batch is durable */
     int file;                 /* -1: not open */
-    unsigned readers;         /* of content; a file is not recycled under them */
+    unsigned readers;         /* readers of content; the file is not recycled while there are any */
     bool header_due;          /* the header goes out with the first batch */
-    bool read_in_order;       /* the system was told so about its open file */
-    uint64_t stuck_until_lsn; /* it could not be moved; tried again when append_lsn is there */
+    bool read_in_order;       /* the system was told to read ahead in its open file */
+    uint64_t stuck_until_lsn; /* its records could not be moved; tried again when append_lsn reaches this LSN */
     struct segment *next_spare;
 };
 
@@ -73,23 +74,23 @@ struct waiter {
 /* A thread that waits for room in a write buffer. */
 struct room_waiter {
     uint64_t bytes;
-    bool is_to_lead; /* it is called to write the oldest batch: nobody else does */
+    bool is_to_lead; /* it is called to write the oldest batch; no other thread writes it */
     sem_t wake;
     struct room_waiter *next;
 };
 
-/* The ring of write buffers: oldest, then newer ones, the last of them perhaps open; see commit.c and durable.c. */
+/* Who writes the buffers, and who waits for them; see commit.c and durable.c. */
 struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
-    bool advancing;         /* one thread publishes a hint, and advances durable_lsn then */
-    uint64_t majority_lsn;  /* forced below it by a majority of the copies; UINT64_MAX: there is one copy */
-    struct waiter *waiters; /* threads that follow, the first to come first */
+    bool advancing;         /* one thread publishes a hint, and will then advance durable_lsn */
+    uint64_t majority_lsn;  /* a majority of the copies has forced everything below it; UINT64_MAX: there is one copy */
+    struct waiter *waiters; /* threads that follow, in the order of arrival */
     struct waiter **waiters_end;
-    uint64_t room_called;           /* bytes for which threads were called, and have not come yet */
+    uint64_t room_called;           /* bytes of threads that were called and do not have the lock yet */
     uint8_t *tail_block;            /* the leader's: the written part of the last block of the last batch */
     uint8_t *header_block;          /* the leader's */
     struct named_batch last_batch;  /* the newest durable one of this epoch */
-    struct named_batch named_batch; /* that a checkpoint asked for */
+    struct named_batch named_batch; /* the batch that a checkpoint asked for */
 #ifdef LOGSTORE_TRAIL
     bool trails; /* see log_trail */
 #endif
@@ -130,39 +131,39 @@ struct flusher {
     uint64_t wanted_lsn; /* everything below it is to be forced */
 };
 
-/* Makes spares, recycles and relocates; without background threads the thread that needs a spare does. */
+/* The thread that makes spares, recycles and relocates; without background threads the thread that needs a spare
+   does this. */
 struct spare_thread {
     pthread_t thread;
     pthread_cond_t wake; /* the thread waits here */
-    pthread_cond_t done; /* a try was finished: a spare was made, or none can be had */
+    pthread_cond_t done; /* a try has ended: a spare was made, or none can be made */
     bool wanted;
     bool trying;
     uint64_t tries;
-    unsigned tries_awaited; /* by this many threads: relocation keeps no pace then */
+    unsigned tries_awaited; /* threads that wait for a try; while there are any, relocation does not wait for appends */
 };
 
-/* Whether appends that make the log grow are refused: from the first refusal until there is room for more than a few. */
+/* Whether appends that make the log grow are refused: from the first refusal until there is room for half a segment. */
 struct fullness {
-    uint64_t since_us;        /* wall clock; 0: they are not */
-    uint64_t refused_bytes;   /* the largest that was refused since */
+    uint64_t since_us;        /* wall clock; 0: not refused */
+    uint64_t refused_bytes;   /* the largest append refused since then */
     int error;                /* space.grow_error at the last refusal */
-    _Atomic uint64_t changes; /* how often it began or ended since the open; events are signalled at each */
+    _Atomic uint64_t changes; /* how many times it began or ended since the open; each signals the events */
 };
 
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
 struct space {
-    struct segment *spares; /* first_lsn is the name it has; ascending */
+    struct segment *spares; /* in ascending order; first_lsn is the name of the file */
     size_t spare_count;
     uint64_t next_spare_lsn;
-    struct segment
-        *unnamed_segments; /* dead ones without a file name, until their last reader is done; by next_spare */
-    size_t held_count;     /* dead segments that only a hold keeps, as of the last look at the holds */
-    uint64_t looked_lsn;   /* dead segments below it were considered then: recycled, or held, or being read */
-    bool reader_awaited;   /* the oldest segment is dead and being read: a last reader wakes the spare thread */
-    bool replacing;        /* the next file takes the place of a dead one that is being read */
+    struct segment *unnamed_segments; /* dead, without a file name, until the last reader is done; by next_spare */
+    size_t held_count;                /* dead segments that only a hold keeps, as of the last look at the holds */
+    uint64_t looked_lsn; /* dead segments below it were checked at that look: recycled, held or being read */
+    bool reader_awaited; /* the oldest segment is dead and being read; its last reader wakes the spare thread */
+    bool replacing;      /* the next file takes the place of a dead one that is being read */
 
-    struct reckoning needs;   /* how many files, as of the last reckoning */
-    uint64_t weighed_lsn;     /* append_lsn then; since then live bytes have grown by no more than was appended */
+    struct file_needs needs;  /* how many files, as of needs_lsn */
+    uint64_t needs_lsn;       /* append_lsn when that was computed: live bytes grow by no more than is appended */
     uint64_t live_low;        /* the least live bytes since the current segment began */
     uint64_t live_low_before; /* and in the one before it */
     uint64_t live_low_lsn;    /* where that was looked at */
@@ -171,10 +172,10 @@ struct space {
     bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
     int grow_error;          /* errno of that try; 0: max_log_bytes */
     uint64_t asked_lsn;      /* the current segment when a thread last asked whether the log can grow */
-    uint64_t growth_asked;   /* bytes that threads wait to append, and by which these grow when moved */
-    uint64_t room_given;     /* how often room was found for anything but a move: others make progress */
-    unsigned room_wanted;    /* threads that wait to make room */
-    unsigned spares_awaited; /* threads that need one more than are reserved */
+    uint64_t growth_asked;   /* bytes that threads wait to append, and will add when these are moved */
+    uint64_t room_given;     /* how many times a thread other than a mover got room */
+    unsigned room_wanted;    /* threads that make room and wait for a spare */
+    unsigned spares_awaited; /* threads that wait for a spare beyond the reserved ones */
     struct fullness full;
 
     uint64_t last_switch_us;
@@ -184,8 +185,8 @@ struct space {
 /* Moving the live records of the oldest segment; log/space/relocation.c decides when, relocate/ does it. */
 struct relocation {
     bool moving;             /* one thread is relocating */
-    bool mid_chain;          /* ... a chain of which some copies are in the log, and its state is not */
-    uint64_t pace_from;      /* bytes that others had appended when the move began */
+    bool mid_chain;          /* ... a chain: some copies are in the log, the state that completes it is not */
+    uint64_t pace_from;      /* bytes that other threads had appended when the move began */
     uint64_t pace_until;     /* the move waits until they have appended this many */
     uint64_t compact_to_lsn; /* live records below it are moved whatever the policy; 0: none asked */
     unsigned compacting;     /* threads that have asked for that */
@@ -194,7 +195,7 @@ struct relocation {
 struct log {
     struct log_front front; /* first: see lock.h */
 #ifdef LOGSTORE_POISON
-    struct segment *given_out[4]; /* the last that log_segment found */
+    struct segment *given_out[4]; /* the last ones that log_segment returned */
     unsigned given_out_next;
 #endif
 
@@ -204,14 +205,14 @@ struct log {
     vfs *v;
     int dir;
     int holds_dir;
-    int hint_file; /* of the thread that is `advancing` */
+    int hint_file; /* used only by the thread that is `advancing` */
     uint8_t uuid[UUID_BYTES];
     uint64_t segment_size;
     uint64_t max_undurable_bytes;
     uint64_t max_log_bytes;
     uint32_t record_bytes_max;
     uint32_t batch_bytes_max;
-    uint32_t early_bytes; /* of a batch that is still being filled: worth a write of its own */
+    uint32_t early_bytes; /* this many bytes of an open batch are worth a write of their own */
     uint64_t epoch;
     bool background;
 
@@ -227,16 +228,16 @@ struct log {
     struct segment **segments; /* by LSN; the last one is the current */
     size_t segment_count;
     size_t segment_capacity;
-    size_t base_index;        /* the first that is needed */
-    uint64_t named_base_lsn;  /* by a durable batch */
-    uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    size_t base_index;        /* index of the first needed segment */
+    uint64_t named_base_lsn;  /* the base in the newest durable batch */
+    uint64_t hinted_base_lsn; /* the base that readers find in the hint */
     int open_files;
 
     struct buffer *buffers;
     uint32_t buffer_count;
-    uint32_t oldest; /* ring: buffers[oldest] is the oldest that is not free */
-    uint32_t busy;   /* all whose batch is not durable */
-    uint32_t forced; /* of these, the oldest: forced, and not durable */
+    uint32_t oldest; /* ring: buffers[oldest] is the oldest one that is not free */
+    uint32_t busy;   /* number of buffers whose batch is not durable */
+    uint32_t forced; /* how many of these, the oldest ones, are forced but not durable */
     struct buffer *open;
 
     struct commit commit;
@@ -260,26 +261,28 @@ void log_may_wait(struct log *g);
 #else
 static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 #endif
-void log_was_let_go(struct log *g); /* by another way, as vfs.wait_s */
 
 /* append.c: buffers */
-/* Where it stands in the buffer that has it. */
+/* Where the record at lsn stands in the buffer that has it. */
 static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
     return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
+}
+/* The open one, and its batch can end with a footer. */
+static inline bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
+    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
 }
 void log_open_buffer(struct log *g); /* one is free */
 void log_seal_open(struct log *g);
 /* log_append of a record for which the segment keeps SEGMENT_END_RESERVE. */
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes);
-uint64_t log_segment_end(const struct log *g); /* of the current one */
+uint64_t log_segment_end(const struct log *g); /* of the current segment */
 
 /* room.c */
-bool log_buffer_has_room(const struct log *g, uint64_t bytes); /* the open one */
 /* (waits) For a buffer, in the order of arrival; one that was called before is the first. It is called when it returns. */
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
-/* The first, if all buffers are taken, one of them waits to be written, and no other thread is called to write it. */
+/* Calls the first waiting thread to write a batch, if all buffers are taken and one of them is left to write. */
 void log_call_to_lead(struct log *g);
-/* Others wait for a buffer, or were called to one, and come first. */
+/* Other threads wait for a buffer, or were called to one: they come first. */
 static inline bool log_room_is_awaited(const struct log *g) {
     return g->front.room_waiters != NULL || g->commit.room_called > 0;
 }
@@ -287,9 +290,10 @@ static inline bool log_room_is_awaited(const struct log *g) {
 static inline bool log_is_replicated(const struct log *g) { return g->term.calls.ship != NULL; }
 
 /* durable.c: what is forced on this disk, and what is durable */
-/* Batches that are not forced: left to write, or in write. */
+/* Number of batches that are not forced: left to write, or in write. */
 static inline uint32_t log_unforced(const struct log *g) { return g->busy - g->forced; }
-/* Whether the batch that ends there is durable as soon as it is forced. Then its writer publishes the hint before it says so. */
+/* Returns whether the batch that ends at end_lsn is durable as soon as it is forced. If so, its writer first
+   publishes the hint. */
 static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
     if (g->forced > 0 || g->commit.majority_lsn < end_lsn || g->commit.advancing) {
         return false;
@@ -297,7 +301,7 @@ static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
     g->commit.advancing = true;
     return true;
 }
-/* (waits) `advances` is what log_begin_advance said; then `hinted` is what hint_publish gave. */
+/* (waits) `advances`: the result of log_begin_advance; if true, `hinted` is the result of hint_publish. */
 void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted);
 void log_batch_failed(struct log *g, int error, bool advances); /* (waits) the log is poisoned */
 uint64_t log_known_durable(const struct log *g); /* what a batch says now; 0: the log is not replicated */
@@ -317,79 +321,92 @@ static inline bool log_trail(struct log *g, bool catches_up) {
 
 /* commit.c */
 void log_lead_one(struct log *g); /* (waits) writes the oldest batch that is not forced; no other thread leads */
-/* The open batch has enough bytes that the device may begin with them, and no thread waits for the batch as it is. */
+/* The open batch has enough bytes for an early write, and no thread waits for the batch. */
 bool log_can_write_early(const struct log *g);
-uint64_t log_early_at(const struct log *g); /* where the open batch will have; UINT64_MAX: not as things are */
+uint64_t log_early_at(const struct log *g); /* where the open batch will have enough; UINT64_MAX: not possible now */
 void log_write_early(struct log *g);        /* (waits) */
 int log_fail_closed(void);
-int log_fail_poisoned(const struct log *g, int code); /* LS_POISONED, or LS_OUTCOME_UNKNOWN for what is on its way */
+int log_fail_poisoned(const struct log *g, int code); /* LS_OUTCOME_UNKNOWN for records whose write failed */
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
-/* (waits) One batch fewer that is not durable, or not forced. */
+/* (waits) Until one batch more is forced or durable. */
 int log_progress(struct log *g);
-/* (waits) A batch although there may be nothing to write, so that the base is named. */
+/* (waits) Writes a batch, even an empty one, so that the base is named. */
 int log_force_batch(struct log *g);
+void log_advance_base(struct log *g); /* as far as it can */
 /* (waits) The base advances as far as it can, and a durable batch names it. */
 int log_name_base(struct log *g);
 
 /* segment.c: the array of segments and their memory. */
 struct segment *segment_new(const struct log *g, uint64_t first_lsn, uint64_t epoch);
 void segment_free(struct log *g, struct segment *s);
-int log_add_segment(struct log *g, struct segment *s); /* at the end; may fail for memory only */
+int log_add_segment(struct log *g, struct segment *s); /* at the end; fails only if memory runs out */
 void log_remove_segment(struct log *g, size_t index);
 int log_reserve_segment(struct log *g); /* memory for one more segment, so that adding it cannot fail */
-struct segment *log_segment(struct log *g, uint64_t lsn); /* that holds it, or NULL */
+struct segment *log_segment(struct log *g, uint64_t lsn); /* the one that holds the LSN, or NULL */
 static inline void log_live(struct segment *s, uint64_t records, uint64_t bytes) {
     s->live_records += records;
     s->live_bytes += bytes;
     s->largest_bytes = bytes > s->largest_bytes ? bytes : s->largest_bytes;
 }
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes);
-void log_advance_base(struct log *g);
 #ifdef LOGSTORE_POISON
-void log_move_segments(struct log *g); /* the array, and those given out that nothing pins, to other memory */
+void log_move_segments(struct log *g); /* moves the array, and returned segments that are not pinned, to other memory */
 #endif
 
 /* reading.c */
-struct pin segment_pin(struct segment *s); /* one reader more; its file may not be open */
-/* Memory of a record that is in a buffer, or NULL if it is to be read from its file. */
+struct pin segment_pin(struct segment *s); /* counts one more reader; the file may not be open */
+/* Memory of a record that is in a buffer, or NULL if it must be read from its file. */
 const uint8_t *log_buffered(struct log *g, uint64_t lsn);
 int log_segment_file(struct log *g, struct segment *s); /* an open handle or -errno */
-void log_close_idle_files(struct log *g);               /* those beyond OPEN_FILES_MAX that are not in use */
+void log_close_idle_files(struct log *g);               /* unused files beyond OPEN_FILES_MAX */
 
-/* space/: spares, admission, recycling, and when to relocate. */
+/* space/: how many segment files there are. */
+/* Segments that only a hold keeps do not count, the hold has its own limit; dead ones not recycled yet do. */
+static inline size_t log_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
+/* From the base on. */
+static inline size_t log_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
+/* Of the log, spares included. */
+static inline size_t log_files(const struct log *g) { return log_segments_kept(g) + g->space.spare_count; }
+
+/* space/: spares and recycling. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
 void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
 uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
 int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
 void spares_try(struct log *g);           /* (waits) one more try was made */
-int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
-/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
-int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion);
-struct extent spares_extent(const struct log *g); /* what lives in it */
-void spares_reckon(struct log *g);                /* how many are kept from what grows */
-size_t spares_target(const struct log *g);        /* how many are made ahead of need; as of the last reckoning */
-/* With this much more, all live records could still be moved, and a drain would have room to work. */
-bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion);
-/* Bytes by which the log may grow without a new reckoning, in records of at most needs.gap_bytes. */
-uint64_t spares_room(const struct log *g);
-bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
-int spares_fail_full(const struct log *g);
-bool spares_are_full(struct log *g);            /* growth is refused, or would be */
-void spares_look_for_room(struct log *g);       /* ends the state of being full, if there is room again */
-bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
+int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+size_t spares_target(const struct log *g);            /* how many are made ahead of need, as space.needs says */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
+
+/* space/admission.c: may the log grow? */
+struct extent admission_extent(const struct log *g); /* what lives in it */
+void admission_compute_needs(struct log *g);         /* space.needs, as of now */
+/* With this much more, all live records could still be moved, and a drain would have room to work. */
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion);
+/* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes. */
+uint64_t admission_room(const struct log *g);
+/* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion);
+bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
+bool admission_refuses(struct log *g);          /* growth is refused, or would be */
+int admission_fail_full(const struct log *g);
+void admission_look_for_room(struct log *g); /* ends the state of being full, if there is room again */
 void admission_note_live(struct log *g);
-void relocation_after_batch(struct log *g); /* a batch became durable: a move that keeps pace may continue */
+
+/* space/relocation.c */
+bool relocation_is_behind(const struct log *g); /* the log is larger than it need be, by more than a segment */
+void relocation_after_batch(struct log *g);     /* a batch became durable: a move that keeps pace may continue */
 
 /* hint.c: the hint, by which readers of a store in use know how far they may read. */
-enum { HINT_OLD = 0 };       /* an old one may be left */
-#define HINT_NONE UINT64_MAX /* none is left */
-/* The base that readers now find, or one of those two; by one thread at a time, with the lock or without. */
+enum { HINT_OLD = 0 };       /* an old hint may be left */
+#define HINT_NONE UINT64_MAX /* no hint is left */
+/* Returns the base that readers now find, or HINT_OLD or HINT_NONE. One thread at a time calls it, with or without
+   the lock. */
 uint64_t hint_publish(struct log *g, uint64_t durable_lsn, uint64_t base_lsn);
-/* With the lock: notes what it gave. */
+/* With the lock: records the result of hint_publish. */
 static inline void hint_published(struct log *g, uint64_t base_lsn, uint64_t result) {
     g->stats.hint_failures += result != base_lsn ? 1 : 0;
     if (result != HINT_OLD) {
@@ -402,13 +419,13 @@ bool closed_publish(struct log *g, uint64_t end_lsn);
 struct holds {
     struct hold living[LS_HOLDS_MAX];
     size_t count;
-    bool unread; /* some could not be looked at: all is kept until they can */
+    bool unread; /* some holds could not be read: all segments are kept until they can */
 };
 void holds_look(struct log *g, struct holds *holds); /* with the lock or without */
-/* With the lock: the lowest LSN that a hold within its limit wants kept of what lies below; UINT64_MAX if none. */
+/* With the lock: the lowest LSN below below_lsn that a hold within its limit keeps; UINT64_MAX if there is none. */
 uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t below_lsn);
 
-/* Below it nothing is needed, and no reader expects anything. */
+/* Segments below it are needed neither by recovery nor by readers. */
 static inline uint64_t log_recyclable_lsn(const struct log *g) {
     return g->named_base_lsn < g->hinted_base_lsn ? g->named_base_lsn : g->hinted_base_lsn;
 }

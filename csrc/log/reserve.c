@@ -1,7 +1,7 @@
 /*
- * Making room for an append: in the open buffer, in the current segment, and by a switch to the next one, which takes a
- * spare. Here and nowhere else an append waits: for a buffer, a spare, relocation, or max_undurable_bytes; and here a full
- * store refuses. See log.h for what always holds.
+ * Makes room for an append: in the open buffer, in the current segment, or by a switch to the next segment, which takes
+ * a spare. Only this file makes an append wait (for a buffer, a spare, relocation, or max_undurable_bytes), and only
+ * this file refuses appends to a full store. See log.h for what always holds.
  */
 #include <assert.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     memset(g->footer.type_counts, 0, sizeof g->footer.type_counts);
     g->footer.batches = 0;
     struct segment *next = spares_take(g);
-    if (purpose != RESERVE_MOVES) { /* a move looks after spares anyway; else one would lead to the next */
+    if (purpose != RESERVE_MOVES) { /* a move checks the spares anyway, and must not cause the next move */
         g->spare_thread.wanted = true;
         (void)pthread_cond_signal(&g->spare_thread.wake);
     }
@@ -57,12 +57,12 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     log_flush_soon(g);
 }
 
-/* One is free, and no other thread comes first. */
+/* A buffer is free, and no other thread comes first. */
 static bool may_open_buffer(const struct log *g, bool called) {
     return g->busy < g->buffer_count && (called || !log_room_is_awaited(g));
 }
 
-/* (waits) A free buffer is open for the footer, a spare is there, and memory for one more segment. */
+/* (waits) Gets what a switch needs: an open buffer for the footer, a spare, and memory for one more segment. */
 static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, bool *called, bool *ready) {
     *ready = false;
     if (!spares_allow(g, purpose)) {
@@ -72,7 +72,7 @@ static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, b
         uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
         spares_try(g); /* relocation has fallen behind: appends that make the log longer wait for it */
         if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {
-            return LS_OK; /* the move or another thread has begun another segment; or nothing is appended any more */
+            return LS_OK; /* the move or another thread has begun another segment, or the log takes no more records */
         }
     }
     if (!spares_allow(g, purpose)) {
@@ -89,7 +89,7 @@ static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, b
     return rc;
 }
 
-/* (waits) One step nearer to having room; LS_OK means: look again. */
+/* (waits) Takes one step towards room. LS_OK: the caller checks again. */
 static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *called) {
     if (!segment_has_room(g, bytes)) {
         bool ready;
@@ -112,8 +112,9 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *
 }
 
 /*
- * Whether the log may grow is known only when the spare thread has tried for one more spare, or has relocated what could
- * be. Until then growing stops half way through the current segment: the rest is for the dequeues that make room.
+ * Only after the spare thread has tried to make one more spare, or has relocated all it can, is it known whether the
+ * log may grow. Until then appends that grow the log stop in the middle of the current segment: the rest is for
+ * dequeues, which make room.
  */
 static bool spare_thread_is_behind(const struct log *g) {
     bool half_way = g->front.append_lsn + g->segment_size / 2 > log_segment_end(g);
@@ -122,9 +123,12 @@ static bool spare_thread_is_behind(const struct log *g) {
            (g->space.spare_count == g->space.needs.spares_reserved && half_way && !asked);
 }
 
-/* Growing asks first: for another spare, or where none can be had, how many bytes live. */
+/*
+ * Whether an append that grows the log must first call spares_grow, which looks for another spare or computes the live
+ * bytes.
+ */
 static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
-    return !spares_suffice(g, bytes, expansion) ||
+    return !admission_has_room(g, bytes, expansion) ||
            (g->space.cannot_grow ? over_admission_limit(g) : spare_thread_is_behind(g));
 }
 
@@ -147,7 +151,10 @@ static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
            g->front.append_lsn + BATCH_RECORD_BYTES + bytes - g->front.durable_lsn > g->max_undurable_bytes;
 }
 
-/* Room as it is now. Where reserve would wait, write or make a spare first, LS_WOULD_WAIT, and nothing was changed. */
+/*
+ * Reserves room that is there now. LS_WOULD_WAIT: reserve() would first wait, write or make a spare; nothing was
+ * changed.
+ */
 static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     bool grows = purpose == RESERVE_GROWS;
     bool ready = log_takes_records(g) && g->poison == 0 && !(g->relocation.moving && g->space.spare_count == 0) &&
@@ -172,7 +179,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         return reserve_at_once(g, bytes, expansion, purpose);
     }
     struct pass_limit limit = {.relocated_max = 0};
-    bool called = false; /* to room in a buffer, after waiting for it */
+    bool called = false; /* this thread waited for room in a buffer, and was called */
     log_may_wait(g);
     for (;;) {
         int rc = LS_OK;
@@ -183,7 +190,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             return log_fail_poisoned(g, LS_POISONED);
         }
         if (purpose != RESERVE_MOVES && g->relocation.moving &&
-            g->space.spare_count == 0) { /* a move has taken the last spare */
+            g->space.spare_count == 0) { /* a move has taken the last spare: wait until it ends */
             log_wait(g, &g->spare_thread.done);
             continue;
         }
@@ -193,16 +200,16 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             (void)spares_keep(g);
         }
         if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
-            rc = spares_grow(g, bytes, expansion);
+            rc = admission_admit(g, bytes, expansion);
             if (rc != LS_OK) {
                 return rc;
             }
-            if (!spares_suffice(g, bytes, expansion)) {
+            if (!admission_has_room(g, bytes, expansion)) {
                 continue; /* what was made has been taken meanwhile */
             }
         }
         if (!log_takes_records(g) || g->poison != 0) {
-            continue; /* it happened while we waited to grow */
+            continue; /* a move took the last spare while this thread waited to grow */
         }
         if (too_much_is_undurable(g, bytes)) {
             rc = log_progress(g);
@@ -216,7 +223,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             rc = make_room(g, bytes, purpose, &called);
         }
         if (rc == LS_OK && passes_found_no_room(g, &limit, purpose)) {
-            rc = spares_fail_full(g);
+            rc = admission_fail_full(g);
         }
         if (rc != LS_OK) {
             return rc;
@@ -228,7 +235,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Where a step of reserve() other than its last would be due. */
+/* The first LSN at which reserve() would have to do more than count the bytes. */
 static uint64_t run_end_lsn(const struct log *g) {
     uint64_t segment_end = log_segment_end(g);
     uint64_t end = least(g->open->start_lsn + g->batch_bytes_max - FOOTER_BYTES_MAX, segment_end - SEGMENT_END_RESERVE);
@@ -248,7 +255,7 @@ struct run_room log_run_room(const struct log *g) {
         (g->relocation.moving && g->space.spare_count == 0)) {
         return none;
     }
-    uint64_t end = run_end_lsn(g), room = spares_room(g);
+    uint64_t end = run_end_lsn(g), room = admission_room(g);
     return (struct run_room){
         .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),

@@ -1,7 +1,7 @@
 /*
- * Threads that wait for room in a write buffer, because all buffers wait to be written. They are called in the order in which
- * they came, each when there is room for its bytes beside those called before it; so a freed buffer wakes as many as it can
- * hold, and not all that wait.
+ * Threads that wait for room in a write buffer, because all buffers wait to be written. They are called in the order of
+ * their arrival, each when its bytes fit in addition to those of threads called before it. So a freed buffer wakes only
+ * as many threads as it has room for.
  *
  * Whenever the lock is free, the following holds. There is no room for the first waiting thread, because each thread that
  * releases the lock calls it when there is. No thread opens a buffer before those that came earlier. If no thread writes and
@@ -11,10 +11,6 @@
 #include <errno.h>
 
 #include "log/parts.h"
-
-bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
-    return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
-}
 
 /* In the open buffer beside those that were called, or in one that is free. */
 static bool has_room(const struct log *g, const struct room_waiter *w) {
@@ -30,7 +26,7 @@ static void call_first(struct log *g) {
     struct room_waiter *w = g->front.room_waiters;
     g->front.room_waiters = w->next;
     g->commit.room_called += w->bytes;
-    (void)sem_post(&w->wake); /* it cannot go before it has the lock */
+    (void)sem_post(&w->wake); /* its memory stays valid: the thread cannot return before it has the lock */
 }
 
 void log_call_for_room(struct log *g) {
@@ -38,11 +34,11 @@ void log_call_for_room(struct log *g) {
         call_first(g);
     }
     if (!g->threads_running && !g->commit.leading && g->commit.room_called == 0) {
-        log_call_to_lead(g); /* those that took the buffers need not wait for them, and there is no flusher */
+        log_call_to_lead(g); /* the threads that filled the buffers may not wait for them, and no flusher runs */
     }
 }
 
-/* All buffers are taken, and one that is left to write may be written. */
+/* All buffers are taken, and one of them is left to write. */
 static bool can_lead_for_room(const struct log *g) { return g->busy == g->buffer_count && log_unforced(g) > 0; }
 
 void log_call_to_lead(struct log *g) {
@@ -75,7 +71,7 @@ int log_wait_for_room(struct log *g, uint64_t bytes, bool *called) {
     log_take_back(g);
     (void)sem_destroy(&w.wake);
     if (w.is_to_lead && !g->commit.leading && g->poison == 0 && can_lead_for_room(g)) {
-        log_lead_one(g); /* a buffer that it frees is still kept for this thread */
+        log_lead_one(g); /* a buffer that this frees stays reserved for this thread */
     }
     g->commit.room_called -= bytes;
     return LS_OK;

@@ -97,7 +97,7 @@ struct segment *log_segment(struct log *g, uint64_t lsn) {
 }
 
 #ifdef LOGSTORE_POISON
-/* Nobody reads its file, and no batch on its way is in it. */
+/* No thread reads its file, and no undurable batch is in it. */
 static bool can_move(const struct log *g, const struct segment *s) {
     bool can = s->readers == 0;
     for (uint32_t i = 0; i < g->busy; i++) {
@@ -150,7 +150,7 @@ static void release_now(struct segment *s, struct release *r) {
     r->bytes = 0;
 }
 
-/* Takes effect when the newest batch is durable: the one that holds the record which ends these. */
+/* Takes effect when the newest batch is durable: it has the record that ends these. */
 void log_release(struct log *g, struct segment *s, uint64_t records, uint64_t bytes) {
     struct release r = {records, bytes};
     if (g->busy == 0) {
@@ -184,7 +184,7 @@ void log_live_part(struct log *g, uint64_t lsn, uint64_t bytes) { log_live(segme
 
 void log_release_part(struct log *g, uint64_t lsn, uint64_t bytes) { log_release(g, segment_with(g, lsn), 0, bytes); }
 
-/* Records that no batch on its way releases: what is relocated counts until its copy is durable. */
+/* Records that no undurable batch releases: a relocated record counts until its copy is durable. */
 uint64_t log_staying_records(const struct log *g, const struct pin *p) {
     const struct segment *s = p->segment;
     uint64_t leaving = 0;
@@ -193,17 +193,6 @@ uint64_t log_staying_records(const struct log *g, const struct pin *p) {
     }
     assert(s->live_records >= leaving);
     return s->live_records - leaving;
-}
-
-/* The base passes segments that are wholly durable and have no live record; it never passes the current one. */
-void log_advance_base(struct log *g) {
-    while (g->base_index + 1 < g->segment_count) {
-        struct segment *s = g->segments[g->base_index];
-        if (s->live_records > 0 || s->end_lsn == 0 || s->end_lsn > g->front.durable_lsn) {
-            return;
-        }
-        g->base_index++;
-    }
 }
 
 uint64_t log_base_lsn(const struct log *g) { return g->segment_count == 0 ? 0 : g->segments[g->base_index]->first_lsn; }

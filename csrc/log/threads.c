@@ -19,7 +19,7 @@ void log_durable_soon(struct log *g, uint64_t lsn) {
     }
 }
 
-/* The last records may be of a move or a transaction, which flush nothing. */
+/* Wakes the flusher: the last records may be of a move or a transaction, and these do not wake it. */
 uint64_t log_next_lsn(struct log *g) {
     uint64_t lsn = g->front.end_lsn;
     if (g->serving && lsn > g->front.forced_lsn) {
@@ -29,8 +29,9 @@ uint64_t log_next_lsn(struct log *g) {
 }
 
 /*
- * After a small batch for which no thread waits and no event is signalled, the flusher rests: with a disk that syncs in less
- * than 0.1 ms it would otherwise take half a processor from the publishers. A thread that waits leads at once all the same.
+ * After a small batch for which no thread waits and no event is signalled, the flusher rests: with a disk that syncs in
+ * less than 0.1 ms it would otherwise take half a processor from the publishers. A thread that waits still leads at
+ * once.
  */
 static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     const struct timespec rest = {.tv_nsec = FLUSHER_RESTS_NS};
@@ -43,7 +44,10 @@ static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     log_take_back(g);
 }
 
-/* Where another thread writes, that wakes the flusher, or the next to write. Whether this thread wrote. */
+/*
+ * Writes unless another thread does: that thread then wakes the flusher or the next leader. Returns whether this thread
+ * wrote.
+ */
 static bool write_wanted(struct log *g) {
     uint64_t wanted_lsn = g->flusher.wanted_lsn, before = g->stats.batch_bytes;
     bool wrote = false;
@@ -78,7 +82,10 @@ static void *flusher_thread(void *log) {
     return NULL;
 }
 
-/* Under the lock: a thread that found threads_running false would take itself for a caller that does the thread's work. */
+/*
+ * Starts the threads under the lock: a new thread that saw threads_running false would act as a caller without
+ * background threads.
+ */
 int log_start_threads(struct log *g) {
     if (!g->background) {
         return LS_OK;

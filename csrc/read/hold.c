@@ -132,8 +132,8 @@ static int find_room(ls_hold *h) {
 }
 
 /*
- * The file is whole and locked before it gets its name. Needs the takers' lock, so a file `new` is left by a dead
- * taker.
+ * Makes the file, complete and locked, before it gets its name. The caller has the takers' lock, so an existing file
+ * `new` is from a dead process.
  */
 static int make_file(ls_hold *h) {
     vfs *v = h->v;
@@ -173,7 +173,7 @@ static int place_hold(ls_hold *h) {
 
 /* ---- confirming ---- */
 
-/* The base that readers find now, and the UUID. */
+/* Reads the base that readers find now, and the UUID. */
 static int look_at_base(const ls_hold *h, struct ls_reader_info *info) {
     ls_reader *reader;
     int rc = ls_reader_open(h->v, h->store_dir, UINT64_MAX, &reader);
@@ -211,8 +211,9 @@ static int kept_by_another(const ls_hold *h, bool *kept) {
 }
 
 /*
- * A hold certainly keeps the log at or above the base that is read while the hold is in place, or at or above another
- * honoured hold. A hold below that keeps nothing, so a raised one is confirmed again.
+ * Makes sure that the hold keeps the log from its LSN on. That is certain if the base, read while the hold is in place, or
+ * another honoured hold lies at or below this LSN. If not: with from_base, raises the LSN to the base and checks again;
+ * without, fails.
  */
 static int confirm(ls_hold *h, bool from_base) {
     ls_reader_info info;
@@ -321,7 +322,7 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
     }
     h->hold = wanted;
     bool removed = !has_its_name(h);
-    if (removed || h->v->now_us(h->v) >= before_us) { /* meanwhile nothing was kept */
+    if (removed || h->v->now_us(h->v) >= before_us) { /* until now the hold kept nothing */
         ls_reader_info info;
         rc = look_at_base(h, &info);
         if (rc == LS_OK && (removed || info.base_lsn > wanted.hold_lsn)) {

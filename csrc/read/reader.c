@@ -1,10 +1,10 @@
 /*
- * Reads a log without opening it: beside its writer, or after a close or a crash. It writes nothing, reads only durable
- * bytes, and holds the lock only for a moment, to see whether a writer lives.
+ * Reads a log without opening it: while a writer has it open, or after a close or a crash. It writes nothing, reads
+ * only durable bytes, and holds the lock only for a moment, to see whether a writer lives.
  *
- * Beside a writer the hint gives the end and the base. A segment that the base passes while it is read may be recycled.
- * Its batches then fail to validate, the hint is read again, and the answer is LS_RECYCLED: never corruption, never
- * bytes of the file's next use.
+ * With a writer, the hint gives the end and the base. A segment that the base passes while it is read may be recycled.
+ * Its batches then fail to validate; the reader reads the hint again and returns LS_RECYCLED. It never reports
+ * corruption then, and never returns bytes of the file's next use.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static bool read_hint(ls_reader *reader, struct hint *h) {
             }
         }
         if (!reader->live && !has_writer_now(reader)) {
-            return false; /* no writer will mend it */
+            return false; /* without a writer it stays torn */
         }
         pause_shortly();
     }
@@ -102,8 +102,8 @@ static int note_next(void *context, const char *name) {
 }
 
 /*
- * First LSN of the segment in which the kept LSN lies. If the log ended at or below it and another epoch began further
- * up, there may be no such segment; then it is the next one.
+ * First LSN of the segment that holds the kept LSN. If the log ended at or below that LSN and a later epoch began above
+ * it, there may be no such segment; then returns the next one.
  */
 static uint64_t find_kept_segment(const ls_reader *reader) {
     uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
@@ -126,8 +126,8 @@ static void begin_at_hold(const ls_reader *reader, struct hint *h) {
 }
 
 /*
- * A segment below the base may be removed or reused. A hold keeps it although the base has passed it: then it was
- * recycled only if its file is gone or has another header, and anything else that is unreadable in it is damage.
+ * A segment below the base may have been removed or reused. If a hold keeps it, it was recycled only if its file is
+ * gone or has another header; any other unreadable part of it is damage.
  */
 static bool was_recycled(const ls_reader *reader, uint64_t lsn, uint64_t base_lsn) {
     if (base_lsn <= lsn || reader->keep_lsn == 0) {
@@ -206,7 +206,7 @@ static int try_open(ls_reader *reader) {
     return rc;
 }
 
-/* A writer may open, close, or recycle segments while we read; then the result means nothing and we try again. */
+/* A writer may open, close, or recycle segments meanwhile; then the result is not valid, and the reader tries again. */
 static bool has_writer_changed(ls_reader *reader) {
     bool was_live = reader->live;
     struct hint before = reader->hint, now;
@@ -219,7 +219,9 @@ static bool has_writer_changed(ls_reader *reader) {
     return !read_hint(reader, &now) || now.base_lsn != before.base_lsn || now.epoch != before.epoch;
 }
 
-/* Tries again while a writer changes what is read. If it always comes first, that is recycling, not damage. */
+/*
+ * Tries again while a writer changes the segments. If every try fails this way, the result is LS_RECYCLED, not damage.
+ */
 static int open_patiently(ls_reader *reader) {
     int rc = try_open(reader);
     for (int i = 0; rc == LS_CORRUPT || rc == LS_IO; i++) {
@@ -239,7 +241,7 @@ static int open_patiently(ls_reader *reader) {
     return rc;
 }
 
-/* Beside a writer that recycles segments, a missing one is no damage. */
+/* If a writer recycles segments, a missing one is not damage. */
 static int open_permissively(ls_reader *reader) {
     ls_error strict = *ls_last_error();
     for (int i = 0; i <= OPEN_TRIES; i++) {

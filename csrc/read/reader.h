@@ -7,19 +7,19 @@
 struct ls_reader {
     vfs *v;
     int dir;
-    bool permissive; /* continues behind parts that cannot be read */
+    bool permissive; /* continues after parts that cannot be read */
     bool live;       /* a writer had the store open when this reader was made */
     bool undurable;  /* gives also what no majority is known to have */
     struct meta meta;
-    struct hint hint; /* of that moment, if live */
+    struct hint hint; /* as read at that moment, if live */
     struct scan scan;
     uint64_t keep_lsn; /* the log from here on is kept by a hold; 0: there is none */
 };
 
 /* As ls_reader_next. */
 int reader_next(ls_reader *reader, struct scan_batch *b);
-/* Tells damage from recycling after LS_CORRUPT or LS_IO (this thread's last error) at this LSN: LS_RECYCLED if it was
-   recycled while it was read, else the failure itself. */
+/* Distinguishes damage from recycling after LS_CORRUPT or LS_IO (this thread's last error) at this LSN: LS_RECYCLED
+   if the segment was recycled meanwhile, else the failure itself. */
 int reader_judge(ls_reader *reader, int rc, uint64_t lsn);
 /* The log begins at the segment of keep_lsn, which a hold keeps; 0: at the base. */
 int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,

@@ -63,7 +63,7 @@ int scan_refuse(const struct scan *s, const struct verdict_row *row, uint64_t fi
     if (row->verdict != VERDICT_CORRUPT) {
         return LS_OK;
     }
-    if (row->found == FOUND_LAST_EPOCH) { /* of no single place */
+    if (row->found == FOUND_LAST_EPOCH) { /* it concerns no single place */
         return fail(LS_CORRUPT,
                     "the log is damaged: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`",
                     verdict_reason(row->reason));
@@ -126,7 +126,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     if (rc != LS_OK) {
         return rc;
     }
-    /* No store gets there, and the open's own epoch would wrap to 0. */
+    /* No store reaches this epoch, and the epoch of the next open would wrap to 0. */
     if (s->epoch_max == UINT64_MAX || s->renamed_epoch == UINT64_MAX) {
         return scan_refuse(s, verdict_of(FOUND_LAST_EPOCH, 0), 0, 0, FORMAT_OK);
     }

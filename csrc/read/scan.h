@@ -2,7 +2,7 @@
  * Scanning a log: which files are segments, where the log begins and ends, and every accepted batch in between.
  * The table in verdict.c decides between torn and corrupt, by docs/format.md section 1 and docs/recovery.md.
  *
- * It reads and never writes. Recovery uses it under the lock; readers use it beside a writer.
+ * It never writes. Recovery uses it under the store's lock; readers use it while a writer has the store open.
  */
 #ifndef LOGSTORE_SCAN_H
 #define LOGSTORE_SCAN_H
@@ -25,8 +25,8 @@ struct scan_file {
     uint64_t first_lsn;
     enum scan_state state;
     enum format_result why; /* result of decoding the header */
-    bool in_log;            /* on the chain of prev_end_lsn, at or above the base */
-    uint64_t end_lsn;       /* of the log's part in it, if a later header gives it; else 0 */
+    bool in_log;            /* in the chain of prev_end_lsn, at or above the base */
+    uint64_t end_lsn;       /* where the log's records in it end, if a later header says so; else 0 */
     uint64_t bytes;         /* of the file, which has its full size before its header is written */
     struct segment_header header;
 };
@@ -35,14 +35,14 @@ struct scan {
     vfs *v;
     int dir;
     struct meta meta;
-    struct stream_set known; /* beyond 1 to 3; set before it is opened, kept by every opening */
+    struct stream_set known; /* known streams beyond 1 to 3; set before scan_open, which keeps it */
     uint64_t closed_lsn;     /* end_lsn of a usable CLOSED; 0: none */
     bool want_direct;        /* read the last segment past the page cache */
     bool direct;             /* ... and that was possible */
     bool all_direct;         /* ... and every other, where that is possible */
     bool file_direct;        /* the open file is read past the page cache */
     bool permissive;         /* unreadable files are ignored */
-    uint64_t limit_lsn;      /* beside a writer: durable_lsn of its hint; 0: read to the end */
+    uint64_t limit_lsn;      /* with a writer: durable_lsn of its hint; 0: read to the end */
 
     struct scan_file *files; /* by first_lsn */
     size_t count;
@@ -94,9 +94,9 @@ int scan_list(struct scan *s, vfs *v, int dir, const struct meta *meta);
 /* Finds base, end and watermark. LS_CORRUPT, LS_VERSION, LS_NOT_A_STORE, LS_IO, LS_NO_MEMORY. */
 int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool want_direct, const struct hint *live);
 /*
- * For a log that scan_open refuses: all segments that can be read, although others or their headers cannot. LS_CORRUPT
- * only if there is none. An open never uses it. Without a writer it believes base and end in the last writer's hint
- * (NULL: none).
+ * For a log that scan_open refuses: takes all readable segments, although others or their headers are unreadable.
+ * LS_CORRUPT only if no segment is readable. An open never uses it. Without a writer it takes base and end from the
+ * last writer's hint (NULL: none).
  */
 int scan_open_permissive(struct scan *s, vfs *v, int dir, const struct meta *meta, const struct hint *live,
                          const struct hint *last_writer);
@@ -110,7 +110,7 @@ void scan_skip_segment(struct scan *s);
 int scan_next(struct scan *s, struct scan_batch *b);
 /*
  * Another thread reads and verifies the batches for scan_next. Until it is stopped, call only scan_next; scan_close
- * does not stop it. Results are the same as without it. If no thread or memory can be had, nothing happens.
+ * does not stop it. Results are the same as without it. Without a thread or memory for it, nothing happens.
  */
 void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);

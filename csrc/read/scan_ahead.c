@@ -2,9 +2,9 @@
  * Reading ahead: while one thread replays, another reads and verifies what comes next.
  *
  * The second thread has a scan of its own, a copy of the first. It does what scan_next would do, and hands over windows
- * full of accepted batches. It never judges: at anything unusual (an invalid batch, an unreadable file, no memory) it
- * stops. The first thread continues alone from there, meets the same, and reports it. So results and errors are as
- * without it.
+ * full of accepted batches. It makes no decision: at any anomaly (an invalid batch, an unreadable file, no memory) it
+ * stops. The first thread continues alone from there, meets the same anomaly, and reports it. So results and errors are
+ * the same as without it.
  *
  * Invariants
  *   - a window belongs to one thread at a time: it is filled, then taken, then free again, under `lock`;
@@ -43,8 +43,8 @@ struct scan_ahead {
     uint64_t taken;                    /* windows freed, ever */
     const struct ahead_window *taking; /* window of the first thread; NULL: none */
     size_t next;                       /* batch in that window that the first thread takes next */
-    bool ended;                        /* the second thread fills no more */
-    bool stopping;                     /* the first thread wants no more */
+    bool ended;                        /* the second thread fills no more windows */
+    bool stopping;                     /* the first thread takes no more windows */
 };
 
 /* ---- filling, in the second thread ---- */

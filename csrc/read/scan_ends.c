@@ -67,7 +67,7 @@ static int judge_missing(const struct scan *s, uint64_t first_lsn, unsigned fact
                        is_there ? s->files[index].why : FORMAT_SHORT);
 }
 
-/* A copy says nothing new: its original is in the log as long as no durable base relies on the copy. */
+/* A copy may be dropped: its original is in the log as long as no durable base relies on the copy. */
 static bool is_copy(const struct record *r) {
     bool of_client = format_stream_of(r->type) > STREAMS_COUNTED && (r->type & TYPE_SKIPPABLE) == 0;
     bool has_flag = r->type == MESSAGE_START || r->type == MESSAGE_CHUNK || of_client;
@@ -96,8 +96,8 @@ struct stop {
 };
 
 /*
- * Walks one segment to its first batch that is not accepted. W is not known yet: a batch that would be refused at or
- * above W is refused here, and the caller judges the others again with all facts.
+ * Walks one segment to its first batch that is not accepted. W is not known yet: this refuses a batch that is invalid
+ * at or above W, and the caller judges the others again with all facts.
  */
 static int walk_to_end(struct scan *s, size_t index, struct stop *stop) {
     const struct scan_file *f = &s->files[index];
@@ -141,7 +141,7 @@ static int measure_broken(struct scan *s, uint64_t lsn) {
     return rc;
 }
 
-/* How many bytes of an unfinished write stand where the log ends. */
+/* Measures the bytes of an unfinished write at the end of the log. */
 static int measure_torn(struct scan *s, uint64_t lsn) {
     const struct scan_file *f = &s->files[s->last];
     const uint8_t *at;

@@ -1,7 +1,7 @@
 /*
  * The torn-or-corrupt rule. See verdict.h, and docs/recovery.md for why the rule is right.
  *
- * No two rows answer the same case, so their order has no meaning.
+ * No two rows match the same case, so their order has no meaning.
  */
 #include "read/verdict.h"
 

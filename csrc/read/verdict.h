@@ -1,8 +1,9 @@
 /*
- * Torn or corrupt, as a table: what the scan finds, with the facts about it, gives one verdict. verdict.c has the rows.
+ * Torn or corrupt, as a table: each find of the scan, with the facts about it, gives one verdict. verdict.c has the
+ * rows.
  *
- * The comments beside the constants are the words of the table in docs/recovery.md, which defines them; a test compares
- * the two. Another test runs every combination of finds and facts: exactly one row answers each.
+ * The comments next to the constants are the words of the table in docs/recovery.md, which defines them; a test
+ * compares the two. Another test runs every combination of finds and facts: exactly one row answers each.
  */
 #ifndef LOGSTORE_VERDICT_H
 #define LOGSTORE_VERDICT_H
@@ -71,7 +72,7 @@ struct verdict_row {
 extern const struct verdict_row verdict_rows[];
 extern const size_t verdict_row_count;
 
-/* The row that answers. Its verdict is the decision. */
+/* Returns the row for this case. Its verdict is the decision. */
 const struct verdict_row *verdict_of(enum found found, unsigned facts);
 /* The find at a batch's place, by the result of decoding it. */
 enum found verdict_found(enum format_result result);

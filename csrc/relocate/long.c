@@ -47,7 +47,7 @@ static bool in_victim(const struct message_mover *v, uint64_t lsn) {
     return lsn >= v->victim_lsn && lsn < v->victim_end_lsn;
 }
 
-/* A copy of the start record at the head; 0 in *lsn if the message died meanwhile. */
+/* Copies the start record to the head. *lsn is 0 if the message died meanwhile. */
 static int copy_start(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t *lsn, uint32_t *bytes) {
     struct message *m = chain_still_there(v, id, start_lsn);
     uint8_t *memory = NULL;
@@ -152,8 +152,8 @@ static uint64_t state_bytes_of(const struct table *t, struct message *m) {
 }
 
 /*
- * The chunks that lie in the victim, copied one by one. Where the state is long, those that come after them too: it is
- * written once for all of them, and would otherwise cost more than it frees.
+ * Copies the chunks that lie in the victim one by one. If the state is long, it also copies later chunks: one state
+ * then serves all of them, and does not cost more bytes than the move frees.
  */
 static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint64_t *prev, struct copied **list,
                        uint32_t *count) {
@@ -185,14 +185,14 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
     }
 }
 
-/* The content may have been cut meanwhile; then the copy is not used. */
+/* The content may have been truncated meanwhile; then the copy is not used. */
 static bool is_still_chunk(const struct message *m, const struct copied *c) {
     return c->index < m->extra->chunk_count && m->extra->chunks[c->index].lsn == c->old.lsn;
 }
 
 struct long_move {
     uint64_t old_start_lsn;
-    uint64_t new_start_lsn; /* 0: the start stays */
+    uint64_t new_start_lsn; /* 0: the start record stays where it is */
     uint32_t new_start_bytes;
     struct copied *chunks;
     uint32_t chunk_count;
@@ -253,7 +253,7 @@ static int append_long_state(struct message_mover *v, uint64_t id, const struct 
         }
         chain_free_state(&s);
     }
-    return rc == LS_END ? LS_OK : rc; /* it changes all the time: next time */
+    return rc == LS_END ? LS_OK : rc; /* the message changes too often: the next pass tries again */
 }
 
 static bool has_part_in_victim(const struct message_mover *v, uint64_t id) {

@@ -1,10 +1,10 @@
 /*
  * Relocation of messages and transactions: the first client's part of it. See relocate.c for the pass over the segment.
  *
- * Most messages need one record, an inline copy that is no longer than the record it replaces. Others (chunks, pending work,
- * places of several order keys) need their copies and a state; a state too long for one record goes out in parts, and
- * starts over if the chain changes between two of them. One thread moves at a time, one chain after the other, which
- * is what replay relies on.
+ * Most messages need one record, an inline copy that is no longer than the record it replaces. Others (chunks, pending
+ * work, places of several order keys) need their copies and a state; a state that is too long for one record is written
+ * in parts, again from the first part if the chain changes meanwhile. One thread moves at a time, one chain after the
+ * other; replay relies on that.
  */
 #include "relocate/parts.h"
 
@@ -51,8 +51,8 @@ static void append_start_and_state(struct message_mover *v, struct message *m, c
 }
 
 /*
- * Moves a message of which the start, but no chunk, is in this segment; `from` points into the window. *moved is false if
- * move_long must do it. The message can change during a wait, so its form is looked at again after each.
+ * Moves a message of which the start, but no chunk, is in this segment; `from` points into the window. *moved is false
+ * if move_long must do it. The message can change during a wait, so its form is computed again after each.
  */
 static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from,
                       bool *moved) {
@@ -73,14 +73,14 @@ static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
             format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
         uint64_t bytes =
             in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
-        if (!in_line && bytes > log_record_bytes_max(g)) { /* no more than a record may be lost at a segment's end */
+        if (!in_line && bytes > log_record_bytes_max(g)) { /* too much could stay unused at a segment's end */
             *moved = false;
             return LS_OK;
         }
         if (!in_line && !learned) {
             learned = true;
             times_learn(v, id, start_lsn, from->enqueue_time_us);
-            reserved = 0; /* others may have taken the room */
+            reserved = 0; /* other threads may have taken the room */
             continue;
         }
         if (reserved < bytes) {

@@ -6,8 +6,8 @@
 #include "table/table.h"
 
 enum {
-    TIME_INDEXES = 3, /* segments whose batches' times are kept */
-    TIME_PARTS = 16,  /* records of an earlier state that are asked */
+    TIME_INDEXES = 3, /* how many segments have the times of their batches in memory */
+    TIME_PARTS = 16,  /* how many records of an earlier state are read for times, at most */
     TIMES_KNOWN = 16, /* order LSNs of one message */
 };
 
@@ -18,7 +18,7 @@ struct lsn_time {
 
 struct time_index {
     uint64_t first_lsn; /* of the segment */
-    uint64_t end_lsn;   /* batches below it are here */
+    uint64_t end_lsn;   /* the index has the batches below it */
     struct lsn_time *at;
     size_t count;
     size_t capacity;
@@ -37,8 +37,8 @@ struct message_mover {
     uint64_t victim_lsn; /* first and end LSN of the segment that is moved */
     uint64_t victim_end_lsn;
     uint64_t head_lsn;
-    uint64_t time_us; /* of the batch that is read */
-    uint64_t *later;  /* chains of more than one record here, moved once the segment was read */
+    uint64_t time_us; /* time of the batch that is being read */
+    uint64_t *later;  /* deferred chains, which have several records in the segment; moved once it was read */
     size_t later_count;
     size_t later_capacity;
     struct move_times times;
@@ -46,7 +46,7 @@ struct message_mover {
 
 /* (waits) One record of the segment. `v` is zero before the first. */
 int messages_relocate(struct message_mover *v, struct table *t, const struct mover *of, const struct record *r);
-/* (waits) The end of the pass, which `rc` ended: what was put off; `v` is zero again. */
+/* (waits) Ends the pass, which ended with `rc`: moves the deferred chains and sets `v` to zero. */
 int messages_relocate_end(struct message_mover *v, int rc);
 
 #endif

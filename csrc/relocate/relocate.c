@@ -2,10 +2,10 @@
  * Relocation: the live records of the oldest segment are copied to the head, under their old ids, so that the base can pass
  * it. The segment is read once, and each record is given to the client of its stream.
  *
- * The segment is read and checked without the lock. A client moves a record that it still needs under the lock: log_reserve
- * first (it may wait, so everything is looked up again after it), then the copy of the state at that very moment, then its
- * own memory and the live counts. The old place stays counted until the batch with the new one is durable, so a crash at
- * any moment finds one or the other.
+ * The segment is read and checked without the lock. A client moves a record that it still needs under the lock:
+ * log_reserve first (it may wait, so everything is looked up again after it), then the copy of the state at that very
+ * moment, then its own memory and the live counts. The old record stays counted until the batch with its copy is
+ * durable, so after a crash at any moment one of the two is in the log.
  */
 #include "relocate/relocate.h"
 
@@ -27,7 +27,7 @@ static int give_record(struct mover *v, const struct record *r) {
     return c != NULL && c->calls->relocate != NULL ? c->calls->relocate(c->context, v, r) : LS_OK;
 }
 
-/* The records that stand whole in the window, each checked; *used says how many bytes they are. */
+/* Checks the records that are complete in the window and gives each to its client; *used is their size in bytes. */
 static int give_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used) {
     struct log *g = v->g;
     unsigned since = 0;
@@ -50,7 +50,7 @@ static int give_window(struct mover *v, uint64_t lsn, size_t bytes, size_t *used
         *used += r.length;
         if (++since == RECORDS_AT_ONCE) {
             since = 0;
-            log_unlock_for_io(g); /* others get their turn */
+            log_unlock_for_io(g); /* lets other threads take the lock */
             log_relock_after_io(g);
         }
         if (!log_serves(g)) {
@@ -97,7 +97,7 @@ static int end_clients(struct mover *v, int rc) {
     for (size_t i = 0; i < clients->count; i++) {
         const struct log_client *c = &clients->all[i];
         int ended = c->calls->relocate_end != NULL ? c->calls->relocate_end(c->context, v, rc) : rc;
-        rc = rc != LS_OK ? rc : ended; /* no client hides an earlier failure */
+        rc = rc != LS_OK ? rc : ended; /* keeps an earlier failure */
     }
     return rc;
 }

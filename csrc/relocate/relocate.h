@@ -9,16 +9,18 @@ struct mover {
     struct log *g;
     struct pin victim; /* the segment, sealed and durable */
     uint64_t end_lsn;  /* of its records */
-    uint64_t head_lsn; /* where the newest segment began: records above it have just come */
-    uint64_t time_us;  /* of the batch that is read */
-    uint8_t *window;   /* the records that are given stay in it until the call returns */
+    uint64_t head_lsn; /* where the newest segment began: records above it are new */
+    uint64_t time_us;  /* time of the batch that is being read */
+    uint8_t *window;   /* has the records that a client gets, until its call returns */
     size_t window_bytes;
 };
 
-/* (waits) All live records of this sealed, durable segment are copied to the head. Lock held at both ends. */
+/* (waits) Copies all live records of this sealed, durable segment to the head. The lock is held at the call and the
+   return. */
 int relocate_segment(struct log *g, const struct pin *victim);
 
-/* After log_reserve: the record as it is, under its id, with these flags and FLAG_COPY; live counts follow. Its new LSN. */
+/* Call it after log_reserve. Appends the record unchanged, with its id, these flags and FLAG_COPY, and updates the
+   live counts. Returns the new LSN. */
 uint64_t relocate_copy(struct mover *v, const struct record *r, uint16_t flags);
 
 #endif

@@ -1,4 +1,4 @@
-/* A chain's state as a relocation writes it, and changing the table to the copies. See messages.c. */
+/* Builds a chain's state for a relocation, and switches the table to the copies. See messages.c. */
 #include "relocate/parts.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ void chain_free_state(struct chain_state *s) {
     *s = (struct chain_state){.chunks = NULL};
 }
 
-/* Places count until their queue is deleted, although the sweep may not have come to them yet; and so does work. */
+/* Places and work count until their queue is deleted, even if the sweep has not reached them yet. */
 static bool counts(const struct place *p) { return !p->at.chunk->queue->deleted; }
 
 static bool work_counts(const struct table *t, const struct work *w) { return table_queue(t, w->queue_id) != NULL; }
@@ -68,7 +68,7 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
     }
 }
 
-/* With the chunks where they are now. False: no memory. */
+/* Takes the state, with the present LSNs of the chunks. False: no memory. */
 bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
     const struct table *t = v->t;
     const struct message_extra *x = m->extra;
@@ -97,7 +97,10 @@ bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t
     return true;
 }
 
-/* A queue's deletion alone leaves the version as it is: it ends places and work of many messages at once. */
+/*
+ * Compares counts, too: a queue's deletion does not change the version, since it ends places and work of many messages
+ * at once.
+ */
 bool chain_is_still(const struct table *t, struct message *m, const struct chain_state *s) {
     return m->extra->version == s->version && chain_count_places(m) == s->counts.place_count &&
            chain_count_pending(t, m) == s->counts.pending_count;
@@ -105,7 +108,7 @@ bool chain_is_still(const struct table *t, struct message *m, const struct chain
 
 /* ---- inline copies ---- */
 
-/* Whether one record can hold it all, and how. */
+/* Whether one record can hold the whole chain, and in which form. */
 bool chain_has_inline_form(const struct table *t, struct message *m, struct inline_form *f) {
     const struct place *places = message_places(m);
     uint32_t low = UINT32_MAX, high = 0, n = 0;
@@ -135,7 +138,7 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
     if (!f->ordered) {
         return n > 0 && same_index && low == 0;
     }
-    /* only if a list is shorter than a state: so a message that was in a list never grows, also after dequeues */
+    /* only if a list is shorter than a state: so a message with a list never grows, even after dequeues */
     return n > 0 && (n == 1 || !same_index) && 4 * (uint64_t)f->queue_count <= format_relocated_bytes(0, n, 0);
 }
 
@@ -166,7 +169,7 @@ void chain_switch_start(struct log *g, struct message *m, uint64_t lsn, uint32_t
     m->record_bytes = record_bytes;
 }
 
-/* The state that follows the start record at once lives and dies with it. 0: there is none. */
+/* A state that directly follows the start record lives and dies with it. `bytes` is 0 if there is none. */
 void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
     log_live_part(g, m->extra->start_lsn, bytes);
     if (m->extra->state_bytes > 0) {
@@ -175,7 +178,7 @@ void chain_switch_state(struct log *g, struct message *m, uint32_t bytes) {
     m->extra->state_bytes = bytes;
 }
 
-/* Takes the list over. */
+/* Takes ownership of the list. */
 void chain_switch_parts(struct log *g, struct message *m, struct chain_record *parts, uint32_t count) {
     struct message_extra *x = m->extra;
     for (uint32_t i = 0; i < x->part_count; i++) {
@@ -201,7 +204,7 @@ uint16_t chain_start_flags(const struct message *m) {
     return FLAG_COPY | ((m->flags & MESSAGE_PUBLISHED) != 0 ? FLAG_PUBLISHED : 0);
 }
 
-/* The message, if its start record is still the one at this LSN. */
+/* Returns the message if its start record is still the one at this LSN, else NULL. */
 struct message *chain_still_there(const struct message_mover *v, uint64_t id, uint64_t start_lsn) {
     uint32_t number = table_find(v->t, id);
     struct message *m = number != INDEX_NONE ? table_message(v->t, number) : NULL;

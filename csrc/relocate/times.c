@@ -1,8 +1,8 @@
 /*
- * When a message's places became visible, for the states that relocations write. Only analysis uses it, so a time that is not
- * to be had cheaply and exactly is written as unknown, and no failure here fails a move. The sources are an earlier state,
- * an inline copy, or the batch of the order LSN while the log has that; the times of all batches of a few segments are
- * kept while one segment is being moved.
+ * Learns when a message's places became visible, for the states that relocations write. Only analysis uses these times,
+ * so a time that cannot be found cheaply and exactly is written as unknown, and no failure here fails a move. The
+ * sources are an earlier state, an inline copy, or the batch of the order LSN while the log has it. While one segment
+ * is being moved, the times of all batches of a few segments are kept.
  */
 #include <stdlib.h>
 
@@ -36,7 +36,7 @@ static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     return true;
 }
 
-/* Reads batch after batch, up to the first that is not whole. No lock is held. */
+/* Reads batch after batch, up to the first incomplete one. No lock is held. */
 static void index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
                        struct time_index *x) {
     uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;
@@ -59,7 +59,7 @@ static void index_file(const struct log *g, const struct pin *p, uint64_t limit_
     }
 }
 
-/* (waits) The times of what is durable of the segment that holds lsn. */
+/* (waits) Returns the times of the durable batches in the segment that holds lsn. */
 static const struct time_index *index_segment(struct message_mover *v, uint64_t lsn) {
     struct log *g = v->g;
     uint64_t first_lsn = log_segment_lsn(g, lsn);
@@ -95,7 +95,7 @@ static uint64_t time_of_batch(struct message_mover *v, uint64_t lsn) {
     return x->at[array_lower_bound(struct lsn_time, x->at, x->count, lsn, lsn + 1) - 1].time_us;
 }
 
-/* ---- what a chain's own records say ---- */
+/* ---- times from a chain's own records ---- */
 
 static void know(struct move_times *t, uint64_t order_lsn, uint64_t time_us) {
     for (unsigned i = 0; i < t->known_count; i++) {
@@ -114,7 +114,7 @@ static bool all_known(const struct move_times *t) {
     return true;
 }
 
-/* (waits) Times from one record of an earlier state, which may be gone by now, with the message. */
+/* (waits) Learns times from one record of an earlier state; that record and its message may be gone by now. */
 static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
@@ -136,7 +136,7 @@ static void ask_states(struct message_mover *v, const struct message *m) {
     struct chain_record parts[TIME_PARTS];
     const struct message_extra *x = m->extra;
     uint32_t count = x == NULL ? 0 : x->part_count < TIME_PARTS ? x->part_count : TIME_PARTS;
-    for (uint32_t i = 0; i < count; i++) { /* the message may go while one is read */
+    for (uint32_t i = 0; i < count; i++) { /* the message may die while a record is read */
         parts[i] = x->parts[i];
     }
     if (x != NULL && x->state_bytes > 0) {

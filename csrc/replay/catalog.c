@@ -1,4 +1,4 @@
-/* The queues of the catalog against those of the log. See catalog.h. */
+/* Compares the queues of the catalog with those of the log. See catalog.h. */
 #include "replay/catalog.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ int catalog_check(struct table *t, const uint32_t *sorted, size_t n, uint32_t ne
         for (struct work *w = t->txs[i] != NULL ? t->txs[i]->first : NULL; rc == LS_OK && w != NULL; w = w->next) {
             rc = check_id(w->queue_id, next_queue_id);
             if (rc == LS_OK && table_any_queue(t, w->queue_id) == NULL && !table_add_queue(t, w->queue_id)) {
-                rc = fail_memory(); /* if the catalog has it no more, its deletion is owed as for one with places */
+                rc = fail_memory(); /* if the catalog no longer has it, its deletion must be logged, as with places */
             }
         }
     }

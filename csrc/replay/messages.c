@@ -1,11 +1,14 @@
-/* Records of messages and transactions into the table; the meaning of each is section 7 of docs/format.md. See replay.h. */
+/*
+ * Applies the records of messages and transactions to the table; section 7 of docs/format.md has their meaning. See
+ * replay.h.
+ */
 #include <assert.h>
 #include <stdlib.h>
 
 #include "os/error.h"
 #include "replay/messages.h"
 
-/* Of a chain that is not there: an orphan if it began below the base. */
+/* Handles a record of an unknown chain: it is an orphan if the chain began below the base. */
 static int missing_chain(const struct replay *p, const struct record *r) {
     if (r->id >= p->base_lsn) {
         return replay_inconsistent(p, r, "a record's chain has no start");
@@ -69,7 +72,7 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
             continue;
         }
         if (message_place(m, queue_id) != NULL) {
-            return replay_inconsistent(p, r, "a message is enqueued where it is already");
+            return replay_inconsistent(p, r, "a message is enqueued on a queue that has it already");
         }
         message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = queue_id});
     }
@@ -106,7 +109,7 @@ static int replay_chunk(const struct replay *p, const struct record *r) {
     if (x == NULL) {
         return fail_memory();
     }
-    if (c.content_bytes == 0) { /* an append that failed is taken back */
+    if (c.content_bytes == 0) { /* this takes back an append that failed */
         bool was_whole = (m->flags & MESSAGE_STAGED) == 0 || message_pending(m) > 0;
         if (was_whole || !message_cut_content(p->t, m, c.offset)) {
             return replay_inconsistent(p, r, "content is taken back that was not being appended");
@@ -195,7 +198,7 @@ static int replay_dequeue(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
-/* A note of a death that replay has derived already, or the end of a staged message. */
+/* MSG_DELETE: the end of a staged message, or of a message whose death replay already knows. */
 static int replay_delete(const struct replay *p, const struct record *r) {
     uint32_t number;
     struct message *m = find(p, r->id, &number);
@@ -284,7 +287,7 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
     return LS_OK;
 }
 
-/* The order of section 7 of the page. Of one that began below the base only its end is known. */
+/* Checks the order of section 7. Of a transaction that began below the base only the end is known. */
 static bool is_due(const struct tx *tx, uint16_t type) {
     switch (type) {
     case TX_END:

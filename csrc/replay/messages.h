@@ -7,7 +7,7 @@
 
 #include "replay/replay.h"
 
-/* As client.h has them; the context is not used. */
+/* The functions of client.h; the context is not used. */
 int messages_replay(void *context, struct replay *p, const struct record *r);
 int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const struct record *r);
 void messages_replay_rollback(void *context, struct replay *p, struct tx *tx);

@@ -1,7 +1,7 @@
 /*
- * Relocated chains on replay. A relocation gives a chain's whole state. Where the chain is known already, because the
- * records it replaces are still in the log, the two must agree; only pending work may differ: what recovery undid is
- * missing in what an open moved before it could log the rollback.
+ * Relocated chains on replay. A relocation gives a chain's whole state. If the chain is known already, because the
+ * replaced records are still in the log, the two states must agree. Only pending work may differ: an open may undo work
+ * and move the chain before it logs the rollback, and then that work is missing in the state.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +163,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
 
 /* ---- copied starts ---- */
 
-/* Without a key of their own they all became visible with the message, under one number. */
+/* Without an order key of their own, all places became visible with the message, under one order index. */
 static int take_inline_places(struct replay *p, const struct message_start *m, bool ordered) {
     struct moving *v = &p->moving;
     v->places = calloc(m->queue_count, sizeof *v->places);
@@ -241,7 +241,7 @@ static int gather_part(struct replay *p, const struct record *r, const struct me
     return LS_OK;
 }
 
-/* The start record that the state names; false if it lies where the log no longer is: then this state is superseded. */
+/* The start record that the state names; false if it lies below the base: then this state is superseded. */
 static bool find_start(const struct replay *p, const struct record *r, uint64_t start_lsn, struct moved_state *s) {
     const struct moving *v = &p->moving;
     if (v->copy_lsn == start_lsn && v->copy_id == r->id) {

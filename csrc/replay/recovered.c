@@ -1,4 +1,6 @@
-/* The names of what recovery ended, for its report. The counts of all are in ls_recovery. See state.h. */
+/*
+ * Names the messages and transactions that recovery ended, for its report. ls_recovery has their counts. See state.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 

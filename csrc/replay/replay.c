@@ -29,7 +29,7 @@ int replay_malformed(const struct replay *p, const struct record *r) {
 
 /* ---- a transaction's work ---- */
 
-/* It is made if its start lies below the base: its outcome follows above the base. */
+/* Finds the transaction, and makes it if its start lies below the base; its outcome follows above the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx) {
     *tx = table_tx(p->t, tx_id);
     if (*tx != NULL) {
@@ -104,7 +104,7 @@ static int replay_record(struct replay *p, const struct record *r) {
     }
     const struct log_client *c = log_client_of(p->state->clients, r->type == QUEUE_DELETE ? MESSAGE_START : r->type);
     if (c == NULL) {
-        return replay_malformed(p, r); /* the scan refuses it before */
+        return replay_malformed(p, r); /* cannot happen: the scan refuses such a record */
     }
     return c->calls->replay != NULL ? c->calls->replay(c->context, p, r) : LS_OK;
 }
@@ -149,8 +149,8 @@ static int begin_batch(struct replay *p, const struct scan_batch *b) {
 }
 
 /*
- * The index grows in few steps, to the size that it will have if the rest of the log is like this part. A guess that is too
- * high leaves memory idle, so it is at most FORESEEN_TIMES the present size.
+ * The index grows in few steps, to the size that it will have if the rest of the log is like this part. A guess that is
+ * too high wastes memory, so it is at most FORESEEN_TIMES the present size.
  */
 static void foresee(const struct replay *p, const struct scan_batch *b) {
     struct index *x = &p->t->messages;

@@ -7,7 +7,7 @@
 
 #include "replay/state.h"
 
-/* A relocation on its way: the newest copied start record, and the parts of a state that were seen so far. */
+/* An unfinished relocation: the newest copied start record, and the parts of its state that were read so far. */
 struct moving {
     uint64_t copy_id;
     uint64_t copy_lsn; /* 0: none */
@@ -50,11 +50,11 @@ struct replay {
     void *look_context;
 };
 
-/* All batches from where the scan stands to its end. */
+/* Replays all batches from the scan's position to its end. */
 int replay_log(struct replay *p);
-/* One of them, for a caller that reads the batches itself. */
+/* Replays one batch, for a caller that reads the batches itself. */
 int replay_batch(struct replay *p, const struct scan_batch *b);
-/* settle.c: once all batches were replayed, what the log means at its end. */
+/* settle.c: computes the state at the end of the log, once all batches were replayed. */
 int replay_settle(struct replay *p);
 
 /* What a writer's open, or the leader of a new term, did to older work before its first batch. */
@@ -65,9 +65,10 @@ void replay_free(struct replay *p);
 /* Both fail with LS_CORRUPT: the record contradicts the log before it. */
 int replay_inconsistent(const struct replay *p, const struct record *r, const char *what);
 int replay_malformed(const struct replay *p, const struct record *r);
-/* The transaction of an operation. It is made if its start lies below the base: its outcome follows above the base. */
+/* Finds the transaction of an operation, and makes it if its start lies below the base; its outcome follows above
+   the base. */
 int replay_find_tx(const struct replay *p, const struct record *r, uint64_t tx_id, struct tx **tx);
-/* The outcome of a transaction, by every client; then it has no more work. */
+/* Gives the outcome of a transaction to every client; then it has no more work. */
 int replay_commit(struct replay *p, struct tx *tx, const struct record *r);
 void replay_undo(struct replay *p, struct tx *tx);
 
@@ -77,7 +78,7 @@ void replay_undo(struct replay *p, struct tx *tx);
 int replay_add_client_work(struct replay *p, const struct record *r, uint64_t tx_id, uint64_t key);
 /* The same from a checkpoint's row. False: no memory. */
 bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
-/* Settling: one record that recovery would need. False: it is not in the log. */
+/* While settling: counts one record that recovery would need. False: it is not in the log. */
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 
 /* ---- work on deleted queues: an open drops it, a writer keeps it until its outcome ---- */
@@ -85,7 +86,7 @@ bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 /* Called for the message of each operation that was dropped; it may remove the message. */
 typedef void work_dropped(void *context, uint32_t message);
 void replay_drop_work_on_deleted(struct table *t, work_dropped *dropped, void *context);
-/* As recovery leaves the message: without work it is no longer staged. True: it is dead, and the caller removes it. */
+/* Ends the staging of a message without work, as recovery does. True: it is dead, and the caller removes it. */
 bool replay_unstage(struct state *s, struct message *m);
 
 #endif

@@ -1,12 +1,15 @@
 /*
- * The end of a replay: from the effect of the records to the state that a store serves. Writes nothing.
+ * The end of a replay: turns the effect of the records into the state that a store serves. Writes nothing.
  *
- * Transactions are settled first: one without outcome is rolled back, unless it is prepared. Then each client decides what
- * lives, and at last prepared transactions take their locks. docs/recovery.md has the argument for each step.
+ * Transactions are settled first: one without outcome is rolled back, unless it is prepared. Then each client decides
+ * which records live; last, prepared transactions take their locks. docs/recovery.md has the argument for each step.
  */
 #include "replay/messages.h"
 
-/* Rolls back transactions without outcome that are not prepared; the record of that is owed, and pins the start until then. */
+/*
+ * Rolls back transactions without outcome that are not prepared. The record of that is still to be written, and keeps
+ * the start record live until then.
+ */
 static int settle_transactions(struct replay *p) {
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
         struct tx *tx = p->t->txs[i];
@@ -17,7 +20,7 @@ static int settle_transactions(struct replay *p) {
             struct record r = {.lsn = tx->first != NULL ? tx->first->lsn : p->base_lsn, .id = tx->id};
             return replay_inconsistent(p, &r, "an operation's transaction has neither start nor outcome");
         }
-        if (p->has_writer && tx->state != LS_TX_PREPARED) { /* the writer's own, or what its open rolled back */
+        if (p->has_writer && tx->state != LS_TX_PREPARED) { /* it is the writer's own, or its open has rolled it back */
             if (tx->undone_at_open) {
                 table_remove_tx(p->t, tx);
             }
@@ -109,7 +112,7 @@ static void lock_in_doubt(const struct replay *p) {
     }
 }
 
-/* From the effect of the records to the state that a store serves. */
+/* Turns the effect of the records into the state that a store serves. */
 int replay_settle(struct replay *p) {
     vfs *v = p->scan->v;
     ls_recovery *report = p->report;

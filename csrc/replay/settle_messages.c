@@ -67,7 +67,7 @@ bool replay_unstage(struct state *s, struct message *m) {
     if (message_pending(m) > 0) {
         return false;
     }
-    if ((m->flags & MESSAGE_PUBLISHED) != 0) { /* it was to be where its work was */
+    if ((m->flags & MESSAGE_PUBLISHED) != 0) { /* part of a publish: not reported as staged */
         m->flags &= (uint16_t)~MESSAGE_STAGED;
     }
     if ((m->flags & MESSAGE_STAGED) != 0) {
@@ -113,7 +113,10 @@ static bool stays_staged(const struct replay *p, const struct message *m) {
     return p->has_writer && (m->flags & (MESSAGE_STAGED | MESSAGE_PUBLISHED)) == MESSAGE_STAGED && is_whole(p, m);
 }
 
-/* The queue with this id, made if it is not there yet; NULL: no memory. `near` is the last one: mostly it is that again. */
+/*
+ * Finds or makes the queue with this id; NULL: no memory. `near` is the last result, and is most often the right one
+ * again.
+ */
 static struct queue *queue_of(const struct replay *p, struct queue *near, uint32_t id) {
     if (near != NULL && near->id == id) {
         return near;
@@ -128,7 +131,7 @@ static struct queue *queue_of(const struct replay *p, struct queue *near, uint32
 static int settle_messages(struct replay *p) {
     struct queue *q = NULL;
     bool some_deleted = has_deleted_queues(p->t);
-    if (!p->has_writer) { /* a writer keeps such work until its outcome; what its open dropped is gone already */
+    if (!p->has_writer) { /* a writer keeps such work until its outcome; work that its open dropped is gone already */
         replay_drop_work_on_deleted(p->t, NULL, NULL);
     }
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
@@ -306,7 +309,10 @@ int messages_sort_work(const struct replay *p) {
     return LS_OK;
 }
 
-/* The first dequeue of a message on a queue locks the place it found; later ones undo enqueues of their own. */
+/*
+ * The first dequeue of a message on a queue locks the place that it found; later ones undo enqueues of the same
+ * transaction.
+ */
 void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         struct place *place = message_place(table_message(t, w->message), w->queue_id);

@@ -30,7 +30,7 @@ int state_take_segments(struct state *s, struct scan *scan) {
         struct scan_file *f = &scan->files[i];
         bool behind = f->state == SCAN_VALID && f->first_lsn < scan->base_lsn;
         if (i == scan->last && scan->end_lsn <= f->first_lsn) {
-            f->in_log = false; /* nothing of the log is in it */
+            f->in_log = false; /* no record of the log is in it */
         }
         if (!f->in_log && !behind) {
             continue;

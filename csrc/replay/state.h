@@ -2,7 +2,7 @@
  * The state that replay gives: the table, the deleted queues that the log still names, the live records of each segment,
  * and the report of how it was recovered. Replay fills it in; it knows neither a store nor a log that is written.
  *
- * The live counters are those of replay: a log that goes on from here takes them over (log.h counts from then on).
+ * Replay sets the live counters; a log that continues from this state takes them over (log.h counts from then on).
  */
 #ifndef LOGSTORE_STATE_H
 #define LOGSTORE_STATE_H
@@ -24,7 +24,7 @@ struct deletions {
     size_t capacity;
 };
 
-/* What recovery ended, by name: of each kind the first LS_RECOVERED_MAX. */
+/* The names of what recovery ended: of each kind the first LS_RECOVERED_MAX. */
 struct recovered {
     ls_recovered *items;
     size_t count;
@@ -48,11 +48,11 @@ void state_init(struct state *s, struct log_clients *clients);
 void state_free(struct state *s);
 /* Takes over the segments of the scanned log, those below the base first; counts no live records yet. LS_NO_MEMORY. */
 int state_take_segments(struct state *s, struct scan *scan);
-struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* that holds it, or NULL */
-/* Back to an empty table and empty clients, with nothing live in any segment. The report stays. */
+struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* the segment that holds the LSN, or NULL */
+/* Empties the table and the clients, and sets all live counts to 0. The report stays. */
 void state_clear(struct state *s);
 
-/* Memory for one more deletion; then noting it cannot fail. */
+/* Allocates memory for one more deletion, so that noting it cannot fail. */
 bool state_prepare_deletion(struct state *s);
 void state_note_deletion(struct state *s, uint32_t queue_id, uint64_t lsn);
 

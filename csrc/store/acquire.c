@@ -1,8 +1,8 @@
 /*
  * Places that consumers have acquired, and those that they give back. table/offer.c has the order; dequeue.c settles.
  *
- * Nothing here is written, so no call waits. A delivery names its place by message, position and count: after a release and
- * another acquisition the count is another one, and a message that is enqueued again has another position.
+ * Nothing here is written, so no call waits. A delivery names its place by message, position and count: after a release
+ * and another acquisition the count differs, and a message that is enqueued again has another position.
  */
 #include "store/store.h"
 
@@ -49,7 +49,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* NULL: its place has ended; the message may have another one since. */
+/* NULL: the delivery's place has ended, although the message may have a new one. */
 static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d) {
     uint32_t number = table_find_at(t, d->number, d->id);
     struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
@@ -69,7 +69,7 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     }
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct place *p = place_of(t, queue_id, &deliveries[i]);
-        if (p != NULL && delivery_holds(&deliveries[i], p)) { /* else it is in the list twice */
+        if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
             offer_give_back(p, (flags & LS_UNSEEN) != 0);
         }
     }

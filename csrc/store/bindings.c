@@ -40,13 +40,13 @@ const ls_calls *ls_calls_table(void) {
 
 /* ---- sizes of items from the offsets of an Arrow array, so that a binding publishes one without touching each item ---- */
 
-/* Each offset is read once. None is above data_bytes, so the sum of the sizes is not either. */
+/* Each offset is read once. No offset is above data_bytes, so the sum of the sizes is not above it, either. */
 int ls_sizes_of_offsets(const uint8_t *offsets, size_t width, size_t n, uint64_t data_bytes, uint64_t *sizes) {
-    uint64_t before = 0, most = width == 4 ? INT32_MAX : INT64_MAX; /* they are signed: none is negative */
+    uint64_t before = 0, most = width == 4 ? INT32_MAX : INT64_MAX; /* a signed offset above is negative */
     most = data_bytes < most ? data_bytes : most;
     for (size_t i = 0; i <= n; i++) {
         uint64_t at = 0;
-        memcpy(&at, offsets + i * width, width); /* Arrow's are of the machine's own order: little-endian here */
+        memcpy(&at, offsets + i * width, width); /* Arrow uses the machine's byte order: little-endian here */
         if (at > most) {
             return fail(LS_OPTION, "the array's offsets point outside its data; validate() it first");
         }

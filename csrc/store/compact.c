@@ -1,7 +1,8 @@
 /*
- * Compaction on demand: plans how many of the oldest segments to relocate so that the log becomes as short as possible, and
- * has that done. Only the oldest segment can be removed, so a dense segment is relocated if segments after it have dead
- * bytes to gain. Of all plans that give the shortest log, the one that relocates the fewest segments is taken.
+ * Compaction on demand: plans how many of the oldest segments to relocate so that the log becomes as short as possible,
+ * and lets the log do it. Only the oldest segment can be removed, so a dense segment is relocated if segments after it
+ * have dead bytes to gain. Of all plans that give the shortest log, the one that relocates the fewest segments is
+ * taken.
  */
 #include <stdlib.h>
 
@@ -12,13 +13,13 @@
 struct plan {
     size_t moved;        /* segments, from the base on */
     size_t moved_to;     /* index of the first that stays */
-    uint64_t to_lsn;     /* where that begins */
-    size_t left;         /* segments of the log then */
-    size_t held;         /* and dead ones that holds keep */
-    uint64_t copy_bytes; /* at most, about */
+    uint64_t to_lsn;     /* where that segment begins */
+    size_t left;         /* segments of the log after the relocation */
+    size_t held;         /* dead segments that holds keep then */
+    uint64_t copy_bytes; /* upper estimate of the copied bytes */
 };
 
-/* The number of segments that the copies need besides the rest of the current one. */
+/* The number of segments that the copies need in addition to the rest of the current one. */
 static size_t segments_for(const struct planned_log *l, uint64_t copy_bytes) {
     uint64_t size = l->extent.segment_size, room = size - SEGMENT_HEADER_BYTES - SEGMENT_END_RESERVE;
     uint64_t batches = copy_bytes / (format_batch_bytes_max(size) / 2) + 2;
@@ -62,7 +63,7 @@ static struct plan plan_compaction(const struct planned_log *l) {
 /* The caller has filled in bytes_before and segments_before. A plan that does not shorten the log is not carried out. */
 static struct plan report_plan(const struct planned_log *l, ls_compaction *report) {
     struct plan p = plan_compaction(l);
-    size_t files = p.left + p.held + reckoned_spares(&l->needs, p.left, SPARES_AHEAD);
+    size_t files = p.left + p.held + needed_spares(&l->needs, p.left, SPARES_AHEAD);
     report->live_bytes = l->extent.live_bytes;
     report->held_bytes = p.held * l->extent.segment_size;
     report->planned_bytes = files * l->extent.segment_size;
@@ -103,7 +104,7 @@ static int fail_in_part(const struct log *g, int code) {
 
 /* (waits) */
 static int carry_out(struct log *g, uint64_t to_lsn) {
-    int rc = log_move_base(g); /* everything that is dead leaves the log */
+    int rc = log_move_base(g); /* all dead segments leave the log */
     if (rc != LS_OK) {
         return rc;
     }
@@ -136,7 +137,7 @@ static int plan_inspected(const ls_store *store, ls_compaction *report) {
         l.extent.live_bytes += s->bytes;
         l.extent.largest_bytes = s->largest_bytes > l.extent.largest_bytes ? s->largest_bytes : l.extent.largest_bytes;
     }
-    l.needs = extent_reckon(&l.extent);
+    l.needs = extent_needs(&l.extent);
     inspection_describe(store->inspection, &seen);
     *report = (ls_compaction){.bytes_before = seen.log.log_bytes, .segments_before = state->segment_count};
     (void)report_plan(&l, report);

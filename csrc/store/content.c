@@ -1,9 +1,9 @@
 /*
  * Reading a message's header and content back, by offset and length across records.
  *
- * Records that are not durable yet are copied from the write buffers under the lock. All others are read from their segment
- * without the lock; the segment is pinned meanwhile, so that it cannot become another generation, and every record
- * is verified before a byte of it is handed out.
+ * Records that are not durable yet are copied from the write buffers under the lock. All others are read from their
+ * segment without the lock; the segment is pinned meanwhile, so that it cannot be recycled, and every record is
+ * verified before a byte of it is returned.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,18 +13,18 @@
 #include "store/store.h"
 #include "read/damage.h"
 
-/* One record to read from: where it stands, and which part of its content goes where. */
+/* One record to read from: its place, the part of its content that is wanted, and the destination. */
 struct piece {
     uint64_t lsn;
     uint64_t id;
-    uint64_t segment_lsn; /* once it was looked up */
+    uint64_t segment_lsn; /* set by the look-up */
     uint32_t record_bytes;
     uint16_t type;
-    bool header;           /* the message's header is wanted, not content */
-    bool whole;            /* both are, one behind the other; `bytes` is at least the record's size */
-    uint32_t header_bytes; /* then: how much of what came is header */
+    bool header; /* the message's header is wanted, not content */
+    bool whole;  /* header and content are wanted, one after the other; `bytes` is at least the record's size */
+    uint32_t header_bytes; /* if `whole`: how many of the copied bytes are header */
     uint64_t skip;
-    size_t bytes; /* at most; what is there counts */
+    size_t bytes; /* upper limit; the record may have fewer */
 };
 
 /* Both lie in a record that is no longer than `bytes`, so they fit. */
@@ -40,7 +40,7 @@ static int64_t copy_whole(struct piece *p, const struct message_start *m, uint8_
     return (int64_t)m->header_bytes + (int64_t)m->content_bytes;
 }
 
-/* From a whole, verified record; how many bytes, or -1 if the record is not what the table says. */
+/* Copies from a complete, verified record. Returns the number of bytes, or -1 if the record differs from the table. */
 static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
     struct record r;
     bool sound = format_get_record(record, p->record_bytes, seed, p->lsn, &r) == FORMAT_OK;
@@ -82,7 +82,7 @@ static int damaged(const struct piece *p) {
                    (unsigned long long)p->id);
 }
 
-/* Lock held at both ends, let go while the disk is read. */
+/* The lock is held at call and return, and let go while the disk is read. */
 static int read_piece(ls_store *store, struct piece *p, uint8_t *into, size_t *done) {
     struct log *g = store->log;
     struct pin pin;
@@ -178,7 +178,7 @@ static int next_piece(ls_store *store, uint64_t id, uint64_t at, size_t bytes, s
     return LS_OK;
 }
 
-/* As ls_load_content, the lock held at both ends. */
+/* As ls_load_content, with the lock held at call and return. */
 static int load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done) {
     bool end = false;
     int rc = LS_OK;
@@ -190,7 +190,7 @@ static int load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *
             rc = read_piece(store, &p, into + *done, &got);
             *done += got;
             if (rc == LS_OK && got == 0) {
-                rc = damaged(&p); /* the record says less than the table: it is not the one we wrote */
+                rc = damaged(&p); /* less content than the table says: not the record that was written */
             }
         }
     }
@@ -207,7 +207,7 @@ int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* Its start is read once for both. */
+/* Reads the start record once for header and content. */
 int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits) {
     uint32_t number = table_find(&store->state.table, id);
     if (number == INDEX_NONE) {

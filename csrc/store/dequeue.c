@@ -63,7 +63,7 @@ static const ls_delivery not_acquired;
 static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
     const struct place *p = message_place(m, queue_id);
     if (p == NULL) {
-        return LS_OK; /* check_dequeue says so */
+        return LS_OK; /* check_dequeue reports it */
     }
     if (held == &not_acquired) {
         bool acquired = (place_entry(p)->state & ENTRY_ACQUIRED) != 0;
@@ -72,7 +72,7 @@ static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *h
     return delivery_holds(held, p) ? LS_OK : delivery_fail(held->id, queue_id);
 }
 
-/* A delivery knows where its message was. */
+/* A delivery has a hint where its message is in the table. */
 static int find(ls_store *store, uint64_t id, const ls_delivery *held, uint32_t *number, struct message **m) {
     const struct table *t = &store->state.table;
     *number = held != NULL ? table_find_at(t, held->number, id) : INDEX_NONE;
@@ -105,7 +105,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     }
     bool last = m->place_count == 1 && message_pending(m) == 0;
     if (!last && message_extra(m) == NULL) {
-        return fail_memory(); /* the chain goes on, and needs its back-link */
+        return fail_memory(); /* the chain continues, and needs its back-link */
     }
     struct slot s = log_slot(g, id, message_last_lsn(m), last ? FLAG_DELETES : 0);
     log_append(g, &s, MESSAGE_DEQUEUE, format_put_dequeue(&s, &d));
@@ -163,7 +163,7 @@ enum { FETCHED_AT_ONCE = 32 }; /* several times the cache lines that a processor
 
 /* The arguments of one call: messages of one queue, given by id or as deliveries. */
 struct chosen {
-    const uint64_t *ids;     /* NULL: the deliveries' */
+    const uint64_t *ids;     /* NULL: take them from the deliveries */
     const ls_delivery *held; /* NULL: whether they are acquired does not matter */
     size_t n;
     uint32_t queue_id;

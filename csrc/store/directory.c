@@ -72,7 +72,7 @@ int directory_sync_parent(const struct directory *d, const char *path) {
     return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
 }
 
-/* A reader may hold it for a moment to see whether a writer lives, so one refusal is not the last word. */
+/* Tries more than once: a reader may hold the lock for a moment to see whether a writer lives. */
 int directory_take_lock(ls_store *store, const char *path, bool create) {
     const struct directory *d = &store->directory;
     fork_wait();
@@ -149,7 +149,7 @@ static int check_no_segments(const struct directory *d) {
                                   "Restore it from a backup; nothing was changed");
 }
 
-/* META, or META.new of a creation that was interrupted, or a new one. */
+/* Reads META, or META.new of an interrupted creation, or makes a new one. */
 int directory_find_meta(ls_store *store, const ls_options *o) {
     struct directory *d = &store->directory;
     int rc = scan_read_meta(d->v, d->dir, "META", &store->meta);
@@ -159,14 +159,14 @@ int directory_find_meta(ls_store *store, const ls_options *o) {
     int there = d->v->open(d->v, d->dir, "META", 0);
     if (there >= 0) {
         (void)d->v->close(d->v, there);
-        return rc; /* something, but not ours */
+        return rc; /* there is a META.new, but not a usable one */
     }
     if (o->create == 0) {
         return rc;
     }
     store->creating = true;
     if (scan_read_meta(d->v, d->dir, "META.new", &store->meta) == LS_OK) {
-        return write_new_meta(d, &store->meta); /* what we read may be in the page cache only */
+        return write_new_meta(d, &store->meta); /* the bytes that were read may be in the page cache only */
     }
     if (ls_last_error()->code == LS_VERSION) {
         return LS_VERSION;

@@ -1,7 +1,7 @@
 /*
- * After fork() the child must not touch the parent's store: it gets a mark in every open store, and closes its copy
- * of the lock descriptor, so that only the parent's life keeps the lock. A store is known here before it has that
- * descriptor, and no fork comes between making it and writing it down.
+ * After fork() the child must not touch the parent's store: this file marks every open store as foreign in the child,
+ * and closes the child's copy of the lock descriptor, so that the lock ends with the parent. A store is registered here
+ * before it has that descriptor, and no fork can happen between opening the descriptor and storing it.
  */
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_store *registry;
-static ls_store *left_behind; /* by a child: never freed, and still referenced, so that it is no leak */
+static ls_store *left_behind; /* in a child: never freed, but referenced, so that it is no leak */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int atfork_result;
 
@@ -58,7 +58,10 @@ void fork_forget(ls_store *store) {
     (void)pthread_mutex_unlock(&registry_lock);
 }
 
-/* Another thread of the parent may have been in the middle of a change: in the child nothing of it may be walked. */
+/*
+ * In the child, moves the store to left_behind instead of freeing it: another thread of the parent may have been
+ * changing its memory at the fork.
+ */
 void fork_leave_behind(ls_store *store) {
     (void)pthread_mutex_lock(&registry_lock);
     store->next_open = left_behind;

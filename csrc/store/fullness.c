@@ -1,8 +1,8 @@
-/* Whether the log may grow, and what it depends on: of a store in use, or of one that is only inspected. */
+/* Reports whether the log may grow, and the figures that decide it, for a store in use or an inspected one. */
 #include "inspect/inspect.h"
 #include "store/store.h"
 
-/* Of the log that an open would recover. */
+/* Describes the log that an open would recover. */
 static void describe_inspected(const ls_store *store, ls_fullness *into) {
     const struct state *state = &store->state;
     size_t base = store->inspection->base_index;
@@ -20,7 +20,7 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
         .log_bytes = seen.log.log_bytes,
         .live_bytes = e.live_bytes,
         .counted_bytes = counted,
-        .needed_bytes = reckoned_need(counted, extent_reckon(&e).spares_reserved, e.segment_size),
+        .needed_bytes = needed_bytes_for(counted, extent_needs(&e).spares_reserved, e.segment_size),
     };
 }
 

@@ -1,6 +1,6 @@
 /*
- * Inspections as the public API has them: a handle whose state an inspection has filled. Its log is never set up: it has
- * no files, no buffers and no vfs, and only its lock is used. Calls that only look answer from the state.
+ * Inspections as the public API has them: a handle whose state an inspection has filled. Its log is never set up: it
+ * has no files, no buffers and no vfs; only its lock is used. Calls that change nothing answer from the state.
  */
 #include "inspect/inspect.h"
 

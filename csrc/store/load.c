@@ -3,7 +3,8 @@
  *
  * One round looks up a number of messages under the lock and pins their segments. Without the lock it reads the start
  * records straight into the caller's buffer, neighbours of the log with one call, and verifies each. A message that is
- * not whole in its start record, or whose record cannot be read, is loaded alone (content.c), which has the errors.
+ * not complete in its start record, or whose record cannot be read, is loaded alone by content.c, which also reports
+ * the errors.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,10 +14,10 @@
 
 enum {
     ROUND_MESSAGES = 256,
-    ROUND_FEW = 8,           /* of a round whose memory is on the stack of the calling thread, which may be small */
-    ROUND_BYTES = 256 << 10, /* records stay in the CPU's cache until they were verified */
-    COPIED_BYTES = 64 << 10, /* from the write buffers, with the lock held */
-    RUN_GAP_BYTES = 4096,    /* other records between two neighbours are read with them */
+    ROUND_FEW = 8,           /* messages of a round with its memory on the calling thread's stack, which may be small */
+    ROUND_BYTES = 256 << 10, /* small enough that records are still in the CPU's cache when they are verified */
+    COPIED_BYTES = 64 << 10, /* most bytes copied from the write buffers under one hold of the lock */
+    RUN_GAP_BYTES = 4096,    /* a smaller gap between two neighbours is read with them, in one call */
 };
 
 /* A start record that holds its whole message, and its place in the caller's buffer. */
@@ -27,19 +28,19 @@ struct wanted {
     size_t at;
     uint32_t record_bytes;
     uint32_t content_bytes;
-    size_t row; /* of the caller's spans */
+    size_t row; /* index in the caller's spans */
 };
 
 struct round {
     uint8_t *into;
     size_t bytes;
     size_t used;
-    size_t first; /* of the buffer, that this round uses */
+    size_t first; /* first byte of the buffer that this round uses */
     size_t copied;
     size_t count;
-    size_t most; /* of messages */
+    size_t most; /* most messages in this round */
     struct wanted *all;
-    ls_span *spans; /* as many, for a caller that has none */
+    ls_span *spans; /* as many spans, for a caller that has none */
 };
 
 struct large_round {
@@ -57,10 +58,10 @@ struct round_memory {
 enum fit {
     FITS,
     FITS_ANOTHER_ROUND, /* the round or the buffer is full */
-    FITS_NOWHERE,       /* it is to be loaded alone */
+    FITS_NOWHERE,       /* it must be loaded alone */
 };
 
-/* For n messages. It is freed by free(memory->large). */
+/* Makes memory for n messages. The caller frees memory->large. */
 static void make_memory(struct round_memory *memory, size_t n) {
     memory->large = n > ROUND_FEW ? malloc(sizeof *memory->large) : NULL;
 }
@@ -75,7 +76,9 @@ static void begin_round(struct round *r, struct round_memory *memory, uint8_t *i
     r->copied = r->count = 0;
 }
 
-/* Where the record goes: as far behind the one before it as in the log, if that is near. */
+/*
+ * Where the record goes in the buffer: at the same distance from the record before it as in the log, if that is short.
+ */
 static size_t place_of(const struct round *r, const struct pin *pin, uint64_t lsn, uint32_t record_bytes) {
     const struct wanted *before = r->count > 0 ? &r->all[r->count - 1] : NULL;
     if (before == NULL || before->pin.segment != pin->segment || lsn < before->lsn + before->record_bytes) {
@@ -85,7 +88,7 @@ static size_t place_of(const struct round *r, const struct pin *pin, uint64_t ls
     return gap <= RUN_GAP_BYTES && gap + record_bytes <= r->bytes - r->used ? r->used + (size_t)gap : r->used;
 }
 
-/* Lock held. A record that is not with the device yet is copied now, others are read later. */
+/* Lock held. Copies a record that is still in a write buffer; others are read later. */
 static enum fit add(struct log *g, struct round *r, const struct message *m, size_t row) {
     if (message_content_bytes(m) != m->content_bytes || m->record_bytes > r->bytes) {
         return FITS_NOWHERE;
@@ -115,7 +118,7 @@ static enum fit add(struct log *g, struct round *r, const struct message *m, siz
     return FITS;
 }
 
-/* The end of the records from `i` on that lie in the buffer as they lie in their file. */
+/* The end of the run of records from `i` on that have the same distances in the buffer as in their file. */
 static size_t run_end(const struct round *r, size_t i) {
     const struct wanted *first = &r->all[i], *next = first + 1;
     while (next < r->all + r->count && next->pin.segment == first->pin.segment &&
@@ -131,7 +134,7 @@ static bool read_records(const struct log *g, const struct round *r, size_t i, s
     return log_read(g, &first->pin, first->lsn, r->into + first->at, bytes) == (int64_t)bytes;
 }
 
-/* Where header and content are, or nothing if the record is not what the table says. */
+/* Where header and content are; all zero if the record differs from the table. */
 static ls_span span_of(const struct round *round, const struct wanted *w) {
     const uint8_t *at = round->into + w->at;
     struct record r;
@@ -156,7 +159,7 @@ static void unpin_round(struct log *g, const struct round *r) {
     }
 }
 
-/* Lock held at both ends, let go while the device is read. */
+/* The lock is held at call and return, and let go while the device is read. */
 static void read_round(struct log *g, const struct round *r, ls_span *spans) {
     if (r->count == 0) {
         return;
@@ -165,7 +168,7 @@ static void read_round(struct log *g, const struct round *r, ls_span *spans) {
     for (size_t i = 0; i < r->count;) {
         size_t end = run_end(r, i);
         bool there = r->all[i].pin.segment == NULL || read_records(g, r, i, end);
-        if (!there && end > i + 1) { /* what can be read of it, one by one */
+        if (!there && end > i + 1) { /* reads the records one by one */
             end = i + 1;
             there = read_records(g, r, i, end);
         }
@@ -189,7 +192,7 @@ static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct ro
     }
 }
 
-/* Header and content move to *used, without what lies between them and the message before. */
+/* Moves header and content to *used, directly after the message before. */
 static void pack(uint8_t *into, const ls_span *span, uint64_t sizes[2], size_t *used) {
     assert(span->header_at >= *used && span->content_at >= span->header_at + span->header_bytes);
     memmove(into + *used, into + span->header_at, span->header_bytes);

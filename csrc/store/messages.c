@@ -1,11 +1,11 @@
-/* Messages: made, staged, removed and looked up. places.c puts them on queues and takes them off. */
+/* Messages: staged, removed and looked up. places.c publishes them and puts them on queues, dequeue.c takes them off. */
 #include <assert.h>
 #include <string.h>
 
 #include "os/array.h"
 #include "store/store.h"
 
-/* ---- making and removing ---- */
+/* ---- removing and finding ---- */
 
 void message_die(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
@@ -20,7 +20,7 @@ void message_die(ls_store *store, uint32_t number) {
     table_remove(&store->state.table, number);
 }
 
-/* Without memory the note is left out: the death follows from the outcome all the same. */
+/* Without memory there is no MESSAGE_DELETE: replay derives the death from the outcome anyway. */
 void message_die_derived(ls_store *store, uint32_t number) {
     const struct message *m = table_message(&store->state.table, number);
     if (array_grow(&store->deaths, &store->death_capacity, store->death_count, 1)) {
@@ -32,7 +32,7 @@ void message_die_derived(ls_store *store, uint32_t number) {
 void store_log_deaths(ls_store *store) {
     while (store->death_count > 0 && log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) == LS_OK) {
         if (store->death_count == 0) {
-            break; /* another thread logged them while we waited */
+            break; /* another thread logged them meanwhile */
         }
         struct death d = store->deaths[--store->death_count];
         struct slot s = log_slot(store->log, d.id, d.last_lsn, 0);
@@ -46,10 +46,6 @@ static int unknown_message(uint64_t id) {
                 (unsigned long long)id);
 }
 
-static int unknown_queue(uint32_t id) {
-    return fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u; declare it first", (unsigned)id);
-}
-
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
     *number = table_find(&store->state.table, id);
     if (*number == INDEX_NONE) {
@@ -57,29 +53,6 @@ int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message 
     }
     *m = table_message(&store->state.table, *number);
     return LS_OK;
-}
-
-/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
-int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
-    int rc = LS_OK;
-    size_t seen = 0;
-    for (; rc == LS_OK && seen < n; seen++) {
-        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
-        if (q == NULL) {
-            rc = unknown_queue(queue_ids[seen]);
-        } else if (q->wanted != 0) {
-            rc = fail(LS_OPTION, "queue %u is named twice", (unsigned)queue_ids[seen]);
-        } else {
-            q->wanted = 1;
-        }
-    }
-    for (size_t i = 0; i < seen; i++) {
-        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-        if (q != NULL) {
-            q->wanted = 0;
-        }
-    }
-    return rc;
 }
 
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
@@ -90,22 +63,6 @@ int message_too_large(const char *what, uint64_t bytes, uint64_t limit) {
 }
 
 /* ---- staging ---- */
-
-/* Appends the start record and makes the message; everything it needs is there. */
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
-    struct log *g = store->log;
-    struct slot s = log_slot(g, 0, 0, flags);
-    s.id = s.lsn;
-    uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
-                                      m->header_bytes, m->content, m->content_bytes);
-    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
-    uint32_t number =
-        table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
-    struct message *made = table_message(&store->state.table, number);
-    made->record_bytes = bytes;
-    made->content_bytes = m->content_bytes;
-    return number;
-}
 
 /* Content bytes that fit into one start or chunk record with everything else in it. */
 static uint64_t content_room(const struct log *g, uint64_t other_bytes) {
@@ -124,7 +81,7 @@ int message_fail_appending(uint64_t id) {
 /* The records of one append_content call. Until the call ends, the message refuses other appends and enqueues. */
 struct append {
     uint64_t id;
-    uint64_t from; /* where in the content they begin; once one is there */
+    uint64_t from; /* content offset of the first one, if `begun` */
     bool begun;
 };
 
@@ -179,8 +136,8 @@ static int append_chunks(ls_store *store, struct append *a, const uint8_t *conte
 }
 
 /*
- * (waits) A chunk without content says that what was appended from its offset on does not count. Where not even that finds
- * room the message stays incomplete: it cannot be enqueued, and the next open drops it unless it is destroyed before.
+ * (waits) Appends a chunk without content, which cancels all content from its offset on. If there is no room for it,
+ * the message stays incomplete: it cannot be enqueued, and the next open drops it unless it is destroyed before.
  */
 static void take_back(ls_store *store, const struct append *a) {
     uint32_t number = 0;
@@ -203,7 +160,7 @@ static void take_back(ls_store *store, const struct append *a) {
     m->flags &= (uint16_t)~MESSAGE_APPENDING;
 }
 
-/* A start record with as much content as fits, and chunks with the rest. */
+/* Appends a start record with as much content as fits, and chunks with the rest. */
 int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
                   size_t content_bytes, uint16_t flags, uint64_t *id) {
     struct log *g = store->log;
@@ -232,7 +189,7 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
                          content_bytes - m.content_bytes);
 }
 
-/* Room for the record is reserved. */
+/* The caller has reserved room for the record. */
 static void destroy(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
@@ -242,7 +199,10 @@ static void destroy(ls_store *store, uint32_t number) {
     message_die(store, number);
 }
 
-/* (waits) Takes back what a failed publish or stage has put into the log; without room for that, recovery does. */
+/*
+ * (waits) Ends the message of a failed publish or stage. If there is no room for the record, the next recovery drops
+ * the message.
+ */
 static void unstage(ls_store *store, uint64_t id) {
     if (log_reserve(store->log, PLAIN_RECORD_BYTES, RESERVE_SHRINKS) != LS_OK) {
         return;
@@ -294,7 +254,7 @@ int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size
     return store_leave(store, rc, flags);
 }
 
-/* ---- the end, and a look ---- */
+/* ---- ending and looking up ---- */
 
 int ls_destroy(ls_store *store, uint64_t id, int flags) {
     int rc = store_enter(store);

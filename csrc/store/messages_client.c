@@ -1,6 +1,6 @@
 /*
- * Messages and transactions as the log's first client: streams 1 and 2, and what of the store depends on the log's files
- * (checkpoints). Its parts of recovery, relocation and checkpoints are in replay/, relocate/ and checkpoint/.
+ * Messages and transactions as the log's first client: streams 1 and 2, and the checkpoints, which depend on the log's
+ * files. Its parts of recovery, relocation and checkpoints are in replay/, relocate/ and checkpoint/.
  */
 #include "replay/messages.h"
 #include "store/store.h"

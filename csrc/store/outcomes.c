@@ -1,6 +1,6 @@
 /*
- * A transaction's outcome in memory, while the store serves: every client is called with the transaction, messages first. The
- * records of the outcome are appended by transactions.c, before.
+ * Applies a transaction's outcome in memory, while the store serves: calls every client with the transaction, messages
+ * first. transactions.c has appended the records of the outcome before.
  */
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 /* ---- the work on messages ---- */
 
-/* The message after its last pending work has gone: dead, staged again, or simply there. */
+/* Called when a message's last pending work is gone: it is then dead, staged again, or unchanged. */
 static void work_gone(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     if (message_pending(m) > 0 || m->place_count > 0) {

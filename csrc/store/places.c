@@ -1,9 +1,38 @@
-/* Putting messages on queues: enqueue, publish. See store.h for the order of each. dequeue.c takes them off. */
+/* Publishing, and putting messages on queues. See store.h for the order of each. dequeue.c takes them off. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
+
+/* ---- queues ---- */
+
+static int unknown_queue(uint32_t id) {
+    return fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u; declare it first", (unsigned)id);
+}
+
+/* LS_UNKNOWN_QUEUE or LS_OPTION, unless each queue exists and is named once. */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
+    int rc = LS_OK;
+    size_t seen = 0;
+    for (; rc == LS_OK && seen < n; seen++) {
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
+        if (q == NULL) {
+            rc = unknown_queue(queue_ids[seen]);
+        } else if (q->wanted != 0) {
+            rc = fail(LS_OPTION, "queue %u is named twice", (unsigned)queue_ids[seen]);
+        } else {
+            q->wanted = 1;
+        }
+    }
+    for (size_t i = 0; i < seen; i++) {
+        struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
+        if (q != NULL) {
+            q->wanted = 0;
+        }
+    }
+    return rc;
+}
 
 /* ---- enqueueing ---- */
 
@@ -52,7 +81,7 @@ int work_check_limit(const struct tx *tx, size_t n) {
     return LS_OK;
 }
 
-/* Memory for places, runs or work of one message on these queues. */
+/* Allocates memory for places, runs or work of one message on these queues. */
 static int prepare_places(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n, struct tx *tx,
                           struct work **work) {
     bool ready = true;
@@ -74,7 +103,7 @@ static int prepare_places(ls_store *store, struct message *m, const uint32_t *qu
     return LS_OK;
 }
 
-/* The record at `lsn` enqueues the message on these queues, at once or at the commit. */
+/* Notes in memory that the record at `lsn` enqueues the message on these queues, at once or at the commit. */
 static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_ids, size_t n, struct tx *tx,
                         struct work *work, uint64_t lsn) {
     struct message *m = table_message(&store->state.table, number);
@@ -143,7 +172,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         rc = check_enqueue(m, queue_ids[i], tx);
     }
     if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
-        rc = fail_memory(); /* the chain's back-link */
+        rc = fail_memory(); /* no memory for the chain's back-link */
     }
     rc = rc == LS_OK ? prepare_places(store, m, queue_ids, n, tx, &work) : rc;
     if (rc != LS_OK) {
@@ -171,6 +200,21 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 }
 
 /* ---- publishing ---- */
+
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
+    struct log *g = store->log;
+    struct slot s = log_slot(g, 0, 0, flags);
+    s.id = s.lsn;
+    uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
+                                      m->header_bytes, m->content, m->content_bytes);
+    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
+    uint32_t number =
+        table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
+    struct message *made = table_message(&store->state.table, number);
+    made->record_bytes = bytes;
+    made->content_bytes = m->content_bytes;
+    return number;
+}
 
 /* Content and places in one record. */
 static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
@@ -230,7 +274,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         return publish_inline(store, &m, queue_ids, handle, id);
     }
     if (log_is_trying(store->log)) {
-        return LS_WOULD_WAIT; /* between its records */
+        return LS_WOULD_WAIT; /* it would have to wait between its records */
     }
     struct tx *tx;
     uint64_t lsn;

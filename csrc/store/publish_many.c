@@ -1,7 +1,7 @@
 /*
- * Publishing many messages on one queue. Messages that fit into the open buffer without a wait are a run: the log admits them
- * together, and the table is prepared once. A run is admitted only if each of its messages would be. All others are
- * published one by one, as by ls_publish. Each message is atomic either way.
+ * Publishing many messages on one queue. Messages that fit into the open buffer without a wait form a run: the log
+ * admits them together, and the table is prepared once. A run is admitted only if the log would admit each of its
+ * messages. All others are published one by one, as by ls_publish. In both cases each message is atomic.
  */
 #include <assert.h>
 
@@ -9,7 +9,7 @@
 
 enum { RUN_MIN = 2 };
 
-/* Headers or contents: each where `each` says, or one after another from `next` on. */
+/* Headers or contents: `each` has their addresses, or they stand one after another from `next` on. */
 struct parts {
     const uint8_t *const *each;
     const uint8_t *next;
@@ -39,7 +39,7 @@ static void message_done(struct publishing *m, uint64_t id) {
     m->ids[m->done++] = id;
 }
 
-/* Of its start record, if that holds all of the message. */
+/* Whether a start record can hold the whole message; *bytes is its size. */
 static bool fits(const struct publishing *m, size_t i, uint64_t limit, uint64_t *bytes) {
     uint64_t header = part_bytes(&m->headers, i), content = part_bytes(&m->contents, i);
     if (header > limit || content > limit) {
@@ -49,7 +49,7 @@ static bool fits(const struct publishing *m, size_t i, uint64_t limit, uint64_t 
     return *bytes <= limit;
 }
 
-/* As many as a run has room for, none if these are too few; *bytes is what their records take. */
+/* How many messages form a run, or 0 if too few do; *bytes is the size of their records. */
 static size_t find_run(const struct publishing *m, struct run_room room, uint64_t *bytes) {
     size_t k = m->done;
     uint64_t record;
@@ -61,7 +61,10 @@ static size_t find_run(const struct publishing *m, struct run_room room, uint64_
     return k - m->done >= RUN_MIN ? k - m->done : 0;
 }
 
-/* Nothing in it lets go of the lock. A run that is refused, for memory or an unknown queue, is refused one by one. */
+/*
+ * Never lets go of the lock. If a run is refused (no memory, unknown queue), its messages are published one by one, and
+ * get the error.
+ */
 static void publish_run(ls_store *store, struct publishing *m) {
     struct log *g = store->log;
     struct table *t = &store->state.table;

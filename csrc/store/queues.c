@@ -4,7 +4,7 @@
 
 #include "store/store.h"
 
-enum { SWEEP_PLACES = 1024 }; /* of a deleted queue, under one hold of the lock */
+enum { SWEEP_PLACES = 1024 }; /* places of a deleted queue that are removed under one hold of the lock */
 
 int ls_queue_add(ls_store *store, uint32_t queue_id) {
     int rc = store_enter(store);
@@ -69,7 +69,7 @@ int queue_end(ls_store *store, uint32_t queue_id) {
 void queue_remove(ls_store *store, uint32_t queue_id) {
     struct log *g = store->log;
     struct queue *q = table_any_queue(&store->state.table, queue_id);
-    while (queue_sweep(store, q)) { /* deleted: no other thread takes it out of the table */
+    while (queue_sweep(store, q)) { /* the queue is deleted, and no other thread removes it from the table */
         log_let_go(g);
         log_take_back(g);
         q = table_any_queue(&store->state.table, queue_id);

@@ -52,7 +52,7 @@ int recover_replay(ls_store *store) {
         rc = checkpoint_load(&p, store->directory.dir, &loaded, &used);
     }
     rc = rc == LS_OK ? replay_and_settle(&p, background, start_us) : rc;
-    if (rc == LS_CORRUPT && used) { /* perhaps the checkpoint's fault: the log alone decides */
+    if (rc == LS_CORRUPT && used) { /* the checkpoint may be the cause: replay the log alone */
         begin_without_checkpoint(&p, &before);
         loaded = (struct loaded_checkpoint){.lsn = 0};
         rc = replay_and_settle(&p, background, start_us);

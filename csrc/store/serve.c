@@ -1,6 +1,7 @@
 /*
  * From a replayed log to service: cross-check with the catalog, the beginning of the log (log/begin.c), and the records
- * that recovery owes. Each step may be cut by a crash and is then done again; nothing is served before all of them.
+ * that recovery must still write. A crash may interrupt any step; the next open repeats it. Nothing is served before
+ * all steps are done.
  */
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 #include "replay/replay.h"
 #include "store/store.h"
 
-/* ---- what the log is given ---- */
+/* ---- the input for the log ---- */
 
 int store_rewrite_tail(ls_store *store) {
     const struct scan *s = &store->scan;
@@ -25,7 +26,7 @@ int store_rewrite_tail(ls_store *store) {
     return log_rewrite_tail(store->log, &t, &store->state.report.bytes_rewritten);
 }
 
-/* A creation that was cut left segments that hold nothing. */
+/* Removes segments without records, which an interrupted creation has left. */
 static int clear_creation(ls_store *store) {
     struct scan *s = &store->scan;
     int rc = scan_list(s, store->directory.v, store->directory.dir, &store->meta);
@@ -36,7 +37,10 @@ static int clear_creation(ls_store *store) {
     return rc;
 }
 
-/* The files that are no segments of the log, which may need those below its base until they are recycled. */
+/*
+ * Finds the files that are no segments of the log. Segments below its base count as its segments until they are
+ * recycled.
+ */
 static int find_unused(const struct scan *s, struct unused_files *u) {
     *u = (struct unused_files){.all = calloc(s->count + 1, sizeof *u->all)};
     if (u->all == NULL) {
@@ -63,7 +67,7 @@ static uint64_t choose_first_lsn(const ls_store *store) {
     }
     uint64_t beyond = s->files[s->last].first_lsn;
     beyond = s->end_lsn > beyond ? s->end_lsn : beyond;
-    beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* also where what was there has been left out */
+    beyond = s->seen_lsn > beyond ? s->seen_lsn : beyond; /* including a last segment that was set aside */
     beyond = s->renamed_epoch > s->epoch_max && s->renamed_lsn > beyond ? s->renamed_lsn : beyond;
     return scan_first_beyond(&store->meta, beyond);
 }
@@ -107,7 +111,7 @@ static int finish_creation(ls_store *store) {
     return LS_OK;
 }
 
-/* ---- what recovery owes the log ---- */
+/* ---- records that recovery must still write ---- */
 
 static void end_without_work(void *context, uint32_t number) {
     ls_store *store = context;

@@ -1,20 +1,18 @@
-/* Opening, closing, and what every operation has in common. See store.h and docs/recovery.md. */
+/*
+ * What every operation has in common: its beginning, which asks whether the store and the caller's transaction may be used and
+ * takes the lock, and its end, which forces if the caller waits and gives the lock back. Durability and figures of the store.
+ */
 #include "store/store.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "inspect/inspect.h"
-#include "os/io.h"
-#include "relocate/relocate.h"
 
 /* ---- around every operation ---- */
 
-/* Gives the lock back. */
+/* Fails by the store's phase, and releases the lock. */
 static int fail_phase(ls_store *store) {
     bool is_inspection = store->inspection != NULL && store->phase == PHASE_OPENED, inspected = store->inspected;
     log_unlock(store->log);
@@ -58,6 +56,14 @@ int store_try(ls_store *store, int flags) {
     return LS_OK;
 }
 
+int store_enter_opened(ls_store *store) {
+    if (atomic_load(&store->foreign)) {
+        return fail_forked();
+    }
+    log_lock(store->log);
+    return store->phase == PHASE_CLOSED || store->inspection != NULL ? fail_phase(store) : LS_OK;
+}
+
 int store_look(ls_store *store) {
     if (atomic_load(&store->foreign)) {
         return fail_forked();
@@ -81,246 +87,78 @@ int store_leave(ls_store *store, int rc, int flags) {
     return rc;
 }
 
-/* ---- options ---- */
+/* ---- around an operation that may be a transaction's ---- */
 
-void ls_options_default(ls_options *options) {
-    *options = (ls_options){.initial_segments = 2, .max_write_buffers = 10, .create = 1, .background = 1};
+struct tx *tx_of(const ls_tx *handle) {
+    return table_tx_at(&handle->store->state.table, handle->number, handle->id);
 }
 
-static int check_options(const ls_options *o) {
-    if (o->max_write_buffers < 2 || o->max_write_buffers > LS_BUFFERS_MAX) {
-        return fail(LS_OPTION, "max_write_buffers is 2 to %d", LS_BUFFERS_MAX);
+void tx_drop(ls_tx *handle) {
+    if (atomic_fetch_sub(&handle->users, 1) == 1) {
+        store_drop(handle->store);
+        free(handle);
     }
-    if (o->initial_segments < 1 || o->initial_segments > 65536) {
-        return fail(LS_OPTION, "initial_segments is 1 to 65536");
-    }
-    if (o->segment_size > SEGMENT_BYTES_MAX) {
-        return fail(LS_OPTION, "segment_size is at most %llu bytes", (unsigned long long)SEGMENT_BYTES_MAX);
-    }
-    if (o->max_undurable_bytes > LSN_MAX / 4) {
-        return fail(LS_OPTION, "max_undurable_bytes is too large");
-    }
-    return LS_OK;
 }
 
-static int check_log_limit(uint64_t max_log_bytes, const struct meta *m) {
-    if (max_log_bytes != 0 && max_log_bytes / 6 < m->segment_size) {
-        return fail(LS_OPTION, "max_log_bytes is at least 6 segments, %llu bytes",
-                    (unsigned long long)(6 * m->segment_size));
+int work_try(ls_store *store, ls_tx *handle, int flags) {
+    if (handle == NULL) {
+        return store_try(store, flags);
     }
-    return LS_OK;
-}
-
-/* ---- open ---- */
-
-/*
- * Before the directory is touched: a new store's limit must fit its segments. An error of a call is not one of these
- * options; the open itself makes it again and says so.
- */
-static int check_limit_of_new(vfs *v, const char *path, const ls_options *o) {
-    if (o->create == 0 || o->max_log_bytes == 0 || directory_has_meta(v, path)) {
-        return LS_OK;
-    }
-    const struct meta m = {.segment_size = directory_segment_size(o)};
-    return check_log_limit(o->max_log_bytes, &m);
-}
-
-int store_open_directory(ls_store *store, vfs *v, const char *path, const ls_options *o) {
-    struct directory *d = &store->directory;
-    d->v = v;
-    int rc = check_options(o);
-    rc = rc == LS_OK ? check_limit_of_new(v, path, o) : rc;
-    rc = rc == LS_OK ? fork_register(store) : rc;
-    rc = rc == LS_OK ? directory_open(d, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? directory_take_lock(store, path, o->create != 0) : rc;
-    rc = rc == LS_OK ? directory_find_meta(store, o) : rc;
-    rc = rc == LS_OK ? check_log_limit(o->max_log_bytes, &store->meta) : rc;
-    rc = rc == LS_OK && store->creating ? directory_sync_parent(d, path) : rc;
-    return rc == LS_OK ? log_init(store->log, d, o, &store->meta) : rc;
-}
-
-static int register_clients(ls_store *store, const struct log_client *clients, size_t count) {
-    struct log_client messages = messages_client(store);
-    int rc = log_register(store->log, &messages);
-    struct log_client replication = replication_client();
-    rc = rc == LS_OK && replication.context == NULL ? fail_memory() : rc;
-    if (rc == LS_OK) {
-        rc = log_register(store->log, &replication);
-    } else {
-        free(replication.context);
-    }
-    for (size_t i = 0; rc == LS_OK && i < count; i++) {
-        rc = log_register(store->log, &clients[i]);
-    }
-    return rc;
-}
-
-int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store) {
-    ls_store *made = *store = calloc(1, sizeof *made);
-    if (made == NULL) {
-        return fail_memory();
-    }
-    made->log = log_new(relocate_segment);
-    if (made->log == NULL) {
-        free(made);
-        *store = NULL;
-        return fail_memory();
-    }
-    atomic_init(&made->handles, 1);
-    made->options = *options;
-    made->relaxed = options->relaxed != 0;
-    made->scan.file = made->directory.dir = made->lock_file = -1;
-    state_init(&made->state, log_clients(made->log));
-    checkpoints_init(&made->checkpoints, made->log, &made->state, &made->directory, &made->meta, options);
-    int rc = register_clients(made, clients, count);
-    made->scan.known = made->state.clients->known;
-    return rc;
-}
-
-static void free_failed(ls_store *store) {
-    ls_error kept = *ls_last_error();
-    if (store != NULL) {
-        ls_free(store);
-    }
-    (void)fail_again(&kept);
-}
-
-int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
-                    size_t count, ls_store **store) {
-    ls_store *made;
-    *store = NULL;
-    system = system != NULL ? system : vfs_posix();
-    int rc = store_new(options, clients, count, &made);
-    if (rc == LS_OK) {
-        uint64_t start_us = system->monotonic_us(system);
-        rc = store_open_directory(made, system, store_dir, options);
-        rc = rc == LS_OK && !made->creating ? recover_replay(made) : rc;
-        made->state.report.total_us = system->monotonic_us(system) - start_us;
-    }
+    atomic_fetch_add(&handle->users, 1);
+    int rc = store_try(store, flags);
     if (rc != LS_OK) {
-        free_failed(made);
-        return rc;
-    }
-    *store = made;
-    return LS_OK;
-}
-
-int ls_open(vfs *system, const char *store_dir, const ls_options *options, ls_store **store) {
-    return store_open_with(system, store_dir, options, NULL, 0, store);
-}
-
-int ls_limit_log(ls_store *store, uint64_t max_log_bytes) {
-    struct log *g = store->log;
-    if (atomic_load(&store->foreign)) {
-        return fail_forked();
-    }
-    log_lock(g);
-    if (store->phase == PHASE_CLOSED || store->inspection != NULL) {
-        return fail_phase(store);
-    }
-    int rc = check_log_limit(max_log_bytes, &store->meta);
-    if (rc == LS_OK) {
-        log_limit(g, max_log_bytes);
-    }
-    return store_leave(store, rc, LEAVE_QUIETLY);
-}
-
-/* ---- close ---- */
-
-static int roll_back_open_transactions(ls_store *store) {
-    int rc = LS_OK;
-    for (uint32_t i = 0; rc == LS_OK && i < store->state.table.tx_slots; i++) {
-        struct tx *tx = store->state.table.txs[i];
-        if (tx != NULL && tx->state != LS_TX_PREPARED) {
-            rc = tx_roll_back_open(store, tx->id);
-        }
+        tx_drop(handle);
     }
     return rc;
 }
 
-/* Nothing, if nothing was written since the last orderly close. */
-static int write_close(ls_store *store) {
-    int rc = roll_back_open_transactions(store);
-    if (rc == LS_OK && store->was_clean && log_is_untouched(store->log)) {
-        return rc;
+int work_enter(ls_store *store, ls_tx *handle) { return work_try(store, handle, 0); }
+
+int work_leave(ls_store *store, ls_tx *handle, int rc, int flags) {
+    if (handle == NULL) {
+        return store_leave(store, rc, flags);
     }
-    if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
-        rc = log_write_close(store->log);
-    }
-    return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
+    rc = store_leave(store, rc, LEAVE_QUIETLY);
+    tx_drop(handle);
+    return rc;
 }
 
-/* The lock on the store goes last. */
-static void close_files(ls_store *store) {
-    struct directory *d = &store->directory;
-    int *handles[] = {&d->dir, &store->lock_file};
-    log_close_files(store->log);
-    for (size_t i = 0; i < sizeof handles / sizeof *handles; i++) {
-        if (*handles[i] >= 0) {
-            (void)d->v->close(d->v, *handles[i]);
-            *handles[i] = -1;
-        }
-    }
+static const char *state_name(int state) {
+    static const char *const names[] = {"unknown", "active", "ended", "prepared", "committed", "rolled back"};
+    return state >= 0 && state <= LS_TX_ROLLED_BACK ? names[state] : names[0];
 }
 
-int ls_close(ls_store *store) {
-    struct log *g = store->log;
-    if (atomic_load(&store->foreign)) {
+int tx_fail_ended(const ls_tx *handle) {
+    if (handle->last.state < LS_TX_COMMITTED) {
+        return fail(LS_TRANSACTION_ENDED, "transaction %llu was abandoned; begin another, or take it if it is in doubt",
+                    (unsigned long long)handle->last.id);
+    }
+    return fail(LS_TRANSACTION_ENDED, "transaction %llu is %s already; begin another",
+                (unsigned long long)handle->last.id, state_name(handle->last.state));
+}
+
+int tx_fail_state(const struct tx *tx, const char *what) {
+    return fail(LS_WRONG_STATE, "transaction %llu is %s, so %s", (unsigned long long)tx->id, state_name(tx->state),
+                what);
+}
+
+int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx) {
+    *tx = NULL;
+    if (handle == NULL) {
         return LS_OK;
     }
-    log_lock(g);
-    if (store->phase == PHASE_CLOSED) {
-        log_unlock(g);
-        return LS_OK;
+    if (handle->store != store) {
+        return fail(LS_WRONG_STATE, "the transaction belongs to another store");
     }
-    bool was_serving = store->phase == PHASE_SERVING;
-    store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
-    log_begin_close(g);
-    int rc = was_serving && log_poison(g) == 0 ? write_close(store) : LS_OK;
-    ls_error kept = *ls_last_error();
-    log_drain(g);
-    log_unlock(g);
-    checkpoint_stop_thread(&store->checkpoints);
-    log_stop_threads(g);
-    scan_close(&store->scan);
-    log_lock(g);
-    if (was_serving && rc == LS_OK) {
-        checkpoint_at_close(&store->checkpoints);
+    struct tx *found = tx_of(handle);
+    if (found == NULL) {
+        return tx_fail_ended(handle);
     }
-    log_signal(g);
-    fork_wait();
-    close_files(store);
-    fork_go_on();
-    log_unlock(g);
-    fork_forget(store);
-    return rc == LS_OK ? LS_OK : fail_again(&kept);
-}
-
-void store_drop(ls_store *store) {
-    if (atomic_fetch_sub(&store->handles, 1) > 1) {
-        return;
+    if (found->state != LS_TX_ACTIVE) {
+        return tx_fail_state(found, "it takes no more work");
     }
-    if (atomic_load(&store->foreign)) {
-        fork_leave_behind(store);
-        return;
-    }
-    scan_close(&store->scan);
-    state_free(&store->state);
-    checkpoints_free(&store->checkpoints);
-    inspection_free(store->inspection);
-    log_free(store->log);
-    free(store->deaths);
-    free(store);
-}
-
-void ls_free(ls_store *store) {
-    if (store == NULL) {
-        return;
-    }
-    if (!atomic_load(&store->foreign) && store->phase != PHASE_CLOSED) {
-        (void)ls_close(store);
-    }
-    store_drop(store);
+    *tx = found;
+    return LS_OK;
 }
 
 /* ---- durability and figures ---- */

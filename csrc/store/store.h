@@ -1,9 +1,9 @@
 /*
- * The store: the log and the table under one lock, and what the files of the core share of it.
+ * The store: the log and the table under one lock, and the declarations that the core's files share.
  *
- * An operation always goes: usable? -> lock -> log_reserve (may wait) -> check -> allocate -> encode and change ->
- * unlock -> wait if asked. Between the check and the end of the change the lock is never let go, and after the
- * first byte is encoded nothing can fail.
+ * Every operation has these steps: usable? -> lock -> log_reserve (may wait) -> check -> allocate -> encode and change
+ * -> unlock -> wait if asked. Between the check and the end of the change the lock is never let go, and after the first
+ * byte is encoded nothing can fail.
  */
 #ifndef LOGSTORE_STORE_H
 #define LOGSTORE_STORE_H
@@ -21,17 +21,17 @@ enum phase {
 };
 
 enum {
-    LEAVE_QUIETLY = 1 << 16, /* on top of the public flags: nothing was appended that a caller waits for */
+    LEAVE_QUIETLY = 1 << 16, /* in addition to the public flags: no caller waits for the records that were appended */
 };
 
-enum { BYTES_PER_PLACE = 128 }; /* what admission counts for a place or an open transaction */
+enum { BYTES_PER_PLACE = 128 }; /* bytes that admission counts for a place or an open transaction */
 
 struct ls_store {
     struct log *log;
     struct directory directory;
     int lock_file;
     struct state state;
-    struct message_mover mover; /* zero but while a segment is relocated */
+    struct message_mover mover; /* zero except while a segment is relocated */
     ls_options options;
     struct meta meta;
     enum phase phase;
@@ -39,13 +39,13 @@ struct ls_store {
     bool creating;        /* META is still META.new */
     bool was_clean;       /* the log ended in CLOSE, and nothing was written since */
     struct scan scan;     /* between open and serve: which files there are, and where the log ends */
-    struct death *deaths; /* derived, their MESSAGE_DELETE not yet logged */
+    struct death *deaths; /* derived deaths whose MESSAGE_DELETE is not logged yet */
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
-    ls_store *next_open;           /* the fork registry's */
-    struct inspection *inspection; /* that fills the state of a handle without a log (inspected.c); else NULL */
-    bool inspected;                /* it has read all: calls that only look are answered */
+    ls_store *next_open;           /* list of the fork registry */
+    struct inspection *inspection; /* fills the state of a handle without a log (inspected.c); else NULL */
+    bool inspected;                /* the inspection has read all: calls that change nothing are answered */
     atomic_bool foreign;           /* this is a forked child */
     atomic_uint handles; /* this one, and every cursor and transaction on it: freeing the last frees the memory */
 };
@@ -62,8 +62,8 @@ struct death {
 struct ls_tx {
     ls_store *store;
     uint64_t id;
-    uint32_t number;   /* of its slot in the table, which another transaction may have after the outcome */
-    atomic_uint users; /* its owner, and every call on it */
+    uint32_t number;   /* its slot in the table; after the outcome another transaction may have it */
+    atomic_uint users; /* its owner, and every call that uses it */
     ls_tx_info last;   /* under the lock */
 };
 
@@ -72,11 +72,11 @@ struct ls_cursor {
     struct cursor cursor;
 };
 
-/* ls_open for a log with clients besides messages. They are copied; on failure those that were registered are freed, as by
-   ls_free. */
+/* ls_open for a log with clients besides messages. The clients are copied; on failure the registered ones are freed,
+   as by ls_free. */
 int store_open_with(vfs *system, const char *store_dir, const ls_options *options, const struct log_client *clients,
                     size_t count, ls_store **store);
-/* Memory for one that is not open yet. Unless *store is NULL it is to be freed, also after a failure. */
+/* Allocates a store that is not open yet. Unless *store is NULL the caller frees it, even after a failure. */
 int store_new(const ls_options *options, const struct log_client *clients, size_t count, ls_store **store);
 /* Everything of an open before the log is read: the directory, its lock, META, memory for the log. */
 int store_open_directory(ls_store *store, vfs *v, const char *path, const ls_options *o);
@@ -100,65 +100,71 @@ struct log_client replication_client(void); /* context NULL: no memory. It goes 
 const struct newest_members *replication_members(const struct log_clients *clients);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
-/* LS_OK if the calling process may use it; takes the lock. */
+/* store.c: LS_OK if the calling process may use it; takes the lock. */
 int store_enter(ls_store *store);
-/* The same; with LS_TRY in the flags LS_WOULD_WAIT, now or from the log, instead of waiting. */
+/* The same; with LS_TRY in the flags, this call or a later one of the log returns LS_WOULD_WAIT instead of waiting. */
 int store_try(ls_store *store, int flags);
+/* The same from ls_open on, and not for an inspected store. */
+int store_enter_opened(ls_store *store);
 /* The same for a call that only looks, which an inspected store answers too. */
 int store_look(ls_store *store);
-/* Gives the lock back, first making durable what was appended if the flags say so. */
+/* Releases the lock, and first makes the appended records durable if the flags say so. */
 int store_leave(ls_store *store, int rc, int flags);
-
-/* Ends a message that has neither place nor pending work: out of the table, its records no longer needed. */
-void message_die(ls_store *store, uint32_t number);
-/* The same for a death that follows from another record: its MESSAGE_DELETE is appended later, and not forced. */
-void message_die_derived(ls_store *store, uint32_t number);
-/* (waits) Logs the notes that are owed. */
-void store_log_deaths(ls_store *store);
-
-/* For places.c; lock held. */
-int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
-int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
-int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
-/* Appends the start record and makes the message; everything that it needs is there. */
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
-int message_fail_appending(uint64_t id); /* its content is not whole */
-/* (waits) A start record with as much content as fits, and chunks with the rest. */
-int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
-                  size_t content_bytes, uint16_t flags, uint64_t *id);
-/* (waits) ls_publish between entering the store and leaving it. */
-int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
-/* (waits) Takes back what was staged, keeping the failure that led to it. */
-int message_fail_and_unstage(ls_store *store, uint64_t id);
-
-/* content.c, for load.c: (waits) Header and content of one message; *fits is false if `room` may be too small. */
-int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
-
-/* places.c, for dequeue.c; lock held. A list of n operations of a transaction, or NULL. */
-struct work *work_make(size_t n);
-void work_free(struct work *list);
-int work_check_limit(const struct tx *tx, size_t n); /* n more; NULL: no transaction, no limit */
-/* (waits) Room for the record, and for what the message as it is then will take more when it is moved. */
-int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
-
-/* acquire.c: whether the delivery still holds its place, which is its message's on the queue, or the error if not. */
-bool delivery_holds(const ls_delivery *d, const struct place *p);
-int delivery_fail(uint64_t id, uint32_t queue_id);
-
-/* store/transactions.c */
 struct tx *tx_of(const ls_tx *handle); /* lock held: as it is now; NULL: it has ended */
 /* As store_enter and store_leave, for a call on a transaction handle (or NULL), which is not freed in between. */
 int work_enter(ls_store *store, ls_tx *handle);
 int work_try(ls_store *store, ls_tx *handle, int flags);           /* with store_try in place of store_enter */
 int work_leave(ls_store *store, ls_tx *handle, int rc, int flags); /* the flags count without a handle */
 int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx); /* lock held; NULL handle: no transaction */
+int tx_fail_ended(const ls_tx *handle);                            /* lock held: LS_TRANSACTION_ENDED */
+int tx_fail_state(const struct tx *tx, const char *what);          /* LS_WRONG_STATE, and so `what` */
+void tx_drop(ls_tx *handle); /* lock not held: one user less; the last one frees it */
+
+/* Ends a message that has neither place nor pending work: removes it from the table and releases its records. */
+void message_die(ls_store *store, uint32_t number);
+/* The same for a death that replay derives from another record: its MESSAGE_DELETE is appended later, and not
+   forced. */
+void message_die_derived(ls_store *store, uint32_t number);
+/* (waits) Appends the MESSAGE_DELETE records that are still missing. */
+void store_log_deaths(ls_store *store);
+
+/* messages.c, for places.c; lock held. */
+int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
+int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
+int message_fail_appending(uint64_t id); /* its content is not whole */
+/* (waits) A start record with as much content as fits, and chunks with the rest. */
+int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, const uint8_t *content,
+                  size_t content_bytes, uint16_t flags, uint64_t *id);
+/* (waits) Takes back what was staged, keeping the failure that led to it. */
+int message_fail_and_unstage(ls_store *store, uint64_t id);
+
+/* content.c, for load.c: (waits) Loads header and content of one message; *fits is false if `room` may be too small. */
+int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room, uint64_t sizes[2], bool *fits);
+
+/* places.c; lock held. */
+int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
+/* Appends the start record and makes the message; everything that it needs is there. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
+/* (waits) ls_publish between entering the store and leaving it. */
+int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
+/* A list of n operations of a transaction, or NULL. */
+struct work *work_make(size_t n);
+void work_free(struct work *list);
+int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
+/* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
+
+/* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
+bool delivery_holds(const ls_delivery *d, const struct place *p);
+int delivery_fail(uint64_t id, uint32_t queue_id);
+
 /* store/outcomes.c: in memory, by every client. */
 int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */
-bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* all memory that the commit needs */
+bool tx_prepare_commit(const ls_store *store, struct tx *tx); /* allocates all memory that the commit needs */
 void tx_apply_work(const ls_store *store, struct tx *tx, uint64_t commit_lsn);
 void tx_undo_work(const ls_store *store, struct tx *tx);
-/* The work on messages, as client.h has it; the context is the store. */
+/* The work on messages, for client.h; the context is the store. */
 bool messages_prepare_commit(void *context, struct tx *tx);
 void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn);
 void messages_roll_back(void *context, struct tx *tx);
@@ -167,7 +173,7 @@ struct client_work *tx_make_client_work(uint32_t stream, uint64_t key); /* NULL:
 int tx_roll_back_open(ls_store *store, uint64_t id); /* (waits) unless it is prepared, or has ended */
 
 /* directory.c */
-bool directory_has_meta(vfs *v, const char *path);    /* or META.new; true if that cannot be found out */
+bool directory_has_meta(vfs *v, const char *path);    /* META or META.new; true if that cannot be found out */
 uint64_t directory_segment_size(const ls_options *o); /* of a new store */
 /* in this order; `create`: a store may be made */
 int directory_open(struct directory *d, const char *path, bool create);
@@ -177,11 +183,11 @@ int directory_sync_parent(const struct directory *d, const char *path);
 
 /* recover.c */
 int recover_replay(ls_store *store);
-/* store/queues.c: (waits) the record that ends all places at once. LS_UNKNOWN_QUEUE. */
+/* store/queues.c: (waits) appends the record that ends all places at once. LS_UNKNOWN_QUEUE. */
 int queue_end(ls_store *store, uint32_t queue_id);
-/* store/queues.c: (waits) then its memory, in small steps, so that no thread waits long for the lock. */
+/* store/queues.c: (waits) then frees its memory, in small steps, so that no thread waits long for the lock. */
 void queue_remove(ls_store *store, uint32_t queue_id);
-/* store/queues.c: a few places of a deleted queue; false when none is left. */
+/* store/queues.c: removes a few places of a deleted queue; false when none is left. */
 bool queue_sweep(ls_store *store, struct queue *q);
 /* store/queues.c: the next place that the cursor gives, and its message; NULL at the end. The cursor stays at it. */
 const struct message *cursor_place(ls_cursor *cursor, ls_place *place);
@@ -193,9 +199,9 @@ int store_serve_term(ls_store *store, const uint32_t *queue_ids, size_t n, uint3
 /* fork.c */
 int fork_register(ls_store *store);
 void fork_forget(ls_store *store);
-/* No fork happens between the two. */
+/* No fork happens between these two calls. */
 void fork_wait(void);
 void fork_go_on(void);
-void fork_leave_behind(ls_store *store); /* in the child, in place of freeing it */
+void fork_leave_behind(ls_store *store); /* in the child, instead of freeing it */
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Transactions: begin, end, prepare, commit, rollback. An operation of a transaction is logged where it happens and
- * pends on its message; the outcome, one record, makes all of them count at once or none. A commit is one force.
+ * Transactions: begin, end, prepare, commit, rollback. An operation of a transaction is logged at once and pends on its
+ * message; the outcome is one record, with which all operations take effect or none. A commit is one force.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -22,93 +22,20 @@ static void remember(ls_tx *handle, const struct tx *tx) {
     memcpy(handle->last.xid.data, tx->xid.data, sizeof tx->xid.data);
 }
 
-static const char *state_name(int state) {
-    static const char *const names[] = {"unknown", "active", "ended", "prepared", "committed", "rolled back"};
-    return state >= 0 && state <= LS_TX_ROLLED_BACK ? names[state] : names[0];
-}
-
-static int fail_ended(const ls_tx *handle) {
-    if (handle->last.state < LS_TX_COMMITTED) {
-        return fail(LS_TRANSACTION_ENDED, "transaction %llu was abandoned; begin another, or take it if it is in doubt",
-                    (unsigned long long)handle->last.id);
-    }
-    return fail(LS_TRANSACTION_ENDED, "transaction %llu is %s already; begin another",
-                (unsigned long long)handle->last.id, state_name(handle->last.state));
-}
-
-static int fail_state(const struct tx *tx, const char *what) {
-    return fail(LS_WRONG_STATE, "transaction %llu is %s, so %s", (unsigned long long)tx->id, state_name(tx->state),
-                what);
-}
-
-struct tx *tx_of(const ls_tx *handle) {
-    return table_tx_at(&handle->store->state.table, handle->number, handle->id);
-}
-
-/* The lock is not held. */
-static void drop(ls_tx *handle) {
-    if (atomic_fetch_sub(&handle->users, 1) == 1) {
-        store_drop(handle->store);
-        free(handle);
-    }
-}
-
-int work_try(ls_store *store, ls_tx *handle, int flags) {
-    if (handle == NULL) {
-        return store_try(store, flags);
-    }
-    atomic_fetch_add(&handle->users, 1);
-    int rc = store_try(store, flags);
-    if (rc != LS_OK) {
-        drop(handle);
-    }
-    return rc;
-}
-
-int work_enter(ls_store *store, ls_tx *handle) { return work_try(store, handle, 0); }
-
-int work_leave(ls_store *store, ls_tx *handle, int rc, int flags) {
-    if (handle == NULL) {
-        return store_leave(store, rc, flags);
-    }
-    rc = store_leave(store, rc, LEAVE_QUIETLY);
-    drop(handle);
-    return rc;
-}
-
 static int leave(ls_tx *handle, int rc, int flags) {
     rc = store_leave(handle->store, rc, flags);
-    drop(handle);
+    tx_drop(handle);
     return rc;
 }
 
-/* (waits) Room for `bytes`, and then the transaction, which another thread may have ended meanwhile. */
+/* (waits) Reserves room for `bytes`, and then looks the transaction up: another thread may have ended it meanwhile. */
 static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
     if (tx_of(handle) == NULL) {
-        return fail_ended(handle);
+        return tx_fail_ended(handle);
     }
     int rc = log_reserve(handle->store->log, bytes, RESERVE_SHRINKS);
     *tx = tx_of(handle);
-    return rc == LS_OK && *tx == NULL ? fail_ended(handle) : rc;
-}
-
-int tx_check_work(ls_store *store, ls_tx *handle, struct tx **tx) {
-    *tx = NULL;
-    if (handle == NULL) {
-        return LS_OK;
-    }
-    if (handle->store != store) {
-        return fail(LS_WRONG_STATE, "the transaction belongs to another store");
-    }
-    struct tx *found = tx_of(handle);
-    if (found == NULL) {
-        return fail_ended(handle);
-    }
-    if (found->state != LS_TX_ACTIVE) {
-        return fail_state(found, "it takes no more work");
-    }
-    *tx = found;
-    return LS_OK;
+    return rc == LS_OK && *tx == NULL ? tx_fail_ended(handle) : rc;
 }
 
 /* ---- begin ---- */
@@ -199,7 +126,7 @@ static void append_plain(ls_store *store, struct tx *tx, enum record_type type) 
     tx->last_lsn = s.lsn;
 }
 
-/* After its outcome: its start is no longer needed once that outcome is durable. */
+/* Called after the outcome: the start record is no longer needed once the outcome is durable. */
 static void forget_tx(ls_store *store, struct tx *tx) {
     log_release_record(store->log, tx->start_lsn, tx_start_bytes(tx));
     table_remove_tx(&store->state.table, tx);
@@ -219,8 +146,8 @@ int ls_tx_end(ls_tx *handle) {
     struct tx *tx;
     rc = reserve_and_find(handle, PLAIN_RECORD_BYTES, &tx);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ACTIVE)) {
-        rc = fail_state(tx, tx->distributed ? "it cannot be ended again"
-                                            : "it has no end but commit or rollback: it is local");
+        rc = tx_fail_state(tx, tx->distributed ? "it cannot be ended again"
+                                               : "it has no end but commit or rollback: it is local");
     }
     if (rc == LS_OK) {
         append_plain(handle->store, tx, TX_END);
@@ -239,8 +166,8 @@ int ls_prepare(ls_tx *handle, int flags) {
     struct tx *tx;
     rc = reserve_and_find(handle, XID_RECORD_BYTES_MAX, &tx);
     if (rc == LS_OK && (!tx->distributed || tx->state != LS_TX_ENDED)) {
-        rc = fail_state(tx,
-                        tx->distributed ? "it cannot be prepared: end it first" : "it cannot be prepared: it is local");
+        rc = tx_fail_state(tx, tx->distributed ? "it cannot be prepared: end it first"
+                                               : "it cannot be prepared: it is local");
     }
     if (rc == LS_OK && store->options.max_prepared != 0 &&
         store->state.table.prepared_count >= store->options.max_prepared) {
@@ -268,7 +195,7 @@ int ls_commit(ls_tx *handle, int flags) {
     struct tx *tx;
     rc = reserve_and_find(handle, 2 * PLAIN_RECORD_BYTES, &tx);
     if (rc == LS_OK && tx->distributed && tx->state == LS_TX_ACTIVE) {
-        rc = fail_state(tx, "it cannot be committed: end it first");
+        rc = tx_fail_state(tx, "it cannot be committed: end it first");
     }
     if (rc == LS_OK && !tx_prepare_commit(store, tx)) {
         rc = fail_memory();
@@ -330,10 +257,13 @@ void ls_tx_describe(ls_tx *handle, ls_tx_info *info) {
     }
     *info = handle->last;
     log_unlock(g);
-    drop(handle);
+    tx_drop(handle);
 }
 
-/* A prepared transaction stays in doubt until it is taken; any other is rolled back: then true. */
+/*
+ * Lets a prepared transaction stay in doubt until it is taken again, and rolls any other back. True: it was rolled
+ * back.
+ */
 static bool let_go_of(ls_tx *handle) {
     const struct tx *tx = tx_of(handle);
     int rc = LS_OK;
@@ -356,7 +286,7 @@ static bool let_go_of(ls_tx *handle) {
 static void give_up(ls_tx *handle, bool for_good) {
     if (!atomic_load(&handle->store->foreign) && store_enter(handle->store) == LS_OK) {
         bool rolled_back = let_go_of(handle);
-        handle->number = for_good ? INDEX_NONE : handle->number; /* which no transaction has */
+        handle->number = for_good ? INDEX_NONE : handle->number; /* no transaction has this number */
         (void)store_leave(handle->store, LS_OK, rolled_back ? 0 : LEAVE_QUIETLY);
     }
 }
@@ -368,7 +298,7 @@ void ls_tx_free(ls_tx *handle) {
         return;
     }
     give_up(handle, false);
-    drop(handle);
+    tx_drop(handle);
 }
 
 /* ---- in doubt ---- */

@@ -2,11 +2,11 @@
  * Which places a queue offers to its consumers: those that came back first, then those that were never offered, each in the
  * order of positions.
  *
- * The offer of new places is at queue.fresh. Every place before it is dead, locked, acquired, or has come back; `returned`
- * counts the last kind, in the queue and in each chunk, so that a search for them skips all others. Each has ENTRY_PASSED, and
- * so have the places that were passed while they were locked. A free place keeps only its two bits and its count, so what
- * waits costs nothing; the counts of a chunk are allocated when the first of its places is acquired, so that giving a place
- * back allocates nothing.
+ * The offer of new places is at queue.fresh. Every place before it is dead, locked, acquired, or has come back;
+ * `returned` counts the last kind, in the queue and in each chunk, so that a search for them skips all others. Each has
+ * ENTRY_PASSED, and so have the places that were passed while they were locked. A free place keeps only its two bits
+ * and its count, so waiting places need no more memory; the counts of a chunk are allocated when the first of its
+ * places is acquired, so that giving a place back allocates nothing.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ void offer_give_back(struct place *p, bool unseen) {
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
     if (!entry_came_back(place_entry(p))) {
-        return; /* a consumer or a transaction still has it, or it is in the offer of new places */
+        return; /* a consumer or a transaction still has it, or it was never offered */
     }
     if (q->returned == 0 || cursor_stands_after(&q->front, p)) {
         q->front.chunk = p->at.chunk;

@@ -100,7 +100,7 @@ bool queue_prepare(struct queue *q, uint64_t more) {
     return true;
 }
 
-/* From a chunk that goes, or from the end, to the chunk that follows. */
+/* Moves the cursor from a chunk that is being freed, or from the end, to the next chunk. */
 static void cursor_leave(struct cursor *cursor, const struct queue_chunk *from, struct queue_chunk *to) {
     if (cursor->chunk == from) {
         cursor->chunk = to;
@@ -246,7 +246,7 @@ struct entry *cursor_entry(struct cursor *c, uint64_t *position) {
             c->chunk = c->chunk->next;
             c->slot = 0;
         } else {
-            return NULL; /* stays here, to continue with entries appended later */
+            return NULL; /* the cursor stays here, to continue with entries appended later */
         }
     }
     return NULL;

@@ -205,10 +205,6 @@ uint64_t message_start_weight(const struct message *m) {
     return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
 }
 
-uint64_t message_content_bytes(const struct message *m) {
-    return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
-}
-
 void message_changed(struct message *m) {
     if (m->extra != NULL) {
         m->extra->version++;

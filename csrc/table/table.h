@@ -143,7 +143,7 @@ struct message_extra {
     uint32_t chunk_count;
     uint32_t chunk_capacity;
     uint32_t pending;  /* operations of open transactions */
-    uint32_t version;  /* incremented by every change to what a relocation would write */
+    uint32_t version;  /* incremented by every change to the state that a relocation would write */
     struct work *work; /* the pending operations, the newest first */
     struct chain_record
         *parts; /* the relocated state's records, unless a single one follows the start record directly */
@@ -341,12 +341,15 @@ static inline uint64_t message_last_lsn(const struct message *m) {
     return m->extra != NULL ? m->extra->last_lsn : m->id;
 }
 
+static inline uint64_t message_content_bytes(const struct message *m) {
+    return m->extra != NULL ? m->extra->content_bytes : m->content_bytes;
+}
+
 static inline uint64_t message_start_lsn(const struct message *m) {
     return m->extra != NULL ? m->extra->start_lsn : m->id;
 }
 
 uint64_t message_start_weight(const struct message *m); /* live bytes at the start record */
-uint64_t message_content_bytes(const struct message *m);
 
 static inline uint32_t message_pending(const struct message *m) { return m->extra != NULL ? m->extra->pending : 0; }
 
@@ -362,13 +365,13 @@ static inline void message_appended(struct message *m, uint64_t lsn) {
     }
 }
 
-void message_changed(struct message *m); /* call it after a change to what a relocation would write */
+void message_changed(struct message *m); /* call it after a change to the state that a relocation would write */
 
 /*
- * Growth: the bytes that a message's records will have more after the next relocation than now. The log keeps that room
- * free. Rows are those of the state record that the relocation will write.
+ * Growth: by how many bytes a message's records will grow in the next relocation. The log keeps that room free. Rows
+ * are those of the state record that the relocation will write.
  */
-void message_grows(struct table *t, struct message *m, uint64_t bytes);       /* without an extra: by a state only */
+void message_grows(struct table *t, struct message *m, uint64_t bytes);       /* without an extra only by a state */
 void message_grows_work(struct table *t, struct message *m);                  /* for one more pending operation */
 void message_shrinks_work(struct table *t, struct message *m);                /* for one pending operation less */
 void message_grows_places(struct table *t, struct message *m, uint32_t more); /* for `more` new places */
@@ -413,17 +416,17 @@ bool cursor_stands_after(const struct cursor *c, const struct place *p);
 /* table/offer.c: the places that consumers acquire and give back */
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
-uint32_t offer_acquire(struct queue *q, const struct place *p); /* how often it was acquired, this time included */
-bool offer_is_acquired(const struct place *p, uint32_t count);  /* and that was the time with this number */
-void offer_give_back(struct place *p, bool unseen);             /* to its old place; unseen: this time does not count */
-void offer_came_back(const struct place *p);                    /* for queues.c: it was unlocked */
+uint32_t offer_acquire(struct queue *q, const struct place *p); /* returns its count, this time included */
+bool offer_is_acquired(const struct place *p, uint32_t count);  /* and this was its acquisition number `count` */
+void offer_give_back(struct place *p, bool unseen); /* to its old position; unseen: this acquisition does not count */
+void offer_came_back(const struct place *p);        /* for queues.c: it was unlocked */
 
-/* A free place that the offer of new ones has passed: the next to be acquired is of this kind, if there is one. */
+/* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {
     return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_PASSED;
 }
 
-/* Before it is acquired, locked or dead. */
+/* Call it before a place is acquired, locked or ended. */
 static inline void offer_went(const struct place *p) {
     if (entry_came_back(place_entry(p))) {
         p->at.chunk->returned--;
@@ -445,8 +448,8 @@ void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
 void tx_drop_work(struct table *t, struct work *w);                         /* removes it from both lists; frees it */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending on this queue, or NULL */
-void tx_add_client_work(struct tx *tx, struct client_work *w);              /* takes it over */
-void tx_end_client_work(struct tx *tx);                                     /* all of it has had its outcome */
+void tx_add_client_work(struct tx *tx, struct client_work *w);              /* takes ownership of it */
+void tx_end_client_work(struct tx *tx); /* all of it: the transaction has had its outcome */
 bool xid_equal(const struct xid *a, const struct xid *b);
 
 #endif

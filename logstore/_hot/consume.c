@@ -1,20 +1,21 @@
 /*
- * The calls of consumers: acquire, accept, accept_many and release in their usual form. Any other form is for the Python
- * method with the suffix _slow, as is a delivery that cannot be settled here, which has the error.
+ * The calls of consumers: acquire, accept, accept_many and release in their usual form. Any other form goes to the
+ * Python method with the suffix _slow, and so does a delivery that cannot be settled here: that method raises the
+ * error.
  *
- * A delivery's mark `settled` is set before the core is called and taken back if that refuses, so that a second thread or a
- * signal handler does not settle it, too; no Python code runs in between. That each place is settled once is the core's
- * promise, not the mark's.
+ * A delivery's mark `settled` is set before the core is called and cleared if the core refuses, so that a second thread
+ * or a signal handler does not settle it, too; no Python code runs in between. But the core, not the mark, guarantees
+ * that each place is settled once.
  */
 #include "hot.h"
 
 enum {
-    ROWS_FIRST = 1024,        /* memory for this many, then for twice as many */
-    ACQUIRED_HELD_MAX = 1024, /* for more the interpreter is released */
-    SETTLED_HELD_MAX = 64,    /* likewise */
+    ROWS_FIRST = 1024,        /* first memory for this many rows, then for twice as many */
+    ACQUIRED_HELD_MAX = 1024, /* for more places the interpreter is released */
+    SETTLED_HELD_MAX = 64,    /* the same for settling */
     LOAD_BYTES = 1 << 20,     /* the most that one acquire loads */
-    HEADER_BYTES = 512,       /* as a header is counted where its size is not known */
-    RECORD_BYTES = 64,        /* of a message's record, at least, are neither header nor content */
+    HEADER_BYTES = 512,       /* assumed size of a header if its size is not known */
+    RECORD_BYTES = 64,        /* least bytes of a record that are neither header nor content */
     BUFFER_BYTES = 256 << 10, /* records are read in parts of this size, which a CPU's cache holds */
     REASON_ACCEPTED = 1,
     NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
@@ -29,7 +30,7 @@ struct acquired {
     size_t count;
 };
 
-/* Up to n. */
+/* Acquires up to n places. */
 static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
                         struct acquired *a) {
     for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
@@ -47,7 +48,10 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
     }
 }
 
-/* Frees the first deliveries of a list that nobody has seen. They do not release: the caller does, with the counts. */
+/*
+ * Frees the first deliveries of a list that no Python code has seen, without releasing their places: the caller does
+ * that and restores the counts.
+ */
 static void disown(PyObject *list, size_t count) {
     for (size_t i = 0; i < count; i++) {
         ((struct delivery *)PyList_GET_ITEM(list, (Py_ssize_t)i))->settled = true;
@@ -76,7 +80,7 @@ struct loading {
     ls_store *store;
     const ls_delivery *rows;
     size_t count;
-    PyObject **contents; /* of their sizes */
+    PyObject **contents; /* bytes objects of the right sizes */
     ls_span *spans;      /* content_at 0: it cannot be loaded; else header_at is in `headers` */
     uint8_t *buffer;
     uint8_t *headers;
@@ -98,7 +102,7 @@ static size_t fitting(const struct acquired *a) {
     return count;
 }
 
-/* From here on without the interpreter. Puts a header and a content in their places. */
+/* Copies a header and a content into their places. This and the next functions run without the interpreter. */
 static void keep(struct loading *l, size_t i, const uint8_t *header, const uint8_t *content) {
     ls_span *span = &l->spans[i];
     if (l->headers_room - l->headers_used < span->header_bytes) {
@@ -152,7 +156,9 @@ static void load(struct loading *l) {
     }
 }
 
-/* With the interpreter again. Leaves out those that could not be loaded. */
+/*
+ * With the interpreter again: gives the deliveries their headers and contents, except those that could not be loaded.
+ */
 static bool give_loaded(struct loading *l, PyObject *list) {
     for (size_t i = 0; i < l->count; i++) {
         const ls_span *span = &l->spans[i];
@@ -226,7 +232,7 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
     return made;
 }
 
-/* Every call of a consumer begins so: what it finds must include what was dropped before. */
+/* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
 static struct store_calls *store_after_drops(const struct queue_calls *self) {
     struct store_calls *store = self->store;
     if (store != NULL && store->dropped != NULL) {
@@ -263,7 +269,7 @@ static struct delivery *held(const struct hot_state *state, const struct queue_c
     return is_held ? d : NULL;
 }
 
-/* Whether the place is no longer this delivery's, whatever comes next. */
+/* Whether the delivery has lost its place for good. */
 static bool is_lost(int rc) {
     return rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_UNKNOWN_QUEUE || rc == LS_OUTCOME_UNKNOWN;
 }
@@ -318,11 +324,11 @@ static PyObject *fail_after(size_t done) {
     PyObject *type, *problem, *trace;
     PyErr_Fetch(&type, &problem, &trace);
     PyErr_NormalizeException(&type, &problem, &trace);
-    for (int tries = 0; tries < 2; tries++) { /* an allocation may fail once more */
+    for (int tries = 0; tries < 2; tries++) { /* the first try may fail in an allocation */
         PyObject *dequeued = PyLong_FromSize_t(done);
         PyObject *name = PyUnicode_FromString("dequeued");
         bool is_set = dequeued != NULL && name != NULL &&
-                      PyObject_GenericSetAttr(problem, name, dequeued) == 0; /* the class's own may refuse */
+                      PyObject_GenericSetAttr(problem, name, dequeued) == 0; /* a method of the class may refuse */
         PyErr_Clear();
         Py_XDECREF(dequeued);
         Py_XDECREF(name);
@@ -334,7 +340,7 @@ static PyObject *fail_after(size_t done) {
     return NULL;
 }
 
-/* Of an (id, position, count). False: an exception is set. */
+/* Makes a row of a token's (id, position, count). False: an exception is set. */
 static bool row_of_token(PyObject *given, ls_delivery *row) {
     unsigned long long id, position;
     unsigned count;
@@ -366,7 +372,7 @@ static void unclaim(PyObject *batch, Py_ssize_t i) {
     }
 }
 
-/* Marks all, or none and raises the error. */
+/* Marks all deliveries; or marks none and raises the error. */
 static bool claim(const struct hot_state *state, struct queue_calls *self, PyObject *batch, ls_delivery *rows) {
     Py_ssize_t n = PyTuple_GET_SIZE(batch), i = 0;
     while (i < n && claim_one(state, self, PyTuple_GET_ITEM(batch, i), &rows[i])) {

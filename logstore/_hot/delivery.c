@@ -2,8 +2,8 @@
  * Delivery: a message that a consumer has acquired. It settles itself through its queue's methods, which a subclass or a test
  * may replace; header and content are read from the log on access unless they were loaded with the acquisition.
  *
- * The memory of freed deliveries is kept for the next ones, as CPython keeps that of lists: the garbage collector counts new
- * memory only, and would run for every 700 deliveries. A delivery in a cycle is tracked and found all the same.
+ * The memory of freed deliveries is kept for the next ones, as CPython does for lists: the garbage collector counts new
+ * memory only, and would otherwise run for every 700 deliveries. It still tracks and finds a delivery in a cycle.
  *
  * A delivery that is freed before it was settled gives its place back; see dropped.c.
  */
@@ -29,8 +29,7 @@ PyObject *hot_delivery(struct hot_state *state, struct queue_calls *queue, const
 
 void hot_recycle(struct delivery *freed) {
     PyTypeObject *type = Py_TYPE(freed);
-    PyObject *module =
-        ((PyHeapTypeObject *)type)->ht_module; /* NULL, or without this type: they are being freed, too */
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module; /* NULL, or without this type, if both are being freed */
     struct hot_state *state = module != NULL ? PyModule_GetState(module) : NULL;
     if (state != NULL && state->delivery_type == type && state->spare_count < SPARE_DELIVERIES) {
         state->spares[state->spare_count++] = freed;
@@ -59,7 +58,7 @@ static PyObject *delivery_content(struct delivery *self, void *Py_UNUSED(closure
     ls_store *c_store = store->store;
     uint8_t *into = (uint8_t *)PyBytes_AS_STRING(content);
     size_t bytes = (size_t)self->row.content_bytes, done = 0;
-    int rc; /* of an empty content one byte is asked for, so that a message that is gone is an error */
+    int rc; /* one byte is requested of an empty content, so that a missing message is an error */
     Py_BEGIN_ALLOW_THREADS
     rc = calls->load_content(c_store, self->row.id, 0, into, bytes > 0 ? bytes : 1, &done);
     Py_END_ALLOW_THREADS
@@ -124,7 +123,7 @@ static PyObject *delivery_detach(struct delivery *self, PyObject *Py_UNUSED(unus
     struct hot_state *state = hot_state_of((PyObject *)self);
     PyObject *queue = (PyObject *)self->queue;
     PyObject *token = state != NULL ? PyObject_CallMethodOneArg(queue, state->token_of, (PyObject *)self) : NULL;
-    if (token != NULL && self->settled) { /* by another thread, meanwhile */
+    if (token != NULL && self->settled) { /* another thread settled it meanwhile */
         Py_CLEAR(token);
         PyObject *none = PyObject_CallMethodOneArg(queue, state->refuse, (PyObject *)self);
         Py_XDECREF(none); /* it raises */
@@ -150,7 +149,7 @@ static int delivery_traverse(struct delivery *self, visitproc visit, void *arg) 
     return 0;
 }
 
-/* There is no tp_clear, as for a store: the notice needs the queue, which needs its store. */
+/* There is no tp_clear, as for a store: hot_drop needs the queue, and the queue its store. */
 static void delivery_dealloc(struct delivery *self) {
     struct queue_calls *queue = self->queue;
     PyObject_GC_UnTrack(self);

@@ -1,15 +1,15 @@
 /*
- * Dropped deliveries: freed by Python before they were settled. Their places go back to where they were.
+ * Dropped deliveries: freed by Python before they were settled. Their places return to their old positions.
  *
  * A delivery can be freed at any moment on any thread. So its freeing only puts it into a list of its store, in its own
- * memory, which cannot fail. The store's next call of a consumer takes it from there and calls the core, or the store's
- * thread does, which is woken if there are listeners (store/releases.py).
+ * memory, which cannot fail. The next consumer's call on the store takes it from the list and calls the core. If there
+ * are listeners, the store's thread is woken and does this (store/releases.py).
  *
  * The lists change only with the interpreter held. A delivery in them is memory without a reference, except to its type.
  */
 #include "hot.h"
 
-enum { RELEASED_HELD_MAX = 64 }; /* after so many, the interpreter is released once */
+enum { RELEASED_HELD_MAX = 64 }; /* with more, the interpreter is released for the call */
 
 static void push(struct delivery **list, struct delivery *one) {
     one->next = *list;
@@ -22,7 +22,9 @@ static struct delivery *pop(struct delivery **list) {
     return one;
 }
 
-/* `notify` is a method in C that takes no Python code. If it fails for lack of memory, the next one notifies. */
+/*
+ * Calls `notify`, a method in C that runs no Python code. If it fails because memory ran out, the next drop notifies.
+ */
 static void notify(struct store_calls *store) {
     if (store->notify == NULL || store->notified) {
         return;
@@ -67,7 +69,7 @@ void hot_release_dropped(struct store_calls *store) {
         }
     }
     if (store->released != NULL) {
-        notify(store); /* again: the thread may have looked while the core was called here */
+        notify(store); /* once more: the thread may have looked during the call of the core */
     }
 }
 
@@ -84,7 +86,7 @@ PyObject *hot_released_queues(struct store_calls *self, PyObject *Py_UNUSED(unus
         return ids;
     }
     hot_release_dropped(self);
-    self->notified = false; /* a place that comes back from now on is not among these */
+    self->notified = false; /* a place that comes back after this is not in the result */
     while (ids != NULL && self->released != NULL) {
         PyObject *id = PyLong_FromUnsignedLong(self->released->queue_id);
         if (id == NULL || PySet_Add(ids, id) < 0) {

@@ -1,9 +1,10 @@
 /*
- * logstore._hot: CPython's own calls for the few hot paths, over the core's public C API. Arguments in, results out, no
- * policy of its own: what is unusual in an argument goes to the Python method that each function here names.
+ * logstore._hot: CPython's own calls for the few hot paths, over the core's public C API. They convert arguments and
+ * results and have no policy of their own: an unusual argument goes to the Python method that each function names.
  *
- * It never blocks while it holds the interpreter: calls of the core made then say LS_TRY, and any other call is made with
- * the interpreter released. Nothing is global: each module object has a state, and each object points to its own.
+ * It never blocks while it holds the interpreter: it then calls the core with LS_TRY only, and makes all other calls
+ * with the interpreter released. Nothing is global: each module object has a state, and each object points to that of
+ * its module.
  *
  * The core is logstore._core. It is not linked; cffi hands over its table of calls once, at import (see bind).
  */
@@ -21,7 +22,7 @@
 
 enum { SPARE_DELIVERIES = 1024 };
 
-/* A module object's own. Names are interned, so that a keyword is recognized by its address. */
+/* The state of a module object. Names are interned, so that a keyword is recognized by its address. */
 struct hot_state {
     const ls_calls *calls; /* NULL until bind */
     PyObject *failure;     /* logstore.core.native.failure: a code -> the exception */
@@ -82,10 +83,10 @@ union owned {
 
 struct owner {
     PyObject ob_base;
-    const ls_calls *calls; /* of its own: the module's state may be gone when it is freed */
+    const ls_calls *calls; /* a copy: the module's state may be gone when this is freed */
     union owned at;        /* NULL: empty, or freed */
     enum owns kind;
-    pid_t process; /* 0: of no interest */
+    pid_t process; /* 0: does not matter */
 };
 
 /* The base of MessageStore. */
@@ -94,15 +95,15 @@ struct store_calls {
     struct hot_state *state;
     ls_store *store;  /* NULL until _attach; valid while `owner` lives, which is as long as this object */
     PyObject *owner;  /* a struct owner */
-    PyObject *queues; /* a dict: id -> the only handle that counts */
-    bool relaxed;     /* a change is never waited for */
+    PyObject *queues; /* a dict: id -> the only valid handle */
+    bool relaxed;     /* no call waits until a change is durable */
     /* Memory of the last load_content or header. NULL: a call uses it, or there was none. */
     struct small *spare;
     /* Deliveries that were dropped unsettled; see dropped.c. */
     struct delivery *dropped;  /* their places are still acquired */
     struct delivery *released; /* their places came back, and `notify` has been called or is about to be */
     PyObject *notify;          /* called with None to wake the thread that calls the listeners; NULL: there are none */
-    bool notified;             /* and the thread has not looked since */
+    bool notified;             /* `notify` was called, and the thread has not looked since */
 };
 
 /* The base of Queue. */
@@ -119,10 +120,10 @@ struct delivery {
     struct queue_calls *queue;
     PyObject *header, *content; /* bytes; NULL: not loaded */
     ls_delivery row;
-    /* Of a freed one in a list of its store. */
+    /* For a freed delivery in a list of its store. */
     struct delivery *next;
     uint32_t queue_id;
-    char settled;  /* or a call is about to do so; it does not hold the place */
+    char settled;  /* or a call is settling it; it no longer holds the place */
     char detached; /* a token holds the place; `settled` is set too */
 };
 
@@ -131,7 +132,7 @@ struct transaction_calls {
     PyObject ob_base;
     ls_tx *handle;   /* NULL until _attach; valid while `owner` lives, which is as long as this object */
     PyObject *owner; /* a struct owner */
-    PyObject *store; /* whose it is: a struct store_calls */
+    PyObject *store; /* its store, a struct store_calls */
 };
 
 extern struct PyModuleDef hot_module;
@@ -143,11 +144,11 @@ extern PyType_Spec hot_waiters_spec;
 extern PyType_Spec hot_waiter_spec;
 extern PyType_Spec hot_owner_spec;
 
-/* The state of the module that this object's type is of. NULL: an exception is set. */
+/* The state of the module to which the object's type belongs. NULL: an exception is set. */
 struct hot_state *hot_state_of(PyObject *object);
 /* Raises the exception for a code that the core has just returned to this thread. Returns NULL. */
 PyObject *hot_fail(const struct hot_state *state, int code);
-/* The same arguments for the Python method of this name. */
+/* Calls the Python method of this name with the same arguments. */
 PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
@@ -189,8 +190,6 @@ PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_
 /* _accept_batch(batch, wait): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
 PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args);
 
-/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
-bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* The handle of a transaction of this store, NULL for None; false for anything else. */
 bool hot_transaction(const struct store_calls *store, PyObject *given, ls_tx **handle);
 

@@ -58,7 +58,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     }
     if (calls->bytes != sizeof *calls) {
         return PyErr_Format(PyExc_ImportError,
-                            "logstore._hot and logstore._core were not built together: build both anew");
+                            "logstore._hot and logstore._core were not built together: build both again");
     }
     if (state->calls != NULL && state->calls != calls) {
         return PyErr_Format(PyExc_RuntimeError, "logstore._hot is bound to another core already");
@@ -139,7 +139,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int hot_clear(PyObject *module) {
     struct hot_state *state = PyModule_GetState(module);
-    hot_free_spares(state); /* their type tells where their memory begins; without it none is kept any more */
+    hot_free_spares(state); /* the type tells where their memory begins; without the type no memory is kept */
     Py_CLEAR(state->failure);
     Py_CLEAR(state->store_type);
     Py_CLEAR(state->queue_type);
@@ -151,7 +151,7 @@ static int hot_clear(PyObject *module) {
     return 0;
 }
 
-/* The names stay until now: they are in no cycle, and a call that is made late needs them. */
+/* Frees the names last: they are in no cycle, and a late call may need them. */
 static void hot_free(void *module) {
     struct hot_state *state = PyModule_GetState(module);
     (void)hot_clear(module);

@@ -1,10 +1,10 @@
 /*
  * Owner: the object that frees what the core has made for Python, such as a store, a cursor or a reader.
  *
- * Every object that keeps the core's pointer keeps the owner, too, so the pointer is valid as long as anything can use it.
- * The owner refers to no Python object, so the garbage collector does not know it: it is freed after the last object that
- * keeps it, in whatever order a cycle is taken apart. A finalizer (__del__, tp_finalize, weakref) would come too early:
- * others of the same cycle may still call the library.
+ * Every object that keeps the core's pointer keeps the owner, too, so the pointer is valid as long as anything can use
+ * it. The owner refers to no Python object, so the garbage collector does not know it: it is freed after the last
+ * object that keeps it, in whatever order a cycle is taken apart. A finalizer (__del__, tp_finalize, weakref) would run
+ * too early: other objects of the same cycle may still call the library.
  *
  * The slot exists before the core fills it, so an exception of a signal handler right after that call leaks nothing.
  */
@@ -94,7 +94,7 @@ static void end(struct owner *self) {
     }
     self->at.any = NULL;
     if (self->process != 0 && self->process != getpid()) {
-        return; /* a forked child leaves its parent's alone: files are shared, and threads are missing */
+        return; /* a forked child does not touch its parent's objects: files are shared, and threads are missing */
     }
     const ls_calls *calls = self->calls;
     enum owns kind = self->kind;

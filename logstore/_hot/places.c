@@ -57,7 +57,7 @@ static PyObject *copy_of(const struct batch *b, uint64_t at, uint64_t bytes) {
     return PyBytes_FromStringAndSize(PyBytes_AS_STRING(b->loaded) + at, (Py_ssize_t)bytes);
 }
 
-/* As a slice of `view` would be, without the slice object: a new view, which no other code has seen, is narrowed. */
+/* Makes a slice of `view` without a slice object: it makes a new view, which no other code has seen, and narrows it. */
 static PyObject *view_of(const struct batch *b, uint64_t at, uint64_t bytes) {
     PyObject *made = PyMemoryView_FromObject(b->view);
     if (made != NULL) {

@@ -7,8 +7,9 @@
 enum { HELD_BYTES_MAX = 16 << 10 }; /* a larger content is copied into the log with the interpreter released */
 
 /*
- * The end of an array of 64-bit numbers that the core writes ids to. It has room for them before the core is called, so that
- * no memory is needed to say which messages are stored. The array is exported until hot_ids_end, so nothing else changes it.
+ * The end of an array of 64-bit numbers that the core writes ids to. It has room for them before the core is called, so
+ * that reporting the stored messages needs no memory. The array is exported until hot_ids_end, so nothing else changes
+ * it.
  */
 struct id_room {
     PyObject *array;
@@ -17,12 +18,12 @@ struct id_room {
     size_t room;
 };
 
-/* False: an exception is set. Either way hot_ids_end is due. */
+/* False: an exception is set. In both cases hot_ids_end must follow. */
 bool hot_ids_begin(struct id_room *ids, PyObject *array);
-/* Room for n more. False: an exception is set. */
+/* Makes room for n more. False: an exception is set. */
 bool hot_ids_need(struct id_room *ids, size_t n);
 uint64_t *hot_ids_next(const struct id_room *ids);
-/* Leaves the ids in the array and no more. Cannot fail; an exception that is set stays. */
+/* Cuts the array to the ids in it. Cannot fail; an exception that is set stays. */
 void hot_ids_end(struct id_room *ids);
 
 /* A content or header. Its memory is the caller's while it is exported. */
@@ -31,7 +32,7 @@ struct part {
     uint64_t bytes;
 };
 
-/* An argument of items and the index of one. */
+/* The name of an argument with many items, and the index of one item. */
 struct item_name {
     const char *argument;
     size_t index;

@@ -1,16 +1,16 @@
 /*
- * _publish_each: messages of an iterable of which nothing is known. Before it is asked for its next item, everything that
- * it has given before is in the core, and the flusher is awake: so while it computes, or waits for what a consumer does with
- * its earlier items, these become durable and are offered.
+ * _publish_each: messages of any iterable. Before this asks it for the next item, all earlier items are in the core,
+ * and the flusher is awake. So earlier items become durable and are offered while the iterable computes, or waits for a
+ * consumer of them.
  *
- * The iterable may run any code, also on this store. Nothing is kept over its calls but the room for ids.
+ * The iterable may run any code, also on this store. Only the room for ids is kept over its calls.
  */
 #include "publish.h"
 
 enum {
     HELD_WORK_MAX = 1 << 20, /* bytes and items until the interpreter is released: an iterable in C may never do it */
-    ITEM_WORK = 1 << 10,     /* as an item is counted in addition to its bytes */
-    ROOM_FIRST = 16,         /* ids that memory is had for at a time; then twice as many */
+    ITEM_WORK = 1 << 10,     /* counted for each item in addition to its bytes */
+    ROOM_FIRST = 16,         /* first memory for this many ids, then for twice as many */
     ROOM_MAX = 1024,
 };
 
@@ -45,8 +45,10 @@ static bool need_room(struct each *e) {
     return true;
 }
 
-/* Without waiting for the disk, and while it holds the interpreter for nothing else. The transaction is looked up for each
-   message, since the iterable may have ended it. */
+/*
+ * Publishes one message. Never waits for the disk, and never blocks while it holds the interpreter. The transaction is
+ * looked up for each message, since the iterable may have ended it.
+ */
 static bool put(struct each *e, const struct part *content, const struct part *header) {
     const ls_calls *calls = e->self->state->calls;
     ls_store *store = e->self->store;
@@ -93,7 +95,7 @@ static bool put_items(struct each *e, PyObject *content, PyObject *header) {
     return fine;
 }
 
-/* Asks the headers for one more than there are contents. */
+/* After the last content, checks whether there are more headers. */
 static enum end end_of_contents(const struct each *e) {
     PyObject *more = e->headers != NULL ? PyIter_Next(e->headers) : NULL;
     if (more != NULL) {

@@ -57,11 +57,11 @@ uint64_t *hot_ids_next(const struct id_room *ids) { return (uint64_t *)ids->view
 void hot_ids_end(struct id_room *ids) {
     PyObject *type, *problem, *trace;
     PyErr_Fetch(&type, &problem, &trace);
-    PyBuffer_Release(&ids->view); /* nothing to do if it is not exported */
+    PyBuffer_Release(&ids->view); /* does nothing if it is not exported */
     Py_ssize_t length = PyObject_Size(ids->array), count = (Py_ssize_t)ids->count;
     if (length > count && PySequence_DelSlice(ids->array, count, length) != 0) {
         PyErr_Clear();
-        while (length > count && PySequence_DelItem(ids->array, length - 1) == 0) { /* needs no memory */
+        while (length > count && PySequence_DelItem(ids->array, length - 1) == 0) { /* this needs no memory */
             length--;
         }
     }
@@ -70,7 +70,7 @@ void hot_ids_end(struct id_room *ids) {
 
 /* ---- buffers ---- */
 
-/* Replaces the exception for an item of which no buffer can be had. */
+/* Replaces the exception for an item that gives no buffer. */
 static void refuse_item(struct item_name name) {
     PyObject *type, *problem, *trace;
     bool expected = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||

@@ -1,5 +1,5 @@
 /*
- * _publish_items publishes messages from the buffers that hold them, a piece of them with each call of the core. The items
+ * _publish_items publishes messages from the buffers that hold them, one piece with each call of the core. The items
  * are a tuple, which no other thread can change; during a call every buffer is exported, so that none moves.
  *
  * _publish_packed publishes contents that stand one after another in memory, with one call.
@@ -112,7 +112,7 @@ static Py_ssize_t gather(struct piece *p, const struct wanted *w, size_t publish
     return i;
 }
 
-/* Publishes one piece, and moves the start behind it. */
+/* Publishes one piece, and moves the start past it. */
 static bool publish_piece(const struct store_calls *self, struct piece *p, struct wanted *w, struct id_room *ids) {
     Py_ssize_t count = gather(p, w, ids->count);
     if (count < 0 || !hot_ids_need(ids, (size_t)count)) {

@@ -1,17 +1,5 @@
-/* QueueCalls, the base of logstore.Queue: its id, so that calls of the store recognize a handle, and its calls (consume.c). */
+/* QueueCalls, the base of logstore.Queue: its id, by which calls of the store recognize a handle, and its calls (consume.c). */
 #include "hot.h"
-
-bool hot_queue(const struct store_calls *store, PyObject *given, uint32_t *id) {
-    if (!PyObject_TypeCheck(given, store->state->queue_type)) {
-        return false;
-    }
-    const struct queue_calls *queue = (const struct queue_calls *)given;
-    if (queue->key == NULL || PyDict_GetItemWithError(store->queues, queue->key) != given) {
-        return false; /* deleted, in question, or another store's; hashing an int raises nothing */
-    }
-    *id = queue->id;
-    return true;
-}
 
 static PyObject *queue_attach(struct queue_calls *self, PyObject *args) {
     struct hot_state *state = hot_state_of((PyObject *)self);
@@ -35,7 +23,7 @@ static int queue_traverse(struct queue_calls *self, visitproc visit, void *arg) 
     return 0;
 }
 
-/* There is no tp_clear, as for a store: a delivery that is freed later needs both. */
+/* There is no tp_clear, as for a store: a delivery that is freed later needs the queue and its store. */
 static void queue_dealloc(struct queue_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);

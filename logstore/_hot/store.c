@@ -1,11 +1,24 @@
 /*
- * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any other form
- * (several queues, buffers other than bytes, numbers of other types, unknown keywords) is for the Python method with
- * the suffix _slow, which also raises the errors for wrong arguments.
+ * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any
+ * other form (several queues, buffers other than bytes, numbers of other types, unknown keywords) goes to the Python
+ * method with the suffix _slow, which also raises the errors for wrong arguments.
  */
 #include "publish.h"
 
 enum { SMALL_BYTES = 8 << 10 }; /* a content that fits with its header and record is read by one call */
+
+/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
+static bool queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
+    if (!PyObject_TypeCheck(given, store->state->queue_type)) {
+        return false;
+    }
+    const struct queue_calls *queue = (const struct queue_calls *)given;
+    if (queue->key == NULL || PyDict_GetItemWithError(store->queues, queue->key) != given) {
+        return false; /* deleted, in question, or another store's; hashing an int raises nothing */
+    }
+    *id = queue->id;
+    return true;
+}
 
 /* The keyword arguments of publish and dequeue. */
 struct keywords {
@@ -49,7 +62,7 @@ PyDoc_STRVAR(publish_doc,
 static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct keywords k = {.waits = true};
     uint32_t queue;
-    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !hot_queue(self, args[0], &queue) ||
+    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !queue_id(self, args[0], &queue) ||
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
@@ -84,7 +97,7 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !hot_queue(self, args[1], &queue) ||
+    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
         (count == 3 && (names != NULL || !hot_transaction(self, args[2], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->dequeue_slow, args, count, names);
@@ -106,12 +119,12 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
 
 /* A message read by one call. Too large for a thread's stack. */
 struct small {
-    bool fits;         /* else nothing was read */
-    uint64_t sizes[2]; /* of header and content, one behind the other */
+    bool fits;         /* false: nothing was read */
+    uint64_t sizes[2]; /* of header and content, one after the other */
     char bytes[SMALL_BYTES];
 };
 
-/* Each call has memory of its own, the last call's if no other has it. NULL: an exception is set. */
+/* Each call has its own memory: that of the last call, unless another call uses it. NULL: an exception is set. */
 static struct small *take_small(struct store_calls *self) {
     struct small *small = self->spare;
     self->spare = NULL;
@@ -139,7 +152,7 @@ static int load_small(const struct store_calls *self, uint64_t id, struct small 
     return rc;
 }
 
-/* One that did not fit: its size is asked first, then it is read into the bytes that are returned. */
+/* Loads a content that did not fit: asks for its size first, then reads it into the bytes object that it returns. */
 static PyObject *load_large(const struct store_calls *self, uint64_t id) {
     const ls_calls *calls = self->state->calls;
     ls_store *store = self->store;
@@ -284,8 +297,10 @@ static int store_traverse(struct store_calls *self, visitproc visit, void *arg) 
     return hot_visit_dropped(self, visit, arg);
 }
 
-/* There is no tp_clear: a finalizer that runs later may still call. Cycles are taken apart at the dict of handles and at the
-   attributes of the subclass. */
+/*
+ * There is no tp_clear: a finalizer that runs later may still call the store. The garbage collector breaks cycles at
+ * the dict of handles and at the attributes of the subclass.
+ */
 static void store_dealloc(struct store_calls *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);

@@ -6,8 +6,8 @@
  * their arrival, with no future and no handle for each. A Waiter has no close, throw or send, so whatever ends a
  * coroutine ends this one await only; and it is used again for a later await once nothing else refers to it.
  *
- * A cancelled await ends as that of a future: a future of the loop takes over the task, and is cancelled. The Waiter stays
- * in the list as one that is over; the list is compacted once half of it is over.
+ * A cancelled await ends like that of a future: a future of the loop takes over the task, and is cancelled. The Waiter
+ * stays in the list, marked as over; the list is compacted once half of its Waiters are over.
  *
  * A task may be resumed early, so it compares `reported_lsn` again. The objects are used in their loop's thread only.
  */
@@ -31,15 +31,15 @@ struct waiter {
     PyObject *context;
     uint64_t lsn;
     enum step step;
-    bool yielded;  /* to the task's step, so the next resumption ends the await */
-    char blocking; /* of the protocol: the task yielded this object by an await */
+    bool yielded;  /* yielded to the task's step, so the next resumption ends the await */
+    char blocking; /* part of asyncio's protocol: the task yielded this object by an await */
 };
 
 struct waiters {
     PyObject ob_base;
     PyObject *loop;
-    PyObject *failed;        /* makes the exception for every task that would still wait; NULL while there is none */
-    PyObject *done;          /* a future with a result; a task that is resumed gets it as the one that it waited for */
+    PyObject *failed;        /* makes the exception for every task that would still wait; NULL: no failure yet */
+    PyObject *done;          /* a finished future; a resumed task gets it as the future that it waited for */
     PyTypeObject *type;      /* of struct waiter */
     struct waiter **waiting; /* `count` items from `first` on, ordered by LSN, then by arrival */
     size_t first;
@@ -252,7 +252,7 @@ static PyObject *waiter_add(struct waiter *self, PyObject *const *args, Py_ssize
     if (self->step != STEP_FRESH) {
         return PyErr_Format(PyExc_RuntimeError, "a task waits here already: each await needs an object of its own");
     }
-    if (all->failed != NULL || self->lsn <= all->reported_lsn) { /* since until() */
+    if (all->failed != NULL || self->lsn <= all->reported_lsn) { /* it became durable after until() */
         self->step = STEP_OVER;
         return schedule(all, args[0], args[1]) ? Py_NewRef(Py_None) : NULL;
     }
@@ -278,14 +278,14 @@ static void compact(struct waiters *self) {
         if (all[at]->step == STEP_LISTED) {
             all[kept++] = all[at];
         } else {
-            let_go(self, all[at]); /* runs no other code: it refers to no task any more */
+            let_go(self, all[at]); /* runs no other code, since it no longer refers to a task */
         }
     }
     self->count = kept;
     self->over = 0;
 }
 
-/* The await is over; its function and its context are the caller's. */
+/* Ends the await; the caller gets its function and its context. */
 static void take_task(struct waiter *self, PyObject **resume, PyObject **context) {
     *resume = self->resume;
     *context = self->context;
@@ -310,7 +310,7 @@ static PyObject *make_future(const struct waiters *all, PyObject *resume, PyObje
     return future;
 }
 
-/* As of a future: True, and the await ends with CancelledError; False if it is over, or has no task. */
+/* As cancel() of a future: True, and the await ends with CancelledError; False if it is over, or has no task. */
 static PyObject *waiter_cancel(struct waiter *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"msg", NULL};
     PyObject *message = Py_None;
@@ -349,7 +349,7 @@ static PyObject *waiter_cancel(struct waiter *self, PyObject *args, PyObject *ke
 
 /* ---- waking ---- */
 
-/* False: an exception. The waiter is still due if its task's context could not be entered. */
+/* False: an exception is set. The waiter is still due if its task's context could not be entered. */
 static bool resume_now(PyObject *done, struct waiter *waiter) {
     if (waiter->step != STEP_DUE) {
         return true; /* cancelled by a task that was resumed before */
@@ -373,7 +373,7 @@ static bool resume_now(PyObject *done, struct waiter *waiter) {
     return false;
 }
 
-/* In the loop's next turn. */
+/* Resumes the task in the loop's next turn. */
 static void resume_soon(const struct waiters *self, struct waiter *waiter) {
     if (waiter->step != STEP_DUE) {
         return;
@@ -387,7 +387,10 @@ static void resume_soon(const struct waiters *self, struct waiter *waiter) {
     Py_DECREF(context);
 }
 
-/* Takes over the items. After a task has raised, as KeyboardInterrupt ends the loop's run, the others are scheduled. */
+/*
+ * Resumes all tasks, and takes ownership of the items. If a task raises, as with KeyboardInterrupt, the others are
+ * scheduled for the next turn.
+ */
 static PyObject *resume_all(struct waiters *self, struct waiter **items, size_t count) {
     PyObject *done = Py_NewRef(self->done);
     size_t at = 0;

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logstore.store.queues import Queue
 
 DISTINCT = 251  # different contents; a prime, so that no batch size keeps meeting the same ones
-_POOL_BYTES = 64 << 20  # the limit of all contents together; at least three contents exist all the same
+_POOL_BYTES = 64 << 20  # the limit of all contents together; but at least three contents exist
 _STAMP = 8  # bytes: in the first content of a batch the time of publishing, otherwise zeros
 _NUMBER = 8  # bytes: the number of the content
 _POLL_S = 0.1  # the polling interval for changes that signal no event

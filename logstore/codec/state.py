@@ -208,7 +208,7 @@ class QueueCounts:
 
 
 @dataclass(slots=True)
-class Replayed:
+class EndState:
     """The state at the end of the log."""
 
     messages: int  # live messages

@@ -29,20 +29,20 @@ from logstore.codec.relocation import differences, start_bytes, state_chunks, wr
 from logstore.codec.state import (
     Abandoned,
     Copies,
+    EndState,
     Message,
     Moved,
     Piece,
     Place,
     Problem,
     QueueCounts,
-    Replayed,
     Staged,
     Transaction,
     Work,
     xid_text,
 )
 
-__all__ = ["Problem", "QueueCounts", "Replayed", "StrictReplay", "Transaction", "Work", "xid_text"]
+__all__ = ["EndState", "Problem", "QueueCounts", "StrictReplay", "Transaction", "Work", "xid_text"]
 
 PROBLEMS_MAX = 1000  # listed; the rest is only counted
 
@@ -149,7 +149,7 @@ class StrictReplay(Interpreter):
         transaction.enqueues = body.order_index + len(body.queues)
 
     def opened(self, lsn: int, work: Work) -> Transaction | None:
-        """A transaction that began below the base is known from its work."""
+        """The transaction of this work; makes one that began below the base, where its start record is gone."""
         tx_id = work.tx_id
         transaction = self.transactions.get(tx_id)
         if transaction is None:
@@ -266,7 +266,7 @@ class StrictReplay(Interpreter):
 
     # ---- The end
 
-    def finish(self, *, writer_epoch: int | None = None) -> Replayed:
+    def finish(self, *, writer_epoch: int | None = None) -> EndState:
         """The state at the end of the log: as recovery will restore it, or as the writer of this epoch has it now."""
         recovering = writer_epoch != self._epoch  # a writer that has written nothing yet has also recovered
         for transaction in self.transactions.values():
@@ -281,9 +281,9 @@ class StrictReplay(Interpreter):
                 Abandoned(one.id, one.xid, len(one.work)) for one in self.transactions.values() if not one.prepared
             ]
             self.recover()
-        return self._replayed(recovering=recovering)
+        return self._end_state(recovering=recovering)
 
-    def _replayed(self, *, recovering: bool) -> Replayed:
+    def _end_state(self, *, recovering: bool) -> EndState:
         queues: dict[int, QueueCounts] = {}
         messages = 0
         for message_id, message in self.messages.items():
@@ -297,7 +297,7 @@ class StrictReplay(Interpreter):
                 counts.content_bytes += message.length
         remaining = [one for one in self.transactions.values() if one.prepared or not recovering]
         self._count_locked(queues, remaining)
-        return Replayed(
+        return EndState(
             messages=messages,
             staged=sum(one.staged and not one.pending for one in self.messages.values()),
             places=sum(counts.depth for counts in queues.values()),

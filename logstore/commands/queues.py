@@ -109,7 +109,7 @@ def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None
 def _rows_of_broker(
     store_dir: Path, sampled: list[dict[str, Any]], connect: str | None, schema: str | None
 ) -> list[dict[str, Any]]:
-    """The rows of the stored queues beside a broker whose log cannot be read: without bytes."""
+    """The rows of the stored queues, without bytes, while a broker runs and its log cannot be read."""
     with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
         catalog = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
     by_id = {queue["id"]: queue for queue in sampled}

@@ -138,7 +138,7 @@ def serve(
 def _recovered(found: Recovery, segment_size: int) -> str:
     """What the recovery of an open found and did, in one line."""
     if found.created:
-        return f"made anew, with segments of {size_text(segment_size)}"
+        return f"created, with segments of {size_text(segment_size)}"
     done = [
         f"{counted(count, noun)} {text}"
         for count, noun, text in (

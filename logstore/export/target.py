@@ -281,7 +281,7 @@ def checked_manifest(path: Path) -> Manifest | None:
     Raises :class:`~logstore.export.manifest.ExportDamaged` for missing or additional files of an export: to continue
     would lose rows or write them twice.
     """
-    # In this order, a run that another process completes meanwhile is seen as before it or as after it.
+    # This order shows a run that another process completes meanwhile either as not yet begun or as completed.
     found = _dataset_files(path)
     interrupted = (path / INTENT).exists()
     manifest = read_manifest(path)

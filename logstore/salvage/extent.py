@@ -155,7 +155,7 @@ def _parts(log: Log) -> list[_Part]:
 
 
 def _room(gap: Gap, starts: int, others: int) -> int:
-    """The records of CARRIERS for which a gap has room beside those that are named."""
+    """The records of CARRIERS for which a gap has room in addition to the named ones."""
     room = (gap.bytes - CARRIER_BYTES_MIN * starts - RECORD_HEADER_BYTES * others) // CARRIER_BYTES_MIN
     if gap.records is not None:
         room = min(room, gap.records - starts - others)

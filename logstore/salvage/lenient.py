@@ -181,7 +181,11 @@ class LenientReplay(Interpreter):
         return True
 
     def accepts_without_parts(self, record: Record, copies: Copies) -> bool:
-        """For a known message the older state stands; in a complete log the first parts lie below the base."""
+        """Whether a state is used without its first parts.
+
+        Not for a known message, which keeps its older state; nor in a complete log, where these parts lie below the
+        base.
+        """
         known = self.messages.get(record.id)
         if known is not None and known.start_lsn != START_UNKNOWN:
             self._follow(record, known)

@@ -55,7 +55,7 @@ class Salvaged:
     unreadable_bytes: int = 0
     """Bytes in which no record can be recognised: the sum of ``bytes`` of ``lost_ranges``."""
     disk_error_bytes: int = 0
-    """Bytes that the disk could not read, in whole blocks of 4096. Records beside them may have been recovered."""
+    """Bytes that the disk could not read, in whole blocks of 4096. Records next to them may have been recovered."""
     messages: int = 0
     """The number of messages recovered on their queues, or with pending work in doubt."""
     places: int = 0

@@ -25,7 +25,7 @@ class LostMessage:
     readable_bytes: int = 0  # readable bytes of its content
     certain: bool = False  # True: readable records prove that it was live; False: it may have ended before
     placed: bool = False  # True: it had a place on each of ``queues``; False: a transaction works on it there
-    elsewhere: bool = True  # one of its lost records, which other records name, may have put it on other queues, too
+    elsewhere: bool = True  # a lost record that other records name may have put it on other queues, too
     kept: bool = False  # whole, but its queues are not known: it is on the queue for found messages
 
 

@@ -74,7 +74,7 @@ def first_lsn_beyond(lsn: int, gap_bytes: int, segment_size: int) -> int:
     """The first LSN of a log that follows one that ended at ``lsn``; its last ids may lie ``gap_bytes`` above that."""
     first = ((lsn + gap_bytes) // segment_size + 1) * segment_size
     if first + 1024 * segment_size >= LSN_LIMIT:
-        raise StoreError("the log has come to the end of its LSNs: nothing can be written behind it")
+        raise StoreError("the log has reached the highest LSN: no more records can be written to it ")
     return first
 
 

@@ -54,7 +54,7 @@ def checked_columns(asked: StructType) -> list[str]:
         if _nullable(field.dataType) != _nullable(ours.dataType):
             raise OptionError(
                 f"the schema asks for {field.name} {field.dataType.simpleString()}, and it is "
-                f"{ours.dataType.simpleString()}: read it so, and cast it in the query"
+                f"{ours.dataType.simpleString()}: use that type in the schema, and cast in the query"
             )
         if ours.nullable and not field.nullable:
             raise OptionError(f"the schema asks for {field.name} NOT NULL, and it is null where a record has none")

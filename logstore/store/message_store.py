@@ -27,12 +27,12 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.care import Care
 from logstore.store.completions import Completions
 from logstore.store.deliveries import Message, MessageView
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.limit import StoredLimit, keep_limit
+from logstore.store.maintenance import Maintenance
 from logstore.store.names import Names
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
@@ -56,7 +56,7 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 
 
-class MessageStore(Publishing, Durability, Care, Names):
+class MessageStore(Publishing, Durability, Maintenance, Names):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
     A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method
@@ -90,7 +90,7 @@ class MessageStore(Publishing, Durability, Care, Names):
         self._releases = Releases(self)
         self._closed = self._is_shut = True  # until the core's handle exists
         self._closing_thread = 0
-        self._close_codes: list[int] = []  # of the core's close: one, once it was called
+        self._close_codes: list[int] = []  # the result of the core's close; empty until it was called
         self._close_problem: errors.StoreError | None = None
         self._system = system
         backend_for(self._path, connect, catalog)  # wrong options are refused before anything is made
@@ -187,8 +187,8 @@ class MessageStore(Publishing, Durability, Care, Names):
                 return
             self._closed = True
             self._closing_thread = get_ident()
-        # An exception of a signal handler may come between any two steps, and the next call does them all again. So
-        # each step does nothing the second time; the core's result is kept without a step between it and its keeping.
+        # A signal handler may raise an exception between any two steps; the next call then repeats them all. So each
+        # step does nothing the second time, and the core's result is stored in the step that gets it.
         if self._overdue is not None:
             self._overdue.stop()
         if self._scrub is not None:

@@ -45,7 +45,7 @@ class Names(StoreCalls):
     _closed: bool
     _catalog: Catalog | None
     _queues: dict[int, Queue]
-    _by_name: dict[str, Queue]  # queues in question included
+    _by_name: dict[str, Queue]  # also the queues that are being deleted
     _in_question: Mapping[int, Queue] = MappingProxyType({})  # replaced as a whole
     _never_waiting_thread: int | None = None  # the thread that must not wait for the catalog
     _followed: Mapping[str, StoredQueue] | None = None  # the catalog's mapping that this class reflects

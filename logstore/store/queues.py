@@ -144,7 +144,7 @@ class Queue(QueueCalls):
         )
 
     def _settle(self, delivery: Delivery | DeliveryToken, dequeue: Callable[[], object]) -> None:
-        """Settles with ``dequeue``. The place stays acquired until that has succeeded, and if the store refuses it."""
+        """Settles with ``dequeue``. The place stays acquired until ``dequeue`` has succeeded."""
         self._check_acquired(delivery)
         if isinstance(delivery, DeliveryToken):
             with _gone_is_settled():

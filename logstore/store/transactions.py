@@ -120,7 +120,7 @@ class Transaction(TransactionCalls):
         try:
             check(lib.ls_rollback(self._handle, lib.LS_WAIT if wait else 0))
             self._has_outcome = True
-            self._on_commit = []  # deliveries that nobody else keeps are released
+            self._on_commit = []  # releases deliveries to which nothing else refers
         finally:
             self._store._forget_transaction(self, rolled_back=True)
 

@@ -21,7 +21,7 @@ _ASKED: Final = frozenset({signal.SIGTERM})
 def rest(seconds: float) -> None:
     """Sleeps in the main thread; Ctrl-C ends it at once.
 
-    ``time.sleep`` would go on to its end if the signal came just before it, when nobody looks for signals any more.
+    ``time.sleep`` would go on to its end if the signal came just before it, when no code checks for signals any more.
     """
     until_s = time.monotonic() + seconds
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

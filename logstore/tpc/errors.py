@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Warning(Exception):  # noqa: A001 - PEP 249's name
-    """Something that the caller should know and that went well all the same. Not raised by logstore at present."""
+    """A call succeeded, but the caller should know something. logstore does not raise it at present."""
 
 
 class Error(errors.StoreError):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logstore.inspect import ReaderInfo
 
 B = TypeVar("B", bound="_Block")
-HARMLESS = "the next open writes it anew"
+HARMLESS = "the next open writes a new one"
 
 
 def check_side_files(store_dir: Path, info: ReaderInfo | None, findings: Findings) -> None:

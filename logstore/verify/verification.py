@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.codec.strict import Replayed
+    from logstore.codec.strict import EndState
     from logstore.core.reports import Recovery
 
 SMALL_BYTES = 2 << 20  # the second reader reads all of a log up to this size
@@ -170,8 +170,8 @@ class Verification:
             self.batches, self.footers, self.records = witness.batches, witness.footers, witness.replay.records
             self._queue_id_max = witness.replay.queue_id_max
             self.queues = [QueueLife(one, True, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
-        elif witness.replayed is not None and _of_one_moment(info, log.info):
-            self._compare(log, witness.replayed)
+        elif witness.end_state is not None and _of_one_moment(info, log.info):
+            self._compare(log, witness.end_state)
 
     def _check_checkpoint(self, log: Inspection) -> None:
         """Checks that the checkpoint gives the same state as the log alone, if no writer has changed it meanwhile."""
@@ -195,19 +195,19 @@ class Verification:
                     "the writer has appended or ended meanwhile: its checkpoint was not compared with the log"
                 )
 
-    def _compare(self, log: Inspection, replayed: Replayed) -> None:
+    def _compare(self, log: Inspection, second: EndState) -> None:
         """Compares the states of the two replays."""
         recovery = log.recovery
         core = {one.id: (one.depth, one.locked, one.content_bytes) for one in log.queues() if one.depth > 0}
-        second = {key: (one.depth, one.locked, one.content_bytes) for key, one in replayed.queues.items()}
+        counts = {key: (one.depth, one.locked, one.content_bytes) for key, one in second.queues.items()}
         for what, here, there in (
-            ("messages", recovery.messages, replayed.messages),
-            ("staged messages", log.staged, replayed.staged),
-            ("queues (depth, locked, bytes)", core, second),
+            ("messages", recovery.messages, second.messages),
+            ("staged messages", log.staged, second.staged),
+            ("queues (depth, locked, bytes)", core, counts),
             (
                 "open transactions",
                 sorted((one.id, one.state) for one in log.transactions()),
-                sorted((one.id, one.state) for one in replayed.transactions),
+                sorted((one.id, one.state) for one in second.transactions),
             ),
         ):
             if here != there:

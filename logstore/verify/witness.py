@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from logstore.codec.files import SEGMENT_HEADER_BYTES
 from logstore.codec.records import Batch, Footer, InvalidRecord, Record, RecordType, encode_record
-from logstore.codec.strict import Replayed, StrictReplay
+from logstore.codec.strict import EndState, StrictReplay
 from logstore.errors import CorruptLog
 from logstore.inspect import BatchBytes, LogRecycled, Reader, ReaderInfo
 
@@ -46,7 +46,7 @@ class Witness:
         self.compared = 0
         self.footers = self.batches = self.bytes_read = 0
         self.replay: StrictReplay | None = None
-        self.replayed: Replayed | None = None  # None if the log could not be read to its end
+        self.end_state: EndState | None = None  # None if the log could not be read to its end
         self._findings = findings
         self._count = _SegmentCount(-1)
         self._batch_base_lsn = self._batch_durable_lsn = 0
@@ -60,7 +60,7 @@ class Witness:
             info = reader.info
             if self._walk(reader, info, show):
                 assert self.replay is not None
-                self.replayed = self.replay.finish(writer_epoch=info.writer_epoch)
+                self.end_state = self.replay.finish(writer_epoch=info.writer_epoch)
         assert self.replay is not None
         for problem in self.replay.problems:
             self._findings.note("chain", problem.reason, problem.lsn)

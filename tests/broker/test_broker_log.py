@@ -53,7 +53,7 @@ def test_a_start_tells_version_store_and_address_and_a_stop_that_the_store_is_cl
         publish(broker, 3)
         assert broker.stop() == 0
         assert told(broker) == [
-            f"INFO logstore {logstore.__version__}: store {path}, made anew, with segments of 16777216 bytes (16 MiB)",
+            f"INFO logstore {logstore.__version__}: store {path}, created, with segments of 16777216 bytes (16 MiB)",
             f"INFO listening on 127.0.0.1:{broker.port}",
             "INFO stopping; open connections: 0",
             "INFO stopped: the store is closed",
@@ -115,4 +115,4 @@ def test_connections_are_logged_with_v_only(tmp_path: Path) -> None:
 
 def test_a_start_says_what_became_of_a_segment_size_below_the_least(tmp_path: Path) -> None:
     with served(tmp_path / "store", "--segment-size", "1000") as broker:
-        assert "made anew, with segments of 524288 bytes (512 KiB)" in told(broker)[0]
+        assert "created, with segments of 524288 bytes (512 KiB)" in told(broker)[0]

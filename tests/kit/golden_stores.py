@@ -136,7 +136,7 @@ def unpack(archive: Path, directory: Path) -> None:
 
 
 def write_archive(archive: Path, scratch: Path, clock_file: Path, environment: dict[str, str]) -> None:
-    """Make the stores anew in ``scratch`` in a process with this clock, and pack them."""
+    """Make the stores again in ``scratch`` in a process with this clock, and pack them."""
     scratch.mkdir()
     command = [sys.executable, "-m", "kit.golden_stores", str(scratch), str(clock_file)]
     subprocess.run(command, env=environment, check=True, timeout=120)

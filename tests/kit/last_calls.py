@@ -1,7 +1,7 @@
 """Makes every public call of the library's objects from a finalizer, while those objects are being freed.
 
 A program: ``python -m kit.last_calls DIRECTORY END WAY``. END is ``closed`` (the store was closed in order) or
-``dropped`` (nobody closed it). WAY is how the objects are freed: ``cycle`` (by the garbage collector, with the caller
+``dropped`` (never closed). WAY is how the objects are freed: ``cycle`` (by the garbage collector, with the caller
 in their cycle), ``counted`` (by reference counts, the collector is off), or ``exit`` (at the interpreter's end).
 
 The calls are those of the public surface, made with working arguments on objects as :mod:`kit.public_surface` makes

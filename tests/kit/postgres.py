@@ -287,7 +287,7 @@ def _group_of(user: str) -> int:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has reaped does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         after_the_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
     except (FileNotFoundError, ProcessLookupError):
@@ -318,7 +318,7 @@ class Wire:
     def cut_at(self, word: bytes, how: str, *, then: Callable[[], object] = lambda: None) -> None:
         """Cut the connection when a client next sends ``word``; ``then`` is called before the client is cut off.
 
-        "before": the server never gets the word. "behind": the server has answered it, and nobody gets the answer.
+        "before": the server never gets the word. "behind": the server has answered it, and the answer gets lost.
         "late": the server gets the word after the client is cut off, when ``go`` is set.
         """
         self.go.clear()

@@ -1,6 +1,6 @@
 """Lists the public names with their signatures, the commands with their options, and the exit statuses, as text.
 
-``python -m kit.public_listing`` in ``tests/`` writes tests/project/public_surface.txt anew. It leaves annotations and
+``python -m kit.public_listing`` in ``tests/`` writes tests/project/public_surface.txt again. It leaves annotations and
 help out, which no caller writes.
 """
 

@@ -110,7 +110,7 @@ class BrokenStore(HeldDisk):
 
     def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> None:
         super().on_durable(callback, loop=loop)
-        if self.broken:  # a poisoned store tells whoever registers later, too
+        if self.broken:  # a poisoned store also tells objects that register later
             _in_loop(loop, callback, self._failure())
 
     @staticmethod

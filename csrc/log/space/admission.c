@@ -1,19 +1,47 @@
 /*
- * Admission: may the log grow? The spares are kept that reckon.c asks for, so that all live records can always be moved and
- * drained; when these can no longer be had, growth is refused (StoreFull).
+ * Admission: may the log grow? The spares are kept that file_needs.c asks for, so that all live records can always be moved
+ * and drained; when these can no longer be had, growth is refused (StoreFull).
  */
 #include <errno.h>
 
 #include "log/parts.h"
 #include "log/space/parts.h"
 
-/* ---- how much lives, and what it needs ---- */
+/* ---- live bytes, and the files that they need ---- */
 
-static uint64_t used_bytes(const struct log *g) { return spares_segments_used(g) * g->segment_size; }
+static uint64_t used_bytes(const struct log *g) { return log_segments_used(g) * g->segment_size; }
 
-uint64_t spares_expansion(const struct log *g) { return clients_expansion(&g->clients, used_bytes(g)); }
+uint64_t admission_expansion(const struct log *g) { return clients_expansion(&g->clients, used_bytes(g)); }
 
-/* Records that come and go within a segment or two do not make the log longer. */
+static uint64_t largest_bytes(const struct log *g) {
+    uint64_t largest = 0;
+    for (size_t i = g->base_index; i < g->segment_count; i++) {
+        uint64_t bytes = g->segments[i]->largest_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+struct extent admission_extent(const struct log *g) {
+    const struct space *space = &g->space;
+    return (struct extent){
+        .segment_size = g->segment_size,
+        .segments = log_segments_used(g),
+        .live_bytes = log_live_bytes(g),
+        .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
+        .largest_bytes = largest_bytes(g),
+        .expansion = admission_expansion(g),
+        .growth_asked = space->growth_asked,
+    };
+}
+
+void admission_compute_needs(struct log *g) {
+    struct extent e = admission_extent(g);
+    g->space.needs = extent_needs(&e);
+    g->space.needs_lsn = g->front.append_lsn;
+}
+
+/* Tracks the least live bytes, so that records which live for one or two segments do not make the log longer. */
 void admission_note_live(struct log *g) {
     uint64_t live = extent_live_bytes(log_live_bytes(g), used_bytes(g));
     g->space.live_low = live < g->space.live_low ? live : g->space.live_low;
@@ -21,11 +49,14 @@ void admission_note_live(struct log *g) {
     g->space.released_bytes = 0;
 }
 
-/* Live records may grow by *room bytes, and by `expansion` when they are moved. False: not even by none. */
+/*
+ * Computes by how many bytes live records may grow if they take `expansion` bytes more when moved. False: they may not
+ * grow.
+ */
 static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
-    uint64_t all = spares_expansion(g) + expansion;
-    uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.weighed_lsn) + all;
-    size_t files = spares_files(g);
+    uint64_t all = admission_expansion(g) + expansion;
+    uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.needs_lsn) + all;
+    size_t files = log_files(g);
     if (SPARES_RESERVED * g->segment_size + all > g->space.spare_count * g->segment_size + g->segment_size / 2 ||
         files <= SPARES_RESERVED) {
         return false;
@@ -41,16 +72,16 @@ static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
     return find_room(g, expansion, &room) && bytes <= room;
 }
 
-uint64_t spares_room(const struct log *g) {
+uint64_t admission_room(const struct log *g) {
     uint64_t room;
     return !g->space.cannot_grow && find_room(g, 0, &room) ? room : 0;
 }
 
-bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion) {
     if (bytes <= g->space.needs.gap_bytes && suffices(g, bytes, expansion)) {
         return true;
     }
-    spares_reckon(g);
+    admission_compute_needs(g);
     if (bytes > g->space.needs.gap_bytes) {
         g->space.needs.gap_bytes = bytes;
         g->space.needs.usable = extent_usable(g->segment_size, bytes);
@@ -58,9 +89,9 @@ bool spares_suffice(struct log *g, uint64_t bytes, uint64_t expansion) {
     return suffices(g, bytes, expansion);
 }
 
-/* Above the limit growing stops: relocation and the next open need the rest. */
+/* Above this limit the log must not grow: relocation and the next open need the rest. */
 bool over_admission_limit(const struct log *g) {
-    size_t reserved = g->space.needs.spares_reserved, all = spares_files(g);
+    size_t reserved = g->space.needs.spares_reserved, all = log_files(g);
     uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients);
     return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }
@@ -68,9 +99,9 @@ bool over_admission_limit(const struct log *g) {
 /* ---- full ---- */
 
 /* Also before the first refusal, for example after an open. */
-bool spares_are_full(struct log *g) {
+bool admission_refuses(struct log *g) {
     return g->space.full.since_us != 0 ||
-           (g->space.cannot_grow && (over_admission_limit(g) || !spares_suffice(g, 0, 0)));
+           (g->space.cannot_grow && (over_admission_limit(g) || !admission_has_room(g, 0, 0)));
 }
 
 static void change_fullness(struct log *g, uint64_t since_us) {
@@ -89,18 +120,21 @@ static void note_refusal(struct log *g, uint64_t bytes) {
     full->error = g->space.grow_error;
 }
 
-/* The files that the log can have, as far as is known. UINT64_MAX: the disk has room. */
+/* How many files the log can have, as far as it knows. UINT64_MAX: the disk has room. */
 static uint64_t files_within_reach(const struct log *g) {
-    uint64_t files = spares_files(g), most = g->max_log_bytes / g->segment_size;
+    uint64_t files = log_files(g), most = g->max_log_bytes / g->segment_size;
     if (g->space.cannot_grow) {
         return files;
     }
     return g->max_log_bytes == 0 ? UINT64_MAX : most > files ? most : files;
 }
 
-/* For half a segment, so that a consumer and a publisher that take turns do not end and begin the state all the time. */
+/*
+ * Whether there is room for half a segment. With less, a consumer and a publisher in turns would end and begin the
+ * state again and again.
+ */
 static bool has_room_again(struct log *g) {
-    spares_reckon(g);
+    admission_compute_needs(g);
     uint64_t size = g->segment_size, reserved = g->space.needs.spares_reserved, files = files_within_reach(g);
     uint64_t refused = g->space.full.refused_bytes, room = refused > size / 2 ? refused : size / 2;
     uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients) + room;
@@ -108,10 +142,10 @@ static bool has_room_again(struct log *g) {
         return true;
     }
     bool within = files > reserved && weight / 4 * 5 <= (files - reserved) * size;
-    return within && (!g->space.cannot_grow || spares_suffice(g, refused, 0));
+    return within && (!g->space.cannot_grow || admission_has_room(g, refused, 0));
 }
 
-void spares_look_for_room(struct log *g) {
+void admission_look_for_room(struct log *g) {
     if (g->space.full.since_us != 0 && has_room_again(g)) {
         change_fullness(g, 0);
     }
@@ -120,9 +154,9 @@ void spares_look_for_room(struct log *g) {
 /* ---- taking a spare ---- */
 
 /*
- * Reserved spares are for moves and for the next open; appends that make room wait for these. A move may take the last one:
- * until it is done nothing else is appended (see reserve.c), so that after a crash the last segment holds only copies and
- * the next open takes it back. The last records of a close leave one spare.
+ * Reserved spares are for moves and for the next open; appends that make room wait for other spares. A move may take
+ * the last spare: until it is done no other record is appended (see reserve.c). So after a crash the last segment holds
+ * only copies, and the next open can reuse it. The last records of a close leave one spare.
  */
 bool spares_allow(const struct log *g, enum purpose purpose) {
     size_t kept = g->space.needs.spares_reserved;
@@ -134,8 +168,8 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
     return g->space.spare_count > kept;
 }
 
-int spares_fail_full(const struct log *g) {
-    unsigned long long size = g->segment_size, bytes = spares_files(g) * size;
+int admission_fail_full(const struct log *g) {
+    unsigned long long size = g->segment_size, bytes = log_files(g) * size;
     switch (g->space.grow_error) {
     case 0:
         break;
@@ -162,15 +196,16 @@ int spares_fail_full(const struct log *g) {
                 bytes, (unsigned long long)g->max_log_bytes, size);
 }
 
-/* A move waits for no other thread: it recycles or makes a spare, or it ends. */
+/* A move does not wait for another thread: it recycles or makes a spare, or fails. */
 static int need_for_move(struct log *g) {
     spares_recycle(g);
     return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
 }
 
 /*
- * The base may have advanced without a batch that names it; then the segments behind it are free only after one more. If
- * that is not enough, deaths that are not durable yet may advance it further: they are forced before the answer is no.
+ * The base may have advanced without a batch that names it; then the segments below it are free only after one more
+ * batch. If that is not enough, undurable deaths may advance the base further: this forces them before growth is
+ * refused.
  */
 static int free_what_died(struct log *g) {
     for (int tries = 0; tries < 2; tries++) {
@@ -198,34 +233,34 @@ int spares_need(struct log *g, enum purpose purpose) {
     g->space.room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
     spares_try(g);
     g->space.room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
-    /* where a segment was moved there may be room behind it: the caller looks again */
+    /* a moved segment may have made room: the caller checks again */
     bool again = spares_allow(g, purpose) || g->stats.segments_relocated != moved;
     int rc = LS_OK;
     if (!again) {
-        rc = purpose == RESERVE_GROWS ? spares_grow(g, 0, 0) : free_what_died(g);
+        rc = purpose == RESERVE_GROWS ? admission_admit(g, 0, 0) : free_what_died(g);
     }
     g->space.spares_awaited--;
     if (g->stopping) {
-        return LS_OK; /* it was closed meanwhile: the caller fails */
+        return LS_OK; /* the log was closed meanwhile: the caller fails */
     }
     if (again || spares_allow(g, purpose) || (rc == LS_OK && !g->space.cannot_grow)) {
-        return LS_OK; /* a spare was made, and another thread may have taken it: the caller looks again */
+        return LS_OK; /* a spare was made, and another thread may have taken it: the caller checks again */
     }
-    return rc != LS_OK ? rc : spares_fail_full(g);
+    return rc != LS_OK ? rc : admission_fail_full(g);
 }
 
 /* A log that can have no more files still takes what grows while enough of it is dead for relocation. */
-int spares_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
     log_may_wait(g);
     g->space.growth_asked += bytes + expansion;
     int rc = free_what_died(g);
     g->space.growth_asked -= bytes + expansion;
-    spares_reckon(g);
-    bool full = g->space.cannot_grow && (!spares_suffice(g, bytes, expansion) || over_admission_limit(g));
+    admission_compute_needs(g);
+    bool full = g->space.cannot_grow && (!admission_has_room(g, bytes, expansion) || over_admission_limit(g));
     g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
     if (rc == LS_OK && full) {
         note_refusal(g, bytes + expansion);
-        rc = spares_fail_full(g);
+        rc = admission_fail_full(g);
     }
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
- * Shared by spares.c (files, and how many), admission.c (may the log grow), recycle.c (dead segments), relocation.c (when
- * live records are moved) and spare_thread.c (the thread that does these). The lock is held.
+ * Functions shared by spares.c (makes and counts files), admission.c (may the log grow), recycle.c (dead segments),
+ * relocation.c (when live records are moved) and spare_thread.c (the thread that does this work). The lock is held.
  */
 #ifndef LOGSTORE_SPARE_PARTS_H
 #define LOGSTORE_SPARE_PARTS_H
@@ -9,17 +9,8 @@
 
 enum { FAST_SWITCH_US = 500 * 1000 };
 
-/* Segments that only a hold keeps do not count, the hold has its own limit; dead ones not recycled yet do. */
-static inline size_t spares_segments_kept(const struct log *g) { return g->segment_count - g->space.held_count; }
-
-/* Of the log, spares included. */
-static inline size_t spares_files(const struct log *g) { return spares_segments_kept(g) + g->space.spare_count; }
-
-/* From the base on. */
-static inline size_t spares_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
-
 /* Bytes by which live records grow once moved, within what the log can hold. */
-uint64_t spares_expansion(const struct log *g);
+uint64_t admission_expansion(const struct log *g);
 size_t spares_most(const struct log *g); /* that are kept when segments die */
 bool in_spare_thread(void);
 bool relocation_is_possible(const struct log *g);

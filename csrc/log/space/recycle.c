@@ -1,6 +1,6 @@
 /*
- * Recycling: a segment that the base has passed becomes a spare under a new name, or its file is removed. Never before a
- * durable batch named a base above it, never while a hold keeps it, never under a reader that has its file.
+ * Recycling: a segment that the base has passed becomes a spare under a new name, or its file is removed. This never
+ * happens before a durable batch names a base above it, while a hold keeps it, or while a reader has its file open.
  */
 #include <errno.h>
 
@@ -8,8 +8,8 @@
 #include "log/space/parts.h"
 
 /*
- * One dead segment, out of the array already, becomes a spare under a new name, or its file is removed. One that is being
- * read loses only its name: its readers have the file open.
+ * Turns a dead segment, which is no longer in the array, into a spare under a new name, or removes its file. A segment
+ * that is being read loses only its name: its readers have the file open.
  */
 static void recycle(struct log *g, struct segment *s) {
     bool read = s->readers > 0;
@@ -55,17 +55,20 @@ static void recycle(struct log *g, struct segment *s) {
     if (g->v->unlink(g->v, g->dir, from) != 0 && keep) {
         (void)g->v->unlink(g->v, g->dir, to);
     }
-    (void)g->v->sync_dir(g->v, g->dir); /* should it come back, it is below the base */
+    (void)g->v->sync_dir(g->v, g->dir); /* if a crash undoes the unlink, the file is below the base and ignored */
     log_relock_after_io(g);
     g->stats.segments_removed++;
 }
 
-/* Whether the oldest segment is behind the base that a durable batch named and readers know. */
+/* Whether the oldest segment is below the base that a durable batch named and readers know. */
 static bool oldest_is_dead(const struct log *g, uint64_t below_lsn) {
     return g->base_index > 0 && g->segments[0]->first_lsn < below_lsn;
 }
 
-/* A reader that stands at the end of a segment's part of the log goes on from that segment. */
+/*
+ * The first LSN above the segment. A hold at a lower LSN keeps the segment, even behind its last record: the reader
+ * continues in it.
+ */
 static uint64_t first_above(const struct log *g, const struct segment *s) { return s->first_lsn + g->segment_size; }
 
 static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_from) {
@@ -86,8 +89,8 @@ uint64_t spares_kept_from(struct log *g) {
 }
 
 /*
- * The oldest segment is dead and being read, and its file is needed. Another file is made first, so that a full disk costs
- * none; if that fails the caller waits for the readers. False: nothing was made.
+ * The oldest segment is dead and being read, and its file is needed. Makes another file first, so that no file is lost
+ * if the disk is full. False: no file was made, and the caller waits for the readers.
  */
 static bool replace_oldest(struct log *g) {
     struct segment *s = g->segments[0];
@@ -102,8 +105,8 @@ static bool replace_oldest(struct log *g) {
 }
 
 /*
- * Which segments may go is decided before the look at the holds: a reader that takes its hold meanwhile goes by the hint
- * that it finds then, so segments that the base passes from here on wait for the next look.
+ * Decides which segments may go before it looks at the holds. A reader that takes a hold meanwhile trusts the hint of
+ * that moment, so segments that the base passes later wait for the next look.
  */
 void spares_recycle(struct log *g) {
     uint64_t below_lsn = log_recyclable_lsn(g);
@@ -121,7 +124,8 @@ void spares_recycle(struct log *g) {
     while (oldest_is_dead(g, below_lsn) && first_above(g, g->segments[0]) <= kept_from) {
         struct segment *s = g->segments[0];
         if (s->readers > 0) {
-            /* Readers of content that lived when they began; no new ones come. A move has pinned the segment it reads. */
+            /* These readers began while their content was live; no new ones can begin. A move pins the segment that
+               it reads. */
             g->space.reader_awaited = true;
             if (g->space.spare_count >= g->space.needs.spares_reserved) {
                 break;
@@ -132,7 +136,7 @@ void spares_recycle(struct log *g) {
             if (g->relocation.moving) {
                 break;
             }
-            if (g->space.reader_awaited) { /* else the last reader ended while the lock was let go */
+            if (g->space.reader_awaited) { /* false if the last reader ended while the lock was let go */
                 log_wait(g, &g->spare_thread.wake);
             }
             continue;
@@ -140,6 +144,6 @@ void spares_recycle(struct log *g) {
         log_remove_segment(g, 0);
         recycle(g, s);
     }
-    spares_reckon(g);
+    admission_compute_needs(g);
     spares_give_back_beyond(g, spares_most(g));
 }

@@ -1,6 +1,6 @@
 /*
- * The relocation policy: when the live records of the oldest segment are moved to the head, and how fast. The clients do the
- * moving (relocate/). docs/decisions/relocation.md has the reasons: "How many files a log has".
+ * The relocation policy: when the live records of the oldest segment are moved to the head, and how fast. The clients
+ * move them (relocate/). "How many files a log has" in docs/decisions/relocation.md has the reasons.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,12 +15,12 @@ static bool oldest_is_stuck(const struct log *g) {
 }
 
 /*
- * The log, every file counted, is kept to max(LOG_SEGMENTS_MIN segments, twice the live bytes), one more, and the expansion
- * that relocation needs: a function of the live bytes, not of the age of the oldest segment. The log is long when the next
- * segment, with the spares that are kept, would be one file too many.
+ * The log is kept to max(LOG_SEGMENTS_MIN segments, twice the live bytes) plus one segment plus the expansion that
+ * relocation needs, all files counted. So its size depends on the live bytes, not on the age of the oldest segment. The
+ * log is long when the next segment, with the spares that are kept, would be one file too many.
  */
 static bool is_long(const struct log *g) {
-    return spares_segments_used(g) + 1 + g->space.needs.spares_reserved > g->space.needs.files_wanted;
+    return log_segments_used(g) + 1 + g->space.needs.spares_reserved > g->space.needs.files_wanted;
 }
 
 /*
@@ -28,7 +28,7 @@ static bool is_long(const struct log *g) {
  * bytes copied for each byte gained are bounded (docs/decisions/relocation.md says by how much).
  */
 static bool is_worth_moving(const struct log *g) {
-    uint64_t full = (spares_segments_used(g) - 1) * g->space.needs.usable, live = 0;
+    uint64_t full = (log_segments_used(g) - 1) * g->space.needs.usable, live = 0;
     for (size_t i = g->base_index; i + 1 < g->segment_count; i++) {
         live += g->segments[i]->live_bytes;
     }
@@ -44,35 +44,36 @@ bool relocation_is_possible(const struct log *g) {
 }
 
 /*
- * Relocates if the log is long and it is worth it; or if no spare can be made and a whole segment can be gained; or if a
- * thread waits to make room, the current segment is full, and relocation gains some.
+ * Relocation is due if the log is long and moving is worth it; or if no spare can be made and relocation gains a whole
+ * segment; or if a thread waits to make room, the current segment is full, and relocation gains at least some bytes.
  */
 bool relocation_is_due(struct log *g, bool pressed) {
-    spares_reckon(g);
-    size_t used = spares_segments_used(g), files = used + g->space.spare_count;
+    admission_compute_needs(g);
+    size_t used = log_segments_used(g), files = used + g->space.spare_count;
     if ((pressed && used > g->space.needs.live_bytes / g->space.needs.usable + 1) ||
         (is_long(g) && is_worth_moving(g))) {
         return true;
     }
     uint64_t end_lsn = g->segments[g->segment_count - 1]->first_lsn + g->segment_size;
     bool full = g->front.append_lsn + SEGMENT_END_RESERVE + g->segment_size / 64 > end_lsn;
-    bool some = files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
-                                               g->space.needs.live_bytes + spares_expansion(g); /* once all was moved */
+    bool some =
+        files > SPARES_RESERVED && (files - SPARES_RESERVED) * g->space.needs.usable >
+                                       g->space.needs.live_bytes + admission_expansion(g); /* once all was moved */
     some = some || used * g->space.needs.usable > g->space.needs.live_bytes + g->segment_size / ROOM_TO_WORK;
-    /* With a spare to take no move is needed: where live records fill whole segments, moves would never end. */
+    /* If a spare may be taken, no move is needed: with live records that fill whole segments, moves would never end. */
     return g->space.room_wanted > 0 && full && some && !spares_allow(g, RESERVE_SHRINKS);
 }
 
 /* ---- pace ---- */
 
-/* Bytes appended by all but relocation. */
+/* Bytes appended by other threads than the mover. */
 static uint64_t appended_by_others(const struct log *g) { return g->stats.appended_bytes - g->stats.relocated_bytes; }
 
-/* A thread waits for what moving gains, or the log has more files, dead ones included, than it is kept to. */
+/* A thread waits for the room that a move gains, or the log has more files, dead ones included, than it should have. */
 static bool is_urgent(const struct log *g) {
     return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.cannot_grow ||
            g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.needs.spares_reserved ||
-           spares_files(g) > g->space.needs.files_wanted;
+           log_files(g) > g->space.needs.files_wanted;
 }
 
 void relocation_keep_pace(struct log *g, uint64_t bytes) {
@@ -82,24 +83,27 @@ void relocation_keep_pace(struct log *g, uint64_t bytes) {
     }
     uint64_t due = g->relocation.pace_from + g->segment_size / PACE_HEAD_START + bytes / PACE_SHARE;
     while (!is_urgent(g) && appended_by_others(g) < due) {
-        log_flush_soon(g); /* else the copies may wait long for a batch of others */
+        log_flush_soon(g); /* otherwise the copies may wait long for a batch of other threads */
         g->relocation.pace_until = due;
         log_wait(g, &g->spare_thread.wake);
     }
     g->relocation.pace_until = UINT64_MAX;
 }
 
-/* Enough records died that the log has more files than it needs: they go without waiting for the next segment. */
+/*
+ * Enough records have died that the log has more files than it needs: these are removed without waiting for the next
+ * segment.
+ */
 static bool has_shrunk(struct log *g) {
     size_t before = g->space.needs.files_wanted;
-    spares_reckon(g);
+    admission_compute_needs(g);
     return g->space.needs.files_wanted < before &&
-           spares_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
+           log_segments_kept(g) + g->space.spare_count > g->space.needs.files_wanted;
 }
 
 void relocation_after_batch(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
-    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / WEIGHED_TIMES) {
+    if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / LIVE_SUMMED_TIMES) {
         admission_note_live(g);
         if (released && g->threads_running && has_shrunk(g)) {
             g->spare_thread.wanted = true;
@@ -110,10 +114,13 @@ void relocation_after_batch(struct log *g) {
         g->relocation.pace_until = UINT64_MAX;
         (void)pthread_cond_signal(&g->spare_thread.wake);
     }
-    spares_look_for_room(g);
+    admission_look_for_room(g);
 }
 
-/* A sweep ends after the batch with its record was written: no later batch may come that would wake the spare thread. */
+/*
+ * A sweep ends after the batch with its record was written. There may be no later batch that would wake the spare
+ * thread.
+ */
 void base_after_sweep(struct log *g) {
     admission_note_live(g);
     log_advance_base(g);
@@ -136,7 +143,7 @@ void log_end_chain(struct log *g) {
 }
 
 static int move_live_records(struct log *g) {
-    struct pin victim = segment_pin(g->segments[g->base_index]); /* it stays where it is, and its file open */
+    struct pin victim = segment_pin(g->segments[g->base_index]); /* keeps its place and its open file */
     int rc = g->relocate(g, &victim);
     log_unpin(g, &victim);
     return rc;
@@ -145,7 +152,7 @@ static int move_live_records(struct log *g) {
 /* Relocates the live records of the oldest segment so that the base can advance. On failure nothing changes. */
 int relocation_of_oldest(struct log *g) {
     uint64_t first_lsn = log_base_lsn(g);
-    assert(!g->relocation.moving); /* replay takes one chain after the other */
+    assert(!g->relocation.moving); /* replay expects one chain after the other */
     g->relocation.moving = true;
     g->relocation.pace_from = appended_by_others(g);
     int rc = log_force(g, g->front.end_lsn);
@@ -155,7 +162,7 @@ int relocation_of_oldest(struct log *g) {
         rc = rc == LS_OK ? log_force(g, g->front.end_lsn) : rc;
         log_advance_base(g);
         if (log_base_lsn(g) == first_lsn && (rc == LS_CORRUPT || rc == LS_IO || rc == LS_OK)) {
-            /* damage stays; a failing read or a queue that is being deleted is over some time */
+            /* damage is permanent; a read error or the deletion of a queue may end */
             g->segments[g->base_index]->stuck_until_lsn =
                 rc == LS_CORRUPT ? UINT64_MAX : g->front.append_lsn + g->segment_size / 2;
             g->stats.relocation_failures++;
@@ -171,7 +178,7 @@ int relocation_of_oldest(struct log *g) {
 
 /* ---- on demand ---- */
 
-/* Again while that makes progress. */
+/* Repeats passes while they make progress. */
 int log_compact_to(struct log *g, uint64_t to_lsn) {
     uint64_t before;
     g->relocation.compacting++;

@@ -9,7 +9,7 @@
 
 enum { HELD_AGAIN_S = 1 };
 
-/* Not asked of the log: whether the thread runs may change while a caller waits. */
+/* A flag for each thread, since threads_running may change while a caller waits. */
 static _Thread_local bool this_is_the_spare_thread;
 
 bool in_spare_thread(void) { return this_is_the_spare_thread; }
@@ -24,7 +24,7 @@ void log_relock_after_io(struct log *g) {
     if (this_is_the_spare_thread) {
         log_take_back(g);
     } else {
-        log_was_let_go(g); /* as it would be with the thread */
+        log_was_let_go(g); /* as it would be if the spare thread did this */
     }
 }
 
@@ -36,10 +36,13 @@ static int make_one(struct log *g) {
     return rc;
 }
 
-/* A thread waits for one more than are reserved; or the last try failed, and only a new try tells whether that is over. */
+/*
+ * A thread waits for a spare beyond the reserved ones; or the last try failed, and only a new try can tell whether that
+ * has changed.
+ */
 static bool is_one_due(const struct log *g) { return g->space.spares_awaited > 0 || g->space.cannot_grow; }
 
-/* Makes the spares that are missing, and the one that is due unless relocation gains it. */
+/* Makes the missing spares, and the one that is due unless relocation can gain it. */
 static int make_missing(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK) {
@@ -54,7 +57,7 @@ static int make_missing(struct log *g) {
     return rc;
 }
 
-/* The base advances only by a batch that names it; without traffic none would come. */
+/* Only a batch that names the base frees segments; without traffic there would be no batch. */
 static void name_base(struct log *g) {
     log_advance_base(g);
     if (g->serving && g->poison == 0 && g->busy == 0 && !g->commit.leading && log_base_lsn(g) > g->named_base_lsn) {
@@ -65,18 +68,18 @@ static void name_base(struct log *g) {
 static bool is_to_be_compacted(const struct log *g) { return log_base_lsn(g) < g->relocation.compact_to_lsn; }
 
 /*
- * At most one relocation pass over the log: one that is dense everywhere gains nothing from a second. Without background
- * threads another caller may have begun a move while this one waited for a read.
+ * Makes at most one relocation pass over the log: a second pass over a log that is dense everywhere gains nothing.
+ * Without background threads another caller may have begun a move while this one waited for a read.
  */
 int spares_keep(struct log *g) {
     log_may_wait(g);
     if (g->threads_running) {
         name_base(g);
     }
-    spares_reckon(g);
+    admission_compute_needs(g);
     spares_recycle(g);
     int rc = make_missing(g);
-    size_t rounds = spares_segments_used(g);
+    size_t rounds = log_segments_used(g);
     while (rounds-- > 0 && !g->relocation.moving && relocation_is_possible(g) &&
            (is_to_be_compacted(g) || relocation_is_due(g, rc != LS_OK))) {
         if (relocation_of_oldest(g) != LS_OK) {
@@ -86,14 +89,14 @@ int spares_keep(struct log *g) {
         (void)pthread_cond_broadcast(&g->spare_thread.done);
     }
     if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.needs.spares_reserved) {
-        rc = make_one(g); /* nothing could be moved */
+        rc = make_one(g); /* no record could be moved */
     }
     g->space.cannot_grow = rc != LS_OK;
     if (g->relocation.compact_to_lsn != 0) {
-        spares_reckon(g);
+        admission_compute_needs(g);
         spares_give_back_beyond(g, spares_target(g));
     }
-    spares_look_for_room(g);
+    admission_look_for_room(g);
     g->spare_thread.tries++;
     return rc;
 }
@@ -101,10 +104,10 @@ int spares_keep(struct log *g) {
 void spares_try(struct log *g) {
     log_may_wait(g);
     if (g->stopping) {
-        return; /* the thread may be at its last file */
+        return; /* not now: the spare thread may still be finishing its last file */
     }
     if (!g->threads_running) {
-        while (g->relocation.moving && !g->stopping) { /* by another caller */
+        while (g->relocation.moving && !g->stopping) { /* moved by another caller */
             log_wait(g, &g->spare_thread.done);
         }
         (void)spares_keep(g);
@@ -122,14 +125,14 @@ void spares_try(struct log *g) {
 
 void log_limit(struct log *g, uint64_t max_log_bytes) {
     g->max_log_bytes = max_log_bytes;
-    g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* there may be room for one more spare */
+    g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* perhaps there is room for one more spare */
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
 
 void spares_finish_tries(struct log *g) {
     log_may_wait(g);
     uint64_t until = g->spare_thread.tries + (g->spare_thread.trying ? 1 : 0) + (g->spare_thread.wanted ? 1 : 0);
-    g->spare_thread.tries_awaited++; /* a move that keeps pace with others goes on at once */
+    g->spare_thread.tries_awaited++; /* a move that waits for appends continues at once */
     (void)pthread_cond_signal(&g->spare_thread.wake);
     while (g->threads_running && g->spare_thread.tries < until && !g->stopping) {
         log_wait(g, &g->spare_thread.done);
@@ -141,7 +144,7 @@ void log_wake_waiting(struct log *g) { (void)pthread_cond_broadcast(&g->spare_th
 
 /* ---- the thread ---- */
 
-/* A hold gives no sign when it ends, so the segments that holds keep are looked at each HELD_AGAIN_S. */
+/* A hold gives no signal when it ends, so this checks the segments that holds keep every HELD_AGAIN_S. */
 static void wait_to_be_wanted(struct log *g) {
     if (g->space.held_count == 0) {
         log_wait(g, &g->spare_thread.wake);

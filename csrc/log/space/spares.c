@@ -2,8 +2,8 @@
  * Spares: segment files made ahead of need, or recycled once the base has passed them. A spare is named for the
  * LSNs it will hold, is allocated in full (never sparse), and its directory entry is durable before it is offered.
  *
- * One thread at a time makes, renames or removes segment files (spare_thread.c). Failures are counted and survived; they
- * leave a store that cannot grow.
+ * One thread at a time makes, renames or removes segment files (spare_thread.c). A failure is counted; the store then
+ * cannot grow, but stays usable.
  *
  * How a new file gets its blocks follows from measured speed: rewriting written blocks is several times faster than
  * writing into fallocated ones, but writing zeros takes the disk from a log that grows quickly. So a file is filled with
@@ -21,45 +21,15 @@ enum { ZERO_CHUNK_BYTES = 1 << 20 };
 
 /* ---- how many ---- */
 
-static uint64_t largest_bytes(const struct log *g) {
-    uint64_t largest = 0;
-    for (size_t i = g->base_index; i < g->segment_count; i++) {
-        uint64_t bytes = g->segments[i]->largest_bytes;
-        largest = bytes > largest ? bytes : largest;
-    }
-    return largest;
-}
-
-struct extent spares_extent(const struct log *g) {
-    const struct space *space = &g->space;
-    return (struct extent){
-        .segment_size = g->segment_size,
-        .segments = spares_segments_used(g),
-        .live_bytes = log_live_bytes(g),
-        .live_low = space->live_low < space->live_low_before ? space->live_low : space->live_low_before,
-        .largest_bytes = largest_bytes(g),
-        .expansion = spares_expansion(g),
-        .growth_asked = space->growth_asked,
-    };
-}
-
-void spares_reckon(struct log *g) {
-    struct extent e = spares_extent(g);
-    g->space.needs = extent_reckon(&e);
-    g->space.weighed_lsn = g->front.append_lsn;
-}
-
-size_t spares_target(const struct log *g) {
-    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD);
-}
+size_t spares_target(const struct log *g) { return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD); }
 
 size_t spares_most(const struct log *g) {
-    return reckoned_spares(&g->space.needs, spares_segments_kept(g), SPARES_AHEAD + 1);
+    return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD + 1);
 }
 
 /* ---- the list ---- */
 
-/* At the end: names grow along the list. */
+/* Adds it at the end: names ascend along the list. */
 void spares_adopt(struct log *g, struct segment *s) {
     struct segment **end = &g->space.spares;
     while (*end != NULL) {
@@ -78,7 +48,7 @@ struct segment *spares_take(struct log *g) {
     admission_note_live(g);
     g->space.live_low_before = g->space.live_low;
     g->space.live_low = UINT64_MAX;
-    spares_reckon(g);
+    admission_compute_needs(g);
     uint64_t now = g->v->monotonic_us(g->v);
     g->space.switch_interval_us = now - g->space.last_switch_us;
     g->space.last_switch_us = now;
@@ -128,7 +98,7 @@ int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, b
 }
 
 static bool within_limit(const struct log *g) {
-    uint64_t files = spares_files(g) + (g->space.replacing ? 0 : 1);
+    uint64_t files = log_files(g) + (g->space.replacing ? 0 : 1);
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }
 
@@ -160,7 +130,7 @@ static int make_spare(struct log *g, bool zero_fill) {
     return LS_OK;
 }
 
-/* On a full disk the clients give up what they can do without, such as a checkpoint, before the log is full. */
+/* On a full disk the clients first give up files that they do not need, such as a checkpoint. */
 int spares_make(struct log *g, bool zero_fill) {
     int rc = make_spare(g, zero_fill);
     bool disk_full = rc == LS_FULL && (g->space.grow_error == ENOSPC || g->space.grow_error == EDQUOT);
@@ -174,8 +144,8 @@ int spares_make(struct log *g, bool zero_fill) {
 }
 
 /*
- * The newest spare goes back to the disk. Its name is free again, so that there is no gap: ids stay within
- * max_undurable_bytes of what is durable.
+ * Removes the newest spare's file. Its name is free again, so that LSNs have no gap: ids stay within
+ * max_undurable_bytes of durable_lsn.
  */
 static bool give_back(struct log *g) {
     struct segment **end = &g->space.spares;
@@ -194,14 +164,14 @@ static bool give_back(struct log *g) {
     segment_free(g, s);
     log_unlock_for_io(g);
     int rc = g->v->unlink(g->v, g->dir, name);
-    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* should it come back, it is a spare */
+    rc = rc == 0 ? g->v->sync_dir(g->v, g->dir) : rc; /* if a crash undoes the unlink, the file is a spare */
     log_relock_after_io(g);
     g->stats.segments_removed++;
     g->stats.spare_failures += rc != 0 ? 1 : 0;
     return rc == 0;
 }
 
-/* After a peak the disk gets back the spares that are not needed any more. */
+/* After a peak, gives the spares that are no longer needed back to the disk.  */
 void spares_give_back_beyond(struct log *g, size_t most) {
     while (g->space.spare_count > most && give_back(g)) {
     }

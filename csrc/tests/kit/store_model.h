@@ -83,7 +83,7 @@ struct model_state {
 };
 
 struct run {
-    vfs_sim *sim; /* NULL over another vfs */
+    vfs_sim *sim; /* NULL if the store uses another vfs */
     vfs *v;
     const char *path;
     ls_options options;
@@ -117,8 +117,8 @@ struct run {
     bool hasty;                        /* never waits for durability; publishes often */
     bool checkpoints;                  /* takes a checkpoint now and then */
     bool short_of_room; /* the disk is full now and then: a call that needs room waits for the checkpoint to end */
-    int meanwhile;      /* operations still to be done during the present checkpoint */
-    bool nested;        /* one of these is being done */
+    int meanwhile;      /* how many more operations to do during the present checkpoint */
+    bool nested;        /* such an operation is in progress */
     bool doubts;        /* one prepared transaction is left in doubt */
     bool stays;         /* the store is not closed in the meantime */
     bool toys;          /* the log has a second client, the toy's */

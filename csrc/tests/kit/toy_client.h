@@ -35,7 +35,7 @@ struct toy_key {
 struct toy {
     struct log *g;
     struct toy_key keys[TOY_KEYS];
-    uint64_t expansion; /* what it says when it is asked */
+    uint64_t expansion; /* its answer to client_calls.expansion */
     uint64_t weight;    /* on top of TOY_WEIGHT for each key */
     int prepare_code;   /* what it answers to a prepare */
     unsigned prepared, segments_begun, asked_for_space;
@@ -115,7 +115,7 @@ static inline int toy_replay(void *context, struct replay *p, const struct recor
     return again ? LS_OK : replay_add_client_work(p, r, v.tx, key);
 }
 
-/* One item of a transaction's work after another. */
+/* Iterates over the items of a transaction's work. */
 static inline const struct client_work *toy_next_work(const struct client_work *w) {
     while (w != NULL && w->stream != TOY_STREAM)
         w = w->next;
@@ -195,7 +195,7 @@ static inline void toy_commit(void *context, struct tx *tx, uint64_t commit_lsn)
     toy_end(context, tx, true);
 }
 
-/* Of a transaction that recovery undid no work is left, so nothing is released twice. */
+/* A transaction that recovery undid has no work left, so nothing is released twice. */
 static inline void toy_rollback(void *context, struct tx *tx) { toy_end(context, tx, false); }
 
 static inline uint64_t toy_weight(const void *context) {
@@ -273,7 +273,7 @@ static inline int toy_load_row(void *context, struct replay *p, const uint8_t *b
     return !pending || replay_load_client_work(tx, TOY_STREAM, words[0] >> 1) ? LS_OK : fail_memory();
 }
 
-/* Its memory goes with the store that it is registered for. */
+/* The store that it is registered for frees its memory. */
 static inline struct log_client toy_client(void) {
     static const uint8_t streams[] = {TOY_STREAM};
     static const struct client_calls calls = {
@@ -313,7 +313,8 @@ static inline struct toy *toy_of(const ls_store *store) {
     return c != NULL ? c->context : NULL;
 }
 
-/* With the lock: the record, and its place in memory. `w` is for a key that the transaction has not locked yet. */
+/* With the lock: appends the record and notes it in memory. `w` is for a key that the transaction has not locked
+   yet. */
 static inline void toy_put(struct toy *toy, uint32_t key, uint64_t value, struct tx *tx, struct client_work *w) {
     struct log *g = toy->g;
     struct toy_key *k = &toy->keys[key];

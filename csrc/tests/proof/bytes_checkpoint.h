@@ -17,7 +17,7 @@ static struct {
     uint64_t flips;   /* of the checkpoint's bits */
     uint64_t damaged; /* checkpoints damaged in other ways */
     uint64_t below;   /* records damaged below its LSN */
-    uint64_t unmet;   /* of them, opened from the checkpoint */
+    uint64_t unmet;   /* of these, stores that opened from the checkpoint */
     uint64_t refused; /* contents that a read refused */
     uint64_t behind;  /* records damaged at or above its LSN */
 } pointed;

@@ -20,7 +20,7 @@ struct image {
     uint8_t *bytes;
     uint64_t size;
     uint64_t first_lsn;    /* 0: no segment */
-    uint64_t prev_end_lsn; /* of a segment of the log */
+    uint64_t prev_end_lsn; /* the field of the header, if it is a segment of the log */
     bool in_log;
     uint32_t end; /* where the log ends in it; 0 if the file is not of the log */
 };
@@ -53,7 +53,7 @@ struct subject {
     size_t batch_count;
     struct reference references[8];
     size_t reference_count;
-    size_t before_move; /* index in `past`: an epoch that relocated, before it did */
+    size_t before_move; /* index in `past`: the disk before an epoch that relocated */
     size_t torn_file;   /* of STORE_TORN: the position of the torn batch's record */
     uint32_t torn_at;
     bool wrong;     /* it differs from the model although no byte was damaged */
@@ -252,7 +252,7 @@ static inline void take_batches(struct subject *s) {
     for (size_t i = 0; i < n; i++) {
         struct image *f = &s->files[file_of(s, segments[i].first_lsn)];
 
-        f->in_log = segments[i].end_lsn > f->first_lsn + BLOCK; /* else a header that no batch follows */
+        f->in_log = segments[i].end_lsn > f->first_lsn + BLOCK; /* false: no batch follows the header */
         if (!f->in_log)
             continue;
         f->end = (uint32_t)(segments[i].end_lsn - f->first_lsn);

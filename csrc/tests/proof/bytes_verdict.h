@@ -47,11 +47,11 @@ static struct {
     uint64_t violations[CHECKS];
     uint64_t all;
     int killed_by;  /* the first check that was violated; -1: none */
-    char what[160]; /* the damage at hand, in words */
+    char what[160]; /* the present damage, in words */
     uint64_t cases;
     uint64_t refused;
     uint64_t cut;      /* opened without its last batch */
-    uint64_t beyond;   /* of them, damaged by more than a bit, so that perhaps no torn byte was left to report */
+    uint64_t beyond;   /* of these, stores with damage of more than one bit: there may be no torn byte to report */
     uint64_t harmless; /* opened, with the state unchanged */
     size_t largest;    /* the largest allocation while the core worked */
 } tally = {.killed_by = -1};

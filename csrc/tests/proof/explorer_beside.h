@@ -1,6 +1,6 @@
 /*
- * A visitor beside the writer: a reader, with a hold or without, that does a step now and then between two calls of the
- * writer. It is promised:
+ * A visitor while a writer runs: a reader, with or without a hold, that does a step now and then between two calls of
+ * the writer. These promises are checked:
  *
  *   - it gets every durable batch as the writer wrote it, in order, and no batch that is not durable;
  *   - while it has a hold within its limit, everything from the hold's LSN on stays readable;
@@ -70,7 +70,7 @@ struct beside {
     uint64_t until_lsn;
     size_t next;  /* the batch that it must be given */
     bool looking; /* the writer is listing the holds */
-    bool judging; /* segments that the writer recycled, and that holds kept */
+    bool judging; /* the visitor notes which segments the writer recycles and which holds keep */
     bool opening; /* recycled while it opened the store, by a base that no hint names yet */
     uint64_t recyclable_lsn;
     uint64_t kept_from_lsn;
@@ -247,7 +247,7 @@ static inline void reader_lets_go(void) {
     beside.holds[0] = (struct one_hold){.file = -1};
 }
 
-/* Bytes of the segments below the base that would be recycled without it. */
+/* Bytes of the segments below the base that the writer would recycle without this hold. */
 static inline uint64_t kept_by_hold(const struct one_hold *o, uint64_t base_lsn) {
     uint64_t bytes = 0;
 

@@ -31,7 +31,7 @@ enum check {
     GOES_ON,      /* the store accepts new work, which survives the next crash */
     HANDLES,      /* a closed store has no open handle */
     CHECKPOINT,   /* a crash leaves a usable checkpoint or none, and the state with it is the same as without it */
-    BESIDE,       /* a reader beside the writer gets what was written, and all of it if it has a hold */
+    BESIDE,       /* a reader of a store in use gets the written batches, and all of them if it has a hold */
     SURVIVES,     /* the process does not die or hang */
     DAMAGE,       /* a failed call is never reported as damage */
     POISONED,     /* a poisoned store takes no more work */
@@ -69,14 +69,14 @@ static inline bool is_off(enum check c) { return (switched_off & 1u << c) != 0; 
 struct look {
     uint64_t order;
     uint64_t places; /* independent of their order */
-    uint64_t locks;  /* and what is in doubt */
+    uint64_t locks;  /* and of the transactions in doubt */
     uint32_t alive;
     uint32_t in_doubt;
 };
 
 struct judge {
     struct run *run;
-    bool known; /* whether looks are those of `catalog` */
+    bool known; /* the looks were computed for `catalog` */
     unsigned catalog;
     struct look looks[OPS_MAX + 1];
     uint64_t id_max[OPS_MAX + 1]; /* given out by the first operations, including earlier runs */

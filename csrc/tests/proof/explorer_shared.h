@@ -24,8 +24,8 @@ struct at {
 struct shared {
     _Atomic uint64_t states;          /* pairs of cut and loss that were examined */
     _Atomic uint64_t unique;          /* disks opened and judged; each different disk of a workload counts once */
-    _Atomic uint64_t second;          /* of them, with a second crash after the recovery */
-    _Atomic uint64_t pointed;         /* of them, opened from a checkpoint */
+    _Atomic uint64_t second;          /* of these disks, those with a second crash after the recovery */
+    _Atomic uint64_t pointed;         /* of these disks, those opened from a checkpoint */
     _Atomic uint64_t recoveries;      /* recoveries that were cut after every call */
     _Atomic uint64_t recovery_states; /* of `states`, after a cut in a recovery */
     _Atomic uint64_t workloads;

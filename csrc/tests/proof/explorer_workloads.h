@@ -145,7 +145,7 @@ static inline int runs_of(uint64_t number, enum workload_kind kind) {
 
 /*
  * Runs workload `number` to its end. *b: the bounds before the first recorded event. *broken: the broken promise to a
- * reader beside the writer, or NULL.
+ * reader of the store in use, or NULL.
  */
 static inline bool run_one_workload(struct run *r, uint64_t number, struct bounds *b, const char **broken) {
     vfs_sim *sim = vfs_sim_new();

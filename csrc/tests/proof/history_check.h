@@ -258,7 +258,7 @@ static inline void check_taking(const struct call *c, uint32_t item) {
     uint32_t place = item_of(c, item), n;
     const struct fact *f = &facts.of[place];
     const struct place_hold *holds = holds_of(place, &n);
-    bool held = false, its_own = false; /* a transaction that has taken it already finds it gone */
+    bool held = false, its_own = false; /* a transaction that has dequeued it already does not find it */
 
     if (item_applied(c, item) && (c->tx == 0 || c->tx != f->tx) && (f->visible == NULL || f->from > ended_of(c)))
         violated("once", "place %u was dequeued before it was visible", place);

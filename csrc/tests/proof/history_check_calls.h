@@ -13,7 +13,7 @@ static inline bool surely_before(const struct fact *a, const struct fact *b) {
 
 /* Checks places in the order of a queue: none is after a place that certainly became visible later. */
 static inline void check_order(const uint32_t *places, uint32_t n, const char *where) {
-    const struct fact *earliest = NULL; /* of those behind, by its end */
+    const struct fact *earliest = NULL; /* of the places behind, the one whose publish ended first */
 
     for (uint32_t i = n; i > 0; i--) {
         const struct fact *f = &facts.of[places[i - 1]];

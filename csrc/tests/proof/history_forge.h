@@ -96,7 +96,7 @@ static inline bool forge_invisible(void) {
 
     if (place == 0)
         return false;
-    facts.of[place - 1].visible->begun = facts.of[place - 1].visible->ended = h->clock; /* long after it was listed */
+    facts.of[place - 1].visible->begun = facts.of[place - 1].visible->ended = h->clock; /* long after a list had it */
     return true;
 }
 

@@ -100,12 +100,12 @@ static inline void do_prepare(struct worker *w, struct tx_slot *slot, bool waite
     h->txs[slot->tx - 1].prepare = c;
     call_go(c);
     if (!call_end(w, c, ls_prepare(slot->handle, wait_flag(c)))) {
-        slot->stage = STAGE_NONE; /* no thread decides it any more */
+        slot->stage = STAGE_NONE; /* no thread will decide it */
         return;
     }
     slot->stage = STAGE_PREPARED;
     if (below(w, 2) ==
-        0) { /* another thread decides it, or this one later; this thread takes the transaction that was in the mailbox */
+        0) { /* another thread or this one will decide it later; this thread takes the transaction that was in the mailbox */
         uint32_t other = atomic_exchange(&mailbox, slot->tx);
 
         slot->stage = STAGE_NONE;

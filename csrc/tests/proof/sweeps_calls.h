@@ -193,8 +193,8 @@ static vfs seen_table = {
 static int held_file; /* of the hold that this process owns; below 0: none */
 
 /*
- * Visitors whose calls are failed, too: a hold with a dead owner, one with a live owner, an event to signal, and later a
- * reader beside the writer.
+ * Visitors whose calls fail, too: a hold with a dead owner, one with a live owner, an event to signal, and later a
+ * reader of the store in use.
  */
 static void visitors_join(struct run *r) {
     struct hold h = {.limit_bytes = 2 * SEGMENT, .expires_us = UINT64_MAX / 4, .created_us = 1};

@@ -342,7 +342,7 @@ static int image_nodes(sim_disk *image, const sim_disk *d, const bool *kept, boo
         for (size_t k = 0; k < names->count; k++) {
             size_t at = i;
 
-            while (d->nodes[at]->id != names->entries[k].id) /* a link keeps its node */
+            while (d->nodes[at]->id != names->entries[k].id) /* an entry's node cannot be missing */
                 at++;
             reached[at] = true;
         }

@@ -16,7 +16,7 @@ struct known {
     enum place_state state;
     bool durable;
     uint32_t count;
-    ls_delivery delivery; /* while it is held */
+    ls_delivery delivery; /* valid while it is held */
     int tx;
 };
 
@@ -151,7 +151,7 @@ static void step_outcome(void) {
     }
 }
 
-/* By id, held or not; and the purge of some that are free. */
+/* Dequeues by id, held or not; and purges some free places. */
 static void step_dequeue(void) {
     struct known *k = any(FREE, chance(&luck) % 4 == 0 ? HELD : FREE);
     uint64_t ids[30];
@@ -282,7 +282,10 @@ static void after_an_open_nothing_is_acquired_and_counts_begin_again(void) {
     done();
 }
 
-/* In one record each, with and without a header, then one in several records, one that is gone, and one that does not fit. */
+/*
+ * Loads messages of one record with and without a header, then one of several records, one that has ended, and one that
+ * does not fit.
+ */
 static void acquired_messages_are_loaded_until_the_buffer_is_full(void) {
     static uint8_t into[20000], large[SEGMENT / 2];
     uint64_t ids[6];
@@ -368,7 +371,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
     for (size_t i = 0; i < TAKERS; i++)
         check(pthread_join(threads[i], NULL) == 0);
     while (ls_acquire(r.store, 1, rest, 32, 0, &n) == LS_OK &&
-           n > 0) { /* released by the last, after the others had ended */
+           n > 0) { /* the last call released it, after the others had ended */
         for (size_t i = 0; i < n; i++)
             settled[rest[i].position]++;
         check(ls_settle_all(r.store, 1, rest, n, 1, 0, &n) == LS_OK);

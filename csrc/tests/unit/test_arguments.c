@@ -527,7 +527,7 @@ static void each_waiter_gets_an_event_of_its_own_until_none_is_left(void) {
     (void)put(1, "x", NULL);
     check(vfs_sim_event_count(sim, fd) > 0 && vfs_sim_event_count(sim, other) > 0);
     ls_event_end(r.store, fd);
-    ls_event_end(r.store, fd); /* which is not there any more */
+    ls_event_end(r.store, fd); /* an event that has ended already */
     check(ls_event_fd(r.store, &more) == LS_OK);
     while (made < LS_EVENTS_MAX && ls_event_fd(r.store, &more) == LS_OK)
         made++;

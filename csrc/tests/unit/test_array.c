@@ -1,4 +1,7 @@
-/* Arrays that grow keep what they hold and refuse what cannot be; a lower bound is what a look at every item finds. */
+/*
+ * Growing arrays keep their items and refuse impossible sizes; a lower bound is the one that a look at every item
+ * finds.
+ */
 #include "os/array.h"
 
 #include "tests/kit/vfs_test.h"

@@ -1,6 +1,6 @@
 /*
- * Readers beside a writer when calls fail: no failed call may be reported as damage, and nothing that a reader relies on or
- * holds may be recycled.
+ * Readers of a store in use when calls fail: no failed call may be reported as damage, and nothing that a reader relies
+ * on or holds may be recycled.
  */
 #include "log/parts.h"
 #include "store/store.h"
@@ -83,10 +83,10 @@ static void nothing_is_recycled_while_an_old_hint_cannot_be_removed(void) {
     come_and_go(60);
     ls_stats_get(r.store, &before);
     check(g->v->close(g->v, g->hint_file) == 0);
-    g->hint_file = -1; /* and it cannot be opened again */
+    g->hint_file = -1; /* the new HINT below cannot be opened */
     vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_UNLINK, .nth = 1, .forever = 1, .error = EIO});
     check(vfs_sim_put(sim, "/s", "OTHER", "", 0) == 0 && g->v->rename(g->v, g->dir, "HINT", "HINT.old") == 0);
-    check(g->v->make_dir(g->v, "/s/HINT") == 0); /* a directory stands in its place */
+    check(g->v->make_dir(g->v, "/s/HINT") == 0); /* a directory has its name */
     come_and_go(60);
     ls_stats_get(r.store, &after);
     check(after.segments_recycled + after.segments_removed <= before.segments_recycled + before.segments_removed + 1);

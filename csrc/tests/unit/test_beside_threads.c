@@ -1,5 +1,5 @@
 /*
- * Readers in their own threads beside a writer that recycles quickly: each batch is complete, in order, and as it was
+ * Readers in their own threads, while a writer recycles quickly: each batch is complete, in order, and as it was
  * written. Without a hold a reader may be overtaken, which is never reported as damage; with a hold it never is.
  */
 #include <stdatomic.h>

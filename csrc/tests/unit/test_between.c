@@ -23,7 +23,7 @@ static struct {
     void (*work)(void);
     uint64_t nth, seen;
     bool ever_again; /* and at every moment after it */
-    bool in_reads;   /* not only while a segment moves */
+    bool in_reads;   /* also during reads, not only while a segment moves */
     bool at_work;
 } other;
 

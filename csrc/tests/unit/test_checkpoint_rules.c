@@ -5,7 +5,7 @@
 #include "tests/kit/checkpoint_pair.h"
 
 static vfs table;
-static void (*meanwhile)(void); /* done once, when the next checkpoint's file is made */
+static void (*meanwhile)(void); /* runs once, when the next checkpoint's file is made */
 static uint64_t id, more;
 static ls_tx *tx;
 

@@ -9,7 +9,7 @@
 
 enum { WORKERS = 3, ROUNDS = ONE_IN > 1 ? 12 : 40, MINE = 400 };
 
-static atomic_bool stop, resting; /* ... while what was found is judged: there are few processors */
+static atomic_bool stop, resting; /* ... the workers rest while the result is checked, since there are few processors */
 static atomic_int refusals, taken;
 static ls_store *store;
 
@@ -125,7 +125,7 @@ static void after_a_kill_an_open_gives_the_same_state_with_and_without_the_check
     done();
 }
 
-/* The store's own thread takes one when there is enough log for it, and the close waits for nobody. */
+/* The store's own thread takes one when there is enough log for it, and the close waits for no other thread. */
 static void one_is_taken_in_the_background_when_there_is_much_log(void) {
     ls_options o;
     ls_stats stats = {.checkpoints = 0};

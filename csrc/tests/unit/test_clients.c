@@ -1,6 +1,6 @@
 /*
- * A second client of the log beside messages (tests/kit/toy_client.h): its records survive crashes, recycling, relocation,
- * checkpoints and outcomes in doubt, and what it registers is asked by the log and its neighbours.
+ * A second client of the log in addition to messages (tests/kit/toy_client.h): its records survive crashes, recycling,
+ * relocation, checkpoints and outcomes in doubt, and the log and its neighbours call the functions that it registers.
  */
 #include "log/parts.h"
 #include "inspect/inspect.h"
@@ -33,7 +33,7 @@ static uint64_t lock_of(uint32_t key) {
     return locked_by;
 }
 
-/* Power goes: all that was not forced is lost. */
+/* Cuts the power: everything that was not forced is lost. */
 static void crash(void) {
     const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST};
     vfs_sim *left = vfs_sim_crash(sim, &loss);
@@ -346,7 +346,7 @@ static void a_stream_has_one_client(void) {
     ls_options_default(&o);
     sim = vfs_sim_new();
     check(store_open_with(vfs_sim_table(sim), "/s", &o, two, 2, &store) == LS_OPTION && store == NULL);
-    free(two[1].context); /* the first went with the store */
+    free(two[1].context); /* the store has freed the first one */
     two[0] = toy_client();
     two[0].streams = (const uint8_t[]){2};
     check(store_open_with(vfs_sim_table(sim), "/s", &o, two, 1, &store) == LS_OPTION && store == NULL);

@@ -1,4 +1,6 @@
-/* A compaction is carried out if its plan ends smaller than the log is, and else changes nothing. Its dry run tells. */
+/*
+ * A compaction is carried out if its plan makes the log smaller, and otherwise changes nothing. Its dry run says which.
+ */
 #include "tests/kit/one_store.h"
 
 enum { MOST = 4000, BYTES = 1000 };
@@ -50,7 +52,7 @@ static void a_full_log_that_would_become_longer_is_left_as_it_is(void) {
     begin_with((uint64_t)8 * SEGMENT);
     check(publish_some(MOST) < MOST && ls_last_error()->code == LS_FULL);
     check(nothing_is_done());
-    r.options.max_log_bytes = 0; /* then nothing but the plan keeps it from growing */
+    r.options.max_log_bytes = 0; /* then only the plan keeps the log from growing */
     again();
     check(nothing_is_done());
     done();

@@ -196,7 +196,7 @@ static bool fill_it(void) {
     while (d.n < MOST && rc == LS_OK) {
         d.ids[d.n] = 0;
         rc = kinds[d.kind].put(d.store, &d.ids[d.n]);
-        d.n += d.ids[d.n] != 0; /* also a message that was staged but refused its last step */
+        d.n += d.ids[d.n] != 0; /* also a message that was staged and whose last step was refused */
     }
     if (rc == LS_FULL && d.n > 3)
         return true;

@@ -223,7 +223,7 @@ static void a_failed_sync_poisons_the_store_for_good(void) {
         check(ls_publish(r.store, &q, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OUTCOME_UNKNOWN);
         check(vfs_sim_event_count(sim, event) > 0);
         check(ls_force(r.store, 0) == LS_OUTCOME_UNKNOWN);
-        check(ls_force(r.store, durable) == LS_OK); /* what was durable stays so */
+        check(ls_force(r.store, durable) == LS_OK); /* durable operations stay durable */
         check(ls_publish(r.store, &q, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_POISONED);
         check(take(r.store, good, 1, LS_WAIT) == LS_POISONED);
         check(ls_commit(tx, LS_WAIT) == LS_POISONED);
@@ -354,7 +354,7 @@ static void a_dequeue_moves_the_base_only_when_it_is_durable(void) {
     for (int i = 0; i < 3; i++) /* one buffer and a half */
         id = i == 2 ? put(r.store, 3, 3500, 0), id : put(r.store, 3, 3500, 0);
     check(take(r.store, first, 1, 0) == LS_OK);
-    check(ls_force(r.store, id) == LS_OK); /* the first of them goes out, the one with the dequeue does not */
+    check(ls_force(r.store, id) == LS_OK); /* the first buffer is written, the one with the dequeue is not */
     ls_stats_get(r.store, &stats);
     check(ls_next_lsn(r.store) > ls_durable_lsn(r.store));
     check(ls_base_lsn(r.store) <= first);
@@ -398,7 +398,7 @@ static void a_queue_deleted_before_the_last_dequeue_is_no_contradiction(void) {
     check(take(r.store, direct, 1, 0) == LS_OK); /* its last place: the record carries the delete */
     check(ls_begin(r.store, NULL, &tx) == LS_OK);
     check(ls_dequeue(r.store, by_commit, 1, tx, 0, 0, 0, &lsn) == LS_OK);
-    check(ls_commit(tx, LS_WAIT) == LS_OK); /* its death is derived, and noted */
+    check(ls_commit(tx, LS_WAIT) == LS_OK); /* replay can derive its death, and a later record notes it */
     ls_tx_free(tx);
     r.catalog &= ~(1u << 2);
     sim = cut(sim, r.store, VFS_SIM_ALL_LOST, VFS_SIM_DIRS_LOST);

@@ -28,10 +28,10 @@ static void a_log_finds_the_segment_of_an_lsn_and_none_in_gaps_or_beyond(void) {
     g.segments[0]->end_lsn = 3 * SEGMENT;
     log_advance_base(&g);
     check(log_base_lsn(&g) == 3 * (uint64_t)SEGMENT);
-    log_release(&g, g.segments[1], 1, 8); /* nothing is on its way: at once */
+    log_release(&g, g.segments[1], 1, 8); /* no batch is undurable: takes effect at once */
     check(g.segments[1]->live_records == 0);
     log_advance_base(&g);
-    check(log_base_lsn(&g) == 3 * (uint64_t)SEGMENT); /* it has no end yet */
+    check(log_base_lsn(&g) == 3 * (uint64_t)SEGMENT); /* the segment has no end yet */
     for (int i = 0; i < 3; i++) {
         struct segment *s = g.segments[0];
 
@@ -75,7 +75,7 @@ static void only_handles_of_idle_segments_are_closed_when_there_are_too_many(voi
     for (int i = 0; i < 6; i++)
         check(closed[i] == (i == 3 || i == 4));
     g.open_files = OPEN_FILES_MAX;
-    log_close_idle_files(&g); /* nothing rests any more: the rest stay open */
+    log_close_idle_files(&g); /* no segment is idle any more: the others stay open */
     check(g.open_files == OPEN_FILES_MAX && closed[0] + closed[1] + closed[2] + closed[5] == 0);
 }
 
@@ -176,7 +176,7 @@ static void a_valid_record_of_another_message_is_damage_to_reads_and_relocation(
         uint32_t offset;
         int width;
         uint64_t value;
-        bool reads; /* it may yet be read: a chunk's place in the content is the table's affair */
+        bool reads; /* it may still be read: the table has the chunk's offset in the content */
     } ways[] = {
         {false, true, TYPE, 2, MAY_BE_SKIPPED, false}, {false, false, TYPE, 2, MAY_BE_SKIPPED, false},
         {false, true, BODY, 8, UINT64_MAX, false},     {false, false, BODY, 8, UINT64_MAX, false},
@@ -212,7 +212,7 @@ static void a_valid_record_of_another_message_is_damage_to_reads_and_relocation(
         }
         rc = move_base(r.store);
         check(rc == LS_OK || rc == LS_CORRUPT || rc == LS_FULL);
-        check(ls_poisoned(r.store) == 0 && has(id)); /* and it stands where it stood, to be looked at */
+        check(ls_poisoned(r.store) == 0 && has(id)); /* the record is still at its place, for an analysis */
         done();
     }
 }
@@ -292,7 +292,7 @@ static void the_hint_of_another_store_is_ignored(void) {
     memset(h.uuid, 0x77, UUID_BYTES);
     format_put_hint(bytes, &h);
     check(vfs_sim_put(sim, "/s", "HINT", bytes, HINT_BYTES) == 0);
-    check(ls_reader_open(r.v, "/s", 0, &reader) == LS_LOCKED); /* beside a writer nothing else says what is durable */
+    check(ls_reader_open(r.v, "/s", 0, &reader) == LS_LOCKED); /* now only the hint says what is durable */
     check(ls_close(r.store) == LS_OK);
     format_put_closed(bytes, &c);
     check(vfs_sim_put(sim, "/s", "CLOSED", bytes, CLOSED_BYTES) == 0);

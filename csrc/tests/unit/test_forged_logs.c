@@ -40,7 +40,7 @@ static void begin_story(void) {
 
 static struct slot slot_after(uint64_t id, uint64_t prev, uint16_t flags) { return forge_slot(&f, id, prev, flags); }
 
-/* One record each; what they return is its LSN. */
+/* Each appends one record and returns its LSN. */
 static uint64_t plain(uint64_t id, uint64_t prev, enum record_type type) {
     struct slot s = slot_after(id, prev, 0);
     return forge_add(&f, format_put_plain(&s, type));
@@ -218,14 +218,14 @@ static void a_step_out_of_turn_is_corruption(void) {
 
 static void a_committed_operation_fits_its_queue(void) {
     begin_story();
-    (void)enqueue(a, 0, &q2, 1); /* where the prepared branch wants to put it */
+    (void)enqueue(a, 0, &q2, 1); /* on the queue on which the prepared branch enqueues it */
     check(refused_at(plain(prepared, prepared, TX_COMMIT), "does not fit"));
     begin_story();
     (void)dequeue(b, 0, 1, 0); /* which the prepared branch has locked */
     check(refused_at(plain(prepared, prepared, TX_COMMIT), "does not fit"));
 }
 
-/* Its queue was deleted: then it has no effect, whatever is there. */
+/* The record's queue was deleted: then it has no effect, whatever the state. */
 static void a_committed_operation_on_a_deleted_queue_has_no_effect(void) {
     for (int i = 0; i < 3; i++) {
         struct slot s;
@@ -327,7 +327,7 @@ static void a_relocated_transaction_must_be_possible_and_agree_with_the_log(void
     check(refused_at(forge_add(&f, bytes), "impossible"));
     begin_story();
     check(refused_at(moved_tx(a + 8, TX_KIND_DISTRIBUTED, TX_STATE_ACTIVE), "ended before"));
-    begin_story(); /* it says what was known: in doubt stays in doubt */
+    begin_story(); /* the record repeats the known state: in doubt stays in doubt */
     (void)moved_tx(prepared, TX_KIND_DISTRIBUTED, TX_STATE_PREPARED);
     check(open_forged() == LS_OK && take(b, 1, NULL) == LS_MESSAGE_LOCKED);
     done();
@@ -483,7 +483,7 @@ static void a_chain_from_below_the_base_must_not_contradict_itself(void) {
             continue;
         }
         check(open_forged() == LS_CORRUPT && strstr(ls_last_error()->text, "below the base") != NULL);
-        done(); /* its chunk lies where the log no longer is */
+        done(); /* its chunk lies below the base */
     }
     below = begin_above();
     check(refused_at(copy(below, FLAG_INLINE, 0, 0, twice, 2), "impossible"));
@@ -497,7 +497,7 @@ static void records_of_chains_from_below_the_base_are_orphans(void) {
     (void)enqueue(below, 0, &q2, 1);
     (void)dequeue(below, 0, 1, 0);
     (void)chunk(below, 3);
-    (void)plain(below, below, MESSAGE_DELETE); /* a note, and no orphan */
+    (void)plain(below, below, MESSAGE_DELETE); /* a MESSAGE_DELETE of an ended chain is no orphan */
     (void)plain(below, below, TX_COMMIT);
     (void)plain(below, below, TX_DELETE);
     part.start_lsn = whole.start_lsn = below;

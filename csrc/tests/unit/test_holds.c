@@ -266,7 +266,7 @@ static void a_name_has_one_owner_at_a_time_and_is_free_when_that_has_died(void) 
     check(vfs_sim_get(sim, VFS_SIM_SEEN, "/s/holds", "a.hold", bytes, sizeof bytes) == HOLD_BYTES);
     ls_hold_release(one);
     check(vfs_sim_put(sim, "/s/holds", "a.hold", bytes, sizeof bytes) == 0); /* as one that was killed leaves it */
-    check(vfs_sim_put(sim, "/s/holds", "new", "half", 4) == 0);              /* ... and one that was still at it */
+    check(vfs_sim_put(sim, "/s/holds", "new", "half", 4) == 0); /* ... and one that was killed while it made the file */
     check(told("a").state == LS_HOLD_ABANDONED && told("a").kept_bytes == 0 && has_file("a.hold"));
     check(ls_hold_take(r.v, "/s", "a", 0, 77, HOUR_US, &two) == LS_OK);
     check(told("a").state == LS_HOLD_HONOURED && told("a").limit_bytes == 77 && !has_file("new"));
@@ -357,7 +357,7 @@ static void readers_of_an_expired_hold_get_recycled_wherever_they_are(void) {
         }
         check(recycled >= READERS / 2);
         check(read_held(hold).rc == LS_RECYCLED);
-        check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0); /* as one that could not be removed: it alone */
+        check(vfs_sim_put(sim, "/s", name, image, sizeof image) == 0); /* as if only this one could not be removed */
         check(read_held(hold).rc == LS_RECYCLED);
         ls_hold_release(hold);
         done();
@@ -463,7 +463,7 @@ static void a_hold_that_was_removed_by_hand_says_so_when_it_advances(void) {
     check(r.v->unlink(r.v, dir, "a.hold") == 0 && r.v->close(r.v, dir) == 0);
     check(ls_hold_advance(hold, 0, HOUR_US) == LS_RECYCLED);
     other = take_hold("a");
-    ls_hold_release(hold); /* what has the name now is another's */
+    ls_hold_release(hold); /* another process has made the file that has the name now */
     check(told("a").state == LS_HOLD_HONOURED);
     ls_hold_release(other);
     done();
@@ -659,7 +659,7 @@ static void a_hold_on_a_closed_store_is_honoured_by_the_next_writer(void) {
     use_up();
     check(there(first) && ls_base_lsn(r.store) > first);
     check(read_held(hold).first_lsn == first + BLOCK);
-    check(ls_close(r.store) == LS_OK); /* and when it has gone again */
+    check(ls_close(r.store) == LS_OK); /* and when the writer has closed again */
     s = read_held(hold);
     check(s.rc == LS_END && s.first_lsn == first + BLOCK);
     ls_hold_release(hold);

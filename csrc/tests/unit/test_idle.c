@@ -1,6 +1,6 @@
 /*
- * The space of dequeued messages is given back although no thread appends any more, whatever the spare thread was doing
- * and whatever was being written at the time.
+ * The space of dequeued messages is given back although no thread appends any more, regardless of what the spare thread
+ * was doing and of the writes at that time.
  */
 #include <stdatomic.h>
 #include <unistd.h>

@@ -100,7 +100,7 @@ static void a_recovery_report_lists_the_first_items_and_counts_all(void) {
     ls_recovery_items(r.store, items, 1, &n);
     check(n == LS_RECOVERED_MAX + OPEN);
     again();
-    ls_recovery_items(r.store, items, 1, &n); /* nothing to name, and it says so */
+    ls_recovery_items(r.store, items, 1, &n); /* the report has no items, and says so */
     check(n == 0);
     done();
 }

@@ -1,4 +1,7 @@
-/* Loading the messages of a queue along a cursor: what is loaded is what was published, and where it stops. */
+/*
+ * Loading the messages of a queue along a cursor: the loaded bytes are the published ones, and loading stops at the
+ * right place.
+ */
 #include <stdatomic.h>
 
 #include "log/parts.h"
@@ -61,7 +64,7 @@ static ls_cursor *open_cursor(int kind) {
     return cursor;
 }
 
-/* The queue's messages from `first` to `last` with this buffer; *calls counts how often it was asked. */
+/* Loads the queue's messages from `first` to `last` with this buffer; *calls is the number of calls. */
 static int load_queue(int first, int last, size_t bytes, size_t n, int *calls) {
     ls_cursor *cursor = open_cursor(LS_CURSOR_ALL);
     int i = first, loaded = 0;

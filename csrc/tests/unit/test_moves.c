@@ -339,7 +339,7 @@ static void the_file_of_a_damaged_segment_is_reused(void) {
 
     require(store != NULL);
     check(ls_publish(store, &queues[1], 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id) == LS_OK);
-    while (ls_next_lsn(store) / SEGMENT == id / SEGMENT) /* what stands in its last block is written again and again */
+    while (ls_next_lsn(store) / SEGMENT == id / SEGMENT) /* each batch writes the bytes in the last block again */
         check(ls_publish(store, queues, 1, NULL, 0, bytes_of, 3000, NULL, LS_WAIT, &lsn) == LS_OK &&
               ls_dequeue(store, lsn, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
     format_segment_name(name, id / SEGMENT * SEGMENT);

@@ -456,7 +456,7 @@ static void waiters_for_another_threads_batch_get_its_result(void) {
         again();
         odd.in_sync = start_followers;
         odd.sync_error = fails != 0 ? -EIO : 0;
-        atomic_store(&waits_cut, FOLLOWERS + 2); /* a wait that a signal cut is no wake */
+        atomic_store(&waits_cut, FOLLOWERS + 2); /* a wait that a signal interrupts is not a wake-up */
         rc = ls_publish(r.store, &queue, 1, NULL, 0, NULL, 0, NULL, LS_WAIT, &id);
         for (int i = 0; i < FOLLOWERS; i++) {
             check(pthread_join(followers[i].thread, NULL) == 0);

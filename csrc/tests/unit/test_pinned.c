@@ -39,7 +39,7 @@ static void *read_one(void *id) {
     return NULL;
 }
 
-/* Lets the readers go on when the drain gets no further: the test then fails instead of hanging. */
+/* Lets the readers continue if the drain makes no progress: the test then fails instead of hanging. */
 static void *release_readers(void *nothing) {
     int before = -1, now;
 

@@ -1,5 +1,5 @@
 /*
- * Many messages in one call: each is stored as by itself, and where, whether and when is decided as for each by itself.
+ * Many messages in one call: each is admitted, placed and stored as if it were published alone.
  */
 #include <inttypes.h>
 
@@ -184,7 +184,7 @@ static void gathered_headers_and_contents_come_back_byte_for_byte(void) {
         for (uint32_t i = 0; i < N; i++) {
             struct told t = {.seed = (uint32_t)(times * N) + i + 7, .header_bytes = i % 5 * 9, .content_bytes = i * 11};
             if (i == 41)
-                t.content_bytes = 20000; /* more than a record has */
+                t.content_bytes = 20000; /* more than fits into a record */
             headers[i] = content_of(t.seed);
             header_sizes[i] = t.header_bytes;
             contents[i] = content_of(t.seed + 1);

@@ -1,6 +1,6 @@
 /*
- * Readers beside a writer, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED if they
- * are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
+ * Readers while a writer runs, or after it: they give exactly the accepted batches up to the durable LSN, LS_RECYCLED
+ * if they are overtaken, LS_CORRUPT for damage, and write nothing. And holds, with which a reader keeps segments.
  */
 #include "format/format.h"
 #include "tests/kit/one_store.h"
@@ -18,7 +18,7 @@ struct seen {
     int rc;
 };
 
-/* To the end, or to where it cannot go on. */
+/* Reads to the end, or to the first error. */
 static struct seen read_on(ls_reader *reader) {
     struct seen s = {.in_order = true};
     ls_batch b;
@@ -379,7 +379,7 @@ static void without_a_hint_a_store_that_is_in_use_is_locked(void) {
     bytes[20] ^= 1; /* another store's, then a torn one, then none */
     check(vfs_sim_put(sim, "/s", "HINT", bytes, sizeof bytes) == 0 && read_from(v, 0, &info).rc == LS_LOCKED);
     check(vfs_sim_put(sim, "/s", "HINT", bytes, 40) == 0 && read_from(v, 0, &info).rc == LS_LOCKED);
-    check(ls_close(r.store) == LS_OK && read_from(v, 0, &info).rc == LS_END); /* nobody needs it then */
+    check(ls_close(r.store) == LS_OK && read_from(v, 0, &info).rc == LS_END); /* no reader needs it then */
     done();
 }
 
@@ -426,7 +426,7 @@ static void one_wish(const struct wish *w) {
     if (exists(first) != w->kept)
         printf("the hold %s, flaw %d\n", w->name, w->flaw);
     check(exists(first) == w->kept);
-    check(hold_files(w->name) == (w->owned || strcmp(w->name, "a.hold") != 0)); /* what nobody owns is cleared away */
+    check(hold_files(w->name) == (w->owned || strcmp(w->name, "a.hold") != 0)); /* a hold without an owner is removed */
     check(v->close(v, file) == 0 && v->close(v, dir) == 0);
     churn(30);
     check(!exists(first) || strcmp(w->name, "b.hold") == 0); /* its owner is gone */

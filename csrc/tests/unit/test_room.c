@@ -243,8 +243,8 @@ static struct waiter *first_follower(void) {
 }
 
 /*
- * Without the log's threads nothing else would: its caller may then find the store full, and those that follow would wait
- * without end.
+ * Without the log's threads no other thread would write: the woken thread's caller may then find the store full, and
+ * the threads that follow would wait for ever.
  */
 static void a_thread_that_is_woken_to_lead_leads_before_it_returns(void) {
     struct writer one = {.bytes = CONTENT, .hurries = true};

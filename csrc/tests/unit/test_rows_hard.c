@@ -14,7 +14,7 @@ static struct forged f;
 
 enum { ROWS_MOST = 100000 };
 
-/* One row of what is asked for below. */
+/* One row with the columns that are requested below. */
 struct seen {
     uint64_t lsn, time_us, stream, outcome, enqueue_lsn;
     uint16_t type;
@@ -108,7 +108,7 @@ static void a_scan_may_be_freed_after_its_reader(void) {
     fresh();
     id = put(1, "one", NULL);
     check(add(id, 2, NULL) == LS_OK && take(id, 2, NULL) == LS_OK);
-    check(scan(&whole) == LS_END && row_of(id)->type == MESSAGE_START); /* it looked back: it has a file open */
+    check(scan(&whole) == LS_END && row_of(id)->type == MESSAGE_START); /* it looked back, with a file open */
     done();
 }
 
@@ -143,7 +143,7 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
 static void many_rows_of_many_queues_or_bytes_go_into_more_batches(void) {
     enum { MANY = 1 << 20 };
     uint8_t *ids = malloc(4 * MANY);
-    struct row row = {.queues = ids, .queue_rows = MANY, .queue_step = 4};
+    struct row row = {.queues = {format_list_queues(ids, MANY)}};
     uint64_t bytes;
 
     must(ids != NULL);
@@ -158,7 +158,7 @@ static void many_rows_of_many_queues_or_bytes_go_into_more_batches(void) {
 
 /* ---- chains ---- */
 
-/* The number of searches in the log until every dequeue had its enqueue. */
+/* Finds the enqueue of every dequeue; returns how many searches in the log that took. */
 static uint64_t look_all_up(uint64_t *dequeues) {
     ls_reader *reader = open_reader();
     struct lookback *l = lookback_new(reader, 0);
@@ -191,7 +191,7 @@ static uint64_t look_all_up(uint64_t *dequeues) {
 static void messages_dequeued_by_many_queues_in_turn_need_no_full_search_each(void) {
     enum { MESSAGES = 1500, SUBSCRIBERS = 24 };
     static uint64_t ids[MESSAGES];
-    static const uint8_t content[3000]; /* what lives is more than what is written of it: nothing moves */
+    static const uint8_t content[3000]; /* live bytes are more than half of the log: nothing moves */
     uint32_t queues[SUBSCRIBERS];
     uint64_t lsn, dequeues;
 
@@ -216,7 +216,7 @@ static void messages_dequeued_by_many_queues_in_turn_need_no_full_search_each(vo
     done();
 }
 
-/* ---- records of other versions, and of nobody ---- */
+/* ---- records of other versions, and records whose beginning is recycled ---- */
 
 static void a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open(void) {
     uint64_t lost, told, commit;

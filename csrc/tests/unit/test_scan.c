@@ -75,7 +75,7 @@ static uint32_t walk(uint32_t *last) {
     return at;
 }
 
-/* What opening says with one bit of the file turned. */
+/* The result of an open with one bit of the file flipped. */
 static int with_flip(vfs_sim *sim, const char *name, uint32_t at, int bit, bool *right) {
     vfs_sim *disk = vfs_sim_clone(sim);
     struct bounds all = {0, r.op_count, r.catalog};
@@ -222,7 +222,7 @@ static void bytes_of_another_position_name_or_store_never_validate(void) {
         check(vfs_sim_get(sim, VFS_SIM_STABLE, "/s", n.name[i / 2], image, sizeof image) == SEGMENT);
         check(vfs_sim_put(sim, "/s", "0000000000ff0000.seg", image, sizeof image) == 0); /* from lower down */
         check(vfs_sim_put(sim, "/s", "0000000000fe0000.seg", foreign, sizeof foreign) ==
-              0); /* the same LSNs, not the name */
+              0); /* the same LSNs under another name */
         check(vfs_sim_put(sim, "/s", "0000000000fd0001.seg", image, 5000) == 0);
         require(open_quietly(sim, &store) == LS_OK);
         check(recognise(&r, store, b, &s, &found) && contents_are(&r, store, &s));

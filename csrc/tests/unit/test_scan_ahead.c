@@ -31,14 +31,14 @@ static void make_log(uint64_t segment_size) {
 struct read_log {
     uint64_t batches;
     uint64_t records;
-    uint64_t sum; /* of where they stand and what is in them */
+    uint64_t sum; /* over the positions and bytes of the batches */
     uint64_t torn_bytes;
     uint64_t bytes_read;
     ls_error error;
     int rc;
 };
 
-/* The whole log, or so many batches of it. */
+/* Reads the whole log, or at most this many batches of it. */
 static struct read_log read_it(vfs *v, bool ahead, uint64_t at_most) {
     struct read_log l = {.rc = LS_OK};
     struct scan s = {.file = -1};

@@ -100,7 +100,7 @@ static void whichever_call_of_an_open_fails_the_next_open_finds_the_same_state(v
             r.store = NULL;
             check(vfs_sim_handles(disk) == 0);
             vfs_sim_fail(disk, NULL);
-            /* that a file is not there although it is listed may well be taken for damage */
+            /* a file that is listed and then missing may be reported as damage */
             check(rc == LS_OK || rc == LS_IO || rc == LS_FULL || rc == LS_OUTCOME_UNKNOWN || rc == LS_POISONED ||
                   (errors[e] == ENOENT && (rc == LS_CORRUPT || rc == LS_NOT_A_STORE)));
             if (!opens_to(disk, &expected)) {
@@ -135,7 +135,7 @@ static void an_open_without_memory_says_so_and_the_next_open_finds_the_same_stat
             counting = true;
             rc = open_rich(quiet_table(disk));
             counting = false;
-            /* what merely is named in the report may be left out of it */
+            /* LS_OK although an allocation failed: the report may then lack a name */
             if (rc != LS_OK && (failed == 0 || (rc != LS_NO_MEMORY && rc != LS_FULL))) {
                 printf("allocation %llu, for ever %d: %d %s\n", (unsigned long long)nth, forever, rc,
                        ls_last_error()->text);
@@ -224,7 +224,7 @@ static int op_cursor(ls_tx *tx) {
     ls_cursor_close(c);
     return rc;
 }
-/* Without memory none is acquired; what was acquired comes back without memory. */
+/* Without memory nothing is acquired; giving places back needs no memory. */
 static int op_acquire(ls_tx *tx) {
     ls_delivery got[30];
     size_t n, again;
@@ -396,7 +396,7 @@ static void work_without_memory_is_refused_and_nothing_is_poisoned(void) {
     }
 }
 
-/* Reads and moves over a disk that cannot be read: an error, never damage, and nothing is lost by it. */
+/* A creation that fails returns an error and can be repeated: it never looks like damage. */
 static void a_creation_that_fails_anywhere_can_be_tried_again(void) {
     static const int errors[] = {EIO, ENOSPC, EACCES, EMFILE};
 

@@ -101,7 +101,7 @@ static void a_transaction_shows_nothing_before_its_commit_and_orders_by_it(void)
     b = put(1, "b", tx);
     check(take(a, 1, tx) == LS_OK && take(a, 1, other) == LS_MESSAGE_LOCKED && take(a, 1, NULL) == LS_MESSAGE_LOCKED);
     check(take(b, 1, NULL) == LS_NOT_ENQUEUED && add(b, 1, NULL) == LS_MESSAGE_LOCKED);
-    check(add(b, 2, tx) == LS_OK && take(b, 2, tx) == LS_OK); /* there and away again */
+    check(add(b, 2, tx) == LS_OK && take(b, 2, tx) == LS_OK); /* enqueued and dequeued again */
     c = put(1, "c", NULL);
     d = put(1, "d", other);
     check(lists(1, (uint64_t[]){a, c, 0}));
@@ -123,7 +123,7 @@ static void a_rollback_puts_everything_back_in_its_old_place(void) {
     for (int i = 0; i < 3; i++)
         ids[i] = put(1, "x", NULL);
     check(ls_stage(r.store, NULL, 0, NULL, 0, 0, &staged) == LS_OK);
-    for (int how = 0; how < 3; how++) { /* told, let go, or cut by closing */
+    for (int how = 0; how < 3; how++) { /* ended by a call, abandoned, or ended by the close */
         check(ls_begin(r.store, NULL, &tx) == LS_OK);
         published = put(2, "p", tx);
         check(take(ids[0], 1, tx) == LS_OK && add(ids[0], 1, tx) == LS_OK && take(ids[1], 1, tx) == LS_OK);
@@ -132,7 +132,7 @@ static void a_rollback_puts_everything_back_in_its_old_place(void) {
             check(ls_rollback(tx, LS_WAIT) == LS_OK);
         if (how == 2)
             again();
-        ls_tx_free(tx); /* also behind its closed store */
+        ls_tx_free(tx); /* also after its store is closed */
         check(lists(1, ids) && lists(2, (uint64_t[]){0}) && !has(published));
         check(how == 2 || has(staged));
     }

@@ -173,7 +173,7 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
         }
     }
     check(cursor_entry(&late, &position) == NULL);
-    for (uint32_t k = RUN; k-- > 0;) { /* unlocked from behind: it goes back step by step */
+    for (uint32_t k = RUN; k-- > 0;) { /* unlocks from the end: the cursor goes back step by step */
         if (there[k]) {
             queue_unlock(&places[k]);
             check(cursor_entry(&late, &position) != NULL && position == k);

@@ -1,6 +1,6 @@
 /*
- * A log of which a majority of the copies has forced less than this disk: what is forced and not durable is told to nobody,
- * and keeps its buffer. See log/durable.c.
+ * A log of which a majority of the copies has forced less than this disk: no caller learns of a batch that is forced and
+ * not durable, and the batch keeps its buffer. See log/durable.c.
  */
 #include <stdatomic.h>
 
@@ -145,7 +145,7 @@ static void *publish_one(void *of) {
     return NULL;
 }
 
-/* More than may be undurable. */
+/* More bytes than may be undurable. */
 static void *publish_many(void *of) {
     struct call *c = of;
 
@@ -201,7 +201,7 @@ static void a_thread_that_waits_for_a_forced_batch_sleeps_until_it_is_durable(vo
     begin_call(&first, wait_for_lsn, one);
     begin_call(&second, wait_for_lsn, two);
     check(r.store->log->forced == 2 && log_unforced(r.store->log) == 0);
-    majority_has(one - 1); /* half a batch is none */
+    majority_has(one - 1); /* half a batch does not count */
     check(atomic_load(&woken) == 0 && ls_durable_lsn(r.store) < one);
     majority_has(one);
     check(end_call(&first) == LS_OK && atomic_load(&woken) == 1 && sleeping() == 1);
@@ -438,7 +438,7 @@ static void a_close_makes_everything_durable_and_waits_for_that(void) {
     (void)force_here();
     begin_call(&closing, close_it, 0);
     check(atomic_load(&woken) == 0);
-    majority_has(UINT64_MAX); /* also what it has still to append */
+    majority_has(UINT64_MAX); /* also the records that it has still to append */
     check(end_call(&closing) == LS_OK && ls_durable_lsn(r.store) == log_end_lsn(r.store->log));
     check(r.store->log->busy == 0);
     ls_free(r.store);
@@ -446,7 +446,10 @@ static void a_close_makes_everything_durable_and_waits_for_that(void) {
     finish();
 }
 
-/* Some wait for what is forced and some for what fails: whether it will be durable, none of them can know. */
+/*
+ * Some threads wait for forced records and some for records whose write fails: for none of these is it known whether
+ * they will be durable.
+ */
 static void a_sync_that_fails_behind_forced_batches_poisons_the_store_and_wakes_all(void) {
     struct call waiters[WAITERS];
     uint64_t durable_lsn, forced_lsn, lsn;

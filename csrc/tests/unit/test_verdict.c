@@ -96,7 +96,7 @@ static void every_row_answers_some_case_and_contradicts_nothing(void) {
         const struct verdict_row *row = &verdict_rows[i];
 
         check(row->found < FOUND_KINDS && ((row->with | row->without) & ~(unsigned)FACTS_ALL) == 0);
-        check((row->with & row->without) == 0); /* so the case with exactly these facts is its own */
+        check((row->with & row->without) == 0); /* so no other row matches the case with exactly these facts */
         check(verdict_of(row->found, row->with) == row);
     }
 }
@@ -110,7 +110,7 @@ static void a_refusal_says_why_and_nothing_else_does(void) {
     }
 }
 
-/* The walk refuses before W is known: what it refuses then, no later fact may accept. */
+/* The walk refuses a batch before W is known. So no fact that is found later may make the verdict accept that batch. */
 static void what_is_refused_with_no_facts_is_refused_with_all(void) {
     for (enum found found = 0; found < FOUND_EMPTY; found++) {
         enum verdict first = verdict_of(found, 0)->verdict;

@@ -158,7 +158,7 @@ static void rename_replaces_and_handles_follow_the_file(const place *p) {
     check(reads(p->v, c, "from a", 6, 0));
     check(p->v->unlink(p->v, p->dir, "b") == 0 && p->v->unlink(p->v, p->dir, "b") == -ENOENT);
     check(write_all(p->v, a, "still ", 6, 0) && reads(p->v, c, "still ", 6, 0));
-    check(p->v->sync_data(p->v, a) == -ESTALE && p->v->sync_file(p->v, b) == -ESTALE); /* nobody will find it again */
+    check(p->v->sync_data(p->v, a) == -ESTALE && p->v->sync_file(p->v, b) == -ESTALE); /* it has no name */
     check(p->v->close(p->v, a) == 0 && p->v->close(p->v, b) == 0 && p->v->close(p->v, c) == 0);
 }
 

@@ -332,7 +332,7 @@ static void a_file_that_cannot_be_made_private_is_removed(void) {
     (void)umask(before);
     plan(NONE, 0, 0);
     check(names() == 0);
-    plan(FSTAT, EIO, 1); /* the mode cannot be looked at: it is set all the same */
+    plan(FSTAT, EIO, 1); /* the mode cannot be read: it is still set */
     file = v->open(v, dir, "f", VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE);
     check(file >= 0 && v->close(v, file) == 0);
     plan(FSTATAT, EIO, 1);

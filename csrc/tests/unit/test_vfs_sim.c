@@ -345,7 +345,7 @@ static void the_nth_call_fails_once_or_for_ever_or_moves_less(void) {
     vfs_sim_fail(w.sim, &(vfs_sim_plan){.nth = 1, .forever = 1, .shorten = VFS_SIM_ONE_BYTE});
     check(w.v->pwrite(w.v, w.file, bytes, 1000, 0) == 1);
     vfs_sim_fail(w.sim, &(vfs_sim_plan){.nth = 1, .error = EINTR});
-    check(w.v->close(w.v, w.file) == -EINTR && w.v->close(w.v, w.file) == -EBADF); /* gone all the same */
+    check(w.v->close(w.v, w.file) == -EINTR && w.v->close(w.v, w.file) == -EBADF); /* closed in spite of the error */
     w.file = w.v->open(w.v, w.dir, "f", 0);
     vfs_sim_fail(w.sim, NULL);
     check(w.v->size(w.v, w.file) > 0 && vfs_sim_fired(w.sim) == 0 && vfs_sim_calls(w.sim, 0) == 1);

@@ -86,7 +86,7 @@ static void *read_one(void *id) {
     return NULL;
 }
 
-/* Nothing to do, and nothing asked. */
+/* Whether the spare thread sleeps, and no thread has asked for a spare. */
 static bool is_asleep(uint64_t *tries) {
     struct log *g = r.store->log;
 
@@ -120,7 +120,7 @@ static void publish_lives(void) {
         lives[i] = put_bytes(1, (uint8_t)i, 6000, LS_WAIT);
 }
 
-/* The first of them, and a batch that names the base above them. */
+/* Dequeues the first n of them, and names the base above them in a batch. */
 static void end_lives(int n) {
     uint64_t lsn;
 
@@ -153,13 +153,13 @@ static void reads_and_commits_while_a_hold_keeps_dead_segments_leave_the_spare_t
         woken += is_asleep(&now) && now == tries ? 0 : 1;
         tries = fall_asleep();
     }
-    check(woken < 5); /* for a new segment, or because the log has become shorter */
+    check(woken < 5); /* the thread may wake for a new segment, or because the log has become shorter */
     ls_hold_release(hold);
     check(move_base(r.store) == LS_OK && !is_there(lives[0]));
     done();
 }
 
-/* Spares are left, so nobody waits for the reader; its end has the segment recycled all the same. */
+/* Spares are left, so no thread waits for the reader; the segment is still recycled when the reader ends. */
 static void a_dead_segment_is_recycled_when_its_last_reader_ends(void) {
     pthread_t reader;
 

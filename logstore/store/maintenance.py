@@ -1,4 +1,4 @@
-"""Reports and upkeep of an open store: positions, recovery, counters, tail, compaction, backup, checkpoint."""
+"""The maintenance of an open store (compaction, backup, checkpoint), and its reports: recovery, counters, tail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from logstore.store.scrub import Scrub
 
 
-class Care(StoreCalls):
+class Maintenance(StoreCalls):
     """The part of :class:`~logstore.MessageStore` that reports about the store and maintains it."""
 
     _c: ls_store_ptr

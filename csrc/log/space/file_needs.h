@@ -2,8 +2,8 @@
  * Computes how many files a log needs from plain numbers, for the log of a writer (admission.c) and for the plan of a
  * compaction of a log that is only inspected.
  */
-#ifndef LOGSTORE_RECKON_H
-#define LOGSTORE_RECKON_H
+#ifndef LOGSTORE_FILE_NEEDS_H
+#define LOGSTORE_FILE_NEEDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,14 +12,14 @@
 #include "format/format.h"
 
 enum {
-    /* A footer always fits, in a batch of its own if need be, and two empty batches that name a base before it. */
+    /* Room for a footer, in a batch of its own if needed, and before it for two empty batches that name a base. */
     SEGMENT_END_RESERVE = 3 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX,
     SPARES_RESERVED = 2, /* for relocation and for opening */
     /* Made ahead of need. One more may stay when a segment dies, so that it is not given back and made again at once. */
     SPARES_AHEAD = 1,
     /* Fractions of a segment are given as 1 / N. */
     ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
-    LOG_SEGMENTS_MIN = 4, /* at up to this many files, and one more, nothing is moved to make the log smaller */
+    LOG_SEGMENTS_MIN = 4, /* with up to this many files plus one, no record is moved to make the log smaller */
 };
 
 /* The live contents of a log. */
@@ -27,35 +27,35 @@ struct extent {
     uint64_t segment_size;
     uint64_t segments; /* from the base on */
     uint64_t live_bytes;
-    uint64_t live_low;      /* the least live bytes of late; UINT64_MAX: not known */
+    uint64_t live_low; /* the least live bytes since the segment before the current one began; UINT64_MAX: not known */
     uint64_t largest_bytes; /* of one live record */
     uint64_t expansion;     /* bytes by which the live records grow at most once they are moved */
-    uint64_t growth_asked;  /* bytes that threads wait to append, and by which these grow when moved */
+    uint64_t growth_asked;  /* bytes that threads wait to append, and will add when these are moved */
 };
 
-struct reckoning {
+struct file_needs {
     size_t spares_reserved; /* kept from appends that grow the log; computed again at each new segment */
-    size_t spares_wanted;   /* before the log grows: all live records, packed again, leave room to work */
-    size_t files_wanted;    /* that the log is kept to, spares included */
-    uint64_t usable;        /* bytes of a segment that live records fill even if they are packed badly */
-    uint64_t gap_bytes;     /* the record that `usable` allows for at a segment's end */
-    uint64_t live_bytes;    /* that this was computed with */
+    size_t spares_wanted; /* needed before the log grows, so that all live records, packed again, leave room to work */
+    size_t files_wanted;  /* the most files that the log should have, spares included */
+    uint64_t usable;      /* bytes of a segment that live records fill in the worst case */
+    uint64_t gap_bytes;   /* the longest record that `usable` assumes not to fit at a segment's end */
+    uint64_t live_bytes;  /* the live bytes used to compute this */
 };
 
-struct reckoning extent_reckon(const struct extent *e);
-uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as reckoning.usable */
+struct file_needs extent_needs(const struct extent *e);
+uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as file_needs.usable */
 /* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
 }
 /*
- * The most spares for a log of this many segments: those that must be, and up to `ahead` more while all files together are
- * within files_wanted.
+ * The most spares for a log of this many segments: the required ones, and up to `ahead` more as long as the log has at
+ * most files_wanted files.
  */
-size_t reckoned_spares(const struct reckoning *r, size_t segments, size_t ahead);
+size_t needed_spares(const struct file_needs *needs, size_t segments, size_t ahead);
 
 /* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
-static inline uint64_t reckoned_need(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
+static inline uint64_t needed_bytes_for(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }
 
@@ -63,7 +63,7 @@ struct planned_segment {
     uint64_t first_lsn;
     uint64_t records; /* live ones, once everything appended is durable */
     uint64_t bytes;
-    bool stuck; /* it cannot be moved for now */
+    bool stuck; /* its records cannot be moved at present */
 };
 
 /* A log as the plan of a compaction sees it: one that serves, or one that an open of an inspected store would recover. */
@@ -73,7 +73,7 @@ struct planned_log {
     size_t base_index;
     uint64_t current_bytes; /* that the current one holds */
     struct extent extent;
-    struct reckoning needs;
+    struct file_needs needs;
     uint64_t kept_from_lsn; /* holds keep the files from here on; UINT64_MAX: there are none, or they are not known */
 };
 
