@@ -49,3 +49,9 @@ bool closed_publish(struct log *g, uint64_t end_lsn) {
     (void)g->v->close(g->v, file);
     return g->v->sync_dir(g->v, g->dir) == 0 && fine;
 }
+
+uint64_t log_publish(struct log *g, uint64_t epoch, uint64_t durable_lsn, uint64_t base_lsn) {
+    g->epoch = epoch;
+    hint_published(g, base_lsn, hint_publish(g, durable_lsn, base_lsn));
+    return g->hinted_base_lsn;
+}

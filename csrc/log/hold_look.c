@@ -120,3 +120,21 @@ uint64_t holds_lowest(const struct log *g, const struct holds *holds, uint64_t b
     }
     return holds->unread ? 0 : lowest;
 }
+
+uint64_t log_held_from(struct log *g, const uint64_t *first_lsns, size_t n) {
+    struct holds holds;
+    uint64_t lowest = UINT64_MAX;
+    holds_look(g, &holds);
+    for (size_t i = 0; i < holds.count; i++) {
+        const struct hold *h = &holds.living[i];
+        struct hold_facts facts = {.gone_lsn = 0};
+        memcpy(facts.uuid, g->uuid, UUID_BYTES);
+        for (size_t k = 0; k < n; k++) {
+            facts.kept_bytes += first_lsns[k] + g->segment_size > h->hold_lsn ? g->segment_size : 0;
+        }
+        if (hold_judge(h, &facts) == LS_HOLD_HONOURED && h->hold_lsn < lowest) {
+            lowest = h->hold_lsn;
+        }
+    }
+    return holds.unread ? 0 : lowest;
+}

@@ -143,6 +143,11 @@ void log_replicate(struct log *g, const struct replication *r);
 /* Adds the bytes written to *bytes. */
 int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes);
 int log_open_holds(struct log *g);
+/* For a copy that follows, whose log is not begun: publishes what is durable and its base; then the base that readers go by now,
+   below which nothing is promised. */
+uint64_t log_publish(struct log *g, uint64_t epoch, uint64_t durable_lsn, uint64_t base_lsn);
+/* The lowest LSN that a hold keeps, of the dead segments with these first LSNs; UINT64_MAX: none is kept. */
+uint64_t log_held_from(struct log *g, const uint64_t *first_lsns, size_t n);
 /* Begins the epoch with a segment whose header is on disk: in an unused file, a dead segment's, or a new one. */
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u);
 /* Makes spares of unused files, or of new ones for a new log, and removes the other unused files. */

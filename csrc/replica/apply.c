@@ -64,30 +64,55 @@ int replica_apply(struct replica *r, uint64_t lsn) {
     return rc;
 }
 
-/* ---- the files below the base ---- */
+/* ---- readers, and the files below the base ---- */
 
-static uint64_t recyclable_below(struct replica *r) {
-    uint64_t base_lsn = 0;
+static void tell_readers(struct replica *r) {
+    r->hinted_base_lsn = log_publish(r->store->log, r->applied.term, r->applied.lsn, r->base_lsn);
+}
+
+/* Nothing below it is needed by this copy: a durable batch says that the batch which named it is durable. */
+static uint64_t needless_below(struct replica *r) {
     uint32_t n = 0;
     while (n < r->named_count && r->named[n].end_lsn <= r->said_lsn) {
-        base_lsn = r->named[n++].base_lsn;
+        r->safe_base_lsn = r->named[n++].base_lsn;
     }
     r->named_count -= n;
     memmove(r->named, r->named + n, r->named_count * sizeof *r->named);
-    return base_lsn;
+    return r->safe_base_lsn < r->hinted_base_lsn ? r->safe_base_lsn : r->hinted_base_lsn;
 }
 
-int replica_recycle(struct replica *r) {
-    const struct directory *d = &r->store->directory;
-    uint64_t below_lsn = recyclable_below(r);
-    size_t n = 0;
-    while (n + 1 < r->segment_count && r->segments[n].first_lsn < below_lsn) {
-        n++;
+/* How many of the n oldest segments no hold keeps. */
+static int count_unheld(const struct replica *r, size_t n, size_t *unheld) {
+    uint64_t *first_lsns = calloc(n, sizeof *first_lsns);
+    *unheld = 0;
+    if (first_lsns == NULL) {
+        return fail_memory();
     }
     for (size_t i = 0; i < n; i++) {
-        if (!replica_add_file(&r->spares, r->segments[i].first_lsn)) {
-            return fail_memory();
-        }
+        first_lsns[i] = r->segments[i].first_lsn;
+    }
+    uint64_t held_lsn = log_held_from(r->store->log, first_lsns, n), size = r->store->meta.segment_size;
+    while (*unheld < n && first_lsns[*unheld] + size <= held_lsn) {
+        (*unheld)++;
+    }
+    free(first_lsns);
+    return LS_OK;
+}
+
+/* Files that are not needed become spares, or go if there are enough. */
+static int recycle(struct replica *r) {
+    const struct directory *d = &r->store->directory;
+    uint64_t below_lsn = needless_below(r);
+    size_t dead = 0, n = 0;
+    while (dead + 1 < r->segment_count && r->segments[dead].first_lsn < below_lsn) {
+        dead++;
+    }
+    int rc = dead > 0 ? count_unheld(r, dead, &n) : LS_OK;
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        rc = replica_add_file(&r->spares, r->segments[i].first_lsn) ? LS_OK : fail_memory();
+    }
+    if (rc != LS_OK) {
+        return rc;
     }
     r->segment_count -= n;
     memmove(r->segments, r->segments + n, r->segment_count * sizeof *r->segments);
@@ -100,7 +125,13 @@ int replica_recycle(struct replica *r) {
     return LS_OK;
 }
 
+int replica_publish(struct replica *r) {
+    tell_readers(r);
+    return recycle(r);
+}
+
 int replica_durable(struct replica *r, uint64_t lsn) {
+    uint64_t before = r->applied.lsn;
     if (lsn > r->end.lsn) {
         return fail(LS_REFUSED, "LSN %llu is called durable, and this copy ends at %llu (term %llu, index %llu)",
                     (unsigned long long)lsn, (unsigned long long)r->end.lsn, (unsigned long long)r->end.term,
@@ -108,5 +139,5 @@ int replica_durable(struct replica *r, uint64_t lsn) {
     }
     r->durable_lsn = lsn > r->durable_lsn ? lsn : r->durable_lsn;
     int rc = replica_apply(r, r->durable_lsn);
-    return rc == LS_OK ? replica_recycle(r) : rc;
+    return rc == LS_OK && r->applied.lsn > before ? replica_publish(r) : rc;
 }

@@ -126,7 +126,9 @@ static int open_log(struct replica *r) {
     rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
     rc = rc == LS_OK ? read_log(r) : rc;
     rc = rc == LS_OK ? take_files(r) : rc;
-    return rc == LS_OK ? load_block(r) : rc;
+    rc = rc == LS_OK ? load_block(r) : rc;
+    rc = rc == LS_OK ? log_open_holds(store->log) : rc;
+    return rc == LS_OK ? replica_publish(r) : rc;
 }
 
 int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {

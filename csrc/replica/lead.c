@@ -121,7 +121,6 @@ static int lead(struct replica *r, uint64_t term, const struct replication *call
     told.index = r->end.index;
     told.known_durable_lsn = r->durable_lsn;
     int rc = log_recover(g, store->state.segments, store->state.segment_count, store->state.base_lsn);
-    rc = rc == LS_OK ? log_open_holds(g) : rc;
     if (rc != LS_OK) {
         return rc;
     }

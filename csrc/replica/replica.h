@@ -81,8 +81,10 @@ struct replica {
     size_t waiting_count;
     size_t waiting_capacity;
 
-    uint64_t base_lsn;      /* that the newest applied batch names */
-    uint64_t said_lsn;      /* the largest known_durable_lsn of an applied batch */
+    uint64_t base_lsn;        /* that the newest applied batch names */
+    uint64_t safe_base_lsn;   /* the newest that counts: its batch is said to be durable by another that is */
+    uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    uint64_t said_lsn;        /* the largest known_durable_lsn of an applied batch */
     struct {
         uint64_t end_lsn;
         uint64_t base_lsn;
@@ -119,9 +121,9 @@ void replica_free(struct replica *r);
 /* ---- between its files ---- */
 
 /* apply.c */
-int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there; recycles nothing */
+int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
-int replica_recycle(struct replica *r);
+int replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);

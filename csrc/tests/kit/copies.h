@@ -1,0 +1,157 @@
+/*
+ * Some copies of a replicated log, each on a simulated disk of its own, in one thread: the leader's batches reach the others when it
+ * says that they are forced, and then what a majority has is durable. Tests decide who is reached.
+ */
+#ifndef LOGSTORE_COPIES_H
+#define LOGSTORE_COPIES_H
+
+#include "replica/replica.h"
+#include "tests/kit/one_store.h"
+
+enum { COPIES = 3, SENT_MAX = 4000 };
+
+/* A batch that some leader has handed out. */
+struct sent {
+    struct shipment s;
+    uint8_t *header, *bytes;
+    int before; /* in this leader's log; -1: none */
+};
+
+struct copy {
+    vfs_sim *sim;
+    struct replica *follows;
+    ls_store *leads;
+    bool reached;
+    int last; /* in `sent`, of its newest batch; -1: none */
+};
+
+static struct copy copies[COPIES];
+static struct sent sent[SENT_MAX];
+static int sent_count;
+static int leader = -1;
+
+static inline vfs *disk_of(const struct copy *c) { return vfs_sim_table(c->sim); }
+
+static inline void keep_sent(void *context, const struct shipment *s) {
+    struct copy *c = &copies[leader];
+    struct sent *k = &sent[sent_count];
+    (void)context;
+    if (sent_count == SENT_MAX)
+        abort();
+    *k = (struct sent){.s = *s, .bytes = malloc(s->end_lsn - s->lsn), .before = c->last};
+    memcpy(k->bytes, s->bytes, s->end_lsn - s->lsn);
+    k->s.bytes = k->bytes;
+    if (s->header != NULL) {
+        k->header = malloc(SEGMENT_HEADER_BYTES);
+        memcpy(k->header, s->header, SEGMENT_HEADER_BYTES);
+        k->s.header = k->header;
+    }
+    c->last = sent_count++;
+}
+
+static inline bool is_in(int last, int one) {
+    while (last >= 0 && last != one)
+        last = sent[last].before;
+    return last == one;
+}
+
+/* Sends this copy what it lacks of the log that ends with `last`; an LS code. */
+static inline int catch_up(struct copy *c, int last) {
+    int missing[SENT_MAX], n = 0, at = last, rc = LS_OK;
+
+    while (at >= 0 && !is_in(c->last, at)) {
+        missing[n++] = at;
+        at = sent[at].before;
+    }
+    if (at != c->last) {
+        rc = replica_cut(c->follows, at >= 0 ? sent[at].s.index : 0);
+        c->last = rc == LS_OK ? at : c->last;
+    }
+    while (rc == LS_OK && n > 0) {
+        rc = replica_take(c->follows, &sent[missing[--n]].s);
+        c->last = rc == LS_OK ? missing[n] : c->last;
+    }
+    return rc;
+}
+
+/* How far a majority has the leader's log; 0 if less than a majority is reached. */
+static inline uint64_t ask_the_others(void *context, uint64_t index, uint64_t end_lsn) {
+    int have = 1;
+
+    (void)context;
+    (void)index;
+    for (int i = 0; i < COPIES; i++) {
+        if (i == leader || !copies[i].reached || copies[i].follows == NULL)
+            continue;
+        check(catch_up(&copies[i], copies[leader].last) == LS_OK || complain("take"));
+        have++;
+    }
+    return have > COPIES / 2 ? end_lsn : 0;
+}
+
+static inline int follow_again(int i) {
+    return replica_open(disk_of(&copies[i]), "/s", &r.options, &copies[i].follows);
+}
+
+/* One store is made, with a message on queue 1, and copied: three copies of it follow. */
+static inline void copies_start(void) {
+    fresh();
+    (void)put(1, "before", NULL);
+    check(ls_close(r.store) == LS_OK);
+    ls_free(r.store);
+    r.store = NULL;
+    sent_count = 0;
+    leader = -1;
+    for (int i = 0; i < COPIES; i++) {
+        copies[i] = (struct copy){.sim = i == 0 ? sim : vfs_sim_clone(sim), .reached = true, .last = -1};
+        check(follow_again(i) == LS_OK || complain("follow"));
+    }
+}
+
+/* It leads in this term and serves; LS codes of both steps. */
+static inline int lead_in(int i, uint64_t term) {
+    struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
+    uint32_t ids[QUEUES];
+    size_t n = list_queues(r.catalog, ids);
+    bool first = copies[i].last < 0;
+    int rc;
+
+    leader = i;
+    r.sim = copies[i].sim;
+    r.v = disk_of(&copies[i]);
+    rc = replica_lead(copies[i].follows, term, &calls, first ? "1,2,3" : NULL, first ? 5 : 0, &copies[i].leads);
+    if (rc != LS_OK)
+        return rc;
+    copies[i].follows = NULL;
+    r.store = copies[i].leads;
+    return replica_serve(r.store, ids, n, QUEUES + 1);
+}
+
+/* It ceases to lead, and follows. */
+static inline void cease(void) {
+    struct copy *c = &copies[leader];
+
+    replica_cease(c->leads);
+    ls_free(c->leads);
+    c->leads = r.store = NULL;
+    check(follow_again(leader) == LS_OK || complain("follow again"));
+    leader = -1;
+}
+
+static inline void copies_end(void) {
+    for (int i = 0; i < COPIES; i++) {
+        replica_free(copies[i].follows);
+        if (copies[i].leads != NULL)
+            replica_cease(copies[i].leads);
+        ls_free(copies[i].leads);
+        check(vfs_sim_handles(copies[i].sim) == 0);
+        vfs_sim_free(copies[i].sim);
+    }
+    for (int i = 0; i < sent_count; i++) {
+        free(sent[i].header);
+        free(sent[i].bytes);
+    }
+    r.store = NULL;
+}
+
+#endif

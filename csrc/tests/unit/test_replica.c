@@ -1,0 +1,292 @@
+/*
+ * Copies of one log on three disks: a follower has the leader's bytes, applies what is durable, leads when it is told to, and
+ * refuses what does not follow. See replica/replica.h.
+ */
+#include "inspect/inspect.h"
+#include "log/parts.h"
+#include "tests/kit/copies.h"
+
+/* The state that a copy's directory gives, or NULL. */
+static ls_store *read_copy(int i, int flags) {
+    ls_store *seen = NULL;
+    uint64_t lsn;
+    int rc = ls_inspect_open(disk_of(&copies[i]), "/s", flags, &seen);
+
+    while (rc == LS_OK)
+        rc = ls_inspect_step(seen, 1 << 20, &lsn);
+    if (rc == LS_END)
+        return seen;
+    (void)complain("the copy cannot be read");
+    ls_free(seen);
+    return NULL;
+}
+
+/* Each copy removes what lies below the base when it can. */
+static struct state from_base(const ls_store *store) {
+    struct state s = store->state;
+
+    while (s.segment_count > 0 && s.segments->behind) {
+        s.segments++;
+        s.segment_count--;
+    }
+    return s;
+}
+
+static bool are_equal(ls_store *a, ls_store *b) {
+    ls_checkpoint_difference d;
+    struct state x, y;
+
+    if (a == NULL || b == NULL)
+        return false;
+    x = from_base(a);
+    y = from_base(b);
+    if (checkpoint_compare(&x, &y, &d) != LS_OK)
+        return complain("compare");
+    if (d.differs)
+        printf("message %llu: %s\n", (unsigned long long)d.id, d.text);
+    return !d.differs;
+}
+
+/* All have what the leader has; then every copy's directory verifies, and gives the same state. */
+static bool copies_agree(void) {
+    for (int i = 0; i < COPIES; i++)
+        if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
+            return complain("durable");
+    ls_store *first = read_copy(0, LS_INSPECT_CHECK);
+    bool same = first != NULL;
+
+    for (int i = 1; i < COPIES; i++) {
+        ls_store *other = read_copy(i, LS_INSPECT_CHECK);
+
+        same = same && are_equal(first, other);
+        ls_free(other);
+    }
+    ls_free(first);
+    return same;
+}
+
+/* With the lock: writes and forces what was appended, whatever a majority has. */
+static bool force_here(struct log *g) {
+    while (g->poison == 0 && log_unforced(g) > 0)
+        log_lead_one(g);
+    return g->poison == 0;
+}
+
+static uint64_t messages_in(int i) { return copies[i].follows->store->state.table.message_count; }
+
+/* ---- following ---- */
+
+static void followers_have_the_leaders_bytes_and_apply_what_is_durable(void) {
+    copies_start();
+    check(lead_in(0, 2) == LS_OK || complain("lead"));
+    for (int i = 0; i < 20; i++)
+        (void)put(1, "message", NULL);
+    check(ls_force(r.store, 0) == LS_OK);
+    check(messages_in(1) >= 20 && messages_in(2) >= 20);
+    check(ls_durable_lsn(r.store) == ls_next_lsn(r.store));
+    check(copies_agree());
+    copies_end();
+}
+
+static void a_message_is_durable_without_one_of_three_copies_and_not_without_two(void) {
+    uint64_t lsn;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    copies[1].reached = false;
+    (void)put(1, "on two disks", NULL);
+    copies[2].reached = false;
+    (void)put_bytes(1, 'x', 10, 0);
+    log_lock(r.store->log);
+    lsn = log_end_lsn(r.store->log);
+    check(force_here(r.store->log));
+    check(log_durable_lsn(r.store->log) < lsn && log_forced_lsn(r.store->log) == lsn);
+    log_unlock(r.store->log);
+    copies[1].reached = true;
+    (void)put(1, "again", NULL);
+    check(ls_durable_lsn(r.store) == ls_next_lsn(r.store));
+    copies_end();
+}
+
+static void a_copy_that_was_killed_goes_on_where_it_was(void) {
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    for (int i = 0; i < 10; i++) {
+        (void)put(1, "message", NULL);
+        replica_free(copies[1].follows); /* in the middle of a segment, and of a block */
+        check(follow_again(1) == LS_OK || complain("follow"));
+    }
+    check(ls_force(r.store, 0) == LS_OK && copies_agree());
+    copies_end();
+}
+
+/* ---- leading ---- */
+
+static void another_copy_leads_with_all_that_was_durable(void) {
+    uint64_t id;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    id = put(2, "durable", NULL);
+    cease();
+    check(lead_in(2, 5) == LS_OK || complain("lead"));
+    check(has(id));
+    (void)put(2, "next", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+/* The old leader alone has the end of its log. The new leader's header cuts it, and it follows. */
+static void what_no_majority_has_is_cut_by_the_next_leader(void) {
+    uint64_t lost;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "durable", NULL);
+    copies[1].reached = copies[2].reached = false;
+    lost = put_bytes(1, 'x', 100, 0);
+    log_lock(r.store->log);
+    check(force_here(r.store->log));
+    log_unlock(r.store->log);
+    cease();
+    copies[0].reached = false;
+    copies[1].reached = copies[2].reached = true;
+    check(lead_in(1, 3) == LS_OK);
+    (void)put(1, "after", NULL);
+    check(!has(lost));
+    copies[0].reached = true;
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    check(copies[0].follows->stats.cut_batches > 0);
+    copies_end();
+}
+
+static void a_copy_of_which_a_term_was_cut_goes_on_below_it(void) {
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "durable", NULL);
+    cease();
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = false;
+    check(lead_in(1, 3) == LS_WOULD_WAIT); /* a term of which no other copy has anything */
+    cease();
+    copies[1].reached = false;
+    copies[0].reached = copies[2].reached = true;
+    check(lead_in(2, 4) == LS_OK);
+    (void)put(1, "after", NULL);
+    copies[1].reached = true;
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+/* ---- what does not follow ---- */
+
+static struct shipment made; /* a batch that the tests spoil */
+static uint8_t made_bytes[1 << 16];
+
+static bool is_refused(struct replica *x, const char *words) {
+    vfs_sim *on = copies[1].sim;
+    uint64_t changes = vfs_sim_changes(on);
+    int rc = replica_take(x, &made);
+    bool right = rc == LS_REFUSED && strstr(ls_last_error()->text, words) != NULL && vfs_sim_changes(on) == changes;
+
+    if (!right)
+        printf("%d, not refused for %s: %s\n", rc, words, rc == LS_OK ? "" : ls_last_error()->text);
+    return right;
+}
+
+/* The next batch of the leader, which copy 1 does not get. */
+static struct shipment next_for_copy_1(void) {
+    copies[1].reached = false;
+    (void)put(1, "not for all", NULL);
+    made = sent[copies[0].last].s;
+    memcpy(made_bytes, made.bytes, made.end_lsn - made.lsn);
+    made.bytes = made_bytes;
+    return made;
+}
+
+static void a_batch_that_does_not_follow_is_refused_and_nothing_is_written(void) {
+    struct shipment whole;
+    struct replica *x;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "one", NULL);
+    x = copies[1].follows;
+    made = sent[copies[0].last].s;
+    check(is_refused(x, "its index is not the next one")); /* twice */
+    whole = next_for_copy_1();
+    made.index++;
+    check(is_refused(x, "its index is not the next one"));
+    made = whole;
+    made.lsn += 8;
+    check(is_refused(x, "belongs to another place"));
+    made = whole;
+    made.end_lsn -= 8;
+    check(is_refused(x, "contents are impossible"));
+    made.end_lsn = made.lsn;
+    check(is_refused(x, "its length or its place is impossible"));
+    made = whole;
+    made.first_lsn += SEGMENT;
+    check(is_refused(x, "its length or its place is impossible"));
+    made = whole;
+    made.term = 1;
+    check(is_refused(x, "its term lies below"));
+    made.term = 3;
+    check(is_refused(x, "checksum"));
+    made = whole;
+    for (size_t at = 0; at < whole.end_lsn - whole.lsn; at += 7) {
+        made_bytes[at] ^= 0x10;
+        check(is_refused(x, ""));
+        made_bytes[at] ^= 0x10;
+    }
+    check(replica_take(x, &whole) == LS_OK);
+    copies[1].last = copies[0].last;
+    copies[1].reached = true;
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+static void a_cut_of_what_is_durable_is_refused(void) {
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "one", NULL);
+    (void)put(1, "two", NULL);
+    check(copies[1].follows->applied.index > 1);
+    check(replica_cut(copies[1].follows, 1) == LS_REFUSED && strstr(ls_last_error()->text, "is durable") != NULL);
+    check(replica_cut(copies[1].follows, 1000) == LS_REFUSED);
+    check(replica_durable(copies[1].follows, UINT64_MAX) == LS_REFUSED);
+    copies_end();
+}
+
+static void a_copy_leads_in_a_higher_term_only(void) {
+    struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
+    ls_store *store;
+
+    copies_start();
+    check(lead_in(0, 7) == LS_OK);
+    (void)put(1, "one", NULL);
+    for (uint64_t term = 0; term < 8; term++)
+        check(replica_lead(copies[1].follows, term, &calls, NULL, 0, &store) == LS_OPTION && store == NULL);
+    check(replica_lead(copies[1].follows, TERM_LIMIT, &calls, NULL, 0, &store) == LS_OPTION);
+    check(replica_lead(copies[1].follows, 8, &calls, "1", 1, &store) == LS_OPTION);
+    check(replica_least_term(copies[1].follows) == 8);
+    copies_end();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        followers_have_the_leaders_bytes_and_apply_what_is_durable,
+        a_message_is_durable_without_one_of_three_copies_and_not_without_two,
+        a_copy_that_was_killed_goes_on_where_it_was,
+        another_copy_leads_with_all_that_was_durable,
+        what_no_majority_has_is_cut_by_the_next_leader,
+        a_copy_of_which_a_term_was_cut_goes_on_below_it,
+        a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
+        a_cut_of_what_is_durable_is_refused,
+        a_copy_leads_in_a_higher_term_only,
+    };
+    return run_tests(tests, sizeof tests / sizeof *tests);
+}
