@@ -390,6 +390,9 @@ class ls_reader_info(Value):
     torn_bytes: int
     live: int
     clean: int
+    index: int
+    term: int
+    known_durable_lsn: int
 
 class ls_reader_info_ptr(ls_reader_info, Pointer[ls_reader_info]): ...
 
@@ -433,6 +436,17 @@ class ls_rows_options(Value):
     place_count: int
 
 class ls_rows_options_ptr(ls_rows_options, Pointer[ls_rows_options]): ...
+
+class ls_replica_stats(Value):
+    batches: int
+    applied_batches: int
+    cut_batches: int
+    forces: int
+    files_removed: int
+    segments_recycled: int
+    checkpoints: int
+
+class ls_replica_stats_ptr(ls_replica_stats, Pointer[ls_replica_stats]): ...
 
 class ls_inspection(Value):
     log: ls_reader_info
@@ -654,6 +668,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_rows_options[]"], init: object = None, /) -> Array[ls_rows_options]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_replica_stats *"], init: object = None, /) -> ls_replica_stats_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_stats[]"], init: object = None, /) -> Array[ls_replica_stats]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_inspection *"], init: object = None, /) -> ls_inspection_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_inspection[]"], init: object = None, /) -> Array[ls_inspection]: ...
@@ -833,6 +851,8 @@ class Lib:
     LS_RECYCLED: Final[int]
     LS_END: Final[int]
     LS_WOULD_WAIT: Final[int]
+    LS_REPLICATED: Final[int]
+    LS_REFUSED: Final[int]
     def ls_last_error(self) -> ls_error_ptr: ...
     def ls_version_text(self) -> Chars: ...
     def ls_calls_table(self) -> ls_calls_ptr: ...

@@ -273,10 +273,10 @@ static bool type_number(struct ls_rows *rows, uint16_t type, uint64_t *number) {
 /* Also for a type of a later version. */
 static uint8_t stream_number(uint16_t type) {
     uint32_t stream = format_stream_of(type);
-    return stream == format_stream_of(MESSAGE_START) ? 0
-           : stream == format_stream_of(DTX_START)   ? 1
+    return stream == format_stream_of(MESSAGE_START)   ? 0
+           : stream == format_stream_of(DTX_START)     ? 1
            : type >= MEMBERS && type <= CATALOG_CHANGE ? 3
-                                                     : 2;
+                                                       : 2;
 }
 
 /* Times are signed in Arrow; no clock gives a larger one. */

@@ -104,7 +104,7 @@ static int begin(struct taking *k) {
     if (error != 0) {
         return fail_errno(LS_IO, -error, "no random bytes for a checkpoint");
     }
-    rc = rows_begin(&k->rows, c->state, &k->header);
+    rc = rows_begin(&k->rows, c->state, &k->header, false);
     c->running = rc == LS_OK;
     return rc;
 }

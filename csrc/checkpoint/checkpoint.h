@@ -91,11 +91,12 @@ struct rows {
     bool failed;                /* no memory, or too much waits to be written: the remaining rows are skipped */
     struct deletion *deletions; /* as of the LSN, by queue */
     size_t deletion_count;
+    bool unsettled; /* a table between replay and settling: places have their keys, and there are no queues */
     struct walk *walk;
 };
 
 /* Begins to copy the table as it is at this moment. LS_NO_MEMORY. */
-int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header);
+int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header, bool unsettled);
 /* Copies some more messages; false: there are no more. Other threads may change the table between two calls. */
 bool rows_copy_some(struct rows *r);
 struct row_block *rows_take_full(struct rows *r); /* a list */

@@ -92,7 +92,9 @@ static uint64_t moved_at(const struct message *m) {
  * the base.
  */
 static bool is_told(const struct rows *r, const struct message *m, const struct work *w) {
-    if (table_queue(&r->state->table, w->queue_id) != NULL) {
+    const struct table *t = &r->state->table;
+    bool unknown = r->unsettled && table_any_queue(t, w->queue_id) == NULL; /* queues are made when a replay settles */
+    if (unknown || table_queue(t, w->queue_id) != NULL) {
         return true;
     }
     const struct deletions *d = &r->state->deletions;
@@ -132,7 +134,14 @@ static bool is_single(const struct message *m) {
                           x->work_state == 0 && x->work_rows == 0 && x->content_bytes == m->content_bytes));
 }
 
-static struct message_row describe(struct message *m) {
+/* The place's order key. */
+static struct chain_place key_of(bool unsettled, const struct place *p) {
+    const struct entry *e = unsettled ? NULL : place_entry(p);
+    return e != NULL ? (struct chain_place){e->order_lsn, e->order_index, p->queue_id}
+                     : (struct chain_place){p->at.order_lsn, p->slot, p->queue_id};
+}
+
+static struct message_row describe(bool unsettled, struct message *m) {
     const struct message_extra *x = m->extra;
     struct message_row row = {
         .kind = ROW_CHAIN,
@@ -153,9 +162,9 @@ static struct message_row describe(struct message *m) {
     };
     if (is_single(m)) {
         const struct place *p = message_places(m);
-        const struct entry *e = place_entry(p);
-        row.order_lsn = e->order_lsn;
-        row.order_index = e->order_index;
+        const struct chain_place key = key_of(unsettled, p);
+        row.order_lsn = key.order_lsn;
+        row.order_index = key.order_index;
         row.queue_id = p->queue_id;
         bool plain = row.start_lsn == m->id && row.last_lsn == m->id && row.growth == 0 && row.order_lsn == m->id &&
                      row.order_index == 0;
@@ -206,7 +215,7 @@ static void put_work(struct rows *r, const struct message *m, uint32_t n) {
 }
 
 static void put_message(struct rows *r, struct message *m) {
-    struct message_row row = describe(m);
+    struct message_row row = describe(r->unsettled, m);
     row.operation_count = row.kind == ROW_CHAIN ? count_work(r, m) : 0;
     uint8_t *at = row_room(r, format_checkpoint_row_bytes(row.kind));
     if (at == NULL) {
@@ -217,8 +226,8 @@ static void put_message(struct rows *r, struct message *m) {
         put_chunks_and_parts(r, m->extra);
         for (uint32_t i = 0; i < m->place_count && (at = row_room(r, CHAIN_PLACE_BYTES)) != NULL; i++) {
             const struct place *p = &message_places(m)[i];
-            const struct entry *e = place_entry(p);
-            (void)format_put_chain_place(at, &(struct chain_place){e->order_lsn, e->order_index, p->queue_id});
+            const struct chain_place key = key_of(r->unsettled, p);
+            (void)format_put_chain_place(at, &key);
         }
         put_work(r, m, row.operation_count);
     }
@@ -228,7 +237,7 @@ static void put_message(struct rows *r, struct message *m) {
 }
 
 uint64_t rows_bytes_of(struct message *m) {
-    struct message_row row = describe(m);
+    struct message_row row = describe(false, m);
     uint64_t bytes = format_checkpoint_row_bytes(row.kind);
     if (row.kind == ROW_CHAIN) {
         bytes += (uint64_t)CHAIN_CHUNK_BYTES * row.chunk_count + (uint64_t)CHAIN_PART_BYTES * row.part_count +
@@ -343,10 +352,10 @@ static bool copy_clients(struct rows *r) {
 
 /* ---- the walk ---- */
 
-int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header) {
+int rows_begin(struct rows *r, struct state *state, struct checkpoint_header *header, bool unsettled) {
     struct table *t = &state->table;
     assert(t->copy == NULL);
-    *r = (struct rows){.state = state, .header = header};
+    *r = (struct rows){.state = state, .header = header, .unsettled = unsettled};
     r->full_end = &r->full;
     r->walk = calloc(1, sizeof *r->walk);
     rows_forget_old_deletions(state, header->base_lsn);
@@ -397,7 +406,7 @@ static struct message *next_slot(struct rows *r) {
 
 bool rows_copy_some(struct rows *r) {
     for (int i = 0; i < SLICE_MESSAGES; i++) {
-        struct message *m = r->failed ? NULL : next_on_queue(r);
+        struct message *m = r->failed || r->unsettled ? NULL : next_on_queue(r);
         m = m != NULL ? m : next_slot(r);
         if (m == NULL) {
             return false;

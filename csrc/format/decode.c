@@ -207,8 +207,8 @@ enum format_result format_get_batch(const struct record *r, struct batch *b) {
     bool sized = b->bytes >= BATCH_RECORD_BYTES && b->bytes % 8 == 0 && body / RECORD_HEADER_BYTES >= b->count &&
                  (b->count > 0) == (body > 0);
     bool placed = is_lsn(b->durable_lsn) && b->durable_lsn <= r->lsn && is_lsn(b->base_lsn) && b->base_lsn <= r->lsn;
-    bool replicated = b->index > 0 && b->epoch < TERM_LIMIT && r->lsn >> TERM_SHIFT == b->epoch &&
-                      b->known_durable_lsn <= r->lsn;
+    bool replicated =
+        b->index > 0 && b->epoch < TERM_LIMIT && r->lsn >> TERM_SHIFT == b->epoch && b->known_durable_lsn <= r->lsn;
     bool alone = b->index == 0 && b->known_durable_lsn == 0;
     return verdict(b->epoch > 0 && sized && placed && (replicated || alone));
 }
@@ -484,8 +484,8 @@ enum format_result format_get_members(const struct record *r, struct members *m)
     m->index = GET(r->bytes, MEMBERS, index);
     m->config_bytes = GET(r->bytes, MEMBERS, config_bytes);
     m->config = r->bytes + AT(MEMBERS, config);
-    return verdict(m->index > 0 && m->config_bytes > 0 && m->config_bytes <= MEMBERS_CONFIG_MAX && GET(r->bytes, MEMBERS, zero) == 0 &&
-                   body_ends(r, AT(MEMBERS, config) + (uint64_t)m->config_bytes));
+    return verdict(m->index > 0 && m->config_bytes > 0 && m->config_bytes <= MEMBERS_CONFIG_MAX &&
+                   GET(r->bytes, MEMBERS, zero) == 0 && body_ends(r, AT(MEMBERS, config) + (uint64_t)m->config_bytes));
 }
 
 struct catalog_row format_catalog_row(const uint8_t **at) {

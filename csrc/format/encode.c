@@ -305,7 +305,9 @@ uint32_t format_put_batch(const struct slot *s, const struct batch *b) {
 
 /* ---- replication ---- */
 
-uint32_t format_members_bytes(uint32_t config_bytes) { return (uint32_t)pad8(AT(MEMBERS, config) + (uint64_t)config_bytes); }
+uint32_t format_members_bytes(uint32_t config_bytes) {
+    return (uint32_t)pad8(AT(MEMBERS, config) + (uint64_t)config_bytes);
+}
 
 /*
  *  48      56             60  64

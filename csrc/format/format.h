@@ -54,7 +54,6 @@ enum {
     TYPES_KNOWN = STREAMS_KNOWN * 8,
 };
 
-
 static inline uint32_t format_stream_of(uint16_t type) { return type >> 8 & 0x7fu; }
 
 static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
@@ -381,7 +380,8 @@ uint32_t format_members_bytes(uint32_t config_bytes);
 uint32_t format_put_members(const struct slot *s, const struct members *m);
 uint64_t format_catalog_row_bytes(uint32_t bytes);
 /* `rows` is what format_put_catalog_row wrote, a multiple of 8 bytes. */
-uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows, uint32_t rows_bytes);
+uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows,
+                                   uint32_t rows_bytes);
 uint32_t format_put_catalog_row(uint8_t *into, const struct catalog_row *row);
 uint32_t format_put_footer(const struct slot *s, const struct footer *f);
 uint32_t format_put_batch(const struct slot *s, const struct batch *b);

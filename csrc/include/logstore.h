@@ -583,8 +583,8 @@ typedef struct ls_reader_info {
     uint64_t end_lsn;  /* of the accepted log; while a writer runs, the durable LSN */
     uint64_t seen_lsn; /* end of the valid batches, including those of a last segment that was left out */
     uint64_t watermark_lsn, epoch, segments, spares, log_bytes, torn_bytes;
-    int live;  /* a writer has the store open */
-    int clean; /* the log ends in an orderly close */
+    int live;                   /* a writer has the store open */
+    int clean;                  /* the log ends in an orderly close */
     uint64_t index;             /* of the newest batch that was read; 0: the log is not replicated */
     uint64_t term;              /* of that batch; 0 if index is */
     uint64_t known_durable_lsn; /* that it names: a majority had everything below; 0 if index is */
@@ -774,6 +774,7 @@ typedef struct ls_replica_stats {
     uint64_t forces;
     uint64_t files_removed;     /* of abandoned parts of the log */
     uint64_t segments_recycled; /* below the base */
+    uint64_t checkpoints;
 } ls_replica_stats;
 
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */

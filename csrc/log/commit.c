@@ -31,8 +31,10 @@
 
 int log_fail_poisoned(const struct log *g, int code) {
     if (log_is_replicated(g) && g->poison == ECANCELED) {
-        return fail(code, "this copy no longer leads, so it accepts nothing more, and what was on its way may be durable or not; go "
-                          "on with the copy that leads");
+        return fail(
+            code,
+            "this copy no longer leads, so it accepts nothing more, and what was on its way may be durable or not; go "
+            "on with the copy that leads");
     }
     return fail_errno(code, g->poison,
                       code == LS_POISONED

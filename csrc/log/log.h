@@ -226,7 +226,8 @@ int log_poison(const struct log *g); /* also without the lock: errno of the fail
 int log_force(struct log *g, uint64_t lsn);
 /* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
 void log_majority_has(struct log *g, uint64_t lsn);
-uint64_t log_batch_index(const struct log *g); /* of the newest batch, also one that is not written yet; 0: not replicated */
+uint64_t
+log_batch_index(const struct log *g); /* of the newest batch, also one that is not written yet; 0: not replicated */
 /* (waits) A batch of its own for what is appended until log_end_batch, which is called under the same hold of the lock. */
 int log_begin_batch(struct log *g, uint64_t bytes);
 void log_end_batch(struct log *g);

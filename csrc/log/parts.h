@@ -53,9 +53,9 @@ struct buffer {
     struct segment *segment;
     uint64_t start_lsn; /* of the batch record */
     uint64_t end_lsn;
-    uint64_t early_lsn; /* up to here its blocks, but the first, are with the file already; 0: none is */
-    uint64_t base_lsn;  /* that its batch names, from its write on */
-    uint64_t known_lsn; /* known_durable_lsn of its batch, from its write on */
+    uint64_t early_lsn;   /* up to here its blocks, but the first, are with the file already; 0: none is */
+    uint64_t base_lsn;    /* that its batch names, from its write on */
+    uint64_t known_lsn;   /* known_durable_lsn of its batch, from its write on */
     uint64_t batch_index; /* 0: not replicated */
     uint32_t count;
     uint32_t index;

@@ -146,7 +146,9 @@ enum format_result scan_check_batch(const uint8_t *at, size_t bytes, uint64_t ls
                                     const struct stream_set *known, struct batch *b) {
     uint64_t broken_lsn;
     enum format_result why = scan_batch_record(at, bytes, lsn, epoch, seed, b);
-    return why != FORMAT_OK ? why : b->bytes != bytes ? FORMAT_MALFORMED : verify_batch(at, lsn, seed, known, b, &broken_lsn);
+    return why != FORMAT_OK    ? why
+           : b->bytes != bytes ? FORMAT_MALFORMED
+                               : verify_batch(at, lsn, seed, known, b, &broken_lsn);
 }
 
 int scan_accept_batch(struct scan *s, size_t index, uint64_t lsn, uint64_t end_lsn, struct scan_batch *b,

@@ -112,8 +112,9 @@ static int replay_record(struct replay *p, const struct record *r) {
 /* ---- the loop ---- */
 
 static int contradicts(const struct scan_batch *b, const char *what) {
-    return fail_at(LS_CORRUPT, b->first_lsn, b->lsn,
-                   "the log contradicts itself: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`", what);
+    return fail_at(
+        LS_CORRUPT, b->first_lsn, b->lsn,
+        "the log contradicts itself: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`", what);
 }
 
 /* Whether a batch with an index follows from what was replayed; docs/format.md, section 10. */

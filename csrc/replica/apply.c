@@ -23,7 +23,21 @@ static void note_base(struct replica *r, const struct batch *b) {
     r->named[r->named_count++].base_lsn = b->base_lsn;
 }
 
+/* A look at each record before it is replayed. */
+static int note_chain(void *context, const struct scan_batch *b, const struct record *record) {
+    struct replica *r = context;
+    (void)b;
+    bool copied = (record->type == MESSAGE_START || record->type == MESSAGE_CHUNK) && (record->flags & FLAG_COPY) != 0;
+    if (copied || record->type == MESSAGE_RELOCATED) {
+        bool completes = (record->flags & FLAG_INLINE) != 0 || (!copied && (record->flags & FLAG_PART) == 0);
+        r->mid_chain = completes ? 0 : record->id;
+    }
+    return LS_OK;
+}
+
 int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
+    r->replay.look = note_chain;
+    r->replay.look_context = r;
     if (r->applied.term != 0 && r->applied.term != b->batch.epoch) {
         replay_take_over(&r->replay); /* as the leader's beginning did */
     }
@@ -34,6 +48,8 @@ int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
         .term = b->batch.epoch,
         .known_durable_lsn = b->batch.known_durable_lsn,
     };
+    r->applied_batch.lsn = b->lsn;
+    r->applied_batch.checksum = format_record_checksum(b->bytes);
     note_base(r, &b->batch);
     r->stats.applied_batches++;
     return rc;

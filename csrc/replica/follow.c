@@ -44,10 +44,15 @@ static int read_log(struct replica *r) {
     struct loaded_checkpoint loaded = {.lsn = 0};
     struct scan_batch b;
     bool used = false;
-    int rc = store->options.no_checkpoint != 0 ? LS_OK : checkpoint_load(&r->replay, store->directory.dir, &loaded, &used);
+    int rc =
+        store->options.no_checkpoint != 0 ? LS_OK : checkpoint_load(&r->replay, store->directory.dir, &loaded, &used);
     if (rc == LS_OK && used) {
-        r->applied = (struct replica_end){.lsn = loaded.lsn, .index = r->replay.newest.index, .term = loaded.epoch, .known_durable_lsn = s->durable_lsn};
+        r->applied = (struct replica_end){.lsn = loaded.lsn,
+                                          .index = r->replay.newest.index,
+                                          .term = loaded.epoch,
+                                          .known_durable_lsn = s->durable_lsn};
         r->durable_lsn = loaded.lsn > r->durable_lsn ? loaded.lsn : r->durable_lsn;
+        r->checkpoint_lsn = loaded.lsn;
     }
     r->end = r->applied;
     if (store->options.background != 0) {
@@ -181,11 +186,12 @@ void replica_free(struct replica *r) {
 /* ---- what follows, and what does not ---- */
 
 static int refuse(const struct replica *r, const struct shipment *s, const char *what) {
-    return fail(LS_REFUSED,
-                "batch %llu of term %llu at LSN %llu does not follow: %s; this copy ends with index %llu of term %llu at "
-                "LSN %llu. Nothing was written",
-                (unsigned long long)s->index, (unsigned long long)s->term, (unsigned long long)s->lsn, what,
-                (unsigned long long)r->end.index, (unsigned long long)r->end.term, (unsigned long long)r->end.lsn);
+    return fail(
+        LS_REFUSED,
+        "batch %llu of term %llu at LSN %llu does not follow: %s; this copy ends with index %llu of term %llu at "
+        "LSN %llu. Nothing was written",
+        (unsigned long long)s->index, (unsigned long long)s->term, (unsigned long long)s->lsn, what,
+        (unsigned long long)r->end.index, (unsigned long long)r->end.term, (unsigned long long)r->end.lsn);
 }
 
 static int check_header(const struct replica *r, const struct shipment *s) {
@@ -204,8 +210,9 @@ static int check_header(const struct replica *r, const struct shipment *s) {
         return refuse(r, s, "its segment has no place in this log");
     }
     if (h.prev_end_lsn != r->end.lsn) {
-        return refuse(r, s, h.prev_end_lsn < r->applied.lsn ? "its header would cut what is durable"
-                                                            : "its header names another end of the log");
+        return refuse(r, s,
+                      h.prev_end_lsn < r->applied.lsn ? "its header would cut what is durable"
+                                                      : "its header names another end of the log");
     }
     return LS_OK;
 }
@@ -215,8 +222,7 @@ static int check_place(const struct replica *r, const struct shipment *s) {
         return check_header(r, s);
     }
     const struct replica_segment *last = r->segment_count > 0 ? &r->segments[r->segment_count - 1] : NULL;
-    bool follows =
-        last != NULL && s->first_lsn == last->first_lsn && s->term == last->term && s->lsn == r->end.lsn;
+    bool follows = last != NULL && s->first_lsn == last->first_lsn && s->term == last->term && s->lsn == r->end.lsn;
     return follows ? LS_OK : refuse(r, s, "it has no header, and does not go on in the segment");
 }
 

@@ -24,12 +24,13 @@ static int check_term(const struct replica *r, uint64_t term, const void *config
         return fail_errno(LS_POISONED, r->error, "a write or sync of this copy failed; free it and open it again");
     }
     if (term < least || term >= TERM_LIMIT) {
-        return fail(LS_OPTION, "this copy may lead in a term from %llu to %llu, and not in %llu", (unsigned long long)least,
-                    (unsigned long long)TERM_LIMIT - 1, (unsigned long long)term);
+        return fail(LS_OPTION, "this copy may lead in a term from %llu to %llu, and not in %llu",
+                    (unsigned long long)least, (unsigned long long)TERM_LIMIT - 1, (unsigned long long)term);
     }
     if ((r->end.index == 0) != (config != NULL) || config_bytes > MEMBERS_CONFIG_MAX ||
         (config != NULL && config_bytes == 0)) {
-        return fail(LS_OPTION, "a log that becomes replicated begins with a configuration of 1 to %d bytes, and only such a log",
+        return fail(LS_OPTION,
+                    "a log that becomes replicated begins with a configuration of 1 to %d bytes, and only such a log",
                     MEMBERS_CONFIG_MAX);
     }
     return LS_OK;

@@ -46,7 +46,7 @@ struct replica_batch {
 struct replica_end {
     uint64_t lsn;
     uint64_t index;
-    uint64_t term; /* the batch's epoch, also if it has no index */
+    uint64_t term;              /* the batch's epoch, also if it has no index */
     uint64_t known_durable_lsn; /* the largest that a batch up to here names */
 };
 
@@ -74,7 +74,13 @@ struct replica {
 
     struct replica_end end;     /* forced here */
     struct replica_end applied; /* what the table has */
-    uint64_t durable_lsn;       /* a majority has everything below it, as far as this copy knows */
+    struct {
+        uint64_t lsn; /* 0: none since it was opened */
+        uint64_t checksum;
+    } applied_batch;    /* the newest one of them */
+    uint64_t mid_chain; /* copies of this chain were applied, and not yet the state that completes them; 0: of none */
+    uint64_t checkpoint_lsn; /* of the checkpoint in place; 0: none */
+    uint64_t durable_lsn;    /* a majority has everything below it, as far as this copy knows */
 
     struct replica_batch *waiting; /* from `applied` to `end`, oldest first */
     size_t waiting_from;
@@ -103,6 +109,10 @@ int replica_take(struct replica *r, const struct shipment *s);
 int replica_cut(struct replica *r, uint64_t index);
 /* A majority has everything below lsn, the end of a batch: of that, what is here is applied. */
 int replica_durable(struct replica *r, uint64_t lsn);
+/* The table as it is, unless *taken is false: at this moment none can be taken. It does not return before the file is forced.
+   LS_FULL, LS_IO, LS_NO_MEMORY: there is none, and nothing else has changed. */
+int replica_checkpoint(struct replica *r, bool *taken);
+bool replica_checkpoint_is_due(const struct replica *r); /* an open would have to replay much */
 /* The least term that it may lead in. */
 uint64_t replica_least_term(const struct replica *r);
 /*

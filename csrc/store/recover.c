@@ -42,7 +42,8 @@ int recover_replay(ls_store *store) {
     p.base_lsn = scan->base_lsn;
     if (rc == LS_OK && scan->index != 0) {
         rc = fail(LS_REPLICATED,
-                  "the store is a copy of a replicated one (term %llu, index %llu), and its other copies count on it. Start its "
+                  "the store is a copy of a replicated one (term %llu, index %llu), and its other copies count on it. "
+                  "Start its "
                   "member, or make it a single store with `logstore cluster detach`",
                   (unsigned long long)scan->term, (unsigned long long)scan->index);
     }

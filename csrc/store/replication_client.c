@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "relocate/relocate.h"
 #include "replay/replay.h"
 #include "store/store.h"
@@ -13,9 +13,13 @@
 enum { REPLICATION_STREAM = 4 };
 
 struct records {
+    struct log *g;
     struct newest_members newest;
-    bool lives; /* it is counted as a live record */
+    bool lives;     /* it is counted as a live record */
+    uint64_t index; /* see replication_note_index */
 };
+
+static void attach(void *context, struct log *g) { ((struct records *)context)->g = g; }
 
 static enum format_result verify(const void *context, const struct record *r) {
     struct members m;
@@ -93,6 +97,29 @@ static int relocate(void *context, struct mover *v, const struct record *r) {
     return rc;
 }
 
+/* The newest batch is sealed, and the checkpoint stands at its end. */
+static bool put_rows(void *context, struct rows *rows) {
+    const struct records *records = context;
+    const struct newest_members *newest = &records->newest;
+    uint64_t index = log_serves(records->g) ? log_batch_index(records->g) : records->index;
+    if (index == 0 || newest->id == 0) {
+        return true;
+    }
+    uint8_t *at = rows_put_client(rows, REPLICATION_STREAM, REPLICATION_ROW_BYTES + newest->config_bytes);
+    if (at != NULL) {
+        const struct replication_row row = {
+            .index = index,
+            .members_id = newest->id,
+            .members_lsn = newest->lsn,
+            .members_index = newest->index,
+            .config_bytes = newest->config_bytes,
+            .config = newest->config,
+        };
+        (void)format_put_replication_row(at, &row);
+    }
+    return at != NULL;
+}
+
 static int load_row(void *context, struct replay *p, const uint8_t *bytes, uint32_t length) {
     struct records *records = context;
     struct replication_row row;
@@ -114,6 +141,7 @@ static int load_row(void *context, struct replay *p, const uint8_t *bytes, uint3
 struct log_client replication_client(void) {
     static const uint8_t streams[] = {REPLICATION_STREAM};
     static const struct client_calls calls = {
+        .attach = attach,
         .free = free,
         .type_name = format_type_name,
         .verify = verify,
@@ -121,9 +149,14 @@ struct log_client replication_client(void) {
         .settle = settle,
         .clear = clear,
         .relocate = relocate,
+        .put_rows = put_rows,
         .load_row = load_row,
     };
     return (struct log_client){&calls, calloc(1, sizeof(struct records)), streams, sizeof streams};
+}
+
+void replication_note_index(ls_store *store, uint64_t index) {
+    ((struct records *)log_client_of(store->state.clients, MEMBERS)->context)->index = index;
 }
 
 void replication_put_members(ls_store *store, const void *config, uint32_t config_bytes) {
@@ -135,7 +168,8 @@ void replication_put_members(ls_store *store, const void *config, uint32_t confi
     uint32_t bytes = format_put_members(&s, &m);
     log_append(g, &s, MEMBERS, bytes);
     log_live_record(g, s.lsn, bytes);
-    records->newest = (struct newest_members){.id = s.lsn, .lsn = s.lsn, .index = m.index, .config_bytes = config_bytes};
+    records->newest =
+        (struct newest_members){.id = s.lsn, .lsn = s.lsn, .index = m.index, .config_bytes = config_bytes};
     memcpy(records->newest.config, config, config_bytes);
     records->lives = true;
 }

@@ -94,6 +94,8 @@ struct newest_members {
     uint32_t config_bytes;
     uint8_t config[MEMBERS_CONFIG_MAX];
 };
+/* The index of the batch at whose end the next checkpoint stands, of a copy that follows. */
+void replication_note_index(ls_store *store, uint64_t index);
 /* Appends the first one; its bytes were reserved. */
 void replication_put_members(ls_store *store, const void *config, uint32_t config_bytes);
 struct log_client replication_client(void); /* context NULL: no memory. It goes with the log's clients. */

@@ -61,7 +61,8 @@ static int fill_with_zeros(struct directory *d, int file, uint64_t bytes) {
     static const uint8_t zeros[ZERO_CHUNK_BYTES];
     for (uint64_t at = 0; at < bytes; at += ZERO_CHUNK_BYTES) {
         uint64_t left = bytes - at;
-        int rc = io_write(d->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, &d->written);
+        int rc =
+            io_write(d->v, file, zeros, left < ZERO_CHUNK_BYTES ? (size_t)left : ZERO_CHUNK_BYTES, at, &d->written);
         if (rc != 0) {
             return rc;
         }

@@ -379,7 +379,7 @@ static enum format_result decode_batch(const struct record *r, ls_test_record *t
     struct batch b;
     enum format_result result = format_get_batch(r, &b);
     if (result == FORMAT_OK) {
-        const uint64_t numbers[] = {b.epoch, b.count, b.bytes, b.durable_lsn,
+        const uint64_t numbers[] = {b.epoch,    b.count,   b.bytes, b.durable_lsn,
                                     b.base_lsn, b.time_us, b.index, b.known_durable_lsn};
         memcpy(t->numbers, numbers, sizeof numbers);
     }
