@@ -418,10 +418,13 @@ $(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
 	@clang-tidy --quiet $< -- $(C_FLAGS) $(NODES_$(VARIANT)) -isystem $(PYTHON_H) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
-# Code for tests is counted as well, but is optimised, because it need not be slow.
+# Code for tests is counted as well, but is optimised, because it need not be slow. Otherwise a test program is not
+# optimised, only the core and the simulator that it is linked with: compiling them took longer than running them.
 ifeq ($(VARIANT),coverage)
 run-test_relocate: export LOGSTORE_CRASH := 0
 $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
+else
+$(PROGRAMS): private FLAGS += -O0
 endif
 
 .SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
