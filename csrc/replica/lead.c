@@ -145,7 +145,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
         log_unlock(r->store->log);
     }
     if (rc != LS_OK) {
-        r->error = r->error != 0 ? r->error : EIO;
+        r->error = r->error != 0 ? r->error : EIO; /* the log has begun, and nobody writes its end */
         return rc;
     }
     *store = r->store;

@@ -97,7 +97,7 @@ struct replica {
     } named[REPLICA_BASES]; /* bases that wait until their batch is said to be durable */
     uint32_t named_count;
 
-    ls_replica_stats stats;
+    ls_replica_stats stats; /* but for device_bytes */
 };
 
 /* The store must exist. Its tail is forced again before it returns. LS codes of ls_open. */
