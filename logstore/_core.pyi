@@ -390,6 +390,9 @@ class ls_reader_info(Value):
     torn_bytes: int
     live: int
     clean: int
+    index: int
+    term: int
+    known_durable_lsn: int
 
 class ls_reader_info_ptr(ls_reader_info, Pointer[ls_reader_info]): ...
 
@@ -833,6 +836,7 @@ class Lib:
     LS_RECYCLED: Final[int]
     LS_END: Final[int]
     LS_WOULD_WAIT: Final[int]
+    LS_REPLICATED: Final[int]
     def ls_last_error(self) -> ls_error_ptr: ...
     def ls_version_text(self) -> Chars: ...
     def ls_calls_table(self) -> ls_calls_ptr: ...

@@ -33,7 +33,6 @@ from logstore.codec.layout import (
 )
 
 if TYPE_CHECKING:
-    import builtins
 
     from logstore.codec.records import Record
 

@@ -145,7 +145,8 @@ def test_the_c_reader_gives_exactly_the_batches_and_records_of_a_golden_store(ca
     expected = [(raw, says, batch) for raw, says in segments for batch in says["batches"]]
     last, end_lsn = expected[-1][2], segments[-1][1]["stop_lsn"]
     if known := last["batch"]["body"]["known_durable_lsn"]:
-        assert len(expected) > len(durable := [one for one in expected if one[2]["batch"]["lsn"] < known])
+        durable = [one for one in expected if one[2]["batch"]["lsn"] < known]
+        assert len(expected) > len(durable)
         expected, end_lsn = durable, known  # what lies above may still be cut by another leader
     with Reader(tmp_path / "store") as reader:
         info = reader.info
@@ -214,6 +215,16 @@ def test_opening_the_golden_store_recovers_its_messages(tmp_path: Path) -> None:
             waiting = list(queue.browse())
             assert [one.id for one in waiting] == [message.id for message in messages]
             assert [one.content for one in waiting] == [message.body.content for message in messages]
+
+
+def test_an_open_of_the_golden_replicated_store_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    whole_store("replicated", where)
+    Catalog.create(where, store_uuid=Meta.decode((where / "META").read_bytes()).uuid.bytes).close()
+    before = {path: path.read_bytes() for path in where.glob("*.seg")}
+    with pytest.raises(logstore.ReplicatedStore, match=r"term 5, index 7.*logstore cluster detach"):
+        logstore.open(where)
+    assert {path: path.read_bytes() for path in where.glob("*.seg")} == before
 
 
 def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:
