@@ -1228,6 +1228,14 @@ class Lib:
         reader: Pointer[ls_reader_ptr] | Null,
         /,
     ) -> int: ...
+    def ls_reader_open_undurable(
+        self,
+        system: vfs_ptr | Null,
+        store_dir: Chars | bytes | Null,
+        from_lsn: int,
+        reader: Pointer[ls_reader_ptr] | Null,
+        /,
+    ) -> int: ...
     def ls_reader_open_kept(
         self,
         system: vfs_ptr | Null,

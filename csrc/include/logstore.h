@@ -594,6 +594,8 @@ typedef struct ls_reader_info {
 /* Opens at from_lsn; 0: at the base. Of a replicated log without a writer it gives what a majority is known to have.
    LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_RECYCLED. */
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
+/* As ls_reader_open, and also what another leader may still cut. */
+int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
    ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);

@@ -33,7 +33,6 @@ from logstore.codec.layout import (
 )
 
 if TYPE_CHECKING:
-
     from logstore.codec.records import Record
 
 FOOTER_COUNTS_MAX = 24

@@ -70,7 +70,7 @@ class Verification:
         self.segments = sum(end_lsn > first_lsn for first_lsn, end_lsn in segments)
         if self.info.state == "crashed":
             self.torn_lsn = max(self.info.end_lsn, segments[-1][0] + SEGMENT_HEADER_BYTES)
-            self.copied = self.info.torn_bytes == 0 and not os.path.lexists(store_dir / "HINT")
+            self.copied = self.info.torn_bytes == 0 and self.info.index == 0 and not os.path.lexists(store_dir / "HINT")
 
     def _inspect(self, direct: bool) -> Inspection:
         """Opens the inspection. A reader with a rate limit takes a hold; without one it may have to start again."""
@@ -83,7 +83,7 @@ class Verification:
         return made
 
     def _segments(self) -> list[tuple[int, int]]:
-        with suppress(CorruptLog), Reader(self.store_dir) as reader:
+        with suppress(CorruptLog), Reader(self.store_dir, undurable=True) as reader:
             return [(one.first_lsn, one.end_lsn) for one in reader.segments()]
         return [(0, 0)]
 
