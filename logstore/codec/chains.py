@@ -22,7 +22,7 @@ def is_relocated(record: Record) -> bool:
 
 
 def is_complete(record: Record) -> bool:
-    """Whether a relocated record gives a whole state, together with the copies and parts before it, if there are any."""
+    """Whether a relocated record gives a whole state, together with any copies and parts before it."""
     flags = int(record.flags)
     if record.type is RecordType.MEMBERS:
         return True
