@@ -93,8 +93,8 @@ class StrictReplay(Interpreter):
             self.enter(record.body.epoch)
         else:
             self.records += 1
-        for wrong in self._replication.judge(record):
-            self.contradiction(record.lsn, wrong)
+        for reason in self._replication.judge(record):
+            self.contradiction(record.lsn, reason)
         if record.id != 0 and isinstance(record.type, RecordType):
             wrong = self._chains.link(record)
             if wrong is not None:

@@ -149,7 +149,7 @@ def _print_remarks(document: dict[str, Any]) -> None:
         click.echo(
             f"replicated: the store was a copy at term {replicated['term']}, index {replicated['index']}; "
             f"{counted(replicated['undurable_bytes'], 'byte')} of its log, above LSN "
-            f"{replicated['known_durable_lsn']}, were not known to be durable and are kept. The new store is a single one"
+            f"{replicated['known_durable_lsn']}, were not known to be durable and are kept. The new store is single"
         )
     if maybe is not None:
         click.echo(

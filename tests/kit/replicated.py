@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 KNOWN_DURABLE_LSN, END_LSN = 5497558143376, 5497558143584  # of the newest batch, which no majority is known to have
+MEMBERS_LSN = 2199023259752
 
 
 def golden_copy(into: Path) -> Path:
