@@ -37,11 +37,11 @@ def chain(
     connect: str | None,
     schema: str | None,
 ) -> None:
-    """Print all records of one message, one transaction, or one MEMBERS and its copies.
+    """Print all records of one message or transaction.
 
     They come in order, and then where it is now. ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and
     relocated states are among the records; the last complete relocation supersedes the records before it. The
-    operations of a transaction are printed, too.
+    operations of a transaction are printed, too. A MEMBERS of a replicated log has a chain as well.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []
