@@ -23,7 +23,7 @@ from logstore.terminal.output import (
     print_json,
     size_text,
 )
-from logstore.terminal.replication import replication, replication_text
+from logstore.terminal.replication import NOT_RUNNING, replication, replication_text
 from logstore.terminal.state import STATES, State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     refused = shown.pop("open_refused")
     for name in copy:
         shown.pop(name)
+    if copy and not state.info.live:
+        shown["state"] = NOT_RUNNING
     whole = shown.pop("from_beginning")
     if oldest is not None:
         shown["oldest_lsn"] = f"{oldest.lsn} ({'the beginning' if whole else 'the log below it was recycled'})"

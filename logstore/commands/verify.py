@@ -30,7 +30,7 @@ from logstore.terminal.output import (
     range_text,
     size_text,
 )
-from logstore.terminal.replication import REPLICATION, replication, replication_text
+from logstore.terminal.replication import NOT_RUNNING, REPLICATION, replication, replication_text
 from logstore.terminal.state import STATES, retried
 from logstore.verify import Verification
 
@@ -153,6 +153,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     facts["state"] = (
         "a copy of a running store: the next open recovers it" if copied else STATES.get(facts["state"], facts["state"])
     )
+    if copy and document["state"] != "live":
+        facts["state"] = NOT_RUNNING
     facts["bytes_read"] = size_text(facts["bytes_read"])
     facts["problems"] = facts.pop("problem_count") or "none"
     print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 REPLICATION = ("term", "index", "forced_lsn", "known_durable_lsn", "undurable_bytes")
 """The keys of :func:`replication`."""
 
+NOT_RUNNING = "not open: its member recovers it"
+"""The state of such a copy, in words, where a single store's is that the next open recovers it."""
+
 
 def replication(store_dir: Path, info: ReaderInfo) -> dict[str, Any]:
     """The keys that the commands add for a copy of a replicated store; none for any other store.

@@ -47,7 +47,9 @@ def single(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_info_and_verify_say_where_a_copy_stands_and_how_much_may_still_be_cut(copy: Path, command: str) -> None:
-    assert LINE in fine(command, copy).splitlines()
+    lines = fine(command, copy).splitlines()
+    assert LINE in lines
+    assert any(line.startswith("state ") and line.endswith("its member recovers it") for line in lines)
     document = json.loads(fine(command, copy, "--json"))
     assert {name: document[name] for name in REPLICATION} == TOLD
 
