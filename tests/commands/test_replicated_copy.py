@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,9 +11,11 @@ import pytest
 
 import logstore
 from kit.command import fails, fine, run
+from kit.record_cases import sealed
 from kit.replicated import END_LSN, KNOWN_DURABLE_LSN, MEMBERS_LSN, golden_copy
 from kit.stores import SMALL_SEGMENT
-from logstore.codec.files import Closed
+from logstore.codec.files import Closed, SegmentHeader
+from logstore.codec.replication import ReplicationRules
 from logstore.inspect import Inspection, inspection
 from logstore.terminal.replication import REPLICATION
 
@@ -87,6 +90,32 @@ def test_verify_finds_a_flipped_bit_in_what_is_known_durable(copy: Path) -> None
     raw[MEMBERS_LSN - (2 << 40) + 70] ^= 1
     file.write_bytes(raw)
     assert "damage:" in run("verify", copy).stdout
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "core", "second"),
+    [
+        (88, 9, "a batch's index does not follow", "its index 9 does not follow index 6"),
+        (96, 65536, "a batch knows less to be durable", "it knows everything below 65536 to be durable"),
+    ],
+    ids=["index", "known durable"],
+)
+def test_verify_names_a_forged_batch_by_either_reader(
+    copy: Path, offset: int, value: int, core: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = copy / f"{5 << 40:016x}.seg"
+    raw = bytearray(file.read_bytes())
+    header = SegmentHeader.decode(bytes(raw))
+    at = KNOWN_DURABLE_LSN - header.first_lsn
+    record = raw[at : at + 104]
+    struct.pack_into("<Q", record, offset, value)
+    raw[at : at + 104] = sealed(record, header.seed)
+    file.write_bytes(raw)
+    found = run("verify", copy)
+    assert (found.returncode, second in found.stdout) == (1, True)
+    monkeypatch.setattr(ReplicationRules, "judge", lambda *_: iter(()))
+    found = run("verify", copy)
+    assert (found.returncode, core in found.stdout) == (1, True)
 
 
 def test_no_close_is_missed_in_a_replicated_log(copy: Path) -> None:
