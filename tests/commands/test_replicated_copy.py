@@ -182,5 +182,11 @@ def test_chain_shows_the_members_and_where_their_newest_copy_is(copy: Path) -> N
     assert now == f"now: the members of the log, relocated to LSN {lsn}"
 
 
-def test_a_command_that_opens_a_copy_says_how_it_becomes_a_single_store(copy: Path) -> None:
-    assert "logstore cluster detach" in fails(run("checkpoint", copy), 3)
+@pytest.mark.parametrize("command", ["checkpoint", "compact", "purge", "recover"])
+def test_a_command_that_opens_a_copy_is_refused_and_its_dry_run_says_the_same(copy: Path, command: str) -> None:
+    arguments = (command, copy, *(["q7"] if command == "purge" else []))
+    with pytest.raises(logstore.ReplicatedStore) as refused:
+        logstore.open(copy)
+    assert "`logstore cluster detach`" in str(refused.value)
+    for options in ((), ("--dry-run",)):
+        assert fails(run(*arguments, *options), 3) == f"logstore: {copy}: {refused.value}\n"
