@@ -593,6 +593,8 @@ typedef struct ls_reader_info {
 /* Opens at from_lsn; 0: at the base. Of a replicated log without a writer it gives what a majority is known to have.
    LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_RECYCLED. */
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
+/* As ls_reader_open, and also what another leader may still cut. */
+int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
    ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
@@ -796,7 +798,7 @@ typedef struct ls_replica_batch {
 } ls_replica_batch;
 
 typedef struct ls_replica_info {
-    uint64_t term, index, end_lsn;       /* of its newest batch, which is forced here; 0: the log is not replicated yet */
+    uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
     uint64_t applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
     uint64_t durable_lsn;                /* what a majority has, as far as it knows */
     uint64_t base_lsn;
@@ -831,8 +833,9 @@ int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, s
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 /* The next batch that was handed out, valid until the next call. LS_END: there is none now. */
 int ls_replica_next(ls_store *store, ls_replica_batch *batch);
-uint64_t ls_replica_forced(const ls_store *store);   /* the index up to which batches are forced here */
-int ls_replica_event_fd(const ls_store *store);      /* signalled at each of both; it goes with the store. -1: it does not lead */
+uint64_t ls_replica_forced(const ls_store *store); /* the index up to which batches are forced here */
+int ls_replica_event_fd(
+    const ls_store *store); /* signalled at each of both; it goes with the store. -1: it does not lead */
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);

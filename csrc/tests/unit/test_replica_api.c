@@ -163,8 +163,8 @@ static void publish(int n) {
     uint64_t id;
 
     for (int i = 0; i < n; i++)
-        check(ls_publish(leads, &queue, 1, NULL, 0, (const uint8_t *)"message", 7, NULL, i % 50 == 49 ? LS_WAIT : 0, &id) ==
-              LS_OK);
+        check(ls_publish(leads, &queue, 1, NULL, 0, (const uint8_t *)"message", 7, NULL, i % 50 == 49 ? LS_WAIT : 0,
+                         &id) == LS_OK);
     check(ls_force(leads, 0) == LS_OK);
 }
 
