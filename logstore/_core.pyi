@@ -1437,6 +1437,7 @@ class Lib:
         store: Pointer[ls_store_ptr] | Null,
         /,
     ) -> int: ...
+    def ls_replica_leads(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_serve(
         self,
         store: ls_store_ptr | Null,

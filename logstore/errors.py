@@ -75,6 +75,13 @@ class StoreLocked(StoreError):
     """
 
 
+class BatchRefused(StoreError):
+    """A batch, or a cut, does not follow from what a copy of a replicated store has; nothing was written.
+
+    The text names the term, the index and the LSN of both. The copy is as before: give it the batch that follows.
+    """
+
+
 class ReplicatedStore(StoreError):
     """The log is a copy of a replicated store, which only its member opens.
 

@@ -829,7 +829,8 @@ void ls_replica_free(ls_replica *replica);
  * it can only be freed. LS_OPTION: the term lies below least_term.
  */
 int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store);
-/* Once the first batch is durable, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
+int ls_replica_leads(ls_store *store); /* its first batch is durable */
+/* Once that is so, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 /* The next batch that was handed out, valid until the next call. LS_END: there is none now. */
 int ls_replica_next(ls_store *store, ls_replica_batch *batch);

@@ -190,6 +190,13 @@ int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t con
     return store_leave(store, rc, 0);
 }
 
+int ls_replica_leads(ls_store *store) {
+    log_lock(store->log);
+    bool leads = log_leads(store->log);
+    log_unlock(store->log);
+    return leads ? 1 : 0;
+}
+
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
     return store->leader == NULL ? fail_not_leading() : replica_serve(store, queue_ids, n, next_queue_id);
 }

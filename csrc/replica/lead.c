@@ -159,10 +159,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
 }
 
 int replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
-    log_lock(store->log);
-    bool ready = log_leads(store->log);
-    log_unlock(store->log);
-    if (!ready) {
+    if (ls_replica_leads(store) == 0) {
         return fail(LS_WOULD_WAIT, "the first batch of the term is not durable yet");
     }
     return store_serve_term(store, queue_ids, n, next_queue_id);
