@@ -8,6 +8,7 @@
 PYTHON ?= python3
 PORT ?= 5672
 DATA ?= ./data
+MESSAGES ?= 200000
 PYTEST_ARGS ?=
 
 # Always keep bytecode, because the tests start Python hundreds of times.
@@ -248,6 +249,14 @@ bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitM
 .PHONY: bench-scan bench-tail
 bench-scan: setup ## scan and export, compared with pyarrow and with Spark reading Parquet (an hour)
 	@for each in row_scan exports spark_scan; do $(BIN)/python benchmarks/$$each.py || exit 1; done
+
+build/benchmarks/replica: benchmarks/replica.c $(CORE) $(CORE_HEADERS) $(LAYOUT)
+	@mkdir -p build/benchmarks
+	@$(CC) $(C_FLAGS) -O2 $< $(CORE) -o $@
+
+.PHONY: bench-replica
+bench-replica: build/benchmarks/replica ## the processor time of a leader and two copies, beside a single store (MESSAGES=200000)
+	@place=$$(mktemp -d build/benchmarks/copies.XXXXXX) && $< $$place $(MESSAGES); status=$$?; rm -rf $$place; exit $$status
 
 bench-tail: $(BENCH) $(EXTENSION) ## 20 GiB past the bound of the log, and its picture (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/tail_bound.py --svg build/benchmarks/tail_bound.svg $(BENCH_ARGS)
