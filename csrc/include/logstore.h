@@ -840,6 +840,10 @@ int ls_replica_event_fd(
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
+/* Makes a copy that follows a single store, with all that it has, also what no majority had. `highest_term` is the highest term that
+   the program knows of; 0: the copy's. On LS_OK the replica is gone, and ls_open opens the directory. LS_OPTION: it is not
+   replicated; after any other failure it can only be freed. */
+int ls_replica_detach(ls_replica *replica, uint64_t highest_term);
 /* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_replica_open. */
 int ls_replica_cease(ls_store *store);
 

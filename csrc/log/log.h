@@ -232,6 +232,8 @@ log_batch_index(const struct log *g); /* of the newest batch, also one that is n
 /* (waits) A batch of its own for what is appended until log_end_batch, which is called under the same hold of the lock. */
 int log_begin_batch(struct log *g, uint64_t bytes);
 void log_end_batch(struct log *g);
+/* (waits) A batch although there may be nothing to write. */
+int log_force_batch(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */

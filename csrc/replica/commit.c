@@ -226,6 +226,8 @@ int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, s
     return replica_lead(replica, term, &calls, config, (uint32_t)config_bytes, store);
 }
 
+int ls_replica_detach(ls_replica *replica, uint64_t highest_term) { return replica_detach(replica, highest_term); }
+
 /* ---- a copy that follows, by its public names ---- */
 
 int ls_replica_open(vfs *system, const char *store_dir, const ls_options *options, ls_replica **replica) {

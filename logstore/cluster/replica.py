@@ -139,6 +139,15 @@ class Copy:
         self._c = None
         return LeadingStore(self.path, self._options, made[0])
 
+    def detach(self, highest_term: int = 0) -> None:
+        """Makes the copy a single store, which :func:`logstore.open` opens, with all that it has.
+
+        That includes what no majority had. ``highest_term`` is the highest term that the program knows of. Raises
+        ``OptionError`` if the store is not replicated; after any other failure the copy can only be closed.
+        """
+        check(lib.ls_replica_detach(self._usable(), highest_term))
+        self._c = None
+
     def close(self) -> None:
         """Follows no longer. What was taken stays on the disk."""
         closing, self._c = self._c, None

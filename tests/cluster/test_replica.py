@@ -116,6 +116,32 @@ def test_a_copy_opens_as_no_ordinary_store(group: Group) -> None:
         logstore.open(group.paths[1])
 
 
+def test_a_detached_copy_is_a_single_store_and_may_be_replicated_again(group: Group, tmp_path: Path) -> None:
+    store = group.lead(0)
+    ids = [store.publish("orders", content=f"message {number}".encode()) for number in range(20)]
+    group.cease()
+    last = group.copy(1).info()
+    group.copy(1).detach(highest_term=last.term + 5)
+    group.copies[1] = None
+    with logstore.open(group.paths[1]) as single:
+        assert set(ids) < {message.id for message in single.messages("orders")}
+        ids.append(single.publish("orders", content=b"after"))
+        assert ids[-1] >> 40 > last.term + 65_536
+    with Copy(group.paths[1]) as alone:
+        assert alone.info().index == 0
+        with pytest.raises(errors.OptionError, match="not replicated"):
+            alone.detach()
+    for path in (group.paths[0], group.paths[2]):  # a new group of three, from the single store
+        group.copy(group.paths.index(path)).close()
+        shutil.rmtree(path)
+        shutil.copytree(group.paths[1], path)
+    group.copies = [Copy(path) for path in group.paths]
+    store = group.lead(2)
+    assert set(ids) < {message.id for message in store.messages("orders")}
+    group.cease()
+    assert group.copy(0).info().index > last.index  # the indexes go on
+
+
 def test_a_call_that_waits_when_its_leader_ceases_has_an_unknown_outcome(group: Group) -> None:
     store = group.lead(0)
     group.reached = {0}  # nobody else: nothing becomes durable any more
