@@ -170,8 +170,9 @@ test: ## set everything up and check what a change can break: lint, compilers, C
 	+@$(SUBMAKE) pytest
 	@echo "make test: passed; the long checks are 'make check'"
 
+# The Python tests under ASan come first: they use one core until they end, and the C tests fill the others.
 check: ## the long checks: sanitizers, slow tests and the proof
-	+@$(SUBMAKE) --output-sync=line STAGE=sanitize sanitize ctest-trail pytest-overwritten pytest-asan
+	+@$(SUBMAKE) --output-sync=line STAGE=sanitize pytest-asan pytest-overwritten sanitize ctest-trail
 	+@$(SUBMAKE) test-slow
 	+@$(SUBMAKE) proof
 	@echo "make check: passed"

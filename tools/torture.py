@@ -42,6 +42,7 @@ LONG_TESTS = (
     "tests/faults/test_processes.py",
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
+    "tests/tools/test_soak.py",
 )
 
 #: The slow tests take every case only here; below this budget they would leave the others nothing.

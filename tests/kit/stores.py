@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_SEGMENT = 512 * 1024  # the least that a user may choose
-MEMORY_ROOM = 4 << 30  # three workers use up to 1.7 GiB, and the processes of the tests need memory too
+MEMORY_ROOM = 6 << 30  # three workers use up to 1.7 GiB; Spark and the processes of the tests need memory too
 
 
 def contents(queue: Any) -> list[bytes]:
