@@ -198,10 +198,11 @@ static int open_file(struct vote_file *f) {
         f->file = s->open(s, f->host.dir, "VOTE", VFS_WRITE); /* a file system in memory */
     }
     if (f->file == -ENOENT) {
-        return fail(LS_NOT_A_STORE,
-                    "%s has no VOTE, and without it a member refuses to start: it could vote twice, or lack what it had "
-                    "acknowledged; check the path, or remove the member and let it join anew",
-                    f->path);
+        return fail(
+            LS_NOT_A_STORE,
+            "%s has no VOTE, and without it a member refuses to start: it could vote twice, or lack what it had "
+            "acknowledged; check the path, or remove the member and let it join anew",
+            f->path);
     }
     if (f->file == -EISDIR || f->file == -ELOOP || f->file == -VFS_NOT_REGULAR) {
         return fail_errno(LS_NOT_A_STORE, -f->file, "%s/VOTE is not a VOTE; put the file itself there", f->path);
@@ -433,13 +434,15 @@ int vote_check_log(const struct vote_file *f, struct tail end, const uint8_t uui
     const struct vote *v = &f->now;
     if (v->detached != 0) {
         return fail(LS_REFUSED,
-                    "%s/VOTE is detached: the store in copy-%" PRIu64 " is a single one; open it as such, or make it the "
+                    "%s/VOTE is detached: the store in copy-%" PRIu64
+                    " is a single one; open it as such, or make it the "
                     "first copy of a new group with logstore cluster init --store",
                     f->path, v->copy);
     }
     if (memcmp(v->uuid, uuid, UUID_BYTES) != 0) {
         return fail(LS_NOT_A_STORE,
-                    "%s/VOTE is of another store than copy-%" PRIu64 "; put back the directory that belongs to it, or %s",
+                    "%s/VOTE is of another store than copy-%" PRIu64
+                    "; put back the directory that belongs to it, or %s",
                     f->path, v->copy, REBUILD);
     }
     if (tail_is_before(end, floor_of(v))) {
