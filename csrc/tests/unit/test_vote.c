@@ -275,10 +275,18 @@ static void a_power_cut_while_vote_is_made_leaves_none_or_a_whole_one(void) {
         vfs_sim_choices choices;
         vfs_sim_loss loss;
 
+        vfs_sim *killed = vfs_sim_at(sim, k), *later;
+        struct vote now;
+
+        if (found_on(killed, &now)) { /* then it stays */
+            later = cut_now(killed);
+            check(found_on(later, &now) || complains("a VOTE that was opened"));
+            vfs_sim_free(later);
+        }
+        vfs_sim_free(killed);
         check(vfs_sim_unsynced(sim, k, &choices) == 0);
         for (uint64_t i = 0; loss_at(i, &choices, k * 1000, &loss); i++) {
             vfs_sim *disk = vfs_sim_crash_at(sim, k, &loss);
-            struct vote now;
 
             if (found_on(disk, &now)) {
                 check(now.term == FIRST.term && now.sequence == 1 && now.member_id == FIRST.member_id);
@@ -303,7 +311,12 @@ static void a_power_cut_while_vote_is_made_leaves_none_or_a_whole_one(void) {
 static const vfs_sim_plan FAILURES[] = {
     {.error = EIO},
     {.error = EIO, .survive = 3},
-    {.error = EIO, .survive = 17},
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 1}, /* the seeds differ in the sectors that reach the disk */
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 2},
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 4},
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 5},
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 6},
+    {.kind = VFS_SIM_SYNC_DATA, .error = EIO, .survive = 7},
     {.error = EIO, .forever = 1},
     {.error = ENOSPC},
     {.error = ENOSPC, .forever = 1},
@@ -323,7 +336,7 @@ static bool is_failure_of_an_open(int rc) { return rc == LS_IO || rc == LS_FULL 
 static bool fail_in_step(int i, uint64_t nth, const vfs_sim_plan *how) {
     vfs_sim_plan plan = *how;
     bool fired;
-    struct vote before, after = states[i + 1], now, later;
+    struct vote before, after = states[i + 1], now;
 
     enter();
     (void)vfs_sim_record(sim, 0);
@@ -353,11 +366,7 @@ static bool fail_in_step(int i, uint64_t nth, const vfs_sim_plan *how) {
     check(found_on(cut, &now) || complains("power cut after a failed call"));
     check(same(&now, &before) || same(&now, &after));
     vfs_sim_free(cut);
-    check(found_on(sim, &now) || complains("open after a failed call"));
-    check(same(&now, &before) || same(&now, &after));
-    cut = cut_now(sim);
-    check(found_on(cut, &later) && same(&now, &later));
-    vfs_sim_free(cut);
+    judge(sim, &before, &after, true); /* pages of a failed write are still in the cache */
     leave();
     return fired;
 }
