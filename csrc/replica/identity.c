@@ -11,8 +11,8 @@ static struct tail needed(const struct identity_count *c, const struct identity_
 }
 
 /*
- * VOTE has a term before a batch of it is written, and in that term nothing of an earlier one is acknowledged. So a tail of a
- * later term than the acknowledgement was written after it, and is no older copy, even where its index is lower.
+ * Once a member's disk has a batch of a term, it acknowledges nothing in an earlier one. So a tail of a later term than the
+ * acknowledgement was written after it, and is no older copy, even where its index is lower.
  */
 static bool reaches(const struct identity_count *c, struct tail told, struct tail need) {
     return told.term > c->acknowledged || (told.index >= need.index && told.term >= need.term);
