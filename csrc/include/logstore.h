@@ -63,7 +63,7 @@ typedef enum ls_code {
     LS_END,               /* a reader or scan has nothing more */
     LS_WOULD_WAIT,        /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
     LS_REPLICATED,        /* the log is a copy of a replicated one, which only its member opens */
-    LS_REFUSED            /* a batch or a cut does not follow from what this copy has; nothing was written */
+    LS_REFUSED            /* a batch, a cut or a vote does not follow from what this copy has; nothing was written */
 } ls_code;
 
 typedef struct ls_error {
