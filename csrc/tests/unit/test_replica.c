@@ -2,61 +2,19 @@
  * Copies of one log on three disks: a follower has the leader's bytes, applies what is durable, leads when it is told to, and
  * refuses what does not follow. See replica/replica.h.
  */
-#include "inspect/inspect.h"
 #include "log/parts.h"
 #include "tests/kit/copies.h"
-
-/* The state that a copy's directory gives, or NULL. */
-static ls_store *read_copy(int i, int flags) {
-    ls_store *seen = NULL;
-    uint64_t lsn;
-    int rc = ls_inspect_open(disk_of(&copies[i]), "/s", flags, &seen);
-
-    while (rc == LS_OK)
-        rc = ls_inspect_step(seen, 1 << 20, &lsn);
-    if (rc == LS_END)
-        return seen;
-    (void)complain("the copy cannot be read");
-    ls_free(seen);
-    return NULL;
-}
-
-/* Each copy removes what lies below the base when it can. */
-static struct state from_base(const ls_store *store) {
-    struct state s = store->state;
-
-    while (s.segment_count > 0 && s.segments->behind) {
-        s.segments++;
-        s.segment_count--;
-    }
-    return s;
-}
-
-static bool are_equal(ls_store *a, ls_store *b) {
-    ls_checkpoint_difference d;
-    struct state x, y;
-
-    if (a == NULL || b == NULL)
-        return false;
-    x = from_base(a);
-    y = from_base(b);
-    if (checkpoint_compare(&x, &y, &d) != LS_OK)
-        return complain("compare");
-    if (d.differs)
-        printf("message %llu: %s\n", (unsigned long long)d.id, d.text);
-    return !d.differs;
-}
 
 /* All have what the leader has; then every copy's directory verifies, and gives the same state. */
 static bool copies_agree(void) {
     for (int i = 0; i < COPIES; i++)
         if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
             return complain("durable");
-    ls_store *first = read_copy(0, LS_INSPECT_CHECK);
+    ls_store *first = read_disk(disk_of(&copies[0]), LS_INSPECT_CHECK);
     bool same = first != NULL;
 
     for (int i = 1; i < COPIES; i++) {
-        ls_store *other = read_copy(i, LS_INSPECT_CHECK);
+        ls_store *other = read_disk(disk_of(&copies[i]), LS_INSPECT_CHECK);
 
         same = same && are_equal(first, other);
         ls_free(other);
@@ -124,7 +82,8 @@ static void a_copy_that_was_killed_goes_on_where_it_was(void) {
 
 /* The directory with its checkpoint, and without, gives the same state. */
 static bool checkpoint_agrees(int i) {
-    ls_store *with = read_copy(i, 0), *without = read_copy(i, LS_INSPECT_NO_CHECKPOINT);
+    ls_store *with = read_disk(disk_of(&copies[i]), 0),
+             *without = read_disk(disk_of(&copies[i]), LS_INSPECT_NO_CHECKPOINT);
     bool same = are_equal(with, without) && with->state.report.checkpoint_used != 0;
 
     ls_free(with);
