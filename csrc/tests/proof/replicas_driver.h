@@ -465,7 +465,7 @@ static bool is_recognised(void) {
     size_t found = 0;
 
     if (!recognise(&r, r.store, b, &s, &found) || !contents_are(&r, r.store, &s))
-        return violated(MODEL, "the new leader's state is not what the answers allow");
+        return !was_struck(leader) && violated(MODEL, "the new leader's state is not what the answers allow");
     forget_after(&r, found, r.op_count);
     r.ops[r.op_count++] = (struct op){.kind = REOPEN};
     r.durable = d.durable_ops = r.op_count;
@@ -474,7 +474,7 @@ static bool is_recognised(void) {
         r.tx_ids[t] = s.txs[t].id;
         r.distributed[t] = r.ended[t] = true;
         if (ls_in_doubt_take(r.store, s.txs[t].id, &r.handles[t]) != LS_OK)
-            return violated(MODEL, "a transaction in doubt cannot be taken");
+            return !was_struck(leader) && violated(MODEL, "a transaction in doubt cannot be taken");
     }
     return true;
 }

@@ -215,6 +215,31 @@ static void a_copy_of_which_a_term_was_cut_goes_on_below_it(void) {
     copies_end();
 }
 
+/* Behind its checkpoint stood a batch of which no majority knows. What that said of durability goes with it: the next leader, who
+   has all that the checkpoint covers, may know less. */
+static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less(void) {
+    bool taken = false;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "durable", NULL);
+    check(replica_durable(copies[2].follows, ls_durable_lsn(r.store)) == LS_OK);
+    check(replica_checkpoint(copies[2].follows, &taken) == LS_OK && taken);
+    copies[1].reached = false;
+    (void)put(1, "not on copy 1", NULL);
+    replica_free(copies[2].follows);
+    check(follow_again(2) == LS_OK || complain("follow"));
+    check(copies[2].follows->applied.index + 1 == copies[2].follows->end.index);
+    cease();
+    copies[0].reached = false;
+    copies[1].reached = true;
+    check(lead_in(1, 3) == LS_OK || complain("lead"));
+    copies[0].reached = true;
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* ---- what does not follow ---- */
 
 static struct shipment made; /* a batch that the tests spoil */
@@ -322,6 +347,7 @@ int main(void) {
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
+        a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
         a_cut_of_what_is_durable_is_refused,
         a_copy_leads_in_a_higher_term_only,
