@@ -240,6 +240,59 @@ static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_les
     copies_end();
 }
 
+/* The base that a batch names which some leader has handed out. */
+static uint64_t base_in(int one) {
+    struct record record;
+    struct batch b = {.base_lsn = 0};
+
+    format_read_verified(sent[one].bytes, &record);
+    check(format_get_batch(&record, &b) == FORMAT_OK);
+    return b.base_lsn;
+}
+
+/* As ask_the_others, but the leader ends with the first batch that names another base. */
+static uint64_t end_at_a_new_base(void *context, uint64_t index, uint64_t end_lsn) {
+    const struct copy *l = &copies[leader];
+    uint64_t has = ask_the_others(context, index, end_lsn);
+
+    if (l->leads != NULL && base_in(l->last) > base_in(sent[l->last].before))
+        l->leads->log->poison = ECANCELED;
+    return has;
+}
+
+/* The newest batch names a higher base than any that the copy knows to be durable. Until a batch of its own term says that it is, the
+   files below stay: a process that comes back looks for them. */
+static void a_new_leader_that_is_killed_finds_its_files_again(void) {
+    static const struct replication calls = {.ship = keep_sent, .forced = end_at_a_new_base};
+    static const uint8_t content[3900];
+    const vfs_sim_event *events;
+    struct copy *c = &copies[1];
+    uint32_t ids[QUEUES], queue = 1;
+    uint64_t id, lsn;
+    size_t n = list_queues(r.catalog, ids);
+
+    copies_start();
+    check(begin_leading(0, 2, &calls) == LS_OK && replica_serve(r.store, ids, n, QUEUES + 1) == LS_OK);
+    for (int i = 0; i < 400 && log_poison(r.store->log) == 0; i++) {
+        (void)ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &id);
+        (void)ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn);
+    }
+    check(base_in(c->last) > c->follows->base_lsn);
+    cease();
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 3) == LS_OK);
+    (void)put(1, "needs room", NULL);
+    n = vfs_sim_journal(c->sim, &events);
+    for (size_t k = 0; k <= n; k++) {
+        struct replica *again = NULL;
+        vfs_sim *left = vfs_sim_at(c->sim, k);
+
+        check(replica_open(vfs_sim_table(left), "/s", &r.options, &again) == LS_OK || complain("open"));
+        replica_free(again);
+        vfs_sim_free(left);
+    }
+    copies_end();
+}
+
 /* ---- what does not follow ---- */
 
 static struct shipment made; /* a batch that the tests spoil */
@@ -348,6 +401,7 @@ int main(void) {
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
+        a_new_leader_that_is_killed_finds_its_files_again,
         a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
         a_cut_of_what_is_durable_is_refused,
         a_copy_leads_in_a_higher_term_only,
