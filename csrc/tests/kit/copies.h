@@ -71,6 +71,8 @@ static inline int common_of(int a, int b) {
 
 static inline bool is_in(int last, int one) { return common_of(last, one) == one; }
 
+static uint64_t cuts_made; /* each abandoned something */
+
 /* Sends this copy what it lacks of the log that ends with `last`; an LS code. */
 static inline int catch_up(struct copy *c, int last) {
     int missing[SENT_MAX], n = 0, common = common_of(c->last, last), rc = LS_OK;
@@ -79,6 +81,7 @@ static inline int catch_up(struct copy *c, int last) {
         missing[n++] = at;
     if (n > 0 && common != c->last) {
         rc = replica_cut(c->follows, common >= 0 ? sent[common].s.index : 0);
+        cuts_made += rc == LS_OK;
         c->last = rc == LS_OK ? common : c->last;
         tell(c);
     }

@@ -211,7 +211,8 @@ static bool journal_is_judged(size_t life) {
 /* ---- one run ---- */
 
 static void count_run(void) {
-    atomic_fetch_add(&totals->cuts, d.cuts);
+    atomic_fetch_add(&totals->cuts, cuts_made);
+    cuts_made = 0;
     atomic_fetch_add(&totals->leads, d.leads);
     atomic_fetch_add(&totals->recycled, d.recycled);
     atomic_fetch_add(&totals->relocated, d.relocated);

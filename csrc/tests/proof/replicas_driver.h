@@ -52,10 +52,11 @@ static struct driver {
     int lag;         /* one of so many times a follower does not get the newest batches */
     bool hints_settle;
     bool fails_calls;
+    bool drains; /* now and then the base passes many segments at once */
     bool struck; /* a planned failure has struck since the election */
     enum check broken;
     char why[800];
-    uint64_t cuts, leads, recycled, checkpoints, relocated, files_removed;
+    uint64_t leads, recycled, checkpoints, relocated, files_removed;
 } d;
 
 static bool violated(enum check c, const char *why) {
@@ -170,7 +171,6 @@ static void let_go_of_handles(void) {
 
 static void count_what_was_done(const struct copy *c) {
     if (c->follows != NULL) {
-        d.cuts += c->follows->stats.cut_batches > 0 ? 1 : 0;
         d.recycled += c->follows->stats.segments_recycled;
         d.files_removed += c->follows->stats.files_removed;
     }
@@ -276,8 +276,12 @@ static void hand_out(void *context, const struct shipment *s) {
             (void)violated(IDS, "two segments begin at one LSN");
     }
     keep_sent(context, s);
-    if (dice(5) == 0)
-        deliver_to_some(); /* they force it before this disk does */
+    if (dice(4) != 0)
+        return;
+    deliver_to_some(); /* they force it before this disk does, */
+    if (dice(12) == 0 && d.fails_calls)
+        vfs_sim_fail(copies[leader].sim,
+                     &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO}); /* or never will */
 }
 
 /* The newest batch of this term that the leader and another copy have, in `sent`; -1: none. */
@@ -408,9 +412,23 @@ static void operate(bool moves) {
     note_durable_ops();
 }
 
+/* Several segments are filled, and then all of it is dead at once. */
+static void fill_and_drain_segments(void) {
+    for (int i = 0; i < 26 && !r.lost && r.op_count + 60 < OPS_MAX; i++)
+        publish(&r, PUBLISH, 2, -1, false, 12000);
+    while (!r.lost && r.now.depth[1] > 0 && r.now.places[1][0].locked_by == 0 && r.op_count + 40 < OPS_MAX)
+        change_place(&r, DEQUEUE, r.now.places[1][0].id, 1, -1, false);
+}
+
 static bool may_go_on(void) { return !r.lost && d.broken == NOTHING_BROKEN && r.op_count + 40 < OPS_MAX; }
 
 static void work(uint64_t n, bool moves) {
+    size_t from = r.op_count;
+
+    if (moves && d.drains && may_go_on())
+        fill_and_drain_segments();
+    note_ids(from);
+    note_durable_ops();
     for (uint64_t i = 0; i < n && may_go_on(); i++)
         operate(moves);
 }
@@ -448,14 +466,17 @@ static bool is_newer(int a, int b) {
     return term_x > term_y || (term_x == term_y && (index_x > index_y || (index_x == index_y && dice(2))));
 }
 
-/* Queues that the log has as deleted leave the catalog, as a member's SQL would before it leads. */
-static void adopt_catalog(void) {
+/* The catalog without queues that the leader's log has as deleted. It counts in memory until that is durable. */
+static unsigned catalog_of_leader(void) {
+    unsigned catalog = r.catalog;
+
     for (uint32_t q = 1; q <= QUEUES; q++) {
         const struct queue *queue = table_any_queue(&r.store->state.table, q);
 
         if (queue != NULL && queue->deleted)
-            r.catalog &= ~(1u << q);
+            catalog &= ~(1u << q);
     }
+    return catalog;
 }
 
 /* The new leader serves: the model must know its state. */
@@ -484,6 +505,7 @@ static bool elects(int a, int b, bool alone) {
     int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
     uint64_t least = replica_least_term(copies[l].follows);
     uint32_t ids[QUEUES];
+    unsigned catalog;
     size_t n;
 
     d.term = (least > d.term ? least : d.term + 1) + dice(3);
@@ -506,10 +528,11 @@ static bool elects(int a, int b, bool alone) {
     if (!log_leads(r.store->log) && copies[other].reached)
         others_come_back(r.store->log);
     log_unlock(r.store->log);
-    adopt_catalog();
-    n = list_queues(r.catalog, ids);
+    catalog = catalog_of_leader();
+    n = list_queues(catalog, ids);
     r.lost = false;
     rc = d.broken == NOTHING_BROKEN ? replica_serve(r.store, ids, n, QUEUES + 1) : LS_OK;
+    r.catalog = rc == LS_OK ? catalog : r.catalog;
     if (rc == LS_OK)
         return d.broken == NOTHING_BROKEN && is_recognised();
     if (rc != LS_WOULD_WAIT && !was_struck(l) && !d.left_alone)
@@ -622,6 +645,7 @@ static bool begins(uint64_t number) {
     d.lag = 2 + (int)dice(8);
     d.hints_settle = number % 7 != 6;
     d.fails_calls = number % 2 != 0;
+    d.drains = number % 4 == 2;
     run_options(number);
     vfs_sim_seed(sim, number);
     (void)vfs_sim_record(sim, 0);

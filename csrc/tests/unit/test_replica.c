@@ -41,6 +41,8 @@ static void followers_have_the_leaders_bytes_and_apply_what_is_durable(void) {
         (void)put(1, "message", NULL);
     check(ls_force(r.store, 0) == LS_OK);
     check(messages_in(1) >= 20 && messages_in(2) >= 20);
+    check(copies[1].follows->applied.lsn <
+          copies[1].follows->end.lsn); /* the leader has not said yet that it is durable */
     check(ls_durable_lsn(r.store) == ls_next_lsn(r.store));
     check(copies_agree());
     copies_end();
@@ -293,6 +295,80 @@ static void a_new_leader_that_is_killed_finds_its_files_again(void) {
     copies_end();
 }
 
+/* ---- what was cut ---- */
+
+/* Copy 1 gets an empty segment: it led in term 3, and its first batch could not be written. */
+static void leave_an_empty_segment(void) {
+    const struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
+    const vfs_sim_plan third_write = {.kind = VFS_SIM_PWRITE, .nth = 3, .error = EIO};
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "the last one", NULL);
+    cease();
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK);
+    vfs_sim_fail(copies[1].sim, &third_write); /* after zeros and the header */
+    check(begin_leading(1, 3, &calls) != LS_OK);
+    vfs_sim_fail(copies[1].sim, NULL);
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK || complain("follow"));
+    check(copies[1].follows->cut.count == 1);
+    leader = -1;
+}
+
+/* Wherever the power is cut from here on, damage in the newest batch is still known for that: the header of a later term says that
+   the batch was forced. */
+static void check_that_damage_is_found(uint64_t first_lsn, uint64_t end_lsn) {
+    static uint8_t bytes[SEGMENT];
+    const vfs_sim_event *events;
+    struct copy *c = &copies[1];
+    size_t n = vfs_sim_journal(c->sim, &events);
+    char name[SEGMENT_NAME_BYTES];
+
+    format_segment_name(name, first_lsn);
+    for (size_t k = 0; k <= 2 * n + 1; k++) {
+        const vfs_sim_loss loss = {.mode = k % 2 ? VFS_SIM_ALL_KEPT : VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_KEPT};
+        vfs_sim *left = vfs_sim_crash_at(c->sim, k / 2, &loss);
+        struct replica *again = NULL;
+
+        check(vfs_sim_get(left, VFS_SIM_DEVICE, "/s", name, bytes, sizeof bytes) == SEGMENT);
+        bytes[end_lsn - first_lsn - 1] ^= 1;
+        check(vfs_sim_put(left, "/s", name, bytes, sizeof bytes) == 0);
+        check(replica_open(vfs_sim_table(left), "/s", &r.options, &again) == LS_CORRUPT);
+        replica_free(again);
+        vfs_sim_free(left);
+    }
+}
+
+static void a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable(void) {
+    struct copy *c = &copies[1];
+    uint64_t first_lsn, end_lsn;
+
+    leave_an_empty_segment();
+    first_lsn = c->follows->segments[c->follows->segment_count - 1].first_lsn;
+    end_lsn = c->follows->end.lsn;
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(2, 4) == LS_OK);
+    check_that_damage_is_found(first_lsn, end_lsn);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+static void a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable(void) {
+    struct copy *c = &copies[1];
+    uint64_t first_lsn, end_lsn;
+
+    leave_an_empty_segment();
+    first_lsn = c->follows->segments[c->follows->segment_count - 1].first_lsn;
+    end_lsn = c->follows->end.lsn;
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 4) == LS_OK);
+    check_that_damage_is_found(first_lsn, end_lsn);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* ---- what does not follow ---- */
 
 static struct shipment made; /* a batch that the tests spoil */
@@ -402,6 +478,8 @@ int main(void) {
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
+        a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
+        a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
         a_cut_of_what_is_durable_is_refused,
         a_copy_leads_in_a_higher_term_only,
