@@ -218,7 +218,7 @@ pytest-asan: setup ## Python tests with the extension under ASan (MEMORY_ARGS=--
 
 # The programs of the proof are built first, so that building does not count as proof time.
 BUDGET_S ?= 600
-PROVING := explorer sweeps bytes history
+PROVING := explorer replicas sweeps bytes history
 
 .PHONY: proof torture proof-programs
 proof-programs: setup

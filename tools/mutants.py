@@ -39,7 +39,7 @@ COPY = ROOT / "build/mutants"
 BUILT = COPY / "build/c/mutants"
 
 # In the order of the search; unit tests come last, for faults that neither crashes nor damaged bytes show.
-PROOFS = ("explorer", "sweeps", "bytes")
+PROOFS = ("explorer", "replicas", "sweeps", "bytes")
 TESTS = (
     "test_byte_rules",
     "test_id_rules",
@@ -64,6 +64,7 @@ TESTS = (
     "test_acquire",
     "test_trail",
     "test_vote",
+    "test_replica",
 )
 
 STARTED = time.monotonic()
@@ -71,7 +72,7 @@ STARTED = time.monotonic()
 COUNTED = ("crash_states", "failures", "cases")  # in a program's last line: the number of cases
 DIED = "survives"  # the name of the check that the process does not die or hang
 
-_AGAIN = re.compile(r"again: (?:crash_)?(explorer|sweeps) (.+)")
+_AGAIN = re.compile(r"again: (?:crash_)?(explorer|replicas|sweeps) (.+)")
 _VIOLATED = re.compile(r"^VIOLATED (\w+):", re.MULTILINE)
 _FAILED_TEST = re.compile(r"^\S+:\d+: (\w+): ", re.MULTILINE)
 _COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
@@ -177,7 +178,12 @@ def search(mutant: Mutant, limit: float) -> list[str] | None:
     """A killer for the mutant among all programs, with the fewest cases."""
     wide = ["--jobs", "1", "--seconds", str(int(limit)), "--first-violation"]
     ways = [["explorer", "--per-family", "1", *wide], ["explorer", *wide]]
-    ways += [["sweeps", "--first-violation"], ["bytes", "--first-violation"], *([name] for name in TESTS)]
+    ways += [
+        ["replicas", *wide],
+        ["sweeps", "--first-violation"],
+        ["bytes", "--first-violation"],
+        *([name] for name in TESTS),
+    ]
     for killer in ways:
         seen = run(killer, mutant.name, 4 * limit)
         if seen.checks:
@@ -205,9 +211,9 @@ def widened(killer: list[str]) -> list[str]:
     """All cuts of the explorer's workload instead of one; the explorer alone instead of a unit test."""
     if killer[0].startswith("test_"):
         return ["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "5", "--first-violation"]
-    if "--cut" in killer:
-        at = killer.index("--cut")
-        return killer[:at] + killer[at + 2 :]
+    for one in ("--cut", "--life"):  # a single cut of a workload, or of a run of copies
+        if one in killer:
+            return [*killer[: killer.index(one)], "--first-violation"]
     return killer
 
 
@@ -232,7 +238,9 @@ def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespa
     verdict = Verdict(mutant, list(killers.get(mutant.name, [])))
     known = bool(verdict.killer)
     seen = run(verdict.killer, mutant.name, 4 * asked.limit) if known else None
-    if seen is not None and not seen.checks and "--cut" in verdict.killer:  # another cut of the workload may detect it
+    if (
+        seen is not None and not seen.checks and not verdict.killer[0].startswith("test_")
+    ):  # another cut of the workload may detect it
         verdict.killer = widened(verdict.killer)
         seen = run(verdict.killer, mutant.name, 4 * asked.limit)
     if seen is None or not seen.checks:
@@ -241,7 +249,10 @@ def judge(mutant: Mutant, killers: dict[str, list[str]], asked: argparse.Namespa
         seen = run(verdict.killer, mutant.name, 4 * asked.limit) if verdict.killer else None
     if seen is None or not seen.checks:
         return verdict
-    sound = asked.tier == "fast" and verdict.killer[0] != "explorer"  # the fast tier runs these without a mutant anyway
+    sound = asked.tier == "fast" and verdict.killer[0] not in (
+        "explorer",
+        "replicas",
+    )  # the fast tier runs these without a mutant anyway
     if not sound and not is_sound(verdict.killer, 4 * asked.limit):
         verdict.note = "its killer also fails without it"
         return verdict

@@ -430,6 +430,7 @@ static int find_its_batch(struct loading *l, bool *found) {
     }
     *found = there && b.batch.epoch == l->h.epoch && l->h.batch_lsn + b.batch.bytes == l->h.lsn &&
              format_record_checksum(b.bytes) == l->h.batch_checksum;
+    l->p->newest.known_durable_lsn = *found ? b.batch.known_durable_lsn : 0;
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
 

@@ -230,14 +230,12 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
 }
 
 /*
- * What is below the term's first record counts as durable from the start, since all that the log does waits for the first batch of
- * the term; when that is durable, so is everything before it. No file goes before: the base that the copy began with counts once a
- * batch of this term says that what the copy knew is durable.
+ * No file goes in a term before a batch of the term says that all of the log before it is durable: the base that the copy began with
+ * is that of the newest batch there, and may not be named by any that was known to be durable.
  */
-static void begin_term(struct log *g) {
+static void hold_base_back(struct log *g, uint64_t prev_end_lsn) {
     struct leading *t = &g->term;
-    t->first_lsn = g->front.end_lsn;
-    t->named[0] = (struct named_base){t->calls.known_durable_lsn, g->named_base_lsn};
+    t->named[0] = (struct named_base){prev_end_lsn, g->named_base_lsn};
     t->named_count = 1;
     g->named_base_lsn = g->segments[0]->first_lsn;
 }
@@ -249,6 +247,9 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
     /* Before any file is taken: a hint of the last epoch may name what was left out. A new term leaves out nothing. */
     if (!e->creating && !log_is_replicated(g)) {
         hint_published(g, g->named_base_lsn, hint_publish(g, e->prev_end_lsn, g->named_base_lsn));
+    }
+    if (log_is_replicated(g)) {
+        hold_base_back(g, e->prev_end_lsn);
     }
     int rc = find_file_for(g, u, &made);
     if (rc != LS_OK) {
@@ -268,9 +269,9 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
     if (e->creating) {
         g->named_base_lsn = made->first_lsn;
     }
-    if (log_is_replicated(g)) {
-        begin_term(g);
-    }
+    /* Below it all counts as durable from the start: what the log does waits for the first batch of the term, and when that is durable,
+       so is everything before it. */
+    g->term.first_lsn = g->front.end_lsn;
     return LS_OK;
 }
 

@@ -50,7 +50,7 @@ static int read_log(struct replica *r) {
         r->applied = (struct replica_end){.lsn = loaded.lsn,
                                           .index = r->replay.newest.index,
                                           .term = loaded.epoch,
-                                          .known_durable_lsn = s->durable_lsn};
+                                          .known_durable_lsn = r->replay.newest.known_durable_lsn};
         r->durable_lsn = loaded.lsn > r->durable_lsn ? loaded.lsn : r->durable_lsn;
         r->checkpoint_lsn = loaded.lsn;
     }

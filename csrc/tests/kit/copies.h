@@ -5,6 +5,7 @@
 #ifndef LOGSTORE_COPIES_H
 #define LOGSTORE_COPIES_H
 
+#include "inspect/inspect.h"
 #include "replica/replica.h"
 #include "tests/kit/one_store.h"
 
@@ -19,6 +20,7 @@ struct sent {
 
 struct copy {
     vfs_sim *sim;
+    vfs *disk; /* its table, or one that stands before it */
     struct replica *follows;
     ls_store *leads;
     bool reached;
@@ -30,7 +32,14 @@ static struct sent sent[SENT_MAX];
 static int sent_count;
 static int leader = -1;
 
-static inline vfs *disk_of(const struct copy *c) { return vfs_sim_table(c->sim); }
+static inline vfs *disk_of(const struct copy *c) { return c->disk; }
+
+enum { MARK_TOLD = 100 }; /* in a disk's journal: 1 + the newest batch that the copy has said to be forced */
+
+static inline void tell(const struct copy *c) {
+    if (vfs_sim_mark(c->sim, MARK_TOLD, (uint64_t)(c->last + 1)) != 0)
+        abort();
+}
 
 static inline void keep_sent(void *context, const struct shipment *s) {
     struct copy *c = &copies[leader];
@@ -49,27 +58,39 @@ static inline void keep_sent(void *context, const struct shipment *s) {
     c->last = sent_count++;
 }
 
-static inline bool is_in(int last, int one) {
-    while (last >= 0 && last != one)
-        last = sent[last].before;
-    return last == one;
+/* The newest batch that the logs which end with these two have in common; -1: none. */
+static inline int common_of(int a, int b) {
+    while (a != b) {
+        uint64_t index_a = a >= 0 ? sent[a].s.index : 0, index_b = b >= 0 ? sent[b].s.index : 0;
+
+        a = index_a >= index_b && a >= 0 ? sent[a].before : a;
+        b = index_b >= index_a && b >= 0 ? sent[b].before : b;
+    }
+    return a;
 }
+
+static inline bool is_in(int last, int one) { return common_of(last, one) == one; }
+
+static uint64_t cuts_made; /* each abandoned something */
 
 /* Sends this copy what it lacks of the log that ends with `last`; an LS code. */
 static inline int catch_up(struct copy *c, int last) {
-    int missing[SENT_MAX], n = 0, at = last, rc = LS_OK;
+    int missing[SENT_MAX], n = 0, common = common_of(c->last, last), rc = LS_OK;
 
-    while (at >= 0 && !is_in(c->last, at)) {
+    for (int at = last; at != common; at = sent[at].before)
         missing[n++] = at;
-        at = sent[at].before;
-    }
-    if (at != c->last) {
-        rc = replica_cut(c->follows, at >= 0 ? sent[at].s.index : 0);
-        c->last = rc == LS_OK ? at : c->last;
+    if (n > 0 && common != c->last) {
+        rc = replica_cut(c->follows, common >= 0 ? sent[common].s.index : 0);
+        cuts_made += rc == LS_OK;
+        c->last = rc == LS_OK ? common : c->last;
+        tell(c);
     }
     while (rc == LS_OK && n > 0) {
         rc = replica_take(c->follows, &sent[missing[--n]].s);
-        c->last = rc == LS_OK ? missing[n] : c->last;
+        if (rc == LS_OK) {
+            c->last = missing[n];
+            tell(c);
+        }
     }
     return rc;
 }
@@ -104,8 +125,24 @@ static inline void copies_start(void) {
     leader = -1;
     for (int i = 0; i < COPIES; i++) {
         copies[i] = (struct copy){.sim = i == 0 ? sim : vfs_sim_clone(sim), .reached = true, .last = -1};
+        copies[i].disk = vfs_sim_table(copies[i].sim);
         check(follow_again(i) == LS_OK || complain("follow"));
     }
+}
+
+/* It leads in this term, and does not serve yet; an LS code. */
+static inline int begin_leading(int i, uint64_t term, const struct replication *calls) {
+    bool first = copies[i].last < 0;
+
+    leader = i;
+    r.sim = copies[i].sim;
+    r.v = disk_of(&copies[i]);
+    int rc = replica_lead(copies[i].follows, term, calls, first ? "1,2,3" : NULL, first ? 5 : 0, &copies[i].leads);
+    if (rc == LS_OK) {
+        copies[i].follows = NULL;
+        r.store = copies[i].leads;
+    }
+    return rc;
 }
 
 /* It leads in this term and serves; LS codes of both steps. */
@@ -113,18 +150,9 @@ static inline int lead_in(int i, uint64_t term) {
     struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
     uint32_t ids[QUEUES];
     size_t n = list_queues(r.catalog, ids);
-    bool first = copies[i].last < 0;
-    int rc;
+    int rc = begin_leading(i, term, &calls);
 
-    leader = i;
-    r.sim = copies[i].sim;
-    r.v = disk_of(&copies[i]);
-    rc = replica_lead(copies[i].follows, term, &calls, first ? "1,2,3" : NULL, first ? 5 : 0, &copies[i].leads);
-    if (rc != LS_OK)
-        return rc;
-    copies[i].follows = NULL;
-    r.store = copies[i].leads;
-    return replica_serve(r.store, ids, n, QUEUES + 1);
+    return rc == LS_OK ? replica_serve(r.store, ids, n, QUEUES + 1) : rc;
 }
 
 /* It ceases to lead, and follows. */
@@ -136,6 +164,49 @@ static inline void cease(void) {
     c->leads = r.store = NULL;
     check(follow_again(leader) == LS_OK || complain("follow again"));
     leader = -1;
+}
+
+/* ---- comparing ---- */
+
+/* The state that the directory on this disk gives, or NULL. */
+static inline ls_store *read_disk(vfs *disk, int flags) {
+    ls_store *seen = NULL;
+    uint64_t lsn;
+    int rc = ls_inspect_open(disk, "/s", flags, &seen);
+
+    while (rc == LS_OK)
+        rc = ls_inspect_step(seen, 1 << 20, &lsn);
+    if (rc == LS_END)
+        return seen;
+    (void)complain("the copy cannot be read");
+    ls_free(seen);
+    return NULL;
+}
+
+/* Each copy removes what lies below the base when it can. */
+static inline struct state from_base(const ls_store *store) {
+    struct state s = store->state;
+
+    while (s.segment_count > 0 && s.segments->behind) {
+        s.segments++;
+        s.segment_count--;
+    }
+    return s;
+}
+
+static inline bool are_equal(const ls_store *a, const ls_store *b) {
+    ls_checkpoint_difference d;
+    struct state x, y;
+
+    if (a == NULL || b == NULL)
+        return false;
+    x = from_base(a);
+    y = from_base(b);
+    if (checkpoint_compare(&x, &y, &d) != LS_OK)
+        return complain("compare");
+    if (d.differs)
+        printf("message %llu: %s\n", (unsigned long long)d.id, d.text);
+    return !d.differs;
 }
 
 static inline void copies_end(void) {

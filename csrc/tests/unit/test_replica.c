@@ -2,61 +2,19 @@
  * Copies of one log on three disks: a follower has the leader's bytes, applies what is durable, leads when it is told to, and
  * refuses what does not follow. See replica/replica.h.
  */
-#include "inspect/inspect.h"
 #include "log/parts.h"
 #include "tests/kit/copies.h"
-
-/* The state that a copy's directory gives, or NULL. */
-static ls_store *read_copy(int i, int flags) {
-    ls_store *seen = NULL;
-    uint64_t lsn;
-    int rc = ls_inspect_open(disk_of(&copies[i]), "/s", flags, &seen);
-
-    while (rc == LS_OK)
-        rc = ls_inspect_step(seen, 1 << 20, &lsn);
-    if (rc == LS_END)
-        return seen;
-    (void)complain("the copy cannot be read");
-    ls_free(seen);
-    return NULL;
-}
-
-/* Each copy removes what lies below the base when it can. */
-static struct state from_base(const ls_store *store) {
-    struct state s = store->state;
-
-    while (s.segment_count > 0 && s.segments->behind) {
-        s.segments++;
-        s.segment_count--;
-    }
-    return s;
-}
-
-static bool are_equal(ls_store *a, ls_store *b) {
-    ls_checkpoint_difference d;
-    struct state x, y;
-
-    if (a == NULL || b == NULL)
-        return false;
-    x = from_base(a);
-    y = from_base(b);
-    if (checkpoint_compare(&x, &y, &d) != LS_OK)
-        return complain("compare");
-    if (d.differs)
-        printf("message %llu: %s\n", (unsigned long long)d.id, d.text);
-    return !d.differs;
-}
 
 /* All have what the leader has; then every copy's directory verifies, and gives the same state. */
 static bool copies_agree(void) {
     for (int i = 0; i < COPIES; i++)
         if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
             return complain("durable");
-    ls_store *first = read_copy(0, LS_INSPECT_CHECK);
+    ls_store *first = read_disk(disk_of(&copies[0]), LS_INSPECT_CHECK);
     bool same = first != NULL;
 
     for (int i = 1; i < COPIES; i++) {
-        ls_store *other = read_copy(i, LS_INSPECT_CHECK);
+        ls_store *other = read_disk(disk_of(&copies[i]), LS_INSPECT_CHECK);
 
         same = same && are_equal(first, other);
         ls_free(other);
@@ -83,6 +41,8 @@ static void followers_have_the_leaders_bytes_and_apply_what_is_durable(void) {
         (void)put(1, "message", NULL);
     check(ls_force(r.store, 0) == LS_OK);
     check(messages_in(1) >= 20 && messages_in(2) >= 20);
+    check(copies[1].follows->applied.lsn <
+          copies[1].follows->end.lsn); /* the leader has not said yet that it is durable */
     check(ls_durable_lsn(r.store) == ls_next_lsn(r.store));
     check(copies_agree());
     copies_end();
@@ -124,7 +84,8 @@ static void a_copy_that_was_killed_goes_on_where_it_was(void) {
 
 /* The directory with its checkpoint, and without, gives the same state. */
 static bool checkpoint_agrees(int i) {
-    ls_store *with = read_copy(i, 0), *without = read_copy(i, LS_INSPECT_NO_CHECKPOINT);
+    ls_store *with = read_disk(disk_of(&copies[i]), 0),
+             *without = read_disk(disk_of(&copies[i]), LS_INSPECT_NO_CHECKPOINT);
     bool same = are_equal(with, without) && with->state.report.checkpoint_used != 0;
 
     ls_free(with);
@@ -256,6 +217,158 @@ static void a_copy_of_which_a_term_was_cut_goes_on_below_it(void) {
     copies_end();
 }
 
+/* Behind its checkpoint stood a batch of which no majority knows. What that said of durability goes with it: the next leader, who
+   has all that the checkpoint covers, may know less. */
+static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less(void) {
+    bool taken = false;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "durable", NULL);
+    check(replica_durable(copies[2].follows, ls_durable_lsn(r.store)) == LS_OK);
+    check(replica_checkpoint(copies[2].follows, &taken) == LS_OK && taken);
+    copies[1].reached = false;
+    (void)put(1, "not on copy 1", NULL);
+    replica_free(copies[2].follows);
+    check(follow_again(2) == LS_OK || complain("follow"));
+    check(copies[2].follows->applied.index + 1 == copies[2].follows->end.index);
+    cease();
+    copies[0].reached = false;
+    copies[1].reached = true;
+    check(lead_in(1, 3) == LS_OK || complain("lead"));
+    copies[0].reached = true;
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+/* The base that a batch names which some leader has handed out. */
+static uint64_t base_in(int one) {
+    struct record record;
+    struct batch b = {.base_lsn = 0};
+
+    format_read_verified(sent[one].bytes, &record);
+    check(format_get_batch(&record, &b) == FORMAT_OK);
+    return b.base_lsn;
+}
+
+/* As ask_the_others, but the leader ends with the first batch that names another base. */
+static uint64_t end_at_a_new_base(void *context, uint64_t index, uint64_t end_lsn) {
+    const struct copy *l = &copies[leader];
+    uint64_t has = ask_the_others(context, index, end_lsn);
+
+    if (l->leads != NULL && base_in(l->last) > base_in(sent[l->last].before))
+        l->leads->log->poison = ECANCELED;
+    return has;
+}
+
+/* The newest batch names a higher base than any that the copy knows to be durable. Until a batch of its own term says that it is, the
+   files below stay: a process that comes back looks for them. */
+static void a_new_leader_that_is_killed_finds_its_files_again(void) {
+    static const struct replication calls = {.ship = keep_sent, .forced = end_at_a_new_base};
+    static const uint8_t content[3900];
+    const vfs_sim_event *events;
+    struct copy *c = &copies[1];
+    uint32_t ids[QUEUES], queue = 1;
+    uint64_t id, lsn;
+    size_t n = list_queues(r.catalog, ids);
+
+    copies_start();
+    check(begin_leading(0, 2, &calls) == LS_OK && replica_serve(r.store, ids, n, QUEUES + 1) == LS_OK);
+    for (int i = 0; i < 400 && log_poison(r.store->log) == 0; i++) {
+        (void)ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &id);
+        (void)ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn);
+    }
+    check(base_in(c->last) > c->follows->base_lsn);
+    cease();
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 3) == LS_OK);
+    (void)put(1, "needs room", NULL);
+    n = vfs_sim_journal(c->sim, &events);
+    for (size_t k = 0; k <= n; k++) {
+        struct replica *again = NULL;
+        vfs_sim *left = vfs_sim_at(c->sim, k);
+
+        check(replica_open(vfs_sim_table(left), "/s", &r.options, &again) == LS_OK || complain("open"));
+        replica_free(again);
+        vfs_sim_free(left);
+    }
+    copies_end();
+}
+
+/* ---- what was cut ---- */
+
+/* Copy 1 gets an empty segment: it led in term 3, and its first batch could not be written. */
+static void leave_an_empty_segment(void) {
+    const struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
+    const vfs_sim_plan third_write = {.kind = VFS_SIM_PWRITE, .nth = 3, .error = EIO};
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    (void)put(1, "the last one", NULL);
+    cease();
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK);
+    vfs_sim_fail(copies[1].sim, &third_write); /* after zeros and the header */
+    check(begin_leading(1, 3, &calls) != LS_OK);
+    vfs_sim_fail(copies[1].sim, NULL);
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK || complain("follow"));
+    check(copies[1].follows->cut.count == 1);
+    leader = -1;
+}
+
+/* Wherever the power is cut from here on, damage in the newest batch is still known for that: the header of a later term says that
+   the batch was forced. */
+static void check_that_damage_is_found(uint64_t first_lsn, uint64_t end_lsn) {
+    static uint8_t bytes[SEGMENT];
+    const vfs_sim_event *events;
+    struct copy *c = &copies[1];
+    size_t n = vfs_sim_journal(c->sim, &events);
+    char name[SEGMENT_NAME_BYTES];
+
+    format_segment_name(name, first_lsn);
+    for (size_t k = 0; k <= 2 * n + 1; k++) {
+        const vfs_sim_loss loss = {.mode = k % 2 ? VFS_SIM_ALL_KEPT : VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_KEPT};
+        vfs_sim *left = vfs_sim_crash_at(c->sim, k / 2, &loss);
+        struct replica *again = NULL;
+
+        check(vfs_sim_get(left, VFS_SIM_DEVICE, "/s", name, bytes, sizeof bytes) == SEGMENT);
+        bytes[end_lsn - first_lsn - 1] ^= 1;
+        check(vfs_sim_put(left, "/s", name, bytes, sizeof bytes) == 0);
+        check(replica_open(vfs_sim_table(left), "/s", &r.options, &again) == LS_CORRUPT);
+        replica_free(again);
+        vfs_sim_free(left);
+    }
+}
+
+static void a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable(void) {
+    struct copy *c = &copies[1];
+    uint64_t first_lsn, end_lsn;
+
+    leave_an_empty_segment();
+    first_lsn = c->follows->segments[c->follows->segment_count - 1].first_lsn;
+    end_lsn = c->follows->end.lsn;
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(2, 4) == LS_OK);
+    check_that_damage_is_found(first_lsn, end_lsn);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+static void a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable(void) {
+    struct copy *c = &copies[1];
+    uint64_t first_lsn, end_lsn;
+
+    leave_an_empty_segment();
+    first_lsn = c->follows->segments[c->follows->segment_count - 1].first_lsn;
+    end_lsn = c->follows->end.lsn;
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 4) == LS_OK);
+    check_that_damage_is_found(first_lsn, end_lsn);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* ---- what does not follow ---- */
 
 static struct shipment made; /* a batch that the tests spoil */
@@ -363,6 +476,10 @@ int main(void) {
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
+        a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
+        a_new_leader_that_is_killed_finds_its_files_again,
+        a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
+        a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
         a_cut_of_what_is_durable_is_refused,
         a_copy_leads_in_a_higher_term_only,

@@ -1,0 +1,725 @@
+/*
+ * The driver of the copies' explorer: three copies of one log, each on a simulated disk, in one thread. It elects the most up to
+ * date of a majority (the term of its newest batch, then its index), lets it lead and work, and lets followers lag, be cut, take
+ * checkpoints, lose power or die in the middle of a call; leaders fail before a majority has anything, and one after another.
+ *
+ * What always holds:
+ *   - only what a copy has said to be forced counts for a majority, and a copy that fails comes back with all that others rely on;
+ *   - every disk's journal has a mark for each batch that the copy has said to be forced, before anybody relies on it;
+ *   - an error is an answer only where a failure was planned for that disk, or the leader was left without a majority.
+ *
+ * Not here yet: an update by segments (a turn of its own, beside those of `fails`), and VOTE, which gives the term at a start.
+ */
+#ifndef LOGSTORE_REPLICAS_DRIVER_H
+#define LOGSTORE_REPLICAS_DRIVER_H
+
+#include "log/parts.h"
+#include "tests/kit/copies.h"
+
+enum { LIVES_MAX = 200 };
+
+enum check { NOTHING_BROKEN, REFUSAL, FORCED, BYTES, TABLE, MODEL, UNDURABLE, IDS, ANSWER, ORDINARY, SURVIVES, CHECKS };
+
+static const char *const check_names[CHECKS] = {
+    "", "refusal", "forced", "bytes", "table", "model", "undurable", "ids", "answer", "ordinary", "survives",
+};
+
+/* A disk from the moment that its copy was opened until it failed, with the journal of all calls. */
+struct life {
+    vfs_sim *sim;
+    size_t end;
+    int copy;
+};
+
+/* A copy's disk. The core never syncs its hint, and most crashed disks would differ only in that; so here it is durable at once. */
+struct settling {
+    vfs v; /* the first member */
+    vfs_sim *sim;
+    int hint_file; /* -1: not open */
+};
+
+static struct driver {
+    uint64_t chance;
+    uint64_t term;
+    struct settling disks[COPIES];
+    size_t relied[COPIES]; /* in the journal: a majority counts on all that the copy had said by then */
+    struct life lives[LIVES_MAX];
+    int life_count;
+    size_t durable_ops;
+    uint64_t id_max;
+    bool left_alone; /* the leader ceased, as nobody else could make its batches durable */
+    bool cut_off;    /* and nobody comes back */
+    int lag;         /* one of so many times a follower does not get the newest batches */
+    bool hints_settle;
+    bool fails_calls;
+    bool drains; /* now and then the base passes many segments at once */
+    bool struck; /* a planned failure has struck since the election */
+    enum check broken;
+    char why[800];
+    uint64_t leads, recycled, checkpoints, relocated, files_removed;
+} d;
+
+static bool violated(enum check c, const char *why) {
+    if (d.broken == NOTHING_BROKEN) {
+        d.broken = c;
+        (void)snprintf(d.why, sizeof d.why, "%.150s (%.600s)", why, ls_last_error()->text);
+    }
+    return false;
+}
+
+static uint64_t dice(uint64_t n) { return chance(&d.chance) % n; }
+
+/* ---- disks ---- */
+
+static int64_t settling_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
+    const struct settling *s = (const struct settling *)(const void *)v;
+    vfs *real = vfs_sim_table(s->sim);
+    int64_t done = real->pwrite(real, file, from, bytes, at);
+
+    if (file == s->hint_file)
+        (void)real->sync_data(real, file);
+    return done;
+}
+
+static int settling_open(vfs *v, int dir, const char *name, unsigned flags) {
+    struct settling *s = (struct settling *)(void *)v;
+    vfs *real = vfs_sim_table(s->sim);
+    int file = real->open(real, dir, name, flags);
+
+    if (file >= 0 && (flags & VFS_WRITE) != 0 && strcmp(name, "HINT") == 0)
+        s->hint_file = file;
+    return file;
+}
+
+static int settling_close(vfs *v, int handle) {
+    struct settling *s = (struct settling *)(void *)v;
+    vfs *real = vfs_sim_table(s->sim);
+
+    s->hint_file = handle == s->hint_file ? -1 : s->hint_file;
+    return real->close(real, handle);
+}
+
+/* The copy is on this disk from now on. `told`: in `sent`, what it has said to be forced before; -1: nothing. */
+static void use_disk(int i, vfs_sim *disk, int told) {
+    struct settling *s = &d.disks[i];
+
+    *s = (struct settling){.v = *vfs_sim_table(disk), .sim = disk, .hint_file = -1};
+    s->v.pwrite = settling_pwrite;
+    s->v.open = settling_open;
+    s->v.close = settling_close;
+    copies[i].sim = disk;
+    copies[i].disk = d.hints_settle ? &s->v : vfs_sim_table(disk);
+    copies[i].last = told;
+    d.relied[i] = 0;
+    if (vfs_sim_record(disk, 1) != 0)
+        abort();
+    tell(&copies[i]);
+}
+
+static size_t journal_end(const struct copy *c) {
+    const vfs_sim_event *events;
+    return vfs_sim_journal(c->sim, &events);
+}
+
+/* What the copy had said to be forced within the first k events. */
+static int told_within(const vfs_sim *disk, size_t k) {
+    const vfs_sim_event *events;
+    size_t n = vfs_sim_journal(disk, &events);
+    int last = -1;
+
+    for (size_t i = 0; i < k && i < n; i++) {
+        if (events[i].kind == VFS_SIM_MARK && events[i].mark == MARK_TOLD)
+            last = (int)events[i].value - 1;
+    }
+    return last;
+}
+
+/* ---- opening and failing ---- */
+
+enum { UNKNOWN_END = -2 };
+
+/* The batch with which this copy ends, in `sent`; -1: it has none with an index. */
+static int end_in_sent(const struct replica *f) {
+    int at = f->end.index == 0 ? -1 : UNKNOWN_END;
+
+    for (int i = sent_count; f->end.index != 0 && at == UNKNOWN_END && i-- > 0;) {
+        if (sent[i].s.term == f->end.term && sent[i].s.index == f->end.index && sent[i].s.end_lsn == f->end.lsn)
+            at = i;
+    }
+    return at;
+}
+
+static bool opens_copy(int i, int must) {
+    struct copy *c = &copies[i];
+
+    if (follow_again(i) != LS_OK)
+        return violated(REFUSAL, "a copy cannot be opened again");
+    c->last = end_in_sent(c->follows);
+    if (c->last == UNKNOWN_END)
+        return violated(BYTES, "the copy ends with a batch that no leader handed out");
+    if (!is_in(c->last, must))
+        return violated(FORCED, "the copy has less than it had said to be forced");
+    tell(c);
+    return true;
+}
+
+static void let_go_of_handles(void) {
+    for (int t = 0; t < TXS; t++)
+        forget_handle(&r, t);
+    r.staged_count = 0;
+}
+
+static void count_what_was_done(const struct copy *c) {
+    if (c->follows != NULL) {
+        d.recycled += c->follows->stats.segments_recycled;
+        d.files_removed += c->follows->stats.files_removed;
+    }
+    if (c->leads != NULL)
+        d.relocated += c->leads->log->stats.segments_relocated;
+}
+
+/* The process that has this copy ends without a word. */
+static void end_process(int i) {
+    struct copy *c = &copies[i];
+
+    count_what_was_done(c);
+    replica_free(c->follows);
+    c->follows = NULL;
+    if (c->leads != NULL) {
+        replica_cease(c->leads);
+        let_go_of_handles();
+        ls_free(c->leads);
+        c->leads = r.store = NULL;
+        leader = -1;
+    }
+}
+
+/* It dies, at an event since `since`, and comes back on what a power cut or a kill has left. */
+static bool dies(int i, size_t since, bool power) {
+    struct copy *c = &copies[i];
+    size_t now = journal_end(c), k = since + dice(now - since + 1);
+    int must = told_within(c->sim, k);
+    const vfs_sim_loss loss = {.mode = dice(2) ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM,
+                               .dir_mode = dice(2) ? VFS_SIM_DIRS_LOST : VFS_SIM_DIRS_RANDOM,
+                               .seed = chance(&d.chance)};
+    vfs_sim *left = power ? vfs_sim_crash_at(c->sim, k, &loss) : vfs_sim_at(c->sim, k);
+
+    end_process(i);
+    if (d.life_count == LIVES_MAX)
+        abort();
+    d.lives[d.life_count++] = (struct life){c->sim, now, i};
+    use_disk(i, left, must);
+    return opens_copy(i, must);
+}
+
+/* A process with an error of its disk ends, and another opens the copy. */
+static bool starts_again(int i) {
+    int must = told_within(copies[i].sim, journal_end(&copies[i]));
+
+    d.struck = d.struck || vfs_sim_fired(copies[i].sim) > 0;
+    vfs_sim_fail(copies[i].sim, NULL);
+    end_process(i);
+    return opens_copy(i, must);
+}
+
+/* An error is an answer of this disk. */
+static bool was_struck(int i) { return vfs_sim_fired(copies[i].sim) > 0; }
+
+/* ---- from the leader to the others ---- */
+
+static void take_a_checkpoint(int i) {
+    bool taken = false;
+    int rc = replica_checkpoint(copies[i].follows, &taken);
+
+    d.checkpoints += taken;
+    if (rc != LS_OK && !was_struck(i))
+        (void)violated(ANSWER, "a follower's checkpoint fails");
+}
+
+/* Sends a follower what it lacks; now and then it dies meanwhile. False: it has not said that it has all. */
+static bool delivers(int i) {
+    struct copy *c = &copies[i];
+    size_t since = journal_end(c);
+    int rc = catch_up(c, copies[leader].last);
+
+    if (rc != LS_OK) {
+        if (!was_struck(i) && c->follows->error == 0)
+            return violated(ANSWER, "a follower refuses the leader's batches");
+        if (!was_struck(i))
+            return violated(ANSWER, "a follower's disk failed, and no failure was planned");
+        (void)starts_again(i);
+        return false;
+    }
+    if (dice(70) == 0) {
+        (void)dies(i, since, dice(3) != 0);
+        return false;
+    }
+    return true;
+}
+
+static void deliver_to_some(void) {
+    bool one_has = false;
+
+    for (int i = 0; i < COPIES; i++) {
+        bool lags = one_has && dice((uint64_t)d.lag) == 0;
+
+        if (i != leader && copies[i].reached && copies[i].follows != NULL && !lags && d.broken == NOTHING_BROKEN)
+            one_has = delivers(i) || one_has;
+    }
+}
+
+static void hand_out(void *context, const struct shipment *s) {
+    for (int i = 0; i < sent_count; i++) {
+        if (s->lsn < sent[i].s.end_lsn && sent[i].s.lsn < s->end_lsn)
+            (void)violated(IDS, "two batches have an LSN in common");
+        if (s->header != NULL && sent[i].s.first_lsn == s->first_lsn)
+            (void)violated(IDS, "two segments begin at one LSN");
+    }
+    keep_sent(context, s);
+    if (dice(4) != 0)
+        return;
+    deliver_to_some(); /* they force it before this disk does, */
+    if (dice(12) == 0 && d.fails_calls)
+        vfs_sim_fail(copies[leader].sim,
+                     &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO}); /* or never will */
+}
+
+/* The newest batch of this term that the leader and another copy have, in `sent`; -1: none. */
+static int majority_has(void) {
+    int best = -1;
+
+    for (int i = 0; i < COPIES; i++) {
+        int common = i != leader ? common_of(copies[i].last, copies[leader].last) : -1;
+
+        if (common >= 0 && sent[common].s.term == d.term && (best < 0 || sent[common].s.index > sent[best].s.index))
+            best = common;
+    }
+    for (int i = 0; best >= 0 && i < COPIES; i++)
+        d.relied[i] = journal_end(&copies[i]);
+    return best;
+}
+
+/* Followers learn what is durable, or not yet. */
+static void tell_followers(int durable) {
+    for (int i = 0; durable >= 0 && i < COPIES; i++) {
+        struct copy *c = &copies[i];
+        int common = common_of(c->last, durable);
+
+        if (i == leader || c->follows == NULL || common != durable || dice(2))
+            continue;
+        if (replica_durable(c->follows, sent[durable].s.end_lsn) != LS_OK && !was_struck(i))
+            (void)violated(ANSWER, "a follower cannot apply what is durable");
+        if (dice(25) == 0)
+            take_a_checkpoint(i);
+    }
+}
+
+static uint64_t ask_them(void *context, uint64_t index, uint64_t end_lsn) {
+    int durable;
+
+    (void)context;
+    (void)index;
+    (void)end_lsn;
+    tell(&copies[leader]);
+    deliver_to_some();
+    durable = majority_has();
+    tell_followers(durable);
+    return durable >= 0 ? sent[durable].s.end_lsn : 0;
+}
+
+static const struct replication calls = {.ship = hand_out, .forced = ask_them};
+
+/* With the log's lock: the others are reached again, and a majority may have what the leader has. */
+static void others_come_back(struct log *g) {
+    int durable;
+
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = copies[i].reached || dice(2);
+    deliver_to_some();
+    durable = majority_has();
+    tell_followers(durable);
+    if (durable >= 0)
+        log_majority_has(g, sent[durable].s.end_lsn);
+}
+
+/*
+ * The C library's: in this one thread nobody would end the wait. The others come back and have what it waits for, or the leader,
+ * which has no majority, ceases to lead.
+ */
+int sem_wait(sem_t *semaphore) {
+    struct log *g;
+
+    if (sem_trywait(semaphore) == 0)
+        return 0;
+    if (leader < 0 || copies[leader].leads == NULL)
+        abort();
+    g = copies[leader].leads->log;
+    log_lock(g);
+    if (!d.cut_off && g->poison == 0 && dice(3) != 0)
+        others_come_back(g);
+    log_unlock(g);
+    if (sem_trywait(semaphore) == 0)
+        return 0;
+    d.left_alone = true;
+    log_lock(g);
+    log_cease(g);
+    log_unlock(g);
+    if (sem_trywait(semaphore) != 0)
+        abort();
+    return 0;
+}
+
+/* ---- work ---- */
+
+static void note_durable_ops(void) {
+    d.durable_ops = d.durable_ops > r.durable ? d.durable_ops : r.durable;
+    if (r.store != NULL)
+        d.durable_ops = durable_at(&r, ls_durable_lsn(r.store), d.durable_ops);
+}
+
+/* No id that was given before is given again, also of what never reached a disk. */
+static void note_ids(size_t from) {
+    for (size_t i = from; i < r.op_count; i++) {
+        const struct op *op = &r.ops[i];
+        uint64_t id = op->kind == PUBLISH || op->kind == STAGE ? op->id : op->kind == BEGIN ? op->tx : 0;
+
+        if (id != 0 && id <= d.id_max)
+            (void)violated(IDS, "an id was given out twice");
+        d.id_max = id > d.id_max ? id : d.id_max;
+    }
+}
+
+/*
+ * One operation of the kit. A queue that is deleted leaves the catalog only once that is durable, as in a cluster; where that is not
+ * known, the next leader's log says it.
+ */
+static void operate(bool moves) {
+    unsigned catalog = r.catalog;
+    size_t from = r.op_count;
+
+    if (moves) {
+        publish(&r, PUBLISH, 2, -1, dice(8) == 0 && !r.hasty, 3500);
+        if (!r.lost && r.now.depth[1] > 3 && r.now.places[1][r.now.depth[1] - 1].locked_by == 0)
+            change_place(&r, DEQUEUE, r.now.places[1][r.now.depth[1] - 1].id, 1, -1, dice(8) == 0 && !r.hasty);
+    }
+    if (!r.lost && (!moves || dice(4) == 0))
+        one_operation(&r);
+    if ((catalog & ~r.catalog) != 0 && (r.lost || ls_force(r.store, 0) != LS_OK)) {
+        r.lost = true;
+        r.catalog |= catalog;
+    }
+    note_ids(from);
+    note_durable_ops();
+}
+
+/* Several segments are filled, and then all of it is dead at once. */
+static void fill_and_drain_segments(void) {
+    for (int i = 0; i < 26 && !r.lost && r.op_count + 60 < OPS_MAX; i++)
+        publish(&r, PUBLISH, 2, -1, false, 12000);
+    while (!r.lost && r.now.depth[1] > 0 && r.now.places[1][0].locked_by == 0 && r.op_count + 40 < OPS_MAX)
+        change_place(&r, DEQUEUE, r.now.places[1][0].id, 1, -1, false);
+}
+
+static bool may_go_on(void) { return !r.lost && d.broken == NOTHING_BROKEN && r.op_count + 40 < OPS_MAX; }
+
+static void work(uint64_t n, bool moves) {
+    size_t from = r.op_count;
+
+    if (moves && d.drains && may_go_on())
+        fill_and_drain_segments();
+    note_ids(from);
+    note_durable_ops();
+    for (uint64_t i = 0; i < n && may_go_on(); i++)
+        operate(moves);
+}
+
+/* The leader alone gets these: no majority has them, and a later leader may cut them. */
+static void work_alone(uint64_t n) {
+    bool checkpoints = r.checkpoints;
+
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = false;
+    d.cut_off = true;
+    r.hasty = true;
+    r.checkpoints = false;
+    for (uint64_t i = 0; i < n && may_go_on(); i++) {
+        struct log *g = r.store->log;
+
+        operate(false);
+        log_lock(g);
+        while (!r.lost && g->poison == 0 && log_unforced(g) > 0 && dice(3) == 0)
+            log_lead_one(g);
+        log_unlock(g);
+    }
+    r.hasty = false;
+    r.checkpoints = checkpoints;
+    d.cut_off = false;
+}
+
+/* ---- elections ---- */
+
+static bool is_newer(int a, int b) {
+    int x = copies[a].last, y = copies[b].last;
+    uint64_t term_x = x >= 0 ? sent[x].s.term : 0, term_y = y >= 0 ? sent[y].s.term : 0;
+    uint64_t index_x = x >= 0 ? sent[x].s.index : 0, index_y = y >= 0 ? sent[y].s.index : 0;
+
+    return term_x > term_y || (term_x == term_y && (index_x > index_y || (index_x == index_y && dice(2))));
+}
+
+/* The catalog without queues that the leader's log has as deleted. It counts in memory until that is durable. */
+static unsigned catalog_of_leader(void) {
+    unsigned catalog = r.catalog;
+
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        const struct queue *queue = table_any_queue(&r.store->state.table, q);
+
+        if (queue != NULL && queue->deleted)
+            catalog &= ~(1u << q);
+    }
+    return catalog;
+}
+
+/* The new leader serves: the model must know its state. */
+static bool is_recognised(void) {
+    static struct model_state s;
+    const struct bounds b = {d.durable_ops, r.op_count, r.catalog};
+    size_t found = 0;
+
+    if (!recognise(&r, r.store, b, &s, &found) || !contents_are(&r, r.store, &s))
+        return !was_struck(leader) && violated(MODEL, "the new leader's state is not what the answers allow");
+    forget_after(&r, found, r.op_count);
+    r.ops[r.op_count++] = (struct op){.kind = REOPEN};
+    r.durable = d.durable_ops = r.op_count;
+    r.now = s;
+    for (int t = 0; t < s.tx_count && t < TXS; t++) {
+        r.tx_ids[t] = s.txs[t].id;
+        r.distributed[t] = r.ended[t] = true;
+        if (ls_in_doubt_take(r.store, s.txs[t].id, &r.handles[t]) != LS_OK)
+            return !was_struck(leader) && violated(MODEL, "a transaction in doubt cannot be taken");
+    }
+    return true;
+}
+
+/* The better of these two leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
+static bool elects(int a, int b, bool alone) {
+    int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
+    uint64_t least = replica_least_term(copies[l].follows);
+    uint32_t ids[QUEUES];
+    unsigned catalog;
+    size_t n;
+
+    d.term = (least > d.term ? least : d.term + 1) + dice(3);
+    d.struck = d.left_alone = false;
+    d.leads++;
+    d.relied[a] = journal_end(&copies[a]);
+    d.relied[b] = journal_end(&copies[b]);
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = !alone && (i == other || dice(2));
+    rc = begin_leading(l, d.term, &calls);
+    if (rc != LS_OK) {
+        if (!was_struck(l))
+            return violated(ANSWER, "a copy cannot lead");
+        leader = -1;
+        (void)starts_again(l);
+        return false;
+    }
+    copies[other].reached = copies[other].reached || dice(2); /* its first batch may be durable only later */
+    log_lock(r.store->log);
+    if (!log_leads(r.store->log) && copies[other].reached)
+        others_come_back(r.store->log);
+    log_unlock(r.store->log);
+    catalog = catalog_of_leader();
+    n = list_queues(catalog, ids);
+    r.lost = false;
+    rc = d.broken == NOTHING_BROKEN ? replica_serve(r.store, ids, n, QUEUES + 1) : LS_OK;
+    r.catalog = rc == LS_OK ? catalog : r.catalog;
+    if (rc == LS_OK)
+        return d.broken == NOTHING_BROKEN && is_recognised();
+    if (rc != LS_WOULD_WAIT && !was_struck(l) && !d.left_alone)
+        (void)violated(ANSWER, "the leader cannot serve");
+    return false;
+}
+
+/* ---- rounds ---- */
+
+/* Some call of one of the disks fails, once or from then on. */
+static void plan_a_failure(void) {
+    static const int errors[] = {EIO, EIO, ENOSPC, EDQUOT};
+    static const int kinds[] = {0,
+                                0,
+                                VFS_SIM_PWRITE,
+                                VFS_SIM_SYNC_DATA,
+                                VFS_SIM_SYNC_FILE,
+                                VFS_SIM_SYNC_DIR,
+                                VFS_SIM_RENAME,
+                                VFS_SIM_UNLINK,
+                                VFS_SIM_OPEN,
+                                VFS_SIM_ALLOCATE,
+                                VFS_SIM_PREAD};
+    const vfs_sim_plan plan = {.kind = kinds[dice(sizeof kinds / sizeof *kinds)],
+                               .nth = 1 + dice(dice(2) ? 8 : 120),
+                               .forever = (int)dice(2),
+                               .error = errors[dice(sizeof errors / sizeof *errors)],
+                               .survive = dice(2) ? chance(&d.chance) : 0};
+
+    vfs_sim_fail(copies[dice(COPIES)].sim, &plan);
+}
+
+/* The failures that were planned are over: what was struck is a process less. */
+static bool failures_end(void) {
+    bool fine = true;
+
+    for (int i = 0; i < COPIES; i++) {
+        bool struck = was_struck(i);
+
+        vfs_sim_fail(copies[i].sim, NULL);
+        if (struck && copies[i].follows != NULL)
+            fine = fine && starts_again(i);
+    }
+    return fine;
+}
+
+static bool leader_fails(size_t since) {
+    int l = leader;
+
+    return l < 0 || copies[l].leads == NULL || dies(l, since, dice(3) != 0);
+}
+
+/* One leader, from its election to its end. */
+static void one_round(void) {
+    int out = leader >= 0 && dice(4) != 0 ? leader : (int)dice(COPIES);
+    int style;
+
+    if (leader >= 0 && !leader_fails(d.relied[leader]))
+        return;
+    for (int i = 0; i < COPIES; i++) {
+        if (copies[i].follows != NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
+            return;
+    }
+    if (d.fails_calls && dice(3) == 0)
+        plan_a_failure();
+    if (elects((out + 1) % COPIES, (out + 2) % COPIES, dice(4) == 0)) {
+        work(4 + dice(25), dice(2) != 0);
+        copies[out].reached = copies[out].reached || dice(2);
+        style = (int)dice(4);
+        if (style == 0) {
+            int y = (leader + 1 + (int)dice(COPIES - 1)) % COPIES;
+
+            if (d.broken == NOTHING_BROKEN && !was_struck(y) && dies(y, d.relied[y], true))
+                work(6, false);
+        } else if (style < 3 && may_go_on()) {
+            work_alone(2 + dice(20));
+        } else if (may_go_on()) {
+            for (int i = 0; i < COPIES; i++)
+                copies[i].reached = false;
+            work(4, true);
+        }
+        note_durable_ops();
+    }
+    if (d.broken == NOTHING_BROKEN)
+        (void)failures_end();
+}
+
+/* ---- a run ---- */
+
+static void run_options(uint64_t number) {
+    ls_options_default(&r.options);
+    r.options.segment_size = SEGMENT;
+    r.options.max_write_buffers = 2 + (uint32_t)(number % 5);
+    r.options.initial_segments = 2 + (uint32_t)(number % 3);
+    r.options.background = 0;
+    r.options.max_log_bytes = number % 5 == 4 ? 12 * SEGMENT : 0;
+    r.checkpoints = number % 3 == 0;
+    r.busy = number % 4 == 3;
+    r.stays = true;
+}
+
+/* One store with some work in it, copied to three disks. */
+static bool begins(uint64_t number) {
+    sim = vfs_sim_new();
+    memset(&r, 0, sizeof r);
+    memset(&d, 0, sizeof d);
+    sent_count = 0;
+    leader = -1;
+    d.chance = number * 7919 + 13;
+    d.lag = 2 + (int)dice(8);
+    d.hints_settle = number % 7 != 6;
+    d.fails_calls = number % 2 != 0;
+    d.drains = number % 4 == 2;
+    run_options(number);
+    vfs_sim_seed(sim, number);
+    (void)vfs_sim_record(sim, 0);
+    run_start(&r, sim, number + 1);
+    run_some(&r, dice(3) == 0 ? 0 : 20);
+    note_ids(0);
+    let_go_of_handles();
+    if (r.lost || ls_close(r.store) != LS_OK)
+        return violated(ANSWER, "the first store cannot be made");
+    ls_free(r.store);
+    r.store = NULL;
+    r.durable = d.durable_ops = r.op_count;
+    for (int i = 0; i < COPIES; i++) {
+        copies[i] = (struct copy){.reached = true};
+        use_disk(i, i == 0 ? sim : vfs_sim_clone(sim), -1);
+        if (!opens_copy(i, -1))
+            return false;
+    }
+    return true;
+}
+
+/* At the end all have one log, and all of it is durable. False: broken. */
+static bool all_agree(void) {
+    int l;
+
+    if (leader >= 0 && !leader_fails(d.relied[leader]))
+        return false;
+    d.lag = INT32_MAX;
+    for (int tries = 0; leader < 0 || r.lost; tries++) {
+        if (d.broken != NOTHING_BROKEN || tries > 20)
+            return violated(ANSWER, "no copy can lead in the end");
+        if (leader >= 0 && !leader_fails(journal_end(&copies[leader])))
+            return false;
+        if (!elects((int)dice(2), 2, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
+            r.lost = true;
+    }
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = true;
+    work(4, false);
+    if (r.lost || ls_force(r.store, 0) != LS_OK)
+        return violated(ANSWER, "the last leader cannot force its log");
+    l = leader;
+    while (d.broken == NOTHING_BROKEN &&
+           (copies[(l + 1) % COPIES].last != copies[l].last || copies[(l + 2) % COPIES].last != copies[l].last))
+        deliver_to_some();
+    return d.broken == NOTHING_BROKEN && dies(l, journal_end(&copies[l]), false);
+}
+
+static void drives(uint64_t number, int rounds) {
+    if (!begins(number))
+        return;
+    for (int i = 0; i < rounds && d.broken == NOTHING_BROKEN && r.op_count + 80 < OPS_MAX &&
+                    sent_count + 400 < SENT_MAX && d.life_count + 20 < LIVES_MAX;
+         i++)
+        one_round();
+    if (d.broken == NOTHING_BROKEN && failures_end())
+        (void)all_agree();
+}
+
+static void driver_free(void) {
+    for (int i = 0; i < COPIES; i++) {
+        if (copies[i].sim == NULL)
+            continue;
+        end_process(i);
+        vfs_sim_free(copies[i].sim);
+        copies[i].sim = NULL;
+    }
+    for (int i = 0; i < d.life_count; i++)
+        vfs_sim_free(d.lives[i].sim);
+    for (int i = 0; i < sent_count; i++) {
+        free(sent[i].header);
+        free(sent[i].bytes);
+    }
+    d.life_count = sent_count = 0;
+}
+
+#endif
