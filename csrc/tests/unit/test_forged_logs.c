@@ -138,9 +138,9 @@ static void a_place_is_made_once_and_ended_once(void) {
     static const uint32_t both[] = {2, 1};
 
     begin_story();
-    check(refused_at(enqueue(a, 0, &q1, 1), "is already"));
+    check(refused_at(enqueue(a, 0, &q1, 1), "has it already"));
     begin_story();
-    check(refused_at(enqueue(a, 0, both, 2), "is already"));
+    check(refused_at(enqueue(a, 0, both, 2), "has it already"));
     begin_story();
     check(refused_at(dequeue(a, 0, 3, 0), "where it is not"));
     begin_story();
