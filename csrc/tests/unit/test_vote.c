@@ -485,6 +485,42 @@ static void vote_damaged_in_both_slots_is_refused_with_the_way_out(void) {
     leave();
 }
 
+static void a_slot_that_cannot_be_read_is_renewed_from_the_other(void) {
+    struct vote is, now;
+
+    enter();
+    check(step(0) == LS_OK);
+    is = f->now;
+    vote_close(f);
+    f = NULL;
+    for (uint64_t nth = 1; nth <= VOTE_SLOTS; nth++) {
+        vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_PREAD, .nth = nth, .error = EIO});
+        check(found_on(sim, &now) && same(&now, &is) && vfs_sim_fired(sim) == 1);
+    }
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_PREAD, .nth = 1, .error = EIO, .forever = 1});
+    check(!found_on(sim, &now) && ls_last_error()->code == LS_CORRUPT && ls_last_error()->sys_errno == EIO);
+    vfs_sim_fail(sim, NULL);
+    check(found_on(sim, &now) && same(&now, &is));
+    leave();
+}
+
+static void a_file_system_that_cannot_bypass_its_cache_has_votes_as_well(void) {
+    struct vote is, now;
+
+    enter();
+    vote_close(f);
+    f = NULL;
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_OPEN, .nth = 1, .error = EINVAL});
+    check(vote_open(v, HOST, &f) == LS_OK && vfs_sim_fired(sim) == 1);
+    vfs_sim_fail(sim, NULL);
+    check(vote_write(f, 8, 1) == LS_OK);
+    is = f->now;
+    vfs_sim *disk = cut_now(sim);
+    check(found_on(disk, &now) && same(&now, &is));
+    vfs_sim_free(disk);
+    leave();
+}
+
 static void put_slots(const struct vote *first, const struct vote *second) {
     static uint8_t bytes[VOTE_SLOTS * VOTE_SLOT_BYTES];
 
@@ -918,6 +954,8 @@ int main(void) {
         a_lack_of_memory_leaves_vote_as_it_was,
         a_flipped_bit_in_one_slot_changes_nothing,
         vote_damaged_in_both_slots_is_refused_with_the_way_out,
+        a_slot_that_cannot_be_read_is_renewed_from_the_other,
+        a_file_system_that_cannot_bypass_its_cache_has_votes_as_well,
         slots_that_no_series_of_writes_leaves_are_refused,
         vote_of_a_later_version_or_of_another_kind_or_cut_short_is_refused_by_name,
         without_vote_a_member_refuses,
