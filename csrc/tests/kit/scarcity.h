@@ -1,43 +1,13 @@
 /*
- * A store with live state of every kind on a simulated disk, and an allocator that fails at a chosen call.
- *
- * It replaces the C library's allocator, except under sanitizers, which replace it themselves; there only system calls
- * fail. Allocations of the simulated disk are not counted.
+ * A store with live state of every kind on a simulated disk, and an allocator that fails at a chosen call (allocator.h).
+ * Allocations of the simulated disk are not counted.
  */
 #ifndef LOGSTORE_SCARCITY_H
 #define LOGSTORE_SCARCITY_H
 
 #include "store/store.h"
+#include "tests/kit/allocator.h"
 #include "tests/kit/one_store.h"
-
-static bool counting, for_ever;
-static uint64_t allocations, fail_at_nth, failed;
-
-#if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
-enum { TAKEN_OVER = 1 };
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t n, size_t bytes);
-void *__libc_realloc(void *old, size_t bytes);
-void *__libc_memalign(size_t alignment, size_t bytes);
-
-static bool refused(void) {
-    if (!counting)
-        return false;
-    allocations++;
-    if (fail_at_nth == 0 || allocations < fail_at_nth || (allocations > fail_at_nth && !for_ever))
-        return false;
-    failed++;
-    errno = ENOMEM;
-    return true;
-}
-
-void *malloc(size_t bytes) { return refused() ? NULL : __libc_malloc(bytes); }
-void *calloc(size_t n, size_t bytes) { return refused() ? NULL : __libc_calloc(n, bytes); }
-void *realloc(void *old, size_t bytes) { return refused() ? NULL : __libc_realloc(old, bytes); }
-void *aligned_alloc(size_t alignment, size_t bytes) { return refused() ? NULL : __libc_memalign(alignment, bytes); }
-#else
-enum { TAKEN_OVER = 0 };
-#endif
 
 /* ---- a simulated disk whose own allocations never fail ---- */
 

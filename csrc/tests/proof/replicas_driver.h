@@ -71,20 +71,46 @@ static uint64_t dice(uint64_t n) { return chance(&d.chance) % n; }
 
 /* ---- disks ---- */
 
+/* A call of a disk, whose own allocations are not counted. */
+#define ON_DISK(type, name, parameters, ...)                                  \
+    static type disk_##name parameters {                                      \
+        vfs *real = vfs_sim_table(((const struct settling *)(void *)v)->sim); \
+        bool was = counting;                                                  \
+        type result;                                                          \
+                                                                              \
+        counting = false;                                                     \
+        result = real->name(real, __VA_ARGS__);                               \
+        counting = was;                                                       \
+        return result;                                                        \
+    }
+
+ON_DISK(int, open_dir, (vfs * v, const char *path), path)
+ON_DISK(int, open_subdir, (vfs * v, int dir, const char *name, int create), dir, name, create)
+ON_DISK(int, list, (vfs * v, int dir, vfs_list_fn *each, void *context), dir, each, context)
+ON_DISK(int, sync_dir, (vfs * v, int dir), dir)
+ON_DISK(int, open, (vfs * v, int dir, const char *name, unsigned flags), dir, name, flags)
+ON_DISK(int, close, (vfs * v, int handle), handle)
+ON_DISK(int64_t, pread, (vfs * v, int file, void *into, size_t bytes, uint64_t at), file, into, bytes, at)
+ON_DISK(int64_t, pwrite, (vfs * v, int file, const void *from, size_t bytes, uint64_t at), file, from, bytes, at)
+ON_DISK(int64_t, size, (vfs * v, int file), file)
+ON_DISK(int, allocate, (vfs * v, int file, uint64_t bytes), file, bytes)
+ON_DISK(int, sync_data, (vfs * v, int file), file)
+ON_DISK(int, sync_file, (vfs * v, int file), file)
+ON_DISK(int, rename, (vfs * v, int dir, const char *from, const char *to), dir, from, to)
+ON_DISK(int, unlink, (vfs * v, int dir, const char *name), dir, name)
+
 static int64_t settling_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
     const struct settling *s = (const struct settling *)(const void *)v;
-    vfs *real = vfs_sim_table(s->sim);
-    int64_t done = real->pwrite(real, file, from, bytes, at);
+    int64_t done = disk_pwrite(v, file, from, bytes, at);
 
-    if (file == s->hint_file)
-        (void)real->sync_data(real, file);
+    if (d.hints_settle && file == s->hint_file)
+        (void)disk_sync_data(v, file);
     return done;
 }
 
 static int settling_open(vfs *v, int dir, const char *name, unsigned flags) {
     struct settling *s = (struct settling *)(void *)v;
-    vfs *real = vfs_sim_table(s->sim);
-    int file = real->open(real, dir, name, flags);
+    int file = disk_open(v, dir, name, flags);
 
     if (file >= 0 && (flags & VFS_WRITE) != 0 && strcmp(name, "HINT") == 0)
         s->hint_file = file;
@@ -93,22 +119,38 @@ static int settling_open(vfs *v, int dir, const char *name, unsigned flags) {
 
 static int settling_close(vfs *v, int handle) {
     struct settling *s = (struct settling *)(void *)v;
-    vfs *real = vfs_sim_table(s->sim);
 
     s->hint_file = handle == s->hint_file ? -1 : s->hint_file;
-    return real->close(real, handle);
+    return disk_close(v, handle);
+}
+
+static vfs table_of(vfs_sim *disk) {
+    vfs v = *vfs_sim_table(disk);
+
+    v.open_dir = disk_open_dir;
+    v.open_subdir = disk_open_subdir;
+    v.list = disk_list;
+    v.sync_dir = disk_sync_dir;
+    v.open = settling_open;
+    v.close = settling_close;
+    v.pread = disk_pread;
+    v.pwrite = settling_pwrite;
+    v.size = disk_size;
+    v.allocate = disk_allocate;
+    v.sync_data = disk_sync_data;
+    v.sync_file = disk_sync_file;
+    v.rename = disk_rename;
+    v.unlink = disk_unlink;
+    return v;
 }
 
 /* The copy is on this disk from now on. `told`: in `sent`, what it has said to be forced before; -1: nothing. */
 static void use_disk(int i, vfs_sim *disk, int told) {
     struct settling *s = &d.disks[i];
 
-    *s = (struct settling){.v = *vfs_sim_table(disk), .sim = disk, .hint_file = -1};
-    s->v.pwrite = settling_pwrite;
-    s->v.open = settling_open;
-    s->v.close = settling_close;
+    *s = (struct settling){.v = table_of(disk), .sim = disk, .hint_file = -1};
     copies[i].sim = disk;
-    copies[i].disk = d.hints_settle ? &s->v : vfs_sim_table(disk);
+    copies[i].disk = &s->v;
     copies[i].last = told;
     d.relied[i] = 0;
     if (vfs_sim_record(disk, 1) != 0)
@@ -136,25 +178,12 @@ static int told_within(const vfs_sim *disk, size_t k) {
 
 /* ---- opening and failing ---- */
 
-enum { UNKNOWN_END = -2 };
-
-/* The batch with which this copy ends, in `sent`; -1: it has none with an index. */
-static int end_in_sent(const struct replica *f) {
-    int at = f->end.index == 0 ? -1 : UNKNOWN_END;
-
-    for (int i = sent_count; f->end.index != 0 && at == UNKNOWN_END && i-- > 0;) {
-        if (sent[i].s.term == f->end.term && sent[i].s.index == f->end.index && sent[i].s.end_lsn == f->end.lsn)
-            at = i;
-    }
-    return at;
-}
-
 static bool opens_copy(int i, int must) {
     struct copy *c = &copies[i];
 
     if (follow_again(i) != LS_OK)
         return violated(REFUSAL, "a copy cannot be opened again");
-    c->last = end_in_sent(c->follows);
+    c->last = last_of(c->follows);
     if (c->last == UNKNOWN_END)
         return violated(BYTES, "the copy ends with a batch that no leader handed out");
     if (!is_in(c->last, must))
@@ -236,12 +265,30 @@ static void take_a_checkpoint(int i) {
         (void)violated(ANSWER, "a follower's checkpoint fails");
 }
 
+/* Now and then an allocation fails. The copy then takes the same batches, or none. */
+static int catch_up_with_little_memory(struct copy *c, int last) {
+    int rc;
+
+    if (!d.fails_calls || dice(40) != 0)
+        return catch_up(c, last);
+    allocations = failed = 0;
+    fail_at_nth = 1 + dice(20);
+    counting = true;
+    rc = catch_up(c, last);
+    counting = false;
+    return rc == LS_NO_MEMORY && failed > 0 ? catch_up(c, last) : rc;
+}
+
 /* Sends a follower what it lacks; now and then it dies meanwhile. False: it has not said that it has all. */
 static bool delivers(int i) {
     struct copy *c = &copies[i];
     size_t since = journal_end(c);
-    int rc = catch_up(c, copies[leader].last);
+    int rc = catch_up_with_little_memory(c, copies[leader].last);
 
+    if (rc == LS_NO_MEMORY || rc == LS_POISONED) {
+        (void)starts_again(i);
+        return false;
+    }
     if (rc != LS_OK) {
         if (!was_struck(i) && c->follows->error == 0)
             return violated(ANSWER, "a follower refuses the leader's batches");
@@ -410,6 +457,8 @@ static void operate(bool moves) {
     }
     note_ids(from);
     note_durable_ops();
+    if (r.told_count > 0 && r.told[r.told_count - 1].id == 0)
+        r.told_count--; /* the leader ceased in the midst of the message: it never had an id */
 }
 
 /* Several segments are filled, and then all of it is dead at once. */
@@ -674,6 +723,7 @@ static bool all_agree(void) {
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return false;
     d.lag = INT32_MAX;
+    d.fails_calls = false;
     for (int tries = 0; leader < 0 || r.lost; tries++) {
         if (d.broken != NOTHING_BROKEN || tries > 20)
             return violated(ANSWER, "no copy can lead in the end");
