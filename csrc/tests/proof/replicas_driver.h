@@ -49,6 +49,7 @@ static struct driver {
     uint64_t id_max;
     bool left_alone; /* the leader ceased, as nobody else could make its batches durable */
     bool cut_off;    /* and nobody comes back */
+    bool ends;       /* the run ends: others come back until they have all */
     int lag;         /* one of so many times a follower does not get the newest batches */
     bool hints_settle;
     bool fails_calls;
@@ -401,12 +402,14 @@ int sem_wait(sem_t *semaphore) {
     if (leader < 0 || copies[leader].leads == NULL)
         abort();
     g = copies[leader].leads->log;
-    log_lock(g);
-    if (!d.cut_off && g->poison == 0 && dice(3) != 0)
-        others_come_back(g);
-    log_unlock(g);
-    if (sem_trywait(semaphore) == 0)
-        return 0;
+    for (int tries = d.ends ? 20 : 1; tries > 0; tries--) {
+        log_lock(g);
+        if (!d.cut_off && g->poison == 0 && (d.ends || dice(3) != 0))
+            others_come_back(g);
+        log_unlock(g);
+        if (sem_trywait(semaphore) == 0)
+            return 0;
+    }
     d.left_alone = true;
     log_lock(g);
     log_cease(g);
@@ -426,6 +429,8 @@ static void note_durable_ops(void) {
 
 /* No id that was given before is given again, also of what never reached a disk. */
 static void note_ids(size_t from) {
+    if (r.told_count > 0 && r.told[r.told_count - 1].id == 0)
+        r.told_count--; /* the leader ceased in the midst of a message, which never had an id */
     for (size_t i = from; i < r.op_count; i++) {
         const struct op *op = &r.ops[i];
         uint64_t id = op->kind == PUBLISH || op->kind == STAGE ? op->id : op->kind == BEGIN ? op->tx : 0;
@@ -457,8 +462,6 @@ static void operate(bool moves) {
     }
     note_ids(from);
     note_durable_ops();
-    if (r.told_count > 0 && r.told[r.told_count - 1].id == 0)
-        r.told_count--; /* the leader ceased in the midst of the message: it never had an id */
 }
 
 /* Several segments are filled, and then all of it is dead at once. */
@@ -724,6 +727,7 @@ static bool all_agree(void) {
         return false;
     d.lag = INT32_MAX;
     d.fails_calls = false;
+    d.ends = true;
     for (int tries = 0; leader < 0 || r.lost; tries++) {
         if (d.broken != NOTHING_BROKEN || tries > 20)
             return violated(ANSWER, "no copy can lead in the end");
