@@ -397,11 +397,22 @@ static bool switch_off(char *names) {
 
 static int parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"states", 1, NULL, 's'},  {"seconds", 1, NULL, 't'}, {"runs", 1, NULL, 'r'},
-        {"jobs", 1, NULL, 'j'},    {"seed", 1, NULL, 'n'},    {"rounds", 1, NULL, 'R'},
-        {"deep-of", 1, NULL, 'd'}, {"run", 1, NULL, 'w'},     {"life", 1, NULL, 'l'},
-        {"event", 1, NULL, 'e'},   {"without", 1, NULL, 'x'}, {"first-violation", 0, NULL, '1'},
-        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0},
+        {"states", 1, NULL, 's'},
+        {"seconds", 1, NULL, 't'},
+        {"runs", 1, NULL, 'r'},
+        {"jobs", 1, NULL, 'j'},
+        {"seed", 1, NULL, 'n'},
+        {"rounds", 1, NULL, 'R'},
+        {"deep-of", 1, NULL, 'd'},
+        {"run", 1, NULL, 'w'},
+        {"every", 1, NULL, 'E'},
+        {"life", 1, NULL, 'l'},
+        {"event", 1, NULL, 'e'},
+        {"without", 1, NULL, 'x'},
+        {"first-violation", 0, NULL, '1'},
+        {"verbose", 0, NULL, 'v'},
+        {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
 
