@@ -445,8 +445,35 @@ class ls_replica_stats(Value):
     files_removed: int
     segments_recycled: int
     checkpoints: int
+    device_bytes: int
 
 class ls_replica_stats_ptr(ls_replica_stats, Pointer[ls_replica_stats]): ...
+
+class ls_replica_batch(Value):
+    term: int
+    index: int
+    lsn: int
+    end_lsn: int
+    first_lsn: int
+    known_durable_lsn: int
+    header: Numbers[uint8_t]
+    bytes: Numbers[uint8_t]
+
+class ls_replica_batch_ptr(ls_replica_batch, Pointer[ls_replica_batch]): ...
+
+class ls_replica_info(Value):
+    term: int
+    index: int
+    end_lsn: int
+    applied_index: int
+    applied_lsn: int
+    durable_lsn: int
+    base_lsn: int
+    least_term: int
+    messages: int
+    stats: ls_replica_stats
+
+class ls_replica_info_ptr(ls_replica_info, Pointer[ls_replica_info]): ...
 
 class ls_inspection(Value):
     log: ls_reader_info
@@ -525,6 +552,8 @@ class ls_columns_ptr(Value): ...
 class ls_rows_ptr(Value): ...
 
 class ls_message_rows_ptr(Value): ...
+
+class ls_replica_ptr(Value): ...
 
 class ls_hold_ptr(Value): ...
 
@@ -672,6 +701,14 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_replica_stats[]"], init: object = None, /) -> Array[ls_replica_stats]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_replica_batch *"], init: object = None, /) -> ls_replica_batch_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_batch[]"], init: object = None, /) -> Array[ls_replica_batch]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_info *"], init: object = None, /) -> ls_replica_info_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_info[]"], init: object = None, /) -> Array[ls_replica_info]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_inspection *"], init: object = None, /) -> ls_inspection_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_inspection[]"], init: object = None, /) -> Array[ls_inspection]: ...
@@ -713,6 +750,8 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_rows **"], init: object = None, /) -> Pointer[ls_rows_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_message_rows **"], init: object = None, /) -> Pointer[ls_message_rows_ptr]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica **"], init: object = None, /) -> Pointer[ls_replica_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_hold **"], init: object = None, /) -> Pointer[ls_hold_ptr]: ...
     @overload
@@ -1244,6 +1283,14 @@ class Lib:
         reader: Pointer[ls_reader_ptr] | Null,
         /,
     ) -> int: ...
+    def ls_reader_open_undurable(
+        self,
+        system: vfs_ptr | Null,
+        store_dir: Chars | bytes | Null,
+        from_lsn: int,
+        reader: Pointer[ls_reader_ptr] | Null,
+        /,
+    ) -> int: ...
     def ls_reader_open_kept(
         self,
         system: vfs_ptr | Null,
@@ -1356,6 +1403,68 @@ class Lib:
         /,
     ) -> int: ...
     def ls_message_rows_free(self, rows: ls_message_rows_ptr | Null, /) -> None: ...
+    def ls_replica_open(
+        self,
+        system: vfs_ptr | Null,
+        store_dir: Chars | bytes | Null,
+        options: ls_options_ptr | Array[ls_options] | Null,
+        replica: Pointer[ls_replica_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_take(
+        self,
+        replica: ls_replica_ptr | Null,
+        batch: ls_replica_batch_ptr | Array[ls_replica_batch] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_cut(self, replica: ls_replica_ptr | Null, index: int, /) -> int: ...
+    def ls_replica_durable(self, replica: ls_replica_ptr | Null, lsn: int, /) -> int: ...
+    def ls_replica_checkpoint(self, replica: ls_replica_ptr | Null, taken: Numbers[c_int] | Null, /) -> int: ...
+    def ls_replica_checkpoint_is_due(self, replica: ls_replica_ptr | Null, /) -> int: ...
+    def ls_replica_describe(
+        self,
+        replica: ls_replica_ptr | Null,
+        info: ls_replica_info_ptr | Array[ls_replica_info] | Null,
+        /,
+    ) -> None: ...
+    def ls_replica_free(self, replica: ls_replica_ptr | Null, /) -> None: ...
+    def ls_replica_lead(
+        self,
+        replica: ls_replica_ptr | Null,
+        term: int,
+        config: Numbers[uint8_t] | bytes | Null,
+        config_bytes: int,
+        store: Pointer[ls_store_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_leads(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_replica_serve(
+        self,
+        store: ls_store_ptr | Null,
+        queue_ids: Numbers[uint32_t] | list[int] | Null,
+        n: int,
+        next_queue_id: int,
+        /,
+    ) -> int: ...
+    def ls_replica_next(
+        self,
+        store: ls_store_ptr | Null,
+        batch: ls_replica_batch_ptr | Array[ls_replica_batch] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_forced(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_replica_event_fd(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_replica_majority_has(self, store: ls_store_ptr | Null, lsn: int, /) -> int: ...
+    def ls_replica_change_members(
+        self,
+        store: ls_store_ptr | Null,
+        config: Numbers[uint8_t] | bytes | Null,
+        config_bytes: int,
+        index: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_detach(self, replica: ls_replica_ptr | Null, highest_term: int, /) -> int: ...
+    def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_inspect_open(
         self,
         system: vfs_ptr | Null,

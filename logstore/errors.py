@@ -13,6 +13,7 @@ __all__ = [
     "StoreError",
     "NotAStore",
     "StoreLocked",
+    "ReplicatedStore",
     "StoreFull",
     "StorePoisoned",
     "StoreClosed",
@@ -71,6 +72,21 @@ class StoreLocked(StoreError):
     """Another process, or another handle in this one, has the store open for writing.
 
     A store has one writer. Close the other one, or use the read-only commands, which work while it runs.
+    """
+
+
+class BatchRefused(StoreError):
+    """A batch, or a cut, does not follow from what a copy of a replicated store has; nothing was written.
+
+    The text names the term, the index and the LSN of both. The copy is as before: give it the batch that follows.
+    """
+
+
+class ReplicatedStore(StoreError):
+    """The log is a copy of a replicated store, which only its member opens.
+
+    The other copies count on it, so nothing was changed. Start the member; the read-only commands work on the copy.
+    ``logstore cluster detach`` makes it a single store.
     """
 
 

@@ -13,18 +13,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kit.stores import ROOT, SMALL_SEGMENT
+from kit.stores import ROOT, SMALL_SEGMENT, memory_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from logstore import MessageStore
 
@@ -47,8 +48,11 @@ _stderr = -1  # a copy: while a test runs, pytest keeps what is written to the d
 
 
 def pytest_configure() -> None:
+    """Chooses the place of the tests' directories: in memory where there is room, because they make many syncs."""
     global _stderr
     _stderr = os.dup(2)
+    if (root := memory_root()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(root))
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +91,16 @@ def _stop_late(item: pytest.Item) -> None:
         faulthandler.dump_traceback_later(STOPPED_S, exit=True, file=_stderr)
     else:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The test's directory: in memory where there is room, and on a disk if the test is marked ``on_disk``."""
+    if request.node.get_closest_marker("on_disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="logstore-", ignore_cleanup_errors=True) as made:
+        yield Path(made).resolve()
 
 
 @pytest.fixture

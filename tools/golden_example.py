@@ -16,7 +16,7 @@ RECORD_FIELDS = [
 ]
 RECORD_FIELDS += [(20, 4, "spare"), (24, 8, "lsn"), (32, 8, "id"), (40, 8, "prev")]
 BATCH_FIELDS = [(48, 8, "epoch"), (56, 4, "count"), (60, 4, "bytes"), (64, 8, "durable_lsn")]
-BATCH_FIELDS += [(72, 8, "base_lsn"), (80, 8, "time_us"), (88, 16, "opaque")]
+BATCH_FIELDS += [(72, 8, "base_lsn"), (80, 8, "time_us"), (88, 8, "index"), (96, 8, "known_durable_lsn")]
 START_FIELDS = [(48, 8, "tx_id"), (56, 4, "header_bytes"), (60, 4, "content_bytes"), (64, 4, "queue_count")]
 START_FIELDS += [
     (68, 4, "order_index"),
@@ -27,7 +27,7 @@ START_FIELDS += [
 ]
 START_FIELDS += [(85, 3, "padding")]
 DEQUEUE_FIELDS = [(48, 8, "tx_id"), (56, 4, "queue_id"), (60, 2, "delivery_count"), (62, 2, "reason")]
-AS_BYTES = "magic", "opaque", "header", "content", "zero", "padding", "spare"
+AS_BYTES = "magic", "header", "content", "zero", "padding", "spare"
 MEANINGS = {("type", 0x0301): "BATCH", ("type", 0x0101): "MESSAGE_START", ("type", 0x0104): "MESSAGE_DEQUEUE"}
 MEANINGS |= {("flags", 8): "PUBLISHED", ("reason", 1): "accepted"}
 

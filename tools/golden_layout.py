@@ -38,6 +38,8 @@ TYPES = {
     "FOOTER": 0x0303,
     "QUEUE_DELETE": 0x0304,
     "CLOSE": 0x0305,
+    "MEMBERS": 0x0401,
+    "CATALOG_CHANGE": 0x0402,
     "0x8001": 0x8001,  # of a later version, which readers of this one skip
 }
 REASONS = {
@@ -223,6 +225,32 @@ def queue_delete(queue_id: int) -> Draft:
     return raw, {"queue_id": queue_id}
 
 
+def members(index: int, config: bytes) -> Draft:
+    raw = blank(64 + len(config))
+    struct.pack_into("<Q", raw, 48, index)
+    struct.pack_into("<I", raw, 56, len(config))
+    raw[64 : 64 + len(config)] = config
+    return raw, {"index": index, "config": config.hex()}
+
+
+def catalog_change(part: int, rows: tuple[tuple[str, str, int, bytes], ...]) -> Draft:
+    """Rows of action, object, queue id and data."""
+    raw = blank(56 + sum(16 + (len(data) + 7) // 8 * 8 for *_, data in rows))
+    struct.pack_into("<I", raw, 48, part)
+    struct.pack_into("<I", raw, 52, len(rows))
+    at = 56
+    for action, of, queue_id, data in rows:
+        struct.pack_into("<B", raw, at, {"PUT": 1, "DELETE": 2}[action])
+        struct.pack_into("<B", raw, at + 1, {"QUEUE": 1, "EXCHANGE": 2, "BINDING": 3, "CONFIG": 4}[of])
+        struct.pack_into("<I", raw, at + 4, queue_id)
+        struct.pack_into("<I", raw, at + 8, len(data))
+        raw[at + 16 : at + 16 + len(data)] = data
+        at += 16 + (len(data) + 7) // 8 * 8
+    names = "action", "object", "queue_id", "row"
+    told = [dict(zip(names, (*row, data.hex()), strict=True)) for *row, data in rows]
+    return raw, {"part": part, "rows": told}
+
+
 def later_type(body: bytes) -> Draft:
     raw = blank(48 + len(body))
     raw[48 : 48 + len(body)] = body
@@ -273,7 +301,7 @@ class Segment:
         """The LSN of the next record."""
         return self.first_lsn + self.at
 
-    def begin(self, base_lsn: int) -> None:
+    def begin(self, base_lsn: int, index: int = 0, known_durable_lsn: int = 0) -> None:
         self.batch_at = self.at
         self.at += 104
         lsn = self.first_lsn + self.batch_at
@@ -282,6 +310,8 @@ class Segment:
             "durable_lsn": lsn,
             "base_lsn": base_lsn,
             "time_us": TIME_US + self.batch_at,
+            "index": index,
+            "known_durable_lsn": known_durable_lsn,
         }
         self.found["batches"].append({"batch": body, "records": []})
 
@@ -309,7 +339,9 @@ class Segment:
         struct.pack_into("<Q", raw, 64, body["durable_lsn"])
         struct.pack_into("<Q", raw, 72, body["base_lsn"])
         struct.pack_into("<Q", raw, 80, body["time_us"])
-        body |= {"count": len(batch["records"]), "bytes": self.at - self.batch_at, "opaque": "00" * 16}
+        struct.pack_into("<Q", raw, 88, body["index"])
+        struct.pack_into("<Q", raw, 96, body["known_durable_lsn"])
+        body |= {"count": len(batch["records"]), "bytes": self.at - self.batch_at}
         batch["batch"] = self.place(self.batch_at, "BATCH", (raw, body), 0, 0, 0)
         self.found["stop_lsn"] = self.lsn
         return self.lsn

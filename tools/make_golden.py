@@ -30,6 +30,7 @@ from golden_layout import (
     TIME_US,
     Json,
     Segment,
+    catalog_change,
     closed,
     empty,
     filler,
@@ -38,6 +39,7 @@ from golden_layout import (
     hold,
     inline_copy,
     later_type,
+    members,
     message_chunk,
     message_dequeue,
     message_enqueue,
@@ -326,6 +328,50 @@ def store() -> dict[str, tuple[bytes, Json]]:
     }
 
 
+def replicated() -> tuple[Segment, ...]:
+    """A copy of a replicated log: what came before replication, a term whose last batch another leader abandoned, and a
+    term whose last batch no majority is known to have.
+    """
+    single = Segment(0x10000)
+    single.begin(0x10000)
+    single.add("MESSAGE_START", message_start([1], b"", b"before replication"), None, flags=PUBLISHED)
+    end = single.end()
+    single.cut(end)
+
+    first = Segment(2 << 40, epoch=2, prev_end_lsn=end)
+    first.begin(0x10000, 1, end)
+    member = first.add("MEMBERS", members(1, b"a configuration of one member"), None)
+    ends = [first.end()]
+    first.begin(0x10000, 2, ends[0])
+    row = "PUT", "QUEUE", 7, b'{"name":"orders"}'
+    first.add("CATALOG_CHANGE", catalog_change(0, (row,)))
+    first.add("MESSAGE_START", message_start([7], b"", b"of term 2"), None, flags=PUBLISHED)
+    ends.append(first.end())
+    first.begin(0x10000, 3, ends[1])
+    rows = ("DELETE", "BINDING", 0, b'{"exchange":"amq.topic"}'), ("PUT", "EXCHANGE", 0, b'{"name":"events"}')
+    first.add("CATALOG_CHANGE", catalog_change(0, rows), flags=PART)
+    ends.append(first.end())
+    first.begin(0x10000, 4, ends[1])
+    first.add("CATALOG_CHANGE", catalog_change(1, (("PUT", "CONFIG", 0, b"{}"),)))
+    ends.append(first.end())
+    first.begin(0x10000, 5, ends[2])
+    first.add("MESSAGE_START", message_start([7], b"", b"abandoned, for no majority has it"), None, flags=PUBLISHED)
+    first.end()
+    first.cut(ends[-1])
+
+    second = Segment(5 << 40, epoch=5, prev_end_lsn=ends[-1])
+    second.begin(0x10000, 5, ends[2])
+    ends.append(second.end())
+    second.begin(0x10000, 6, ends[-1])
+    second.add("MEMBERS", members(1, b"a configuration of one member"), member, prev=member, flags=COPY)
+    second.add("MESSAGE_START", message_start([7], b"", b"of term 5"), None, flags=PUBLISHED)
+    ends.append(second.end())
+    second.begin(0x10000, 7, ends[-1])
+    second.add("MESSAGE_START", message_start([1], b"", b"not known durable"), None, flags=PUBLISHED)
+    second.end()
+    return single, first, second
+
+
 # ---- Writing and checking.
 
 
@@ -335,6 +381,8 @@ def generate() -> dict[str, bytes]:
     for case in (messages, transactions, relocation, inline, padding, torn, recycled):
         segment = case()
         made[f"{case.__name__}/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
+    for segment in replicated():
+        made[f"replicated/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
     files = {}
     for path, (raw, found) in made.items():
         files[path] = raw

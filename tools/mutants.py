@@ -63,6 +63,7 @@ TESTS = (
     "test_wakes",
     "test_acquire",
     "test_trail",
+    "test_vote",
     "test_replica",
 )
 

@@ -44,10 +44,13 @@ LONG_TESTS = (
     "tests/faults/test_processes.py",
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
+    "tests/tools/test_soak.py",
 )
 
 #: The slow tests take every case only here; below this budget they would leave the others nothing.
 SLOW_TESTS_MIN_S = 1800
+
+ANALYSIS = "analysis"  # has no JSON object
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
+        deep_analysis(seconds),
     ]
 
 
@@ -188,6 +192,11 @@ def slow_tests(seconds: int) -> list[Job]:
     return [Job("slow-tests", [*PYTEST, "-m", "slow", "tests"], {"LOGSTORE_TORTURE_S": "1"})]
 
 
+def deep_analysis(seconds: int) -> list[Job]:
+    """clang-tidy as deep as clang's analyzer goes by itself; `make lint` has a smaller bound."""
+    return [] if seconds < SLOW_TESTS_MIN_S else [Job(ANALYSIS, ["make", "-s", "tidy", "TIDY=tidy-deep"])]
+
+
 def explore(seconds: float) -> Job:
     return Job("explorer", proof("explorer", "--seconds", max(4, round(seconds)), "--tier", "full"))
 
@@ -196,7 +205,8 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
     """The last line, and the failures."""
     by_name = {outcome.name: outcome for outcome in outcomes}
     wrong = [f"{outcome.name} failed" for outcome in outcomes if outcome.status != 0]
-    wrong += [f"{o.name} said nothing" for o in outcomes if not o.said and not o.name.endswith("-tests")]
+    silent = [o.name for o in outcomes if not o.said and not o.name.endswith("-tests")]
+    wrong += [f"{name} said nothing" for name in silent if name != ANALYSIS]
     explorer, mutants = by_name["explorer"], by_name["mutants"]
     sweeps, flips, fuzz = by_name["sweeps"], by_name["bytes"], by_name["fuzz"]
     violations = sum(outcome.count("violations") + outcome.count("crashes") for outcome in outcomes)

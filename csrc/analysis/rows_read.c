@@ -248,6 +248,9 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case TX_DELETE:
         put_row_tx(row, row->r.id);
         return FORMAT_OK;
+    case MEMBERS:
+        set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+        return FORMAT_OK;
     default:
         return FORMAT_OK;
     }

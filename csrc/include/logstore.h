@@ -63,7 +63,7 @@ typedef enum ls_code {
     LS_END,               /* a reader or scan has nothing more */
     LS_WOULD_WAIT,        /* the call would have to wait, and LS_TRY forbids that; nothing was changed */
     LS_REPLICATED,        /* the log is a copy of a replicated one, which only its member opens */
-    LS_REFUSED            /* a batch or a cut does not follow from what this copy has; nothing was written */
+    LS_REFUSED            /* a batch, a cut or a vote does not follow from what this copy has; nothing was written */
 } ls_code;
 
 typedef struct ls_error {
@@ -593,6 +593,8 @@ typedef struct ls_reader_info {
 /* Opens at from_lsn; 0: at the base. Of a replicated log without a writer it gives what a majority is known to have.
    LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_RECYCLED. */
 int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
+/* As ls_reader_open, and also what another leader may still cut. */
+int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader);
 /* The log of this reader begins at the segment of keep_lsn, even below the base, because another process holds it (see
    ls_hold_take). LS_RECYCLED: that segment is gone. Below the present base it gives the held records or an error. */
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader);
@@ -775,7 +777,75 @@ typedef struct ls_replica_stats {
     uint64_t files_removed;     /* of abandoned parts of the log */
     uint64_t segments_recycled; /* below the base */
     uint64_t checkpoints;
+    uint64_t device_bytes; /* written to files of the store */
 } ls_replica_stats;
+
+/*
+ * A replicated log has several copies, each in a directory of its own; a program moves batches from the copy that leads to those
+ * that follow, says what a majority has, and says which copy leads in which term. docs/replication.md has the whole.
+ *
+ * A copy that follows is used by one thread at a time. The one that leads is a store, and its batches are taken by one thread.
+ */
+typedef struct replica ls_replica;
+
+typedef struct ls_replica_batch {
+    uint64_t term, index;
+    uint64_t lsn, end_lsn; /* of the batch */
+    uint64_t first_lsn;    /* of its segment */
+    uint64_t known_durable_lsn;
+    const uint8_t *header; /* 4096 bytes, of its segment, if it is the segment's first batch; else NULL */
+    const uint8_t *bytes;  /* end_lsn - lsn of them */
+} ls_replica_batch;
+
+typedef struct ls_replica_info {
+    uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
+    uint64_t applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
+    uint64_t durable_lsn;                /* what a majority has, as far as it knows */
+    uint64_t base_lsn;
+    uint64_t least_term; /* in which it may lead */
+    uint64_t messages;   /* in the table */
+    ls_replica_stats stats;
+} ls_replica_info;
+
+/* Follows: the log is read and forced again, and what is durable applied. LS codes of ls_open; options.create counts for
+   nothing: the store exists. */
+int ls_replica_open(vfs *system, const char *store_dir, const ls_options *options, ls_replica **replica);
+/* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, and nothing
+   was written. LS_POISONED after a failed write: free it and open it again. */
+int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
+/* Everything above this index is abandoned. LS_REFUSED: some of that is durable, or there is no such index. */
+int ls_replica_cut(ls_replica *replica, uint64_t index);
+/* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
+int ls_replica_durable(ls_replica *replica, uint64_t lsn);
+/* The table as it is now; *taken 0: none can be taken at this moment. It returns when the file is forced. */
+int ls_replica_checkpoint(ls_replica *replica, int *taken);
+int ls_replica_checkpoint_is_due(const ls_replica *replica);
+void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
+void ls_replica_free(ls_replica *replica);
+
+/*
+ * The copy leads in this term from now on. `config` is the configuration with which replication begins, if the log is not
+ * replicated yet; else NULL. Its first batch was written, handed out and forced here. On LS_OK the replica is gone; after a failure
+ * it can only be freed. LS_OPTION: the term lies below least_term.
+ */
+int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store);
+int ls_replica_leads(ls_store *store); /* its first batch is durable */
+/* Once that is so, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
+int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/* The next batch that was handed out, valid until the next call. LS_END: there is none now. */
+int ls_replica_next(ls_store *store, ls_replica_batch *batch);
+uint64_t ls_replica_forced(const ls_store *store); /* the index up to which batches are forced here */
+int ls_replica_event_fd(
+    const ls_store *store); /* signalled at each of both; it goes with the store. -1: it does not lead */
+int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
+/* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
+int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
+/* Makes a copy that follows a single store, with all that it has, also what no majority had. `highest_term` is the highest term that
+   the program knows of; 0: the copy's. On LS_OK the replica is gone, and ls_open opens the directory. LS_OPTION: it is not
+   replicated; after any other failure it can only be freed. */
+int ls_replica_detach(ls_replica *replica, uint64_t highest_term);
+/* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_replica_open. */
+int ls_replica_cease(ls_store *store);
 
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other; also what is undurable */

@@ -205,7 +205,7 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     if (rc != LS_END) {
         return rc;
     }
-    rc = spares_make(g, true);
+    rc = spares_make(g, !log_is_replicated(g)); /* a new leader is waited for: its file is not filled with zeros */
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         spares_recycle(g);

@@ -236,6 +236,9 @@ bool log_leads(const struct log *g) {
 }
 
 void log_cease(struct log *g) {
+    if (!log_is_replicated(g)) {
+        return;
+    }
     g->poison = g->poison != 0 ? g->poison : ECANCELED;
     wake_helpers(g);
     log_pass_on(g);

@@ -159,7 +159,8 @@ int log_make_ready(struct log *g); /* (waits) free segments for what comes: log_
 void log_begin_first_batch(struct log *g, uint64_t bytes); /* with room for records of `bytes` */
 int log_force_first_batch(struct log *g);                  /* (waits) on this disk; it may not be durable */
 bool log_leads(const struct log *g);                       /* the first batch of the term is durable */
-/* (waits) Nothing more is appended, forced or made durable; what is on its way has an unknown outcome. */
+/* (waits) A term ends: nothing more is appended, forced or made durable, and what is on its way has an unknown outcome. Nothing in a
+   log with one copy. */
 void log_cease(struct log *g);
 int log_start_threads(struct log *g); /* lock not held */
 
@@ -231,6 +232,8 @@ log_batch_index(const struct log *g); /* of the newest batch, also one that is n
 /* (waits) A batch of its own for what is appended until log_end_batch, which is called under the same hold of the lock. */
 int log_begin_batch(struct log *g, uint64_t bytes);
 void log_end_batch(struct log *g);
+/* (waits) A batch although there may be nothing to write. */
+int log_force_batch(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */

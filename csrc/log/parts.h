@@ -330,8 +330,6 @@ int log_fail_poisoned(const struct log *g, int code); /* LS_OUTCOME_UNKNOWN for 
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
 /* (waits) Until one batch more is forced or durable. */
 int log_progress(struct log *g);
-/* (waits) Writes a batch, even an empty one, so that the base is named. */
-int log_force_batch(struct log *g);
 void log_advance_base(struct log *g); /* as far as it can */
 /* (waits) The base advances as far as it can, and a durable batch names it. */
 int log_name_base(struct log *g);

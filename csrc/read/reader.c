@@ -313,6 +313,11 @@ int ls_reader_open(vfs *system, const char *store_dir, uint64_t from_lsn, ls_rea
     return reader_open_kept(system != NULL ? system : vfs_posix(), store_dir, 0, from_lsn, false, reader);
 }
 
+int ls_reader_open_undurable(vfs *system, const char *store_dir, uint64_t from_lsn, ls_reader **reader) {
+    static const struct stream_set none;
+    return open_reader(system != NULL ? system : vfs_posix(), store_dir, &none, 0, from_lsn, false, true, reader);
+}
+
 int ls_reader_open_kept(vfs *system, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, ls_reader **reader) {
     *reader = NULL;
     if (keep_lsn == 0 || keep_lsn > LSN_MAX) {

@@ -233,7 +233,7 @@ static int check_place(const struct replica *r, const struct shipment *s) {
 static int check(const struct replica *r, const struct shipment *s, struct batch *b) {
     const struct meta *m = &r->store->meta;
     uint64_t bytes = s->end_lsn - s->lsn, offset = s->lsn - s->first_lsn;
-    if (s->index != r->end.index + 1) {
+    if (s->index != replica_next_index(r)) {
         return refuse(r, s, "its index is not the next one");
     }
     if (s->end_lsn <= s->lsn || bytes < BATCH_RECORD_BYTES || bytes > format_batch_bytes_max(m->segment_size) ||

@@ -113,13 +113,52 @@ static int first_batch(struct replica *r, const void *config, uint32_t config_by
     return log_force_first_batch(store->log);
 }
 
+/* ---- an end to replication ---- */
+
+/* Lock held. A batch without an index, in an epoch beyond every term that another copy may know. */
+static int end_replication(struct replica *r, uint64_t epoch) {
+    struct log *g = r->store->log;
+    int rc = log_recover(g, r->store->state.segments, r->store->state.segment_count, r->store->state.base_lsn);
+    rc = rc == LS_OK ? begin_term(r, epoch) : rc;
+    rc = rc == LS_OK ? log_serve(g) : rc;
+    return rc == LS_OK ? log_force_batch(g) : rc;
+}
+
+int replica_detach(struct replica *r, uint64_t highest_term) {
+    uint64_t highest = replica_least_term(r) - 1;
+    highest = highest_term > highest ? highest_term : highest;
+    if (r->error != 0) {
+        return replica_fail_poisoned(r);
+    }
+    if (r->end.index == 0) {
+        return fail(LS_OPTION, "this store is not replicated: open it as it is");
+    }
+    if (highest >= TERM_LIMIT - DETACHED_TERMS) {
+        return fail(LS_OPTION, "there is no term left beyond %llu", (unsigned long long)highest);
+    }
+    int rc = settle(r);
+    if (rc == LS_OK) {
+        log_lock(r->store->log);
+        rc = end_replication(r, highest + DETACHED_TERMS);
+        log_unlock(r->store->log);
+    }
+    if (rc != LS_OK) {
+        r->error = r->error != 0 ? r->error : EIO;
+        return rc;
+    }
+    replica_free(r);
+    return LS_OK;
+}
+
+/* ---- leading ---- */
+
 /* Lock held. */
 static int lead(struct replica *r, uint64_t term, const struct replication *calls, const void *config,
                 uint32_t config_bytes) {
     ls_store *store = r->store;
     struct log *g = store->log;
     struct replication told = *calls;
-    told.index = r->end.index;
+    told.index = replica_next_index(r) - 1;
     told.known_durable_lsn = r->durable_lsn;
     int rc = log_recover(g, store->state.segments, store->state.segment_count, store->state.base_lsn);
     if (rc != LS_OK) {
@@ -145,7 +184,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
         log_unlock(r->store->log);
     }
     if (rc != LS_OK) {
-        r->error = r->error != 0 ? r->error : EIO;
+        r->error = r->error != 0 ? r->error : EIO; /* the log has begun, and nobody writes its end */
         return rc;
     }
     *store = r->store;
@@ -159,10 +198,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
 }
 
 int replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
-    log_lock(store->log);
-    bool ready = log_leads(store->log);
-    log_unlock(store->log);
-    if (!ready) {
+    if (ls_replica_leads(store) == 0) {
         return fail(LS_WOULD_WAIT, "the first batch of the term is not durable yet");
     }
     return store_serve_term(store, queue_ids, n, next_queue_id);

@@ -22,7 +22,7 @@
 #include "replay/replay.h"
 #include "store/store.h"
 
-enum { REPLICA_SPARES = 3, REPLICA_BASES = 32 };
+enum { REPLICA_SPARES = 3, REPLICA_BASES = 32, DETACHED_TERMS = 1 << 16 };
 
 /* A segment of the log; the last is the one that is written. */
 struct replica_segment {
@@ -97,7 +97,7 @@ struct replica {
     } named[REPLICA_BASES]; /* bases that wait until their batch is said to be durable */
     uint32_t named_count;
 
-    ls_replica_stats stats;
+    ls_replica_stats stats; /* but for device_bytes */
 };
 
 /* The store must exist. Its tail is forced again before it returns. LS codes of ls_open. */
@@ -124,11 +124,22 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
                  uint32_t config_bytes, ls_store **store);
 /* Once the first batch is durable: logs what an open owes, and serves. LS_WOULD_WAIT: it is not durable yet. */
 int replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
+/*
+ * Makes the copy a single store: all that it has counts from then on, also what no majority had. Its next epoch lies DETACHED_TERMS
+ * above the highest term that the caller or the copy knows. On LS_OK the replica is gone, and ls_open opens the directory. LS_OPTION:
+ * it is not replicated; after any other failure it can only be freed.
+ */
+int replica_detach(struct replica *r, uint64_t highest_term);
 /* Ends leading: what is on its way has an unknown outcome, nothing more is accepted. Then ls_free, and replica_open. */
 void replica_cease(ls_store *store);
 void replica_free(struct replica *r);
 
 /* ---- between its files ---- */
+
+/* After replication has ended and begins again, the indexes go on. */
+static inline uint64_t replica_next_index(const struct replica *r) {
+    return (r->end.index != 0 ? r->end.index : r->replay.newest.last_index) + 1;
+}
 
 /* apply.c */
 int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */

@@ -196,6 +196,7 @@ int ls_close(ls_store *store) {
     }
     bool was_serving = store->phase == PHASE_SERVING;
     store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
+    log_cease(g);                /* a leader's log has no end of its own */
     log_begin_close(g);
     int rc = was_serving && log_poison(g) == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();
@@ -229,6 +230,9 @@ void store_drop(ls_store *store) {
     state_free(&store->state);
     checkpoints_free(&store->checkpoints);
     inspection_free(store->inspection);
+    if (store->leader != NULL) {
+        store->free_leader(store->leader);
+    }
     log_free(store->log);
     free(store->deaths);
     free(store);

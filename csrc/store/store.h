@@ -43,7 +43,9 @@ struct ls_store {
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
-    ls_store *next_open;           /* list of the fork registry */
+    ls_store *next_open;   /* list of the fork registry */
+    struct leader *leader; /* of a copy that leads: replica/commit.h; else NULL */
+    void (*free_leader)(struct leader *l);
     struct inspection *inspection; /* fills the state of a handle without a log (inspected.c); else NULL */
     bool inspected;                /* the inspection has read all: calls that change nothing are answered */
     atomic_bool foreign;           /* this is a forked child */

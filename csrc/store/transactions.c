@@ -30,12 +30,14 @@ static int leave(ls_tx *handle, int rc, int flags) {
 
 /* (waits) Reserves room for `bytes`, and then looks the transaction up: another thread may have ended it meanwhile. */
 static int reserve_and_find(ls_tx *handle, uint64_t bytes, struct tx **tx) {
-    if (tx_of(handle) == NULL) {
-        return tx_fail_ended(handle);
-    }
-    int rc = log_reserve(handle->store->log, bytes, RESERVE_SHRINKS);
     *tx = tx_of(handle);
-    return rc == LS_OK && *tx == NULL ? tx_fail_ended(handle) : rc;
+    int rc = *tx != NULL ? log_reserve(handle->store->log, bytes, RESERVE_SHRINKS) : LS_OK;
+    *tx = tx_of(handle);
+    if (rc == LS_OK && *tx == NULL) {
+        (void)tx_fail_ended(handle);
+        return LS_TRANSACTION_ENDED;
+    }
+    return rc;
 }
 
 /* ---- begin ---- */

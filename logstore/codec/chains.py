@@ -17,13 +17,15 @@ COPY, INLINE, PART = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFla
 
 
 def is_relocated(record: Record) -> bool:
-    """Whether the record is a copy, or the relocated state of a message or a part of it."""
+    """Whether the record is a copy, of a message or of MEMBERS, or the relocated state of a message or a part of it."""
     return record.type is RecordType.MESSAGE_RELOCATED or int(record.flags) & COPY != 0
 
 
 def is_complete(record: Record) -> bool:
-    """Whether a relocated record gives a message's whole state, together with the copies and parts before it."""
+    """Whether a relocated record gives a whole state, together with any copies and parts before it."""
     flags = int(record.flags)
+    if record.type is RecordType.MEMBERS:
+        return True
     return flags & INLINE != 0 or (record.type is RecordType.MESSAGE_RELOCATED and flags & PART == 0)
 
 

@@ -26,6 +26,7 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.codec.relocation import differences, start_bytes, state_chunks, wrong_state
+from logstore.codec.replication import ReplicationRules
 from logstore.codec.state import (
     Abandoned,
     Copies,
@@ -48,9 +49,12 @@ PROBLEMS_MAX = 1000  # listed; the rest is only counted
 
 
 class StrictReplay(Interpreter):
-    """Takes records one by one with :meth:`apply`; :meth:`finish` returns the state at the end of the log."""
+    """Takes records one by one with :meth:`apply`; :meth:`finish` returns the state at the end of the log.
 
-    def __init__(self, base_lsn: int) -> None:
+    ``segment_size`` in bytes is needed to judge where the terms of a replicated log begin.
+    """
+
+    def __init__(self, base_lsn: int, segment_size: int | None = None) -> None:
         super().__init__(base_lsn)
         self.problems: list[Problem] = []
         self.problem_count = 0
@@ -62,6 +66,7 @@ class StrictReplay(Interpreter):
         self.orphan_messages = 0  # records of messages that began below the base
         self.orphan_transactions = 0
         self._chains = Chains(base_lsn)
+        self._replication = ReplicationRules(base_lsn, segment_size)
         self._places: dict[tuple[Place, ...], tuple[Place, ...]] = {}
         self._seen_chunks: dict[int, dict[int, Piece]] = {}  # of messages whose start lies below the base, by offset
 
@@ -88,6 +93,8 @@ class StrictReplay(Interpreter):
             self.enter(record.body.epoch)
         else:
             self.records += 1
+        for reason in self._replication.judge(record):
+            self.contradiction(record.lsn, reason)
         if record.id != 0 and isinstance(record.type, RecordType):
             wrong = self._chains.link(record)
             if wrong is not None:
@@ -276,6 +283,8 @@ class StrictReplay(Interpreter):
                     f"an operation of transaction {transaction.id}, which has neither start nor outcome "
                     "nor relocated state",
                 )
+        for lsn, reason in self._replication.at_end():
+            self.contradiction(lsn, reason)
         if recovering:
             self.undone = [
                 Abandoned(one.id, one.xid, len(one.work)) for one in self.transactions.values() if not one.prepared

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.errors import CatalogError, CorruptLog, UnknownMessage
-from logstore.inspect import Inspection, read_catalog
+from logstore.inspect import Inspection, Reader, RecordType, read_catalog
 from logstore.terminal.meaning import meaning
 from logstore.terminal.options import LSN, catalog_options, json_option, store_argument
 from logstore.terminal.output import Failure, iso_time, one_line, print_json, progress, time_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.codec.records import Record
-    from logstore.inspect import Reader
 
 
 @click.command()
@@ -42,13 +41,15 @@ def chain(
 
     They come in order, and then where it is now. ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and
     relocated states are among the records; the last complete relocation supersedes the records before it. The
-    operations of a transaction are printed, too.
+    operations of a transaction are printed, too. A MEMBERS of a replicated log has a chain as well.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []
     names = queue_names(store_dir, connect, schema)
+    members = False
     for record, time_us in log_records(store_dir, id, lambda reader: _timed(reader, id)):
         own = record.id == id
+        members = members or (own and record.type is RecordType.MEMBERS)
         text = meaning(record, names)
         if as_json:
             more = {"time": iso_time(time_us), "meaning": text}
@@ -62,7 +63,7 @@ def chain(
         raise Failure(
             f"{store_dir}: no record in the log belongs to {id}: it is no message or transaction, or was removed before"
         )
-    now = retried(lambda: _now(store_dir, id, connect, schema))
+    now = retried(lambda: _members_now(store_dir, id) if members else _now(store_dir, id, connect, schema))
     if as_json:
         found = {"store": str(store_dir), "id": id, "records": records, "operations": operations, "now": now}
         print_json(found)
@@ -101,16 +102,32 @@ def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> d
     return {"state": "live", "lsn": lsn, "moved": lsn != id, "queues": queues}
 
 
+def _members_now(store_dir: Path, id: int) -> dict[str, Any]:  # noqa: A002 - as the command names it
+    """As :func:`_now`: the newest MEMBERS of a replicated log lives."""
+    newest: Record | None = None
+    with Reader(store_dir, from_lsn=id) as reader:
+        for record in reader.records():
+            newest = record if record.type is RecordType.MEMBERS else newest
+        if newest is None or newest.id != id or reader.info.index == 0:
+            return {"state": "over"}
+    return {"state": "members", "lsn": newest.lsn, "moved": newest.lsn != id}
+
+
 def _now_text(now: dict[str, Any]) -> str:
     if now["state"] == "unknown":
         return f"unknown, because the log cannot be replayed: {now['why']}"
     if now["state"] == "over":
         return "over: none of its records is needed"
+    if now["state"] == "members":
+        return f"the members of the log, {_place(now)}"
     if now["state"] != "live":
         return f"a transaction without an outcome, {now['state']}, held by its record at LSN {now['lsn']}"
-    where = f"{'relocated to' if now['moved'] else 'not relocated, at'} LSN {now['lsn']}"
     on = ", ".join(
         f"{one['name'] or 'queue ' + str(one['id'])}{' (locked by a transaction)' if one['locked'] else ''}"
         for one in now["queues"]
     )
-    return f"live, {where}, on {on or 'no queue'}"
+    return f"live, {_place(now)}, on {on or 'no queue'}"
+
+
+def _place(now: dict[str, Any]) -> str:
+    return f"{'relocated to' if now['moved'] else 'not relocated, at'} LSN {now['lsn']}"

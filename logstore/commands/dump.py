@@ -108,7 +108,7 @@ def _named(record: Record) -> Iterator[int]:
     yield from getattr(body, "queues", ())
     if hasattr(body, "queue_id"):
         yield body.queue_id
-    for row in (*getattr(body, "places", ()), *getattr(body, "pending", ())):
+    for row in (*getattr(body, "places", ()), *getattr(body, "pending", ()), *getattr(body, "rows", ())):
         yield row.queue_id
 
 

@@ -23,6 +23,7 @@ from logstore.terminal.output import (
     print_json,
     size_text,
 )
+from logstore.terminal.replication import NOT_RUNNING, replication, replication_text
 from logstore.terminal.state import STATES, State, full_from_log, full_lines, held_bytes, limit_in, read_state, retried
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     oldest = retried(lambda: _oldest(store_dir))
     state = read_state(store_dir, connect=connect, schema=schema)
     document = {"store": str(store_dir), "full": why_full(store_dir, state)} | describe(store_dir, state, oldest)
+    copy = retried(lambda: replication(store_dir, state.info))
+    document |= copy
     document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:
         print_json(document)
@@ -46,6 +49,10 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     for line in full_lines(shown.pop("full"), output_width()):
         click.echo(line)
     refused = shown.pop("open_refused")
+    for name in copy:
+        shown.pop(name)
+    if copy and not state.info.live:
+        shown["state"] = NOT_RUNNING
     whole = shown.pop("from_beginning")
     if oldest is not None:
         shown["oldest_lsn"] = f"{oldest.lsn} ({'the beginning' if whole else 'the log below it was recycled'})"
@@ -64,6 +71,8 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     for name in ("segment_size", "log_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((fact_name(name), value) for name, value in shown.items())
+    if copy:
+        click.echo(f"replicated: {replication_text(copy)}")
     for text in refused:
         click.echo(f"an open is refused: {one_line(text)}")
 

@@ -15,7 +15,7 @@ from logstore.core.counts import counted
 from logstore.core.lock_holder import store_locked
 from logstore.errors import StoreError
 from logstore.inspect import Reader
-from logstore.inspect.refusals import refusals
+from logstore.inspect.refusals import check_single, refusals
 from logstore.terminal.options import catalog_options, json_option, store_argument
 from logstore.terminal.output import fact_name, fact_value, print_facts, print_json, size_text
 from logstore.terminal.state import read_state
@@ -105,6 +105,7 @@ def would_find(store_dir: Path, *, connect: str | None, schema: str | None) -> d
     info = state.info
     if info.live:
         raise store_locked(store_dir)
+    check_single(info)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
     full = _report(state.recovery, _last_begun(store_dir))

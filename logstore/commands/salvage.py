@@ -106,7 +106,7 @@ def _in_short(document: dict[str, Any]) -> str:
 
 def _print(document: dict[str, Any]) -> None:
     plain = {name: value for name, value in document.items() if name not in LISTS and value is not None}
-    for name in ("whole", "torn", "maybe_consumed", "queues_unnamed"):
+    for name in ("whole", "torn", "replicated", "maybe_consumed", "queues_unnamed"):
         plain.pop(name, None)
     for name in [name for name in plain if "bytes" in name]:
         plain[name] = size_text(plain[name])
@@ -144,6 +144,12 @@ def _print_remarks(document: dict[str, Any]) -> None:
         click.echo(
             f"torn tail: {counted(torn['bytes'], 'byte was', 'bytes were')} never acknowledged, at LSN "
             f"{torn['lsn']}; not copied"
+        )
+    if (replicated := document["replicated"]) is not None:
+        click.echo(
+            f"replicated: the store was a copy at term {replicated['term']}, index {replicated['index']}; "
+            f"{counted(replicated['undurable_bytes'], 'byte')} of its log, above LSN "
+            f"{replicated['known_durable_lsn']}, were not known to be durable and are kept. The new store is single"
         )
     if maybe is not None:
         click.echo(

@@ -11,13 +11,14 @@ segment after a damaged batch cannot be read, but the later segments are still c
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from logstore.core.counts import counted
+from logstore.errors import CorruptLog
 from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
 from logstore.terminal.output import (
     fact_name,
@@ -29,6 +30,7 @@ from logstore.terminal.output import (
     range_text,
     size_text,
 )
+from logstore.terminal.replication import NOT_RUNNING, REPLICATION, replication, replication_text
 from logstore.terminal.state import STATES, retried
 from logstore.verify import Verification
 
@@ -125,6 +127,9 @@ def describe(store_dir: Path, found: Verification) -> dict[str, Any]:
             "in_doubt": found.in_doubt,
             "orphans": recovery.orphans,
         }
+    if info is not None:
+        with suppress(CorruptLog):  # already a finding
+            document |= replication(store_dir, info)
     problems = [one._asdict() for one in findings.problems]
     return document | {
         "notes": findings.notes,
@@ -140,6 +145,7 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     problems, notes, affected = facts.pop("problems"), facts.pop("notes"), facts.pop("affected")
     salvaging = facts.pop("next")
     torn_lsn, torn_bytes = facts.pop("torn_lsn"), facts.pop("torn_bytes")
+    copy = {name: facts.pop(name) for name in REPLICATION if name in facts}
     for name in ("ok", "store"):
         facts.pop(name)
     facts = {"bytes_read" if name == "bytes" else name: value for name, value in facts.items()}
@@ -147,6 +153,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     facts["state"] = (
         "a copy of a running store: the next open recovers it" if copied else STATES.get(facts["state"], facts["state"])
     )
+    if copy and document["state"] != "live":
+        facts["state"] = NOT_RUNNING
     facts["bytes_read"] = size_text(facts["bytes_read"])
     facts["problems"] = facts.pop("problem_count") or "none"
     print_facts((fact_name(name), fact_value(value)) for name, value in facts.items() if value is not None)
@@ -162,6 +170,8 @@ def _print(document: dict[str, Any], *, elsewhere: bool) -> None:
     elif document["state"] == "live":
         done = "the log is sound" if document["ok"] else "checked"
         click.echo(f"a writer has the store open: {done} up to LSN {document['end_lsn']}, which was durable")
+    if copy:
+        click.echo(f"replicated: {replication_text(copy)}")
     for note in notes:
         click.echo(f"note: {one_line(note)}")
     for problem in problems[:SHOWN]:

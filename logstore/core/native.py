@@ -28,6 +28,8 @@ _BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
     lib.LS_OPTION: errors.OptionError,
     lib.LS_NOT_A_STORE: errors.NotAStore,
     lib.LS_LOCKED: errors.StoreLocked,
+    lib.LS_REFUSED: errors.BatchRefused,
+    lib.LS_REPLICATED: errors.ReplicatedStore,
     lib.LS_FULL: errors.StoreFull,
     lib.LS_POISONED: errors.StorePoisoned,
     lib.LS_OUTCOME_UNKNOWN: errors.OutcomeUnknown,

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from logstore.codec.records import (
     Batch,
+    CatalogAction,
+    CatalogChange,
+    CatalogObject,
+    CatalogRow,
     ChunkPlace,
     Close,
     DequeueReason,
@@ -16,6 +20,7 @@ from logstore.codec.records import (
     Filler,
     Footer,
     InlineCopy,
+    Members,
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
@@ -51,6 +56,10 @@ from logstore.inspect.reader import (
 __all__ = [
     "Batch",
     "BatchBytes",
+    "CatalogAction",
+    "CatalogChange",
+    "CatalogObject",
+    "CatalogRow",
     "CatalogView",
     "ChunkPlace",
     "Close",
@@ -61,6 +70,7 @@ __all__ = [
     "InlineCopy",
     "Inspection",
     "LogRecycled",
+    "Members",
     "MessageChunk",
     "MessageDequeue",
     "MessageEnqueue",

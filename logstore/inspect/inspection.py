@@ -222,11 +222,12 @@ class Inspection:
             raise failure(code)
 
     def _read(self, show: Callable[[int], object], pace: Pace) -> int:
-        lsn, before, base = ffi.new("uint64_t *"), self._number("next_lsn"), self.info.base_lsn
+        lsn, before, base = ffi.new("uint64_t *"), self.bytes_read, self.info.base_lsn
         while (code := int(lib.ls_inspect_step(self._c, pace.step_bytes, lsn))) == 0:
             show(lsn[0] - base)
-            pace.spend(lsn[0] - before)
-            before = lsn[0]
+            done = self.bytes_read
+            pace.spend(done - before)  # not the LSNs, which jump with each term
+            before = done
         show(lsn[0] - base)
         return code
 

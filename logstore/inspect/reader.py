@@ -75,6 +75,9 @@ class ReaderInfo:
     torn_bytes: int  # of an incomplete write at a crash: not part of the log
     live: bool  # a writer has the store open
     clean: bool  # the log ends in an orderly close
+    index: int = 0  # of the newest batch; 0: the log is not replicated
+    term: int = 0  # of that batch, if it has an index
+    known_durable_lsn: int = 0  # of that batch: a majority had everything below it; another leader may cut the rest
 
     @classmethod
     def _from_c(cls, raw: Any) -> Self:
@@ -95,7 +98,11 @@ class ReaderInfo:
 
     @property
     def durable_lsn(self) -> int:
-        """Everything below it is known to be on the disk; after a crash, recovery writes the rest again."""
+        """Everything below it is known to be on the disk, or on a majority's disks if the log is replicated; after a
+        crash, recovery writes the rest again.
+        """
+        if self.index != 0 and not self.live:
+            return self.known_durable_lsn
         return self.watermark_lsn if self.state == "crashed" else self.end_lsn
 
 
@@ -166,6 +173,9 @@ class Reader:
     With ``permissive`` it skips what it cannot read: a segment that is missing or has a damaged header, and the rest of
     a segment from a damaged batch on. :meth:`missing` lists the skipped parts. ``CorruptLog`` is raised only if no
     segment is left.
+
+    Of a replicated log without a writer it gives what a majority is known to have. With ``undurable`` it gives all of
+    it; another leader may still cut the rest. The other choices except ``from_lsn`` are not possible then.
     """
 
     def __init__(
@@ -176,6 +186,7 @@ class Reader:
         hold: Hold | None = None,
         keep_lsn: int | None = None,
         permissive: bool = False,
+        undurable: bool = False,
     ) -> None:
         self.path = arguments.path("store_dir", store_dir)
         self._from_lsn = arguments.integer("from_lsn", from_lsn, 0, arguments.LSN_MAX)
@@ -184,12 +195,14 @@ class Reader:
             arguments.instance("hold", hold, Hold)
             if keep_lsn is not None:
                 raise OptionError(f"keep_lsn is {keep_lsn} and hold is {hold!r}: give one of the two")
+        if undurable and (permissive or hold is not None or keep_lsn is not None):
+            raise OptionError("undurable stands with from_lsn alone, and not with hold, keep_lsn or permissive")
         self._held = None if hold is None else (hold.name, hold.lsn)
         if hold is not None and hold.path.absolute() != self.path.absolute():
             raise OptionError(f"the hold {hold.name} is on {hold.path}, and not on {self.path}: take one there")
         self._owner, made = owned("reader")
         if hold is None or permissive:
-            self._open(made, permissive=permissive)
+            self._open(made, permissive=permissive, undurable=undurable)
         else:
             hold._open_reader(from_lsn, made)
         self._c: ls_reader_ptr | None = made[0]
@@ -198,11 +211,13 @@ class Reader:
         self.batch_time_us = 0
         """When the batch of the record that was returned last was written, in µs since 1970; 0 before the first."""
 
-    def _open(self, made: Pointer[ls_reader_ptr], *, permissive: bool) -> None:
+    def _open(self, made: Pointer[ls_reader_ptr], *, permissive: bool, undurable: bool) -> None:
         path = os.fsencode(self.path)
         if permissive:
             keep_lsn = self._held[1] if self._held is not None else self._keep_lsn or 0
             code = lib.ls_reader_open_permissive(ffi.NULL, path, keep_lsn, self._from_lsn, made)
+        elif undurable:
+            code = lib.ls_reader_open_undurable(ffi.NULL, path, self._from_lsn, made)
         elif self._keep_lsn is None:
             code = lib.ls_reader_open(ffi.NULL, path, self._from_lsn, made)
         else:

@@ -14,11 +14,22 @@ from typing import TYPE_CHECKING
 from logstore.catalog.backends import SqliteFile
 from logstore.codec.records import LSN_LIMIT
 from logstore.core.regular_files import open_regular
-from logstore.errors import CatalogError
+from logstore.errors import CatalogError, ReplicatedStore
 from logstore.inspect.reader import Reader
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from logstore.inspect.reader import ReaderInfo
+
+
+def check_single(info: ReaderInfo) -> None:
+    """Raises ``ReplicatedStore`` for a copy of a replicated store, as an open would, however sound the copy is."""
+    if info.index != 0 and not info.live:
+        raise ReplicatedStore(
+            f"the store is a copy of a replicated one (term {info.term}, index {info.index}), and its other copies "
+            "count on it. Start its member, or make it a single store with `logstore cluster detach`"
+        )
 
 
 def refusals(store_dir: Path, *, connect: str | None = None, schema: str | None = None) -> list[str]:

@@ -37,9 +37,9 @@ COLUMNS: Final = tuple(sorted(_NUMBERS, key=_NUMBERS.__getitem__))
 """The names of all columns, in their order."""
 
 REASONS: Final = ("accepted", "rejected", "expired", "purged", "dead_lettered", "queue_deleted")
-_STREAMS: Final = ("message", "transaction", "log")
+_STREAMS: Final = ("message", "transaction", "log", "replication")
 _OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
-_KNOWN_TYPES: Final = 24  # in the core's numbering: three streams of eight types
+_KNOWN_TYPES: Final = 32  # in the core's numbering: four streams of eight types
 
 TYPES: Final = {name: ffi.string(lib.ls_rows_column(_NUMBERS[name])).decode() for name in COLUMNS}
 """The type of each column in the core's notation: ``int64!`` is never null."""

@@ -17,6 +17,7 @@ from sortedcontainers import SortedDict
 
 from logstore.codec.interpreter import Interpreter, state_parts
 from logstore.codec.records import (
+    Batch,
     MessageChunk,
     MessageEnqueue,
     MessageRelocated,
@@ -57,6 +58,7 @@ class LenientReplay(Interpreter):
         self.staged_dropped = 0
         self.unread_starts: set[int] = set()  # ids of messages that ended, and whose start could not be read
         self.transactional = False  # any record of a transaction, or of work in one, was seen
+        self.newest: Batch | None = None  # of the batch records that were read
         self.queue_doubt_lsn = 0  # of the last record that deletes a queue which is not known
 
     def apply(self, item: Record | Damaged | Gap) -> None:
@@ -79,6 +81,11 @@ class LenientReplay(Interpreter):
     def lossy_since(self, lsn: int) -> bool:
         """Whether something unknown may have been written above this LSN."""
         return self.last_gap_lsn > lsn
+
+    def _batch(self, record: Record) -> None:
+        super()._batch(record)
+        assert isinstance(record.body, Batch)
+        self.newest = record.body
 
     # ---- Chains
 

@@ -40,6 +40,16 @@ class Torn:
 
 
 @dataclass(slots=True)
+class Replicated:
+    """What the newest batch says of replication, in the log of a copy of a replicated store."""
+
+    term: int
+    index: int
+    known_durable_lsn: int  # a majority was known to have everything below it
+    undurable_bytes: int  # that were read above it, and are kept
+
+
+@dataclass(slots=True)
 class Log:
     """The readable part of a log."""
 
@@ -58,6 +68,7 @@ class Log:
     counted: list[Counted] = field(default_factory=list)  # batches with more than one gap
     sealed: list[Sealed] = field(default_factory=list)  # segments with a readable footer
     headers: list[str] = field(default_factory=list)  # names of segments with a damaged header
+    replicated: Replicated | None = None
 
 
 class _Reading:
@@ -75,6 +86,7 @@ class _Reading:
         self._seal: RecordType | None = None  # the record that sealed the segment before, if it was read
         self._epoch = 0
         self._carriers = 0  # records of the types in CARRIERS that were recognised in this segment
+        self._parts: list[tuple[int, int]] = []  # of the log in each segment: LSN of the first byte, and of the end
 
     def _ends(self) -> tuple[int, int, bool]:
         """The base and W, from the newest readable batch records and from the files next to the log; and whether the
@@ -178,6 +190,7 @@ class _Reading:
         if one.cut_lsn is not None:
             self._gap(self._rest(one, self._reached_lsn, one.cut_lsn))
             self._reached_lsn = max(self._reached_lsn, one.cut_lsn)
+        self._parts.append((one.first_lsn + SEGMENT_HEADER_BYTES, self._reached_lsn))
 
     def _rest(self, one: SegmentFile, lsn: int, end_lsn: int) -> Gap:
         why = "a segment was cut short" if lsn >= one.first_lsn + one.size else NOTHING_READABLE
@@ -224,6 +237,11 @@ class _Reading:
             one = self.files[-1]
             why = "a segment was cut short, and what was there cannot be told from a torn tail"
             self._gap(Gap(max(reached, one.first_lsn + one.size), one.first_lsn + self.size, why, certain=False))
+        batch = log.replay.newest
+        if batch is not None and batch.index != 0:
+            known = batch.known_durable_lsn
+            undurable = sum(max(end_lsn - max(lsn, known), 0) for lsn, end_lsn in self._parts)
+            log.replicated = Replicated(batch.epoch, batch.index, known, undurable)
         newest = max((one.first_lsn for one in self.source.files if one.in_log), default=0)
         log.end_lsn = max(log.watermark_lsn, self._reached_lsn, newest, log.torn.end_lsn if log.torn else 0)
 

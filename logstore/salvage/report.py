@@ -6,7 +6,7 @@ Invariant: no figure contradicts another. A number that is not known is a range,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from logstore.codec.records import RecordType
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from logstore.salvage.log import Log
     from logstore.salvage.source import Source
     from logstore.salvage.state import State
+
+COST_NOTHING = frozenset(
+    {RecordType.BATCH, RecordType.FILLER, RecordType.FOOTER, RecordType.MEMBERS, RecordType.CATALOG_CHANGE}
+)  # a salvage uses no record of these types
 
 
 @dataclass(slots=True)
@@ -74,6 +78,10 @@ class Salvaged:
     """Range: the number of live messages that are not in the new store. Those on ``FOUND_QUEUE`` are not counted."""
     torn: dict[str, int] | None = None
     """A write that a crash cut short, which was never acknowledged: ``lsn``, ``bytes``, ``records``."""
+    replicated: dict[str, int] | None = None
+    """Of a copy of a replicated store, what its newest batch says: ``term``, ``index``, ``known_durable_lsn`` (a
+    majority had everything below it) and ``undurable_bytes``, which lay above it and are copied as well. The new store
+    is a single one. None for any other store."""
     queues: list[dict[str, Any]] = field(default_factory=list)
     """By queue: ``id``, ``name``, the number of messages ``recovered`` on it, their ``content_bytes``, and ``lost``, a
     range: the number of messages that were on it and are not on it in the new store."""
@@ -139,6 +147,7 @@ class Salvaged:
             report.notes.append(names.problem)
         if log.torn is not None:
             report.torn = {"lsn": log.torn.lsn, "bytes": log.torn.bytes, "records": log.torn.records}
+        report.replicated = None if log.replicated is None else asdict(log.replicated)
         report._tell_damage(log, source.segment_size)
         told = losses(log, state)
         report.lost_messages = told.messages.as_json()
@@ -160,7 +169,7 @@ class Salvaged:
                     "id": one.id or None,
                     "segment": _segment(one.lsn, segment_size),
                     "offset": one.lsn % segment_size,
-                    "costs": kind not in (RecordType.BATCH, RecordType.FILLER, RecordType.FOOTER),
+                    "costs": kind not in COST_NOTHING,
                 }
             )
 

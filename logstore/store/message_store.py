@@ -100,7 +100,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
             if system == ffi.NULL:
                 refuse_other_things(self._path)
         self._owner, made = owned("store")
-        code = lib.ls_open(system, os.fsencode(self._path), options, made)
+        code = self._open_core(options, made)
         if code != 0:
             remove_parents(parents)
         if code == lib.LS_LOCKED:
@@ -137,6 +137,12 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
                 stacklevel=3,
             )
 
+    def _open_core(self, options: Any, made: Any) -> int:
+        return int(lib.ls_open(self._system, os.fsencode(self._path), options, made))
+
+    def _serve_core(self, queue_ids: list[int], next_queue_id: int) -> int:
+        return int(lib.ls_serve(self._c, queue_ids, len(queue_ids), next_queue_id))
+
     def _open_catalog(self, connect: str | None, schema: str | None, timeout_s: float) -> Catalog:
         late("logstore.catalog.catalog")
         from logstore.catalog.catalog import Catalog
@@ -154,7 +160,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
 
     def _serve(self, catalog: Catalog) -> None:
         rows = catalog.queues()
-        check(lib.ls_serve(self._c, [row.id for row in rows], len(rows), catalog.next_queue_id))
+        check(self._serve_core([row.id for row in rows], catalog.next_queue_id))
         for row in rows:
             self._remember(self._handle(row))
         self._followed = catalog.stored_queues

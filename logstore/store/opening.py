@@ -63,9 +63,9 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     * ``catalog_timeout``: the most seconds to wait for each answer of that server (for a connection at least 2); then
       the call raises ``CatalogUnavailable``.
 
-    Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``CorruptLog``, ``VersionError``,
-    ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` if the system refuses an operation. A
-    failed open changes nothing in the log.
+    Raises :class:`~logstore.errors.OptionError`, ``NotAStore``, ``StoreLocked``, ``ReplicatedStore``, ``CorruptLog``,
+    ``VersionError``, ``CatalogMismatch``, ``CatalogUnavailable``, ``StoreFull``, or ``StoreError`` if the system
+    refuses an operation. A failed open changes nothing in the log.
     """
     path = arguments.path("store_dir", store_dir)
     options = ffi.new("ls_options *")

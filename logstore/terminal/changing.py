@@ -11,7 +11,7 @@ from logstore.codec.records import LSN_LIMIT
 from logstore.core.lock_holder import store_locked
 from logstore.errors import OutcomeUnknown, StoreError, StoreLocked
 from logstore.inspect import Reader, read_catalog
-from logstore.inspect.refusals import refusals
+from logstore.inspect.refusals import check_single, refusals
 from logstore.store import control
 from logstore.terminal.output import INTERRUPTED, Failure
 from logstore.terminal.state import retried
@@ -79,8 +79,11 @@ def plan(
     """
     if connect is not None or schema is not None:
         backend_for(store_dir, connect, schema)
-    if is_live(store_dir):
+    with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
+        info = reader.info
+    if info.live:
         return None
+    check_single(info)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
     found = retried(look)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logstore.codec.records import (
+    CatalogChange,
     InlineCopy,
+    Members,
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
@@ -20,6 +22,7 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.core.counts import counted
+from logstore.terminal.records import catalog_row_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,6 +60,11 @@ def meaning(record: Record, names: Mapping[int, str]) -> str:
         name = f"{body.format_id}:{body.gtrid.hex()}:{body.bqual.hex()}"
         begins = record.type is RecordType.DTX_START
         return f"a distributed transaction begins, xid {name}" if begins else "it is prepared: only its outcome ends it"
+    if isinstance(body, Members):
+        who = f"the members of the log since index {body.index}, {counted(len(body.config), 'byte')} of configuration"
+        return f"relocated: {who}" if RecordFlag.COPY in record.flags else who
+    if isinstance(body, CatalogChange):
+        return _change(record, body)
     return PLAIN.get(record.type, "") if isinstance(record.type, RecordType) else ""
 
 
@@ -80,6 +88,16 @@ def _start(record: Record, body: MessageStart, names: Mapping[int, str]) -> str:
     if body.queues:
         return f"published to {_queues(body.queues, names)}{_within(body.tx_id)}"
     return "the first part of a publish" if RecordFlag.PUBLISHED in record.flags else "staged: on no queue yet"
+
+
+def _change(record: Record, body: CatalogChange) -> str:
+    rows = ", ".join(
+        catalog_row_text(row.action.name, row.object.name, row.queue_id, row.row.decode("utf-8", "backslashreplace"))
+        for row in body.rows
+    )
+    if RecordFlag.PART in record.flags:
+        return f"part {body.part} of a change of the catalog, which counts with its last part: {rows}"
+    return f"the catalog is changed: {rows}" if body.part == 0 else f"the last part of a change of the catalog: {rows}"
 
 
 def _dequeue(record: Record, body: MessageDequeue, names: Mapping[int, str]) -> str:

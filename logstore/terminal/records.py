@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from logstore.codec.records import Record, RecordFlag, RecordType
+from logstore.codec.records import Batch, CatalogRow, Record, RecordFlag, RecordType
 from logstore.inspect import LogRecycled, Reader
 from logstore.terminal.output import TIME_US_LIMIT
 from logstore.terminal.state import TRIES
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLAIN_NAME = re.compile(r"[^\W\d][\w.:/@+-]*")  # a queue's name that is one word, and no number
-CONTENTS = frozenset({"header", "content", "raw"})  # the only fields that can be long
+CONTENTS = frozenset({"header", "content", "raw", "config"})  # the only fields that can be long
+
+REPLICATION = frozenset({"index", "known_durable_lsn"})  # fields of a batch, not shown if it is not replicated
 
 bodies_option = click.option(
     "--bodies", is_flag=True, help="Print headers and contents (in JSON as base64), not only their sizes."
@@ -72,6 +74,8 @@ def _plain(body: Any, bodies: bool) -> dict[str, Any]:
             plain[f"{name}_bytes"] = len(value)
             if bodies:
                 plain[name] = base64.b64encode(value).decode("ascii")
+        elif isinstance(body, CatalogRow) and isinstance(value, bytes):
+            plain[name] = value.decode("utf-8", "backslashreplace")
         elif isinstance(value, bytes):
             plain[name] = value.hex()
         elif isinstance(value, IntEnum):
@@ -91,6 +95,8 @@ def record_line(record: Record, bodies: bool, names: Mapping[int, str]) -> str:
     words.append(f"length={record.length}")
     words += [str(flag.name) for flag in RecordFlag if flag in record.flags]
     for name, value in _plain(record.body, bodies=False).items():
+        if isinstance(record.body, Batch) and record.body.index == 0 and name in REPLICATION:
+            continue
         words.append(_word(name, value, names))
         content = getattr(record.body, name.removesuffix("_bytes"), None)
         if bodies and isinstance(content, bytes):
@@ -126,9 +132,16 @@ def _queue(queue_id: int, names: Mapping[int, str]) -> str:
     return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
+def catalog_row_text(action: str, of: str, queue_id: int, row: str) -> str:
+    """A row of a CATALOG_CHANGE: ``put queue 7 {"name":"orders"}``."""
+    return f"{action.lower()} {of.lower()}{f' {queue_id}' if queue_id else ''} {row}"
+
+
 def _value(value: Any, names: Mapping[int, str]) -> str:
     if isinstance(value, list):
         return f"[{','.join(_value(one, names) for one in value)}]"
+    if isinstance(value, dict) and "row" in value:
+        return catalog_row_text(value["action"], value["object"], value["queue_id"], value["row"])
     if isinstance(value, dict):
         return f"({' '.join(_word(name, one, names) for name, one in value.items())})"
     return str(value)

@@ -50,8 +50,14 @@ def _is_missed(hint: Hint, info: ReaderInfo) -> bool:
 
 
 def _check_closed(info: ReaderInfo, closed: Closed, findings: Findings) -> None:
-    """Checks that CLOSE is where the file says, unless the log continues there."""
-    if closed.uuid == info.uuid and info.end_lsn == closed.end_lsn and not info.clean and closed.epoch == info.epoch:
+    """Checks that CLOSE is where the file says, unless the log continues there; no CLOSE ends a replicated log."""
+    if (
+        info.index == 0
+        and closed.uuid == info.uuid
+        and info.end_lsn == closed.end_lsn
+        and not info.clean
+        and closed.epoch == info.epoch
+    ):
         text = "the record of the last clean close (CLOSE) is missing or damaged; nothing else is"
         findings.segment_size = info.segment_size
         findings.note("damage", f"{text}: the next open will treat it as a crash", closed.end_lsn)

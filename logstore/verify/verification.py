@@ -56,6 +56,7 @@ class Verification:
         self.copied = False  # not closed, and without the hint that a writer leaves: a backup, which has no torn write
         self.segments = self.footers = self.batches = self.records = self.bytes_read = self.compared = 0
         self._queue_id_max = 0
+        self._log_bytes = 0  # from the base on, without the LSNs between two epochs
         self._rate = rate
         self._hold: Hold | None = None
         self._inspection: Inspection | None = None
@@ -68,9 +69,10 @@ class Verification:
         self.findings.segment_size = self.info.segment_size
         segments = self._segments()
         self.segments = sum(end_lsn > first_lsn for first_lsn, end_lsn in segments)
+        self._log_bytes = sum(max(end - max(first, self.info.base_lsn), 0) for first, end in segments)
         if self.info.state == "crashed":
             self.torn_lsn = max(self.info.end_lsn, segments[-1][0] + SEGMENT_HEADER_BYTES)
-            self.copied = self.info.torn_bytes == 0 and not os.path.lexists(store_dir / "HINT")
+            self.copied = self.info.torn_bytes == 0 and self.info.index == 0 and not os.path.lexists(store_dir / "HINT")
 
     def _inspect(self, direct: bool) -> Inspection:
         """Opens the inspection. A reader with a rate limit takes a hold; without one it may have to start again."""
@@ -83,7 +85,7 @@ class Verification:
         return made
 
     def _segments(self) -> list[tuple[int, int]]:
-        with suppress(CorruptLog), Reader(self.store_dir) as reader:
+        with suppress(CorruptLog), Reader(self.store_dir, undurable=True) as reader:
             return [(one.first_lsn, one.end_lsn) for one in reader.segments()]
         return [(0, 0)]
 
@@ -112,7 +114,7 @@ class Verification:
             damage = self._read(log, show)
             if damage is None and os.path.lexists(self.store_dir / "CHECKPOINT"):
                 self._check_checkpoint(log)
-            small = self.bytes_expected <= SMALL_BYTES
+            small = self._log_bytes <= SMALL_BYTES
             if damage is not None or self.thorough or small:
                 self._ask_the_witness(log, damage, show)
             else:

@@ -56,7 +56,7 @@ class Witness:
 
         Raises LogRecycled if a writer reused a segment first, ``VersionError``, and ``StoreError`` for read errors.
         """
-        with Reader(self.store_dir) as reader:
+        with Reader(self.store_dir, undurable=True) as reader:
             info = reader.info
             if self._walk(reader, info, show):
                 assert self.replay is not None
@@ -69,13 +69,13 @@ class Witness:
 
     def sample(self, info: ReaderInfo) -> None:
         """Compares the two decoders on a few batches from all parts of the log."""
-        with Reader(self.store_dir) as reader:
+        with Reader(self.store_dir, undurable=True) as reader:
             segments = [one for one in reader.segments() if one.end_lsn > one.first_lsn]
         step = max(len(segments) // SAMPLED_SEGMENTS, 1)
         for segment in {*segments[::step], segments[-1]} if segments else ():
             if segment.first_lsn < info.base_lsn:
                 continue
-            with Reader(self.store_dir, from_lsn=segment.first_lsn) as reader:
+            with Reader(self.store_dir, from_lsn=segment.first_lsn, undurable=True) as reader:
                 for batch in reader.batches():
                     at = 0
                     for record in reader._decode(batch):
@@ -87,7 +87,7 @@ class Witness:
 
     def _walk(self, reader: Reader, info: ReaderInfo, show: Callable[[int], None]) -> bool:
         """Checks every batch. False after damage; then only the checksums of later segments were checked."""
-        self.replay = StrictReplay(info.base_lsn)
+        self.replay = StrictReplay(info.base_lsn, info.segment_size)
         try:
             for batch in reader.batches():
                 self._check_batch(reader, info, batch)
@@ -101,7 +101,7 @@ class Witness:
     def _walk_on(self, damaged_lsn: int, info: ReaderInfo, show: Callable[[int], None]) -> None:
         size = info.segment_size
         while (next_lsn := damaged_lsn - damaged_lsn % size + size) < info.end_lsn:
-            with Reader(self.store_dir, from_lsn=next_lsn) as reader:
+            with Reader(self.store_dir, from_lsn=next_lsn, undurable=True) as reader:
                 if reader.info.base_lsn > damaged_lsn:
                     raise LogRecycled(f"the writer of {self.store_dir} has reused the damaged segment; run this again")
                 try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KILLS = max(6, round(seconds_to_spend(0) / 6))
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300 + 20 * KILLS)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.on_disk, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
 def verify(store: Path) -> dict[str, Any]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
+pytestmark = pytest.mark.on_disk
+
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:

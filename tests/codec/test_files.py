@@ -17,7 +17,7 @@ from kit.checkpoints import CheckpointHeader
 from kit.record_cases import SEGMENT, UUID_1, UUID_2, flipped, lsns, sealed, u32, u64
 from kit.testing import ffi, lib
 from logstore.codec import files, records
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
+from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote, decode_segment, iter_batches
 from logstore.codec.records import (
     FIRST,
     Batch,
@@ -211,8 +211,10 @@ FIXED = [
     Closed(UUID_1, 1, 0x11000, 1_700_000_000_000_000),
     Hold(UUID_1, 0x10000, 0, 1_700_000_000_000_000, 0),
     CheckpointHeader(UUID_1, 1, 0x12000, 0x11000, 7, 0x10000, 4096 + 40, 9, 1_700_000_000_000_000, 1, 1, 0, 0, 0),
+    Vote(UUID_1, UUID_2, 11, 5, 7, 12, 1, 0, 6, 40, 0),
 ]
-USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136}
+above_zero = st.integers(1, 2**64 - 1)
+USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136, Vote: 120}
 each_fixed = pytest.mark.parametrize("fixed", FIXED, ids=lambda fixed: type(fixed).__name__)
 
 
@@ -248,6 +250,15 @@ def resealed(fixed: Fixed, offset: int, layout: str, value: int) -> bytes:
     return bytes(raw)
 
 
+@st.composite
+def votes(draw: st.DrawFn) -> Vote:
+    term = draw(st.integers(0, 2**23 - 1))
+    floor_term = draw(st.integers(0, term))
+    floor_index = draw(above_zero) if floor_term else 0
+    told = draw(above_zero), draw(above_zero), term, draw(u64), draw(above_zero), draw(u64)
+    return Vote(draw(st.uuids()), draw(st.uuids()), *told, floor_term, floor_index, draw(st.integers(0, 1)))
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_fixed_structure_comes_back_as_it_was_given(data: st.DataObject) -> None:
@@ -261,6 +272,7 @@ def test_a_fixed_structure_comes_back_as_it_was_given(data: st.DataObject) -> No
         Hint(uuid, epoch, data.draw(lsns), data.draw(lsns)),
         Closed(uuid, epoch, data.draw(lsns), data.draw(u64)),
         Hold(uuid, data.draw(lsns), data.draw(u64), data.draw(u64), data.draw(u64)),
+        data.draw(votes()),
     ):
         raw = fixed.encode()
         assert len(raw) == fixed.BYTES
@@ -355,6 +367,15 @@ def test_version_zero_another_size_and_used_reserved_space_are_malformed(
         (FIXED[2], 40, 0),
         (FIXED[2], 48, 2**63),
         (FIXED[3], 32, 0),
+        (FIXED[6], 48, 0),
+        (FIXED[6], 56, 0),
+        (FIXED[6], 64, 2**23),
+        (FIXED[6], 64, 5),
+        (FIXED[6], 80, 0),
+        (FIXED[6], 96, 0),
+        (FIXED[6], 96, 8),
+        (FIXED[6], 104, 0),
+        (FIXED[6], 112, 2),
     ],
 )
 def test_a_number_out_of_its_range_is_malformed_and_is_not_encoded(
@@ -362,7 +383,8 @@ def test_a_number_out_of_its_range_is_malformed_and_is_not_encoded(
 ) -> None:
     with pytest.raises(MalformedRecord):
         decode(type(fixed), resealed(fixed, offset, "<Q", value))
-    field = fields(fixed)[1 + (offset - 32) // 8].name
+    places = [name for field in fields(fixed)[1:] for name in [field.name] * (1 + (field.type == "UUID"))]
+    field = places[(offset - 32) // 8]
     out_of_range: Any = {field: value}
     with pytest.raises(MalformedRecord):
         replace(fixed, **out_of_range).encode()

@@ -19,7 +19,7 @@ from logstore.catalog.catalog import Catalog
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.codec.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 from logstore.codec.strict import StrictReplay
-from logstore.inspect import BatchBytes, Reader
+from logstore.inspect import BatchBytes, Inspection, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +143,11 @@ def whole_store(case: str, into: Path) -> list[str]:
 def test_the_c_reader_gives_exactly_the_batches_and_records_of_a_golden_store(case: str, tmp_path: Path) -> None:
     segments = [read(path) for path in whole_store(case, tmp_path / "store")]
     expected = [(raw, says, batch) for raw, says in segments for batch in says["batches"]]
+    last, end_lsn = expected[-1][2], segments[-1][1]["stop_lsn"]
+    if known := last["batch"]["body"]["known_durable_lsn"]:
+        durable = [one for one in expected if one[2]["batch"]["lsn"] < known]
+        assert len(expected) > len(durable)
+        expected, end_lsn = durable, known  # what lies above may still be cut by another leader
     with Reader(tmp_path / "store") as reader:
         info = reader.info
         for (raw, says, batch), found in zip(expected, reader.batches(), strict=True):
@@ -151,10 +156,39 @@ def test_the_c_reader_gives_exactly_the_batches_and_records_of_a_golden_store(ca
             assert found.raw == raw[at : at + batch["batch"]["body"]["bytes"]]
             records = list(records_by_c(found, reader.seed(found.first_lsn, found.epoch)))
             assert {"batch": records[0], "records": records[1:]} == batch
-    last = expected[-1][2]
-    assert info.end_lsn == segments[-1][1]["stop_lsn"]
+    assert info.end_lsn == end_lsn
     assert info.base_lsn == last["batch"]["body"]["base_lsn"]
     assert info.clean == ([record["type"] for record in last["records"]] == ["CLOSE"])
+    body = last["batch"]["body"]
+    term = body["epoch"] if body["index"] else 0
+    assert (info.index, info.term, info.known_durable_lsn) == (body["index"], term, body["known_durable_lsn"])
+
+
+def test_a_checked_inspection_of_the_golden_replicated_store_reads_what_no_majority_is_known_to_have(
+    tmp_path: Path,
+) -> None:
+    segments = [read(path)[1] for path in whole_store("replicated", tmp_path / "store")]
+    batches = [batch for says in segments for batch in says["batches"]]
+    undurable = [one for one in batches if one["batch"]["lsn"] >= batches[-1]["batch"]["body"]["known_durable_lsn"]]
+    assert len(undurable) == 1
+    for checked in (False, True):
+        with Inspection(tmp_path / "store", checked=checked) as found:
+            found.read()
+            assert found.recovery.batches == len(batches) - (0 if checked else 1)
+            assert found.info.end_lsn == (segments[-1]["stop_lsn"] if checked else undurable[0]["batch"]["lsn"])
+            assert (found.info.index, found.info.term) == (7, 5)
+
+
+def test_the_golden_replicated_store_has_two_terms_and_a_batch_that_the_second_one_cut() -> None:
+    single, first, second = [read(path)[1] for path in SEGMENTS if path.startswith("replicated/")]
+    bodies = [batch["batch"]["body"] for says in (single, first, second) for batch in says["batches"]]
+    assert [(body["epoch"], body["index"]) for body in bodies] == [
+        (1, 0), (2, 1), (2, 2), (2, 3), (2, 4), (5, 5), (5, 6), (5, 7)
+    ]  # fmt: skip
+    assert (first["header"]["first_lsn"], second["header"]["first_lsn"]) == (2 << 40, 5 << 40)
+    raw = (GOLDEN / "replicated" / f"{2 << 40:016x}.seg").read_bytes()
+    assert len(decode_segment(raw).batches) == len(first["batches"]) + 1
+    assert len(second["batches"][0]["records"]) == 0
 
 
 def records_by_c(batch: BatchBytes, seed: int) -> Iterator[dict[str, Any]]:
@@ -181,6 +215,16 @@ def test_opening_the_golden_store_recovers_its_messages(tmp_path: Path) -> None:
             waiting = list(queue.browse())
             assert [one.id for one in waiting] == [message.id for message in messages]
             assert [one.content for one in waiting] == [message.body.content for message in messages]
+
+
+def test_an_open_of_the_golden_replicated_store_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    whole_store("replicated", where)
+    Catalog.create(where, store_uuid=Meta.decode((where / "META").read_bytes()).uuid.bytes).close()
+    before = {path: path.read_bytes() for path in where.glob("*.seg")}
+    with pytest.raises(logstore.ReplicatedStore, match=r"term 5, index 7.*logstore cluster detach"):
+        logstore.open(where)
+    assert {path: path.read_bytes() for path in where.glob("*.seg")} == before
 
 
 def test_the_golden_segments_hold_every_record_type_and_every_flag() -> None:

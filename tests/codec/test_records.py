@@ -18,7 +18,9 @@ from kit.record_cases import (
     BROKEN_RULES,
     EXAMPLES,
     INLINE_EXAMPLE,
+    MEMBERS_COPY_EXAMPLE,
     ORDERED_EXAMPLE,
+    REPLICATED_BATCH,
     SEED,
     SEGMENT,
     UUID_1,
@@ -117,10 +119,14 @@ def flagged_examples(kind: RecordType) -> Iterator[Record]:
     """The type's example, plain and with each legal flag together with the flags that it requires."""
     like = EXAMPLES[kind]
     yield like
+    if kind is RecordType.BATCH:
+        yield REPLICATED_BATCH
     for flag in FLAGS.get(kind, RecordFlag(0)):
         if (kind, flag) == (RecordType.MESSAGE_START, RecordFlag.COPY):
             bare = example(kind, replace(like.body, queues=()))
             yield replace(bare, flags=flag, id=like.lsn - 16, prev=like.lsn - 8)
+        elif kind is RecordType.MEMBERS:
+            yield MEMBERS_COPY_EXAMPLE
         elif flag is RecordFlag.INLINE:
             yield INLINE_EXAMPLE
             yield replace(INLINE_EXAMPLE, flags=INLINE_EXAMPLE.flags | RecordFlag.PUBLISHED)
@@ -250,6 +256,8 @@ HUGE_COUNTS = {  # offsets of the counts in a body
     RecordType.MESSAGE_ENQUEUE: (56,),
     RecordType.MESSAGE_RELOCATED: (68, 72, 76),
     RecordType.FOOTER: (68,),
+    RecordType.MEMBERS: (56,),
+    RecordType.CATALOG_CHANGE: (52, 64, 104),
 }
 
 
@@ -279,7 +287,7 @@ def test_a_broken_rule_under_right_checksums_is_a_malformed_record(
 
 @each_decoder
 @pytest.mark.parametrize(("promise", "like", "offset", "layout", "value"), BROKEN_COPIES, ids=lambda v: str(v)[:60])
-def test_a_broken_rule_of_inline_copies_under_right_checksums_is_a_malformed_record(
+def test_a_broken_rule_of_copies_and_of_replicated_batches_under_right_checksums_is_a_malformed_record(
     decode: Callable[..., Record], promise: str, like: Record, offset: int, layout: str, value: int
 ) -> None:
     raw = bytearray(encode_record(like, SEED))
@@ -422,6 +430,29 @@ def test_an_unknown_type_is_a_newer_version_unless_it_says_that_it_may_be_skippe
 def test_a_record_that_could_not_be_read_back_is_not_encoded(field: str, value: Any) -> None:
     with pytest.raises(MalformedRecord):
         encode_record(replace(EXAMPLES[RecordType.QUEUE_DELETE], **{field: value}), SEED)
+
+
+@each_decoder
+def test_the_largest_term_has_the_last_lsns(decode: Callable[..., Record]) -> None:
+    term = records.TERM_LIMIT - 1
+    body = replace(REPLICATED_BATCH.body, epoch=term)
+    for lsn in (term << 40, 2**63 - 104):
+        like = replace(REPLICATED_BATCH, lsn=lsn, body=body)
+        assert decode(encode_record(like, SEED), 0, SEED, lsn) == like
+
+
+@each_decoder
+@pytest.mark.parametrize(("size", "fits"), [(0, False), (1, True), (4032, True), (4033, False)])
+def test_a_configuration_has_from_1_to_4032_bytes(decode: Callable[..., Record], size: int, fits: bool) -> None:
+    body = struct.pack("<QII", 1, size, 0) + bytes(size)
+    raw = bytearray(encode_record(EXAMPLES[RecordType.MEMBERS], SEED)[:48] + body + bytes(-len(body) % 8))
+    struct.pack_into("<I", raw, 12, len(raw))
+    if fits:
+        expected = example(RecordType.MEMBERS, records.Members(1, bytes(size)))
+        assert decode(sealed(raw), 0, SEED, 0x12000) == expected
+    else:
+        with pytest.raises(MalformedRecord):
+            decode(sealed(raw), 0, SEED, 0x12000)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ PARENTS = {
     "StoreError": "Exception",
     "NotAStore": "StoreError",
     "StoreLocked": "StoreError",
+    "ReplicatedStore": "StoreError",
     "StoreFull": "StoreError",
     "StorePoisoned": "StoreError",
     "StoreClosed": "StoreError",

@@ -190,6 +190,9 @@ def main(place: Path, end: str, way: str) -> None:
     calls += [("Queue", f"{name} with a token") for name in WITH_TOKENS]
     if way == "counted":
         gc.disable()
+    if way == "cycle":
+        gc.collect()
+        gc.freeze()  # so that the collection for each call does not look at every module
     names = [f"{kind}.{name}" for kind, name in calls]
     if way == "exit":
         at_exit(world, end, calls, KEPT)

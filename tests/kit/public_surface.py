@@ -593,6 +593,7 @@ def main(place: Path, wanted: list[str]) -> None:
     gc.disable()  # during a call it would release the deliveries that it finds, which looks like a change by the call
     world = World(place)
     driver = Driver(world, place / "now")
+    gc.freeze()  # so that the collections do not look at every module
     for module in wanted:
         for name, thing in surface(module):
             driver.drive(name, thing)

@@ -207,6 +207,13 @@ def relocated_example(flags: RecordFlag, body: Body) -> Record:
     return Record(0x12000, RecordType.MESSAGE_START, flags, 0x11000, 0x11800, record_bytes(body), body)
 
 
+MEMBERS_COPY_EXAMPLE = Record(
+    0x12000, RecordType.MEMBERS, RecordFlag.COPY, 0x11000, 0x11800, 80, records.Members(3, b"configuration")
+)
+# of term 2, at the first LSN that a term may use
+REPLICATED_BATCH = Record(
+    (2 << 40) + 0x1000, RecordType.BATCH, RecordFlag(0), 0, 0, 104, Batch(2, 0, 104, 0x12000, 0x10000, 0, 5, 0x12000)
+)
 INLINE_EXAMPLE = relocated_example(INLINE, records.InlineCopy(5, (1, 2, 3), b"head", b"content"))
 ORDERED_EXAMPLE = relocated_example(ORDERED, records.OrderedCopy(0x11200, (1, 0, 3), b"head", b"content", 7))
 XID = records.XidBody(1, b"abc", b"de")
@@ -355,6 +362,36 @@ BROKEN_RULES: list[tuple[str, RecordType, int, str, int]] = [
     ("a footer leaves zero counts out", RecordType.FOOTER, 76, "<I", 0),
     ("a queue delete's queue id is in range", RecordType.QUEUE_DELETE, 48, "<I", 0),
     ("a queue delete's reserved word is zero", RecordType.QUEUE_DELETE, 52, "<I", 1),
+    ("a batch without an index knows nothing durable by majority", RecordType.BATCH, 96, "<Q", 0x11000),
+    ("a batch's index is for the LSNs of its term", RecordType.BATCH, 88, "<Q", 1),
+    ("the members' index is not 0", RecordType.MEMBERS, 48, "<Q", 0),
+    ("the members' configuration is not empty", RecordType.MEMBERS, 56, "<I", 0),
+    ("the members' configuration fits", RecordType.MEMBERS, 56, "<I", 17),
+    ("the members' configuration fills the record", RecordType.MEMBERS, 56, "<I", 8),
+    ("the members' reserved word is zero", RecordType.MEMBERS, 60, "<I", 1),
+    ("the members' padding is zero", RecordType.MEMBERS, 79, "<B", 1),
+    ("the first members are their own chain", RecordType.MEMBERS, 32, "<Q", 0x11000),
+    ("the first members have no predecessor", RecordType.MEMBERS, 40, "<Q", 0x11000),
+    ("PART is not for members", RecordType.MEMBERS, 18, "<H", 2),
+    ("a catalog change has no chain", RecordType.CATALOG_CHANGE, 32, "<Q", 0x12000),
+    ("a catalog change has no predecessor", RecordType.CATALOG_CHANGE, 40, "<Q", 0x11000),
+    ("COPY is not for a catalog change", RecordType.CATALOG_CHANGE, 18, "<H", 1),
+    ("a catalog change has a row", RecordType.CATALOG_CHANGE, 52, "<I", 0),
+    ("a catalog change has no row less than its count", RecordType.CATALOG_CHANGE, 52, "<I", 3),
+    ("a catalog change has no row more than its count", RecordType.CATALOG_CHANGE, 52, "<I", 1),
+    ("a catalog row's action is not 0", RecordType.CATALOG_CHANGE, 56, "<B", 0),
+    ("a catalog row's action has a meaning", RecordType.CATALOG_CHANGE, 56, "<B", 3),
+    ("a catalog row's object is not 0", RecordType.CATALOG_CHANGE, 97, "<B", 0),
+    ("a catalog row's object has a meaning", RecordType.CATALOG_CHANGE, 97, "<B", 5),
+    ("a catalog row's first reserved word is zero", RecordType.CATALOG_CHANGE, 58, "<H", 1),
+    ("a queue's row has a queue id", RecordType.CATALOG_CHANGE, 60, "<I", 0),
+    ("a queue's row has a queue id in range", RecordType.CATALOG_CHANGE, 60, "<I", 2**32 - 1),
+    ("a binding's row has no queue id", RecordType.CATALOG_CHANGE, 100, "<I", 7),
+    ("a catalog row's second reserved word is zero", RecordType.CATALOG_CHANGE, 68, "<I", 1),
+    ("a catalog row is no longer than its record", RecordType.CATALOG_CHANGE, 104, "<I", 9),
+    ("a catalog row's length is no overflow", RecordType.CATALOG_CHANGE, 104, "<I", 2**32 - 1),
+    ("the first row of a catalog change is padded with zeros", RecordType.CATALOG_CHANGE, 95, "<B", 1),
+    ("the last row of a catalog change is padded with zeros", RecordType.CATALOG_CHANGE, 119, "<B", 1),
 ]
 
 
@@ -381,6 +418,16 @@ BROKEN_COPIES: list[tuple[str, Record, int, str, int]] = [
     ("an ordered copy's order key is there", ORDERED_EXAMPLE, 48, "<Q", 0),
     ("an ordered copy's order key lies above its chain's id", ORDERED_EXAMPLE, 48, "<Q", 0x11000),
     ("an ordered copy's order key lies below it", ORDERED_EXAMPLE, 48, "<Q", 0x12000),
+    ("a copy of the members is later than their first record", MEMBERS_COPY_EXAMPLE, 32, "<Q", 0x12000),
+    ("a copy of the members has a chain", MEMBERS_COPY_EXAMPLE, 32, "<Q", 0),
+    ("a copy of the members has a predecessor", MEMBERS_COPY_EXAMPLE, 40, "<Q", 0),
+    ("a copy of the members has no other flag", MEMBERS_COPY_EXAMPLE, 18, "<H", 17),
+    ("a copy of the members has their index", MEMBERS_COPY_EXAMPLE, 48, "<Q", 0),
+    ("what a majority has lies below the batch", REPLICATED_BATCH, 96, "<Q", (2 << 40) + 0x1008),
+    ("what a majority has is an LSN", REPLICATED_BATCH, 96, "<Q", 2**63),
+    ("a batch's term is not above its LSN's", REPLICATED_BATCH, 48, "<Q", 3),
+    ("a batch's term is not below its LSN's", REPLICATED_BATCH, 48, "<Q", 1),
+    ("a batch that lost its index knows nothing durable by majority", REPLICATED_BATCH, 88, "<Q", 0),
     ("an ordered copy's order indexes are below 2**24", ORDERED_EXAMPLE, 68, "<I", 2**24 - 2),
 ]
 

@@ -28,6 +28,7 @@ from logstore.codec.records import (
     Record,
     RecordFlag,
     RecordType,
+    Stream,
     TxKind,
     TxRelocated,
     TxState,
@@ -164,8 +165,10 @@ class _RecordRows:
     def row(self, stood: Stood) -> Row:
         record, body = stood.record, stood.record.body
         code = int(record.type)
-        stream = STREAMS.get((code & 0x7FFF) >> 8, "log")
         known = isinstance(record.type, RecordType)
+        stream = STREAMS.get((code & 0x7FFF) >> 8, "log")
+        if known and record.type.stream is Stream.REPLICATION:
+            stream = "replication"
         queues = _queues(body)
         tx_id = record.id if known and stream == "transaction" else getattr(body, "tx_id", 0)
         operation = isinstance(body, MessageStart | MessageEnqueue | MessageDequeue)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_SEGMENT = 512 * 1024  # the least that a user may choose
+MEMORY_ROOM = 6 << 30  # three workers use up to 1.7 GiB; Spark and the processes of the tests need memory too
 
 
 def contents(queue: Any) -> list[bytes]:
@@ -39,12 +35,20 @@ def break_the_log(store: Any) -> None:
     os.close(full)
 
 
-@contextmanager
-def in_memory(otherwise: Path) -> Iterator[Path]:
-    """A directory in memory, where a sync costs nothing; ``otherwise`` on a machine without room for one."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
-        yield otherwise
-        return
-    with tempfile.TemporaryDirectory(prefix="logstore-", dir=memory) as made:
-        yield Path(made)
+def memory_root() -> Path | None:
+    """A file system in memory, where a sync costs nothing; None unless it, the machine and the container have room."""
+    root, limit, used = Path("/dev/shm"), Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    try:
+        free = [shutil.disk_usage(root).free, _available_bytes()]
+        if limit.exists() and (most := limit.read_text().strip()) != "max":
+            free.append(int(most) - int(used.read_text()))
+    except (OSError, ValueError):
+        return None
+    return root if os.access(root, os.W_OK | os.X_OK) and min(free) >= MEMORY_ROOM else None
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -3,14 +3,14 @@
 The program ``python -m kit.terminal_server`` reads one case per line of JSON from stdin: ``columns``, ``directory``
 (where the commands run), ``beside`` (a key of ``BESIDE`` or null), ``anew`` (whether each command is a new process
 instead) and ``commands``, each with ``arguments`` and ``until``: Ctrl-C is typed when the output contains this text. It
-answers with one line: for each command its exit
-status and output, and the ids of the processes that took part.
+answers with one line: for each command its exit status and output, and the ids of the processes that took part.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import io
 import json
@@ -21,10 +21,11 @@ import signal
 import struct
 import sys
 import termios
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import logstore
-from logstore import cli
+from logstore import cli, commands, terminal
 from logstore.holds import hold
 from logstore.terminal import working
 
@@ -38,15 +39,30 @@ ALARM_S = 40  # a command that takes longer is killed, which its exit status sho
 CTRL_C = b"\x03"
 STORE = "store"
 IMPORTED = (
+    *(each.name for package in (commands, terminal) for each in iter_modules(package.__path__, f"{package.__name__}.")),
+    "click._textwrap",
+    "difflib",
+    "jinja2",
     "logstore.backup",
     "logstore.bench",
     "logstore.broker.server",
     "logstore.export.verification",
+    "logstore.inspect.peek",
+    "logstore.inspect.refusals",
     "logstore.report.arrow",
     "logstore.report.figures",
+    "logstore.report.page",
+    "logstore.report.plots",
     "logstore.salvage",
+    "logstore.verify",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.pyplot",
+    "pandas",  # pyarrow imports it for the first array that it makes of Python's objects
+    "pyarrow.compute",
     "pyarrow.parquet",
     "rich.live",
+    "rich.progress",
+    "rich.table",
     "sqlalchemy.dialects.sqlite",
 )
 
@@ -202,6 +218,7 @@ def serve(cases: Iterator[str]) -> None:
     """Answers each case with one line."""
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # a child that collects garbage writes to no page of its parent
     working.SHOWN_AFTER_S = math.inf  # whether a bar appears must not depend on the machine's speed
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     for line in cases:

@@ -21,7 +21,7 @@ from kit.checkouts import checkout, need_an_index
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk, pytest.mark.timeout(900)]  # whole environments
 
 WHEEL_BYTES_MAX = 1_200_000
 PUBLISHED_AT_LEAST = 100

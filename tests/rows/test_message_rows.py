@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.replicated import golden_copy
 from kit.row_histories import make_history
 from kit.row_oracle import message_rows
 from logstore import arrow
@@ -81,6 +82,16 @@ def test_every_row_is_the_one_that_the_oracle_works_out(history: tuple[Path, int
         same(rows, closed)
         same(open_rows(left), still_open)
     assert left.schema == arrow.OPEN
+
+
+def test_a_copy_of_a_replicated_store_gives_the_messages_of_the_oracle(tmp_path: Path) -> None:
+    path = golden_copy(tmp_path / "store")
+    closed, still_open = message_rows(path)
+    rows, left = scan(path)
+    same(rows, closed)
+    same(open_rows(left), still_open)
+    assert [row["id"] for row in still_open] == sorted(row["id"] for row in still_open)
+    assert len(still_open) == 3
 
 
 def test_a_log_that_is_read_in_passes_gives_the_rows_of_one_pass(history: tuple[Path, int]) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.replicated import KNOWN_DURABLE_LSN, golden_copy
 from kit.row_histories import make_history
 from kit.row_oracle import record_rows
 from logstore import arrow
+from logstore.codec.records import RecordType
 from logstore.errors import CorruptLog, OptionError, StoreError
 from logstore.inspect import Reader
 from logstore.inspect.reader import SEGMENT_HEADER_BYTES
@@ -218,3 +220,29 @@ def test_a_permissive_read_of_a_whole_log_gives_every_row_and_warns_of_nothing(
     path, _ = history
     same(rows_of(path, permissive=True), record_rows(path))
     assert caplog.text == ""
+
+
+def test_a_copy_of_a_replicated_store_gives_the_rows_of_the_oracle_up_to_what_is_known_durable(tmp_path: Path) -> None:
+    path = golden_copy(tmp_path / "store")
+    wanted = record_rows(path, body=11)
+    same(rows_of(path, body=11), wanted)
+    replication = [row for row in wanted if row["stream"] == "replication"]
+    assert [(row["type"], row["relocated"], row["id"] is None) for row in replication] == [
+        ("MEMBERS", False, False),
+        ("CATALOG_CHANGE", False, True),
+        ("CATALOG_CHANGE", False, True),
+        ("CATALOG_CHANGE", False, True),
+        ("MEMBERS", True, False),
+    ]
+    assert wanted[-1]["lsn"] < KNOWN_DURABLE_LSN
+    found = rows_of(path, body=11, where=arrow.Where(types=["MEMBERS", "CATALOG_CHANGE"]))
+    same(found, replication)
+    same(rows_of(path, body=11, where=arrow.Where(ids=[replication[0]["id"]])), [replication[0], replication[-1]])
+
+
+def test_the_names_of_a_scan_have_every_known_type_at_its_number(tmp_path: Path) -> None:
+    path = golden_copy(tmp_path / "store")
+    found = arrow.read(path, columns=["type", "stream"], strings="dictionary").read_all().combine_chunks()
+    assert found["stream"].chunk(0).dictionary.to_pylist() == ["message", "transaction", "log", "replication"]
+    names = found["type"].chunk(0).dictionary.to_pylist()
+    assert {name for name in names if not name.startswith("0x")} == set(RecordType.__members__)

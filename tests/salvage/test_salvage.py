@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import logstore
 from kit.command import fails, fine, run, told
+from kit.replicated import END_LSN, KNOWN_DURABLE_LSN, golden_copy
 from kit.salvage_cases import (
     SEGMENT,
     Harm,
@@ -32,6 +33,7 @@ from kit.salvage_cases import (
     truncate,
     wrong,
 )
+from kit.stores import SMALL_SEGMENT, contents
 from kit.torture import part_of
 from logstore import errors
 from logstore.catalog.backends import FILE_NAME
@@ -658,3 +660,54 @@ def test_messages_keep_their_segment_size_and_order(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "new") as store:
         assert [message.id for message in store.messages("one")] == order
         assert take_truth(store).messages[late] == Live(b"late", b"", frozenset({"one"}))
+
+
+def test_a_copy_of_a_replicated_store_is_salvaged_to_a_single_one_with_what_was_undurable(tmp_path: Path) -> None:
+    path, new = golden_copy(tmp_path / "store"), tmp_path / "new"
+    report = salvage(path, new)
+    undurable = END_LSN - KNOWN_DURABLE_LSN
+    assert (report.whole, report.replicated) == (
+        True,
+        {"term": 5, "index": 7, "known_durable_lsn": KNOWN_DURABLE_LSN, "undurable_bytes": undurable},
+    )
+    with logstore.open(new) as store:
+        found = {queue.name: contents(queue) for queue in store.queues() if queue.name in ("q1", "q7")}
+    assert found == {"q1": [b"before replication", b"not known durable"], "q7": [b"of term 2", b"of term 5"]}
+    with Reader(new) as reader:
+        assert (reader.info.index, reader.info.term, reader.info.known_durable_lsn) == (0, 0, 0)
+        kinds = {record.type for record in reader.records()}
+    assert not kinds & {RecordType.MEMBERS, RecordType.CATALOG_CHANGE}
+    assert f"{undurable} bytes of its log, above LSN {KNOWN_DURABLE_LSN}, were not known to be durable" in fine(
+        "salvage", path, "--dry-run"
+    )
+
+
+def test_what_is_undurable_is_counted_in_bytes_of_the_log_and_not_in_lsns(tmp_path: Path) -> None:
+    path = golden_copy(tmp_path / "store")
+    (path / f"{5 << 40:016x}.seg").unlink()
+    report = salvage(path, None)
+    with Reader(path, undurable=True) as reader:
+        last = [record for record in reader.records() if record.type is RecordType.BATCH][-1]
+        assert (report.replicated or {})["undurable_bytes"] == reader.info.end_lsn - reader.info.known_durable_lsn
+    assert last.body.index == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", [RecordType.MEMBERS, RecordType.CATALOG_CHANGE])
+def test_damage_to_the_records_of_replication_costs_no_message(tmp_path: Path, kind: RecordType) -> None:
+    path = golden_copy(tmp_path / "store")
+    with Reader(path) as reader:
+        lsn = next(record.lsn for record in reader.records() if record.type is kind)
+    file = path / f"{2 << 40:016x}.seg"
+    raw = bytearray(file.read_bytes())
+    raw[lsn - (2 << 40) + 60] ^= 1
+    file.write_bytes(raw)
+    report = salvage(path, None)
+    assert [one["type"] for one in report.lost_records] == [kind.name]
+    assert (report.whole, report.messages) == (True, 4)
+
+
+def test_a_single_store_has_nothing_of_replication_in_its_report(tmp_path: Path) -> None:
+    with logstore.open(tmp_path / "store", segment_size=SMALL_SEGMENT) as store:
+        store.publish(store.declare_queue("q"), b"x")
+    assert salvage(tmp_path / "store", None).replicated is None
+    assert "replicated" not in fine("salvage", tmp_path / "store", "--dry-run")

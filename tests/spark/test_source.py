@@ -13,6 +13,7 @@ from pyspark.testing import assertDataFrameEqual
 
 import logstore.arrow
 import logstore.spark
+from kit.replicated import golden_copy
 from kit.row_oracle import record_rows
 from kit.spark_logs import churn, damage, open_small
 from logstore import errors
@@ -54,6 +55,22 @@ def test_the_source_gives_the_same_rows_and_columns_as_plain_python(
     assert {"MESSAGE_RELOCATED", "TX_RELOCATED", "MESSAGE_CHUNK", "QUEUE_DELETE", "CLOSE"} <= {
         row["type"] for row in found
     }
+
+
+def test_a_copy_of_a_replicated_store_is_read_up_to_what_is_known_durable(spark: SparkSession, tmp_path: Path) -> None:
+    path = golden_copy(tmp_path / "store")
+    frame = logstore.spark.read(spark, path)
+    wanted = shown(record_rows(path), logstore.arrow.schema().names)
+    assert rows_of(frame) == wanted
+    replication = frame.where(F.col("stream") == "replication").orderBy("lsn")
+    assert [row["type"] for row in replication.select("type").collect()] == [
+        "MEMBERS",
+        "CATALOG_CHANGE",
+        "CATALOG_CHANGE",
+        "CATALOG_CHANGE",
+        "MEMBERS",
+    ]
+    assert frame.where(F.col("type") == "MEMBERS").count() == 2
 
 
 def test_spark_and_arrow_read_the_same_frame(spark: SparkSession, mixed: Path) -> None:

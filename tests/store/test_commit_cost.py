@@ -24,6 +24,8 @@ from kit.stores import ROOT
 from logstore import MessageStore, Transaction, Xid
 from logstore.errors import OutcomeUnknown, StoreError
 
+pytestmark = pytest.mark.on_disk
+
 BODY = bytes(1024)
 SEGMENT = 1 << 20  # a batch holds an eighth of it: more than the largest transaction here
 WRITE_AND_FORCE = [1, 2]

@@ -18,7 +18,7 @@ import pytest
 from kit.stores import ROOT
 
 CORE = sorted(path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] != "tests")
-FLAGS = ["-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'csrc/include'}", f"-I{ROOT / 'csrc'}"]
+FLAGS = ["-std=c11", "-O0", "-D_GNU_SOURCE", "-pthread", f"-I{ROOT / 'csrc/include'}", f"-I{ROOT / 'csrc'}"]
 
 FILE_CALLS = re.compile(
     r"^_*(?:open|openat|creat|close|read|pread|preadv2?|readv|write|pwrite|pwritev2?|writev|lseek|fsync|fdatasync|sync|"

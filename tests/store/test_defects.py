@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
+pytestmark = pytest.mark.on_disk
+
 Open = Any
 
 

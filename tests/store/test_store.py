@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
+pytestmark = pytest.mark.on_disk
+
 Open = Any
 
 SPARES_MAX = 4  # two are reserved for opening a full store, and at most two more stand by

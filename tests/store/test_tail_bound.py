@@ -24,6 +24,8 @@ from tail_traffic import SCENARIOS, Judged, Mark, RandomSurvivors, Scenario, Tra
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.on_disk
+
 MIB = 1 << 20
 EVERY_S = 0.001  # between samples, as far as the other process gets the processor
 TRAFFIC = {512 << 10: 16 * MIB, 4 * MIB: 48 * MIB}  # bytes of content, by segment size: dozens of times the bound

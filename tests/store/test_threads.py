@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore, Queue
 
+pytestmark = pytest.mark.on_disk
+
 Open = Any
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore
 
+pytestmark = pytest.mark.on_disk
+
 Open = Any
 FAR = 1 << 30  # bytes of the log that no test here appends
 

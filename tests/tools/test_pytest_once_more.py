@@ -26,12 +26,14 @@ def test_passes(): pass
 """
 ASSERTS = "assert False"
 CRASHES = "os.abort()"
+WORKERS = ("-p", "xdist", "-n", "2")
 
 
 def run(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_it.py").write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # each process would import hypothesis, which takes long
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "pytest_once_more.py", directory / "unstable", "-q", *options],
         cwd=directory,
@@ -43,7 +45,7 @@ def run(directory: Path, text: str, *options: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("options", [(), WORKERS], ids=["one process", "workers"])
 def test_tests_that_pass_alone_are_listed_and_the_run_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run(tmp_path, FAILS_ONCE.format(count=5, how=ASSERTS), *options)
     assert done.returncode == 0, done.stdout
@@ -53,7 +55,7 @@ def test_tests_that_pass_alone_are_listed_and_the_run_passes(tmp_path: Path, opt
 
 
 def test_a_worker_that_crashed_once_is_listed_and_its_last_words_are_printed(tmp_path: Path) -> None:
-    done = run(tmp_path, FAILS_ONCE.format(count=1, how=CRASHES), "-n", "2")
+    done = run(tmp_path, FAILS_ONCE.format(count=1, how=CRASHES), *WORKERS)
     assert done.returncode == 0, done.stdout
     assert (tmp_path / "unstable").read_text() == "unstable: test_it.py::test_fails_once[0]\n"
     assert "Fatal Python error: Aborted" in done.stderr

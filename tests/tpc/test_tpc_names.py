@@ -142,6 +142,7 @@ NAMES = {
     "StoreError": "OperationalError",
     "NotAStore": "OperationalError",
     "StoreLocked": "OperationalError",
+    "ReplicatedStore": "OperationalError",
     "StoreFull": "OperationalError",
     "StorePoisoned": "OperationalError",
     "StoreClosed": "InterfaceError",

@@ -7,7 +7,7 @@
 
 #include "inspect/inspect.h"
 #include "replica/replica.h"
-#include "tests/kit/allocator.h"
+#include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
 enum { COPIES = 3, SENT_MAX = 4000 };

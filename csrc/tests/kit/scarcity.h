@@ -1,12 +1,12 @@
 /*
- * A store with live state of every kind on a simulated disk, and an allocator that fails at a chosen call (allocator.h).
- * Allocations of the simulated disk are not counted.
+ * A store with live state of every kind on a simulated disk, whose own allocations the failing allocator does not count.
+ * Under sanitizers only system calls fail.
  */
 #ifndef LOGSTORE_SCARCITY_H
 #define LOGSTORE_SCARCITY_H
 
 #include "store/store.h"
-#include "tests/kit/allocator.h"
+#include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
 /* ---- a simulated disk whose own allocations never fail ---- */

@@ -343,7 +343,7 @@ static void a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all(void
 /* Copy 1 gets an empty segment: it led in term 3, and its first batch could not be written. */
 static void leave_an_empty_segment(void) {
     const struct replication calls = {.ship = keep_sent, .forced = ask_the_others};
-    const vfs_sim_plan third_write = {.kind = VFS_SIM_PWRITE, .nth = 3, .error = EIO};
+    const vfs_sim_plan second_write = {.kind = VFS_SIM_PWRITE, .nth = 2, .error = EIO};
 
     copies_start();
     check(lead_in(0, 2) == LS_OK);
@@ -351,7 +351,7 @@ static void leave_an_empty_segment(void) {
     cease();
     replica_free(copies[1].follows);
     check(follow_again(1) == LS_OK);
-    vfs_sim_fail(copies[1].sim, &third_write); /* after zeros and the header */
+    vfs_sim_fail(copies[1].sim, &second_write); /* after the header */
     check(begin_leading(1, 3, &calls) != LS_OK);
     vfs_sim_fail(copies[1].sim, NULL);
     replica_free(copies[1].follows);

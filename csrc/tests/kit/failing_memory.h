@@ -1,14 +1,10 @@
 /*
- * An allocator that fails at a chosen call. It replaces the C library's, except under sanitizers, which replace it themselves; there
- * no allocation fails.
+ * An allocator that fails at a chosen call.
+ *
+ * It replaces the C library's allocator, except under sanitizers, which replace it themselves; there nothing fails.
  */
-#ifndef LOGSTORE_ALLOCATOR_H
-#define LOGSTORE_ALLOCATOR_H
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
+#ifndef LOGSTORE_FAILING_MEMORY_H
+#define LOGSTORE_FAILING_MEMORY_H
 
 #include "tests/kit/vfs_test.h"
 

@@ -1,0 +1,280 @@
+/*
+ * The leader's batches, for the program that sends them: group commit puts a copy of each into a ring before it forces it, and the
+ * program takes them out in order. A program says only of batches that it took that a majority has them, and a buffer of the log
+ * stays taken until then: so at most as many batches wait here as there are buffers.
+ *
+ * The ring has a lock of its own: the log hands a batch out without its lock, and a program may wait for one while the log works.
+ */
+#include "replica/commit.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/io.h"
+
+enum { RING = LS_BUFFERS_MAX + 2 }; /* with the one that the program looks at, and one that is being put in */
+
+struct handed {
+    ls_replica_batch batch;
+    uint8_t *header; /* a block; NULL: none was ever needed */
+    uint8_t *bytes;
+    size_t capacity;
+};
+
+struct leader {
+    vfs *v;
+    pthread_mutex_t lock;
+    int event;
+    struct handed ring[RING];
+    uint64_t put;   /* how many were handed out */
+    uint64_t taken; /* how many the program has taken */
+    uint64_t taken_end_lsn;
+    int error; /* no memory: what follows cannot be sent */
+    _Atomic uint64_t forced_index;
+};
+
+struct leader *leader_new(vfs *v) {
+    struct leader *l = calloc(1, sizeof *l);
+    if (l == NULL) {
+        (void)fail_memory();
+        return NULL;
+    }
+    l->v = v;
+    l->event = v->event_new(v);
+    if (l->event < 0) {
+        (void)fail_errno(LS_IO, -l->event, "no eventfd can be made");
+        free(l);
+        return NULL;
+    }
+    (void)pthread_mutex_init(&l->lock, NULL);
+    return l;
+}
+
+void leader_free(struct leader *l) {
+    if (l == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < RING; i++) {
+        free(l->ring[i].header);
+        free(l->ring[i].bytes);
+    }
+    (void)l->v->event_close(l->v, l->event);
+    (void)pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+/* ---- called by the log ---- */
+
+/* The memory of earlier batches is used again. */
+static bool has_room(struct handed *h, size_t bytes, bool header) {
+    if (h->capacity < bytes) {
+        free(h->bytes);
+        h->bytes = malloc(bytes);
+        h->capacity = h->bytes != NULL ? bytes : 0;
+    }
+    if (header && h->header == NULL) {
+        h->header = malloc(SEGMENT_HEADER_BYTES);
+    }
+    return h->bytes != NULL && (!header || h->header != NULL);
+}
+
+static void ship(void *context, const struct shipment *s) {
+    struct leader *l = context;
+    size_t bytes = (size_t)(s->end_lsn - s->lsn);
+    (void)pthread_mutex_lock(&l->lock);
+    struct handed *h = &l->ring[l->put % RING];
+    assert(l->put - l->taken < RING - 1);
+    if (l->error == 0 && has_room(h, bytes, s->header != NULL)) {
+        memcpy(h->bytes, s->bytes, bytes);
+        if (s->header != NULL) {
+            memcpy(h->header, s->header, SEGMENT_HEADER_BYTES);
+        }
+        h->batch = (ls_replica_batch){
+            .term = s->term,
+            .index = s->index,
+            .lsn = s->lsn,
+            .end_lsn = s->end_lsn,
+            .first_lsn = s->first_lsn,
+            .known_durable_lsn = s->known_durable_lsn,
+            .header = s->header != NULL ? h->header : NULL,
+            .bytes = h->bytes,
+        };
+        l->put++;
+    } else {
+        l->error = ENOMEM;
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    (void)l->v->event_signal(l->v, l->event);
+}
+
+static uint64_t forced(void *context, uint64_t index, uint64_t end_lsn) {
+    struct leader *l = context;
+    (void)end_lsn;
+    atomic_store(&l->forced_index, index);
+    (void)l->v->event_signal(l->v, l->event);
+    return 0;
+}
+
+struct replication leader_calls(struct leader *l) {
+    return (struct replication){.context = l, .ship = ship, .forced = forced};
+}
+
+/* ---- called by the program ---- */
+
+static int fail_not_leading(void) { return fail(LS_CLOSED, "this store is no copy that leads"); }
+
+int ls_replica_next(ls_store *store, ls_replica_batch *batch) {
+    struct leader *l = store->leader;
+    if (l == NULL) {
+        return fail_not_leading();
+    }
+    (void)pthread_mutex_lock(&l->lock);
+    bool any = l->taken < l->put;
+    int error = any ? 0 : l->error;
+    if (any) {
+        *batch = l->ring[l->taken++ % RING].batch;
+        l->taken_end_lsn = batch->end_lsn;
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    if (error != 0) {
+        return fail(LS_NO_MEMORY, "there was no memory for a batch, so the other copies cannot have it; cease to lead");
+    }
+    return any ? LS_OK : LS_END;
+}
+
+uint64_t ls_replica_forced(const ls_store *store) {
+    return store->leader != NULL ? atomic_load(&store->leader->forced_index) : 0;
+}
+
+int ls_replica_event_fd(const ls_store *store) { return store->leader != NULL ? store->leader->event : -1; }
+
+int ls_replica_majority_has(ls_store *store, uint64_t lsn) {
+    struct leader *l = store->leader;
+    if (l == NULL) {
+        return fail_not_leading();
+    }
+    (void)pthread_mutex_lock(&l->lock);
+    uint64_t most = l->taken_end_lsn;
+    (void)pthread_mutex_unlock(&l->lock);
+    if (lsn > most) {
+        return fail(LS_REFUSED, "a majority cannot have LSN %llu: batches up to %llu were taken from here",
+                    (unsigned long long)lsn, (unsigned long long)most);
+    }
+    log_lock(store->log);
+    log_majority_has(store->log, lsn);
+    log_unlock(store->log);
+    return LS_OK;
+}
+
+int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index) {
+    *index = 0;
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    if (config_bytes == 0 || config_bytes > MEMBERS_CONFIG_MAX) {
+        return fail(LS_OPTION, "a configuration has 1 to %d bytes", MEMBERS_CONFIG_MAX);
+    }
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = log_begin_batch(store->log, format_members_bytes((uint32_t)config_bytes));
+    if (rc == LS_OK) {
+        replication_put_members(store, config, (uint32_t)config_bytes);
+        *index = log_batch_index(store->log);
+        log_end_batch(store->log);
+    }
+    return store_leave(store, rc, 0);
+}
+
+int ls_replica_leads(ls_store *store) {
+    log_lock(store->log);
+    bool leads = log_leads(store->log);
+    log_unlock(store->log);
+    return leads ? 1 : 0;
+}
+
+int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id) {
+    return store->leader == NULL ? fail_not_leading() : replica_serve(store, queue_ids, n, next_queue_id);
+}
+
+int ls_replica_cease(ls_store *store) {
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    replica_cease(store);
+    return LS_OK;
+}
+
+int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store) {
+    *store = NULL;
+    if (config_bytes > MEMBERS_CONFIG_MAX) {
+        return fail(LS_OPTION, "a configuration has 1 to %d bytes", MEMBERS_CONFIG_MAX);
+    }
+    ls_store *own = replica->store;
+    if (own->leader == NULL) { /* it stays with the store, which may call it until it is freed */
+        own->leader = leader_new(own->directory.v);
+        own->free_leader = leader_free;
+    }
+    if (own->leader == NULL) {
+        return ls_last_error()->code;
+    }
+    struct replication calls = leader_calls(own->leader);
+    return replica_lead(replica, term, &calls, config, (uint32_t)config_bytes, store);
+}
+
+int ls_replica_detach(ls_replica *replica, uint64_t highest_term) { return replica_detach(replica, highest_term); }
+
+/* ---- a copy that follows, by its public names ---- */
+
+int ls_replica_open(vfs *system, const char *store_dir, const ls_options *options, ls_replica **replica) {
+    return replica_open(system, store_dir, options, replica);
+}
+
+int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
+    const struct shipment s = {
+        .term = batch->term,
+        .index = batch->index,
+        .lsn = batch->lsn,
+        .end_lsn = batch->end_lsn,
+        .first_lsn = batch->first_lsn,
+        .known_durable_lsn = batch->known_durable_lsn,
+        .header = batch->header,
+        .bytes = batch->bytes,
+    };
+    return replica_take(replica, &s);
+}
+
+int ls_replica_cut(ls_replica *replica, uint64_t index) { return replica_cut(replica, index); }
+
+int ls_replica_durable(ls_replica *replica, uint64_t lsn) { return replica_durable(replica, lsn); }
+
+int ls_replica_checkpoint(ls_replica *replica, int *taken) {
+    bool was_taken;
+    int rc = replica_checkpoint(replica, &was_taken);
+    *taken = was_taken ? 1 : 0;
+    return rc;
+}
+
+int ls_replica_checkpoint_is_due(const ls_replica *replica) { return replica_checkpoint_is_due(replica) ? 1 : 0; }
+
+void ls_replica_describe(const ls_replica *replica, ls_replica_info *info) {
+    *info = (ls_replica_info){
+        .term = replica->end.term,
+        .index = replica->end.index,
+        .end_lsn = replica->end.lsn,
+        .applied_index = replica->applied.index,
+        .applied_lsn = replica->applied.lsn,
+        .durable_lsn = replica->durable_lsn,
+        .base_lsn = replica->base_lsn,
+        .least_term = replica_least_term(replica),
+        .messages = replica->store->state.table.message_count,
+        .stats = replica->stats,
+    };
+    info->stats.device_bytes = atomic_load(&replica->store->directory.written.bytes);
+}
+
+void ls_replica_free(ls_replica *replica) { replica_free(replica); }

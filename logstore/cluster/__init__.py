@@ -1,0 +1,1 @@
+"""Replicated stores: one log with several copies. See docs/replication.md."""
