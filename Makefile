@@ -448,10 +448,11 @@ made-ctests: $(PROGRAMS)
 STOPPED := $(if $(shell command -v timeout 2>/dev/null),timeout --kill-after=10 900)
 
 # Short runs of the proof programs in these builds; `make proof` has the long runs.
-PROVE_asan := explorer sweeps bytes history
+PROVE_asan := explorer replicas sweeps bytes history
 PROVE_tsan := history
 PROVE_trail := explorer sweeps history
 SHORT_explorer := --states $(if $(filter trail,$(VARIANT)),5000,2500) --jobs 1
+SHORT_replicas := --runs 3 --jobs 1
 SHORT_sweeps := --seconds 8
 SHORT_bytes := --seconds 8
 SHORT_history := --seconds 5

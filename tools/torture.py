@@ -33,6 +33,8 @@ PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--
 
 #: With fewer than these the fast tier proves less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
+#: Runs of the explorer of copies in the fast tier, and what they must reach of each kind.
+REPLICA_RUNS, REPLICA_MIN = 120, 1000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
 HALVED = ("--halve", "record", "--halve", "checkpoint")
 
@@ -147,6 +149,7 @@ def python_memory(seconds: int) -> list[Job]:
 def fast_stages() -> list[list[Job]]:
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
+        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--deep-of", 8))],
         [Job("mutants", tool("mutants.py", "--tier", "fast"))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
         [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2, *HALVED))],
@@ -171,6 +174,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
             Job("history-trail", proof("history", "--seconds", max(2, seconds // 60), *CROWDED, build="trail")),
             Job("explorer-trail", proof("explorer", "--seconds", max(4, seconds // 60), "--jobs", 1, build="trail")),
         ],
+        [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
@@ -222,6 +226,16 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
     return line, wrong
 
 
+def summary_of_copies(outcomes: Sequence[Outcome]) -> str:
+    """The line about copies of a replicated log."""
+    copies = next(outcome for outcome in outcomes if outcome.name == "replicas")
+    return (
+        f"replica states: {copies.count('crash_states')}, unique: {copies.count('unique')}, "
+        f"cuts: {copies.count('cuts')}, leads: {copies.count('leads')}, updates: {copies.count('updates')}, "
+        f"in headers: {copies.count('in_headers')}, violations: {copies.count('violations')}"
+    )
+
+
 def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
     by_name = {outcome.name: outcome for outcome in outcomes}
     short = []
@@ -229,6 +243,11 @@ def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
         short.append(f"fewer than {STATES_MIN} different crash states")
     if by_name["bytes"].count("flips") < FLIPS_MIN:
         short.append(f"fewer than {FLIPS_MIN} bit flips")
+    short += [
+        f"fewer than {REPLICA_MIN} {what} of copies"
+        for what in ("cuts", "leads", "in_headers")
+        if by_name["replicas"].count(what) < REPLICA_MIN
+    ]
     return short
 
 
@@ -251,7 +270,8 @@ def main() -> int:
     if options.fast:
         wrong += below_minimum(outcomes)
     print(f"{time.monotonic() - started:.0f} s" + "".join(f"; {what}" for what in wrong))
-    print(line, flush=True)
+    print(line)
+    print(summary_of_copies(outcomes), flush=True)
     return 1 if wrong else 0
 
 

@@ -2,9 +2,11 @@
  * What is durable becomes the table, by the replay that an open runs. Between a replay and its settling the table has the
  * places with their keys and no queues; so it stays until this copy leads. See replica.h.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/array.h"
 #include "read/damage.h"
 #include "replica/replica.h"
 
@@ -66,13 +68,15 @@ static int apply_waiting(struct replica *r, const struct replica_batch *w) {
     return replica_apply_batch(r, &b);
 }
 
+/* A batch that cannot be applied may be in the table in part, so nothing follows it. */
 int replica_apply(struct replica *r, uint64_t lsn) {
-    int rc = LS_OK;
+    int rc = r->error == 0 ? LS_OK : replica_fail_poisoned(r);
     while (rc == LS_OK && r->waiting_from < r->waiting_count && r->waiting[r->waiting_from].end_lsn <= lsn) {
         struct replica_batch *w = &r->waiting[r->waiting_from++];
         rc = apply_waiting(r, w);
         free(w->bytes);
         w->bytes = NULL;
+        r->error = rc == LS_OK ? 0 : rc == LS_NO_MEMORY ? ENOMEM : EIO;
     }
     if (r->waiting_from == r->waiting_count) {
         r->waiting_from = r->waiting_count = 0;
@@ -97,38 +101,38 @@ static uint64_t needless_below(struct replica *r) {
     return r->safe_base_lsn < r->hinted_base_lsn ? r->safe_base_lsn : r->hinted_base_lsn;
 }
 
-/* How many of the n oldest segments no hold keeps. */
-static int count_unheld(const struct replica *r, size_t n, size_t *unheld) {
-    uint64_t *first_lsns = calloc(n, sizeof *first_lsns);
-    *unheld = 0;
+/* How many of the n oldest segments no hold keeps; without memory to look at them, none. */
+static size_t count_unheld(const struct replica *r, size_t n) {
+    uint64_t *first_lsns = calloc(n, sizeof *first_lsns), size = r->store->meta.segment_size;
+    size_t unheld = 0;
     if (first_lsns == NULL) {
-        return fail_memory();
+        return 0;
     }
     for (size_t i = 0; i < n; i++) {
         first_lsns[i] = r->segments[i].first_lsn;
     }
-    uint64_t held_lsn = log_held_from(r->store->log, first_lsns, n), size = r->store->meta.segment_size;
-    while (*unheld < n && first_lsns[*unheld] + size <= held_lsn) {
-        (*unheld)++;
+    uint64_t held_lsn = log_held_from(r->store->log, first_lsns, n);
+    while (unheld < n && first_lsns[unheld] + size <= held_lsn) {
+        unheld++;
     }
     free(first_lsns);
-    return LS_OK;
+    return unheld;
 }
 
-/* Files that are not needed become spares, or go if there are enough. */
-static int recycle(struct replica *r) {
+/* Files that are not needed become spares, or go if there are enough; without memory for their names, later. */
+static void recycle(struct replica *r) {
     const struct directory *d = &r->store->directory;
     uint64_t below_lsn = needless_below(r);
-    size_t dead = 0, n = 0;
+    size_t dead = 0;
     while (dead + 1 < r->segment_count && r->segments[dead].first_lsn < below_lsn) {
         dead++;
     }
-    int rc = dead > 0 ? count_unheld(r, dead, &n) : LS_OK;
-    for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        rc = replica_add_file(&r->spares, r->segments[i].first_lsn) ? LS_OK : fail_memory();
+    size_t n = dead > 0 ? count_unheld(r, dead) : 0;
+    if (n == 0 || !array_grow(&r->spares.all, &r->spares.capacity, r->spares.count, n)) {
+        return;
     }
-    if (rc != LS_OK) {
-        return rc;
+    for (size_t i = 0; i < n; i++) {
+        r->spares.all[r->spares.count++] = r->segments[i].first_lsn;
     }
     r->segment_count -= n;
     memmove(r->segments, r->segments + n, r->segment_count * sizeof *r->segments);
@@ -138,12 +142,11 @@ static int recycle(struct replica *r) {
         format_segment_name(name, r->spares.all[--r->spares.count]);
         (void)d->v->unlink(d->v, d->dir, name);
     }
-    return LS_OK;
 }
 
-int replica_publish(struct replica *r) {
+void replica_publish(struct replica *r) {
     tell_readers(r);
-    return recycle(r);
+    recycle(r);
 }
 
 int replica_durable(struct replica *r, uint64_t lsn) {
@@ -155,5 +158,8 @@ int replica_durable(struct replica *r, uint64_t lsn) {
     }
     r->durable_lsn = lsn > r->durable_lsn ? lsn : r->durable_lsn;
     int rc = replica_apply(r, r->durable_lsn);
-    return rc == LS_OK && r->applied.lsn > before ? replica_publish(r) : rc;
+    if (rc == LS_OK && r->applied.lsn > before) {
+        replica_publish(r);
+    }
+    return rc;
 }

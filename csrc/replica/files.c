@@ -11,6 +11,12 @@ int replica_fail_disk(struct replica *r, int error, const char *what) {
     return fail_errno(error == ENOSPC || error == EDQUOT ? LS_FULL : LS_IO, error, "%s", what);
 }
 
+int replica_fail_poisoned(const struct replica *r) {
+    return fail_errno(
+        LS_POISONED, r->error,
+        "this copy takes nothing more since a write or sync failed, or memory ran out; free it and open it again");
+}
+
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn) {
     if (!array_grow(&files->all, &files->capacity, files->count, 1)) {
         return false;

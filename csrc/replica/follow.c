@@ -133,7 +133,10 @@ static int open_log(struct replica *r) {
     rc = rc == LS_OK ? take_files(r) : rc;
     rc = rc == LS_OK ? load_block(r) : rc;
     rc = rc == LS_OK ? log_open_holds(store->log) : rc;
-    return rc == LS_OK ? replica_publish(r) : rc;
+    if (rc == LS_OK) {
+        replica_publish(r);
+    }
+    return rc;
 }
 
 int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
@@ -322,7 +325,7 @@ static int free_cut_files(struct replica *r) {
 int replica_take(struct replica *r, const struct shipment *s) {
     struct scan_batch b = {.bytes = s->bytes, .lsn = s->lsn, .first_lsn = s->first_lsn};
     if (r->error != 0) {
-        return fail_errno(LS_POISONED, r->error, "a write or sync of this copy failed; free it and open it again");
+        return replica_fail_poisoned(r);
     }
     int rc = check(r, s, &b.batch);
     rc = rc == LS_OK ? add_waiting(r, &b) : rc;

@@ -21,7 +21,7 @@ uint64_t replica_least_term(const struct replica *r) {
 static int check_term(const struct replica *r, uint64_t term, const void *config, uint32_t config_bytes) {
     uint64_t least = replica_least_term(r);
     if (r->error != 0) {
-        return fail_errno(LS_POISONED, r->error, "a write or sync of this copy failed; free it and open it again");
+        return replica_fail_poisoned(r);
     }
     if (term < least || term >= TERM_LIMIT) {
         return fail(LS_OPTION, "this copy may lead in a term from %llu to %llu, and not in %llu",
@@ -128,7 +128,7 @@ int replica_detach(struct replica *r, uint64_t highest_term) {
     uint64_t highest = replica_least_term(r) - 1;
     highest = highest_term > highest ? highest_term : highest;
     if (r->error != 0) {
-        return fail_errno(LS_POISONED, r->error, "a write or sync of this copy failed; free it and open it again");
+        return replica_fail_poisoned(r);
     }
     if (r->end.index == 0) {
         return fail(LS_OPTION, "this store is not replicated: open it as it is");

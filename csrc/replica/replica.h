@@ -13,8 +13,8 @@
  *   - files of what was cut become spares only when the header that cuts them is forced;
  *   - a file below the base goes only when a durable batch says that the batch which named the base is durable.
  *
- * One thread at a time uses a replica: the caller sees to that. After an error of the disk it takes nothing more
- * (LS_POISONED); it is freed and opened again.
+ * One thread at a time uses a replica: the caller sees to that. After an error of the disk, and where
+ * memory runs out while a batch is applied, it takes nothing more (LS_POISONED); it is freed and opened again.
  */
 #ifndef LOGSTORE_REPLICA_H
 #define LOGSTORE_REPLICA_H
@@ -70,7 +70,7 @@ struct replica {
     int file; /* of the last segment; -1: not open */
     uint64_t file_lsn;
     uint8_t *block; /* the tail's block, and room for a batch */
-    int error;      /* errno of a failed write or sync */
+    int error;      /* errno of what failed: a write, a sync, or memory for a batch that was applied in part */
 
     struct replica_end end;     /* forced here */
     struct replica_end applied; /* what the table has */
@@ -144,7 +144,7 @@ static inline uint64_t replica_next_index(const struct replica *r) {
 /* apply.c */
 int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
-int replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
+void replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);
@@ -152,5 +152,6 @@ int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -er
 int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn);
 int replica_fail_disk(struct replica *r, int error, const char *what);
+int replica_fail_poisoned(const struct replica *r);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "inspect/inspect.h"
 #include "replica/replica.h"
+#include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
 enum { COPIES = 3, SENT_MAX = 4000 };
@@ -37,8 +38,12 @@ static inline vfs *disk_of(const struct copy *c) { return c->disk; }
 enum { MARK_TOLD = 100 }; /* in a disk's journal: 1 + the newest batch that the copy has said to be forced */
 
 static inline void tell(const struct copy *c) {
+    bool was = counting;
+
+    counting = false;
     if (vfs_sim_mark(c->sim, MARK_TOLD, (uint64_t)(c->last + 1)) != 0)
         abort();
+    counting = was;
 }
 
 static inline void keep_sent(void *context, const struct shipment *s) {
@@ -70,6 +75,19 @@ static inline int common_of(int a, int b) {
 }
 
 static inline bool is_in(int last, int one) { return common_of(last, one) == one; }
+
+enum { UNKNOWN_END = -2 };
+
+/* The batch with which this copy ends, in `sent`; -1: it has none with an index. */
+static inline int last_of(const struct replica *f) {
+    int at = f->end.index == 0 ? -1 : UNKNOWN_END;
+
+    for (int i = sent_count; f->end.index != 0 && at == UNKNOWN_END && i-- > 0;) {
+        if (sent[i].s.term == f->end.term && sent[i].s.index == f->end.index && sent[i].s.end_lsn == f->end.lsn)
+            at = i;
+    }
+    return at;
+}
 
 static uint64_t cuts_made; /* each abandoned something */
 
@@ -207,6 +225,56 @@ static inline bool are_equal(const ls_store *a, const ls_store *b) {
     if (d.differs)
         printf("message %llu: %s\n", (unsigned long long)d.id, d.text);
     return !d.differs;
+}
+
+/* As replica_lead does before a term begins, but records are counted from this base. */
+static inline bool settles(struct replica *f, uint64_t base_lsn) {
+    struct state *s = &f->store->state;
+    struct live_segment *made = calloc(f->segment_count + 1, sizeof *made);
+
+    if (made == NULL)
+        abort();
+    for (size_t i = 0; i < f->segment_count; i++) {
+        const struct replica_segment *from = &f->segments[i];
+
+        made[i] = (struct live_segment){
+            .first_lsn = from->first_lsn,
+            .epoch = from->term,
+            .prev_end_lsn = from->prev_end_lsn,
+            .end_lsn = i + 1 < f->segment_count ? from[1].prev_end_lsn : f->end.lsn,
+            .behind = from->first_lsn < base_lsn,
+        };
+    }
+    free(s->segments);
+    s->segments = made;
+    s->segment_count = f->segment_count;
+    s->base_lsn = base_lsn;
+    replay_free(&f->replay);
+    f->replay.counted = NULL;
+    f->replay.inspects = true;
+    return replay_settle(&f->replay) == LS_OK;
+}
+
+/* The follower's table, which is the replay of the whole log, is that of the directory. It can only be freed then. */
+static inline bool settles_as(struct replica *f, const ls_store *seen) {
+    if (!settles(f, seen->state.base_lsn))
+        return complain("settle");
+    f->store->state.report.base_lsn = seen->state.report.base_lsn;
+    f->store->state.report.end_lsn = seen->state.report.end_lsn;
+    return are_equal(f->store, seen);
+}
+
+/* The follower, to which all is durable, is opened again then. */
+static inline bool has_the_table_of_its_directory(int i) {
+    vfs_sim *left = vfs_sim_clone(copies[i].sim); /* without a process that has it open */
+    ls_store *seen = read_disk(vfs_sim_table(left), LS_INSPECT_CHECK);
+    bool same = replica_durable(copies[i].follows, copies[i].follows->end.lsn) == LS_OK && seen != NULL &&
+                settles_as(copies[i].follows, seen);
+
+    ls_free(seen);
+    vfs_sim_free(left);
+    replica_free(copies[i].follows);
+    return follow_again(i) == LS_OK && same;
 }
 
 static inline void copies_end(void) {

@@ -8,8 +8,8 @@
 
 #include "tests/kit/vfs_test.h"
 
-static bool counting, for_ever;
-static uint64_t allocations, fail_at_nth, failed;
+static bool counting, for_ever __attribute__((unused));
+static uint64_t allocations, failed, fail_at_nth __attribute__((unused));
 
 #if !defined(UNDER_ASAN) && !defined(UNDER_TSAN) && defined(__GLIBC__)
 enum { TAKEN_OVER = 1 };

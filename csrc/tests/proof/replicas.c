@@ -24,6 +24,7 @@ static struct {
     uint64_t life; /* UINT64_MAX: all, and 1 + the event */
     uint64_t event;
     uint64_t rounds;
+    uint64_t every;   /* of the calls outside of headers, one in so many is cut at; 0: 4, or all of a single run */
     uint64_t deep_of; /* the table of one disk of this many is compared */
     uint64_t jobs;
     bool verbose;
@@ -199,6 +200,8 @@ static bool journal_is_judged(size_t life) {
         changed = changed || (e != NULL && ((e->flags & VFS_SIM_CHANGES) != 0 || e->kind == VFS_SIM_MARK));
         if (o.event != UINT64_MAX ? o.event != k : !changed || (k < n && events[k].kind == VFS_SIM_MARK))
             continue;
+        if (o.event == UINT64_MAX && h.written == 0 && k % o.every != x.run % o.every)
+            continue;
         x.event = k;
         x.in_header = h.written != 0;
         atomic_store(&x.at->cut, k);
@@ -351,12 +354,14 @@ static void run_all(void) {
 /* ---- arguments and report ---- */
 
 static void usage(void) {
-    printf("usage: replicas [--states N] [--seconds S] [--runs N] [--jobs J] [--seed N] [--rounds N] [--deep-of N]\n"
+    printf("usage: replicas [--states N] [--seconds S] [--runs N] [--jobs J] [--seed N] [--rounds N] [--every N] "
+           "[--deep-of N]\n"
            "                [--run N [--life L --event K]] [--without CHECK,...] [--first-violation] [--verbose]\n"
            "  --states N    stop after N different disks (20000, if nothing else says when)\n"
            "  --seconds S   stop after S seconds\n"
            "  --runs N      stop after N runs, the first being number --seed\n"
            "  --rounds N    leaders in a run (8)\n"
+           "  --every N     cut at one call of N, and at all while a header is written (4; of a single run 1)\n"
            "  --deep-of N   bring one disk of N up to the end of the log and compare its table (4)\n"
            "  --without     do not check for:");
     for (int i = 1; i < CHECKS; i++)
@@ -392,11 +397,22 @@ static bool switch_off(char *names) {
 
 static int parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"states", 1, NULL, 's'},  {"seconds", 1, NULL, 't'}, {"runs", 1, NULL, 'r'},
-        {"jobs", 1, NULL, 'j'},    {"seed", 1, NULL, 'n'},    {"rounds", 1, NULL, 'R'},
-        {"deep-of", 1, NULL, 'd'}, {"run", 1, NULL, 'w'},     {"life", 1, NULL, 'l'},
-        {"event", 1, NULL, 'e'},   {"without", 1, NULL, 'x'}, {"first-violation", 0, NULL, '1'},
-        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0},
+        {"states", 1, NULL, 's'},
+        {"seconds", 1, NULL, 't'},
+        {"runs", 1, NULL, 'r'},
+        {"jobs", 1, NULL, 'j'},
+        {"seed", 1, NULL, 'n'},
+        {"rounds", 1, NULL, 'R'},
+        {"deep-of", 1, NULL, 'd'},
+        {"run", 1, NULL, 'w'},
+        {"every", 1, NULL, 'E'},
+        {"life", 1, NULL, 'l'},
+        {"event", 1, NULL, 'e'},
+        {"without", 1, NULL, 'x'},
+        {"first-violation", 0, NULL, '1'},
+        {"verbose", 0, NULL, 'v'},
+        {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -408,6 +424,7 @@ static int parse(int argc, char **argv) {
                          : c == 'n' ? &o.first
                          : c == 'R' ? &o.rounds
                          : c == 'd' ? &o.deep_of
+                         : c == 'E' ? &o.every
                          : c == 'w' ? &o.run
                          : c == 'l' ? &o.life
                          : c == 'e' ? &o.event
@@ -429,6 +446,7 @@ static int parse(int argc, char **argv) {
         return misuse("unknown argument", argv[optind]);
     o.jobs = o.jobs < 1 ? 1 : o.jobs > JOBS_MAX ? JOBS_MAX : o.jobs;
     o.deep_of = o.deep_of < 1 ? 1 : o.deep_of;
+    o.every = o.every > 0 ? o.every : o.run != UINT64_MAX ? 1 : 4;
     if (o.states == 0 && o.seconds == 0 && o.runs == 0 && o.run == UINT64_MAX)
         o.states = 20000;
     return 0;

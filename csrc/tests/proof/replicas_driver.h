@@ -13,217 +13,7 @@
 #ifndef LOGSTORE_REPLICAS_DRIVER_H
 #define LOGSTORE_REPLICAS_DRIVER_H
 
-#include "log/parts.h"
-#include "tests/kit/copies.h"
-
-enum { LIVES_MAX = 200 };
-
-enum check { NOTHING_BROKEN, REFUSAL, FORCED, BYTES, TABLE, MODEL, UNDURABLE, IDS, ANSWER, ORDINARY, SURVIVES, CHECKS };
-
-static const char *const check_names[CHECKS] = {
-    "", "refusal", "forced", "bytes", "table", "model", "undurable", "ids", "answer", "ordinary", "survives",
-};
-
-/* A disk from the moment that its copy was opened until it failed, with the journal of all calls. */
-struct life {
-    vfs_sim *sim;
-    size_t end;
-    int copy;
-};
-
-/* A copy's disk. The core never syncs its hint, and most crashed disks would differ only in that; so here it is durable at once. */
-struct settling {
-    vfs v; /* the first member */
-    vfs_sim *sim;
-    int hint_file; /* -1: not open */
-};
-
-static struct driver {
-    uint64_t chance;
-    uint64_t term;
-    struct settling disks[COPIES];
-    size_t relied[COPIES]; /* in the journal: a majority counts on all that the copy had said by then */
-    struct life lives[LIVES_MAX];
-    int life_count;
-    size_t durable_ops;
-    uint64_t id_max;
-    bool left_alone; /* the leader ceased, as nobody else could make its batches durable */
-    bool cut_off;    /* and nobody comes back */
-    int lag;         /* one of so many times a follower does not get the newest batches */
-    bool hints_settle;
-    bool fails_calls;
-    bool drains; /* now and then the base passes many segments at once */
-    bool struck; /* a planned failure has struck since the election */
-    enum check broken;
-    char why[800];
-    uint64_t leads, recycled, checkpoints, relocated, files_removed;
-} d;
-
-static bool violated(enum check c, const char *why) {
-    if (d.broken == NOTHING_BROKEN) {
-        d.broken = c;
-        (void)snprintf(d.why, sizeof d.why, "%.150s (%.600s)", why, ls_last_error()->text);
-    }
-    return false;
-}
-
-static uint64_t dice(uint64_t n) { return chance(&d.chance) % n; }
-
-/* ---- disks ---- */
-
-static int64_t settling_pwrite(vfs *v, int file, const void *from, size_t bytes, uint64_t at) {
-    const struct settling *s = (const struct settling *)(const void *)v;
-    vfs *real = vfs_sim_table(s->sim);
-    int64_t done = real->pwrite(real, file, from, bytes, at);
-
-    if (file == s->hint_file)
-        (void)real->sync_data(real, file);
-    return done;
-}
-
-static int settling_open(vfs *v, int dir, const char *name, unsigned flags) {
-    struct settling *s = (struct settling *)(void *)v;
-    vfs *real = vfs_sim_table(s->sim);
-    int file = real->open(real, dir, name, flags);
-
-    if (file >= 0 && (flags & VFS_WRITE) != 0 && strcmp(name, "HINT") == 0)
-        s->hint_file = file;
-    return file;
-}
-
-static int settling_close(vfs *v, int handle) {
-    struct settling *s = (struct settling *)(void *)v;
-    vfs *real = vfs_sim_table(s->sim);
-
-    s->hint_file = handle == s->hint_file ? -1 : s->hint_file;
-    return real->close(real, handle);
-}
-
-/* The copy is on this disk from now on. `told`: in `sent`, what it has said to be forced before; -1: nothing. */
-static void use_disk(int i, vfs_sim *disk, int told) {
-    struct settling *s = &d.disks[i];
-
-    *s = (struct settling){.v = *vfs_sim_table(disk), .sim = disk, .hint_file = -1};
-    s->v.pwrite = settling_pwrite;
-    s->v.open = settling_open;
-    s->v.close = settling_close;
-    copies[i].sim = disk;
-    copies[i].disk = d.hints_settle ? &s->v : vfs_sim_table(disk);
-    copies[i].last = told;
-    d.relied[i] = 0;
-    if (vfs_sim_record(disk, 1) != 0)
-        abort();
-    tell(&copies[i]);
-}
-
-static size_t journal_end(const struct copy *c) {
-    const vfs_sim_event *events;
-    return vfs_sim_journal(c->sim, &events);
-}
-
-/* What the copy had said to be forced within the first k events. */
-static int told_within(const vfs_sim *disk, size_t k) {
-    const vfs_sim_event *events;
-    size_t n = vfs_sim_journal(disk, &events);
-    int last = -1;
-
-    for (size_t i = 0; i < k && i < n; i++) {
-        if (events[i].kind == VFS_SIM_MARK && events[i].mark == MARK_TOLD)
-            last = (int)events[i].value - 1;
-    }
-    return last;
-}
-
-/* ---- opening and failing ---- */
-
-enum { UNKNOWN_END = -2 };
-
-/* The batch with which this copy ends, in `sent`; -1: it has none with an index. */
-static int end_in_sent(const struct replica *f) {
-    int at = f->end.index == 0 ? -1 : UNKNOWN_END;
-
-    for (int i = sent_count; f->end.index != 0 && at == UNKNOWN_END && i-- > 0;) {
-        if (sent[i].s.term == f->end.term && sent[i].s.index == f->end.index && sent[i].s.end_lsn == f->end.lsn)
-            at = i;
-    }
-    return at;
-}
-
-static bool opens_copy(int i, int must) {
-    struct copy *c = &copies[i];
-
-    if (follow_again(i) != LS_OK)
-        return violated(REFUSAL, "a copy cannot be opened again");
-    c->last = end_in_sent(c->follows);
-    if (c->last == UNKNOWN_END)
-        return violated(BYTES, "the copy ends with a batch that no leader handed out");
-    if (!is_in(c->last, must))
-        return violated(FORCED, "the copy has less than it had said to be forced");
-    tell(c);
-    return true;
-}
-
-static void let_go_of_handles(void) {
-    for (int t = 0; t < TXS; t++)
-        forget_handle(&r, t);
-    r.staged_count = 0;
-}
-
-static void count_what_was_done(const struct copy *c) {
-    if (c->follows != NULL) {
-        d.recycled += c->follows->stats.segments_recycled;
-        d.files_removed += c->follows->stats.files_removed;
-    }
-    if (c->leads != NULL)
-        d.relocated += c->leads->log->stats.segments_relocated;
-}
-
-/* The process that has this copy ends without a word. */
-static void end_process(int i) {
-    struct copy *c = &copies[i];
-
-    count_what_was_done(c);
-    replica_free(c->follows);
-    c->follows = NULL;
-    if (c->leads != NULL) {
-        replica_cease(c->leads);
-        let_go_of_handles();
-        ls_free(c->leads);
-        c->leads = r.store = NULL;
-        leader = -1;
-    }
-}
-
-/* It dies, at an event since `since`, and comes back on what a power cut or a kill has left. */
-static bool dies(int i, size_t since, bool power) {
-    struct copy *c = &copies[i];
-    size_t now = journal_end(c), k = since + dice(now - since + 1);
-    int must = told_within(c->sim, k);
-    const vfs_sim_loss loss = {.mode = dice(2) ? VFS_SIM_ALL_LOST : VFS_SIM_RANDOM,
-                               .dir_mode = dice(2) ? VFS_SIM_DIRS_LOST : VFS_SIM_DIRS_RANDOM,
-                               .seed = chance(&d.chance)};
-    vfs_sim *left = power ? vfs_sim_crash_at(c->sim, k, &loss) : vfs_sim_at(c->sim, k);
-
-    end_process(i);
-    if (d.life_count == LIVES_MAX)
-        abort();
-    d.lives[d.life_count++] = (struct life){c->sim, now, i};
-    use_disk(i, left, must);
-    return opens_copy(i, must);
-}
-
-/* A process with an error of its disk ends, and another opens the copy. */
-static bool starts_again(int i) {
-    int must = told_within(copies[i].sim, journal_end(&copies[i]));
-
-    d.struck = d.struck || vfs_sim_fired(copies[i].sim) > 0;
-    vfs_sim_fail(copies[i].sim, NULL);
-    end_process(i);
-    return opens_copy(i, must);
-}
-
-/* An error is an answer of this disk. */
-static bool was_struck(int i) { return vfs_sim_fired(copies[i].sim) > 0; }
+#include "tests/proof/replicas_disks.h"
 
 /* ---- from the leader to the others ---- */
 
@@ -236,12 +26,30 @@ static void take_a_checkpoint(int i) {
         (void)violated(ANSWER, "a follower's checkpoint fails");
 }
 
+/* Now and then an allocation fails. The copy then takes the same batches, or none. */
+static int catch_up_with_little_memory(struct copy *c, int last) {
+    int rc;
+
+    if (!d.fails_calls || dice(40) != 0)
+        return catch_up(c, last);
+    allocations = failed = 0;
+    fail_at_nth = 1 + dice(20);
+    counting = true;
+    rc = catch_up(c, last);
+    counting = false;
+    return rc == LS_NO_MEMORY && failed > 0 ? catch_up(c, last) : rc;
+}
+
 /* Sends a follower what it lacks; now and then it dies meanwhile. False: it has not said that it has all. */
 static bool delivers(int i) {
     struct copy *c = &copies[i];
     size_t since = journal_end(c);
-    int rc = catch_up(c, copies[leader].last);
+    int rc = catch_up_with_little_memory(c, copies[leader].last);
 
+    if (rc == LS_NO_MEMORY || rc == LS_POISONED) {
+        (void)starts_again(i);
+        return false;
+    }
     if (rc != LS_OK) {
         if (!was_struck(i) && c->follows->error == 0)
             return violated(ANSWER, "a follower refuses the leader's batches");
@@ -354,12 +162,14 @@ int sem_wait(sem_t *semaphore) {
     if (leader < 0 || copies[leader].leads == NULL)
         abort();
     g = copies[leader].leads->log;
-    log_lock(g);
-    if (!d.cut_off && g->poison == 0 && dice(3) != 0)
-        others_come_back(g);
-    log_unlock(g);
-    if (sem_trywait(semaphore) == 0)
-        return 0;
+    for (int tries = d.ends ? 20 : 1; tries > 0; tries--) {
+        log_lock(g);
+        if (!d.cut_off && g->poison == 0 && (d.ends || dice(3) != 0))
+            others_come_back(g);
+        log_unlock(g);
+        if (sem_trywait(semaphore) == 0)
+            return 0;
+    }
     d.left_alone = true;
     log_lock(g);
     log_cease(g);
@@ -379,6 +189,8 @@ static void note_durable_ops(void) {
 
 /* No id that was given before is given again, also of what never reached a disk. */
 static void note_ids(size_t from) {
+    if (r.told_count > 0 && r.told[r.told_count - 1].id == 0)
+        r.told_count--; /* the leader ceased in the midst of a message, which never had an id */
     for (size_t i = from; i < r.op_count; i++) {
         const struct op *op = &r.ops[i];
         uint64_t id = op->kind == PUBLISH || op->kind == STAGE ? op->id : op->kind == BEGIN ? op->tx : 0;
@@ -674,6 +486,8 @@ static bool all_agree(void) {
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return false;
     d.lag = INT32_MAX;
+    d.fails_calls = false;
+    d.ends = true;
     for (int tries = 0; leader < 0 || r.lost; tries++) {
         if (d.broken != NOTHING_BROKEN || tries > 20)
             return violated(ANSWER, "no copy can lead in the end");

@@ -18,43 +18,11 @@ struct ending {
     ls_store *seen; /* of that disk */
 };
 
-/* As replica_lead does before a term begins, but the counts are those of the reference's base. */
-static bool settles(struct replica *f, uint64_t base_lsn) {
-    struct state *s = &f->store->state;
-    struct live_segment *made = calloc(f->segment_count + 1, sizeof *made);
-
-    if (made == NULL)
-        abort();
-    for (size_t i = 0; i < f->segment_count; i++) {
-        const struct replica_segment *from = &f->segments[i];
-
-        made[i] = (struct live_segment){
-            .first_lsn = from->first_lsn,
-            .epoch = from->term,
-            .prev_end_lsn = from->prev_end_lsn,
-            .end_lsn = i + 1 < f->segment_count ? from[1].prev_end_lsn : f->end.lsn,
-            .behind = from->first_lsn < base_lsn,
-        };
-    }
-    free(s->segments);
-    s->segments = made;
-    s->segment_count = f->segment_count;
-    s->base_lsn = base_lsn;
-    replay_free(&f->replay);
-    f->replay.counted = NULL;
-    f->replay.inspects = true;
-    return replay_settle(&f->replay) == LS_OK;
-}
-
 /* The follower has applied the end of the log: its table is that of the reference. It can only be freed then. */
 static bool table_is_right(struct replica *f, const struct ending *e) {
     if (f->end.lsn != sent[e->last].s.end_lsn || f->applied.lsn != f->end.lsn)
         return violated(TABLE, "the copy has not applied the end of the log");
-    if (!settles(f, e->seen->state.base_lsn))
-        return violated(TABLE, "the copy's table cannot be settled");
-    f->store->state.report.base_lsn = e->seen->state.report.base_lsn;
-    f->store->state.report.end_lsn = e->seen->state.report.end_lsn;
-    return are_equal(f->store, e->seen) || violated(TABLE, "the copy's table is not that of another copy's directory");
+    return settles_as(f, e->seen) || violated(TABLE, "the copy's table is not that of another copy's directory");
 }
 
 /* Every batch with an index is that of the log which ends with `last`. */
@@ -136,7 +104,7 @@ static bool copy_is_right(vfs_sim *disk, int must, const struct ending *e, bool 
         right = violated(ORDINARY, "an ordinary open and a copy disagree on what the log is");
     if (right && c.follows->store->state.report.checkpoint_state == LS_CHECKPOINT_DAMAGED)
         right = violated(REFUSAL, "a crash reads as a damaged checkpoint");
-    c.last = right ? end_in_sent(c.follows) : -1;
+    c.last = right ? last_of(c.follows) : -1;
     if (right && c.last == UNKNOWN_END)
         right = violated(BYTES, "the copy ends with a batch that no leader handed out");
     if (right && !is_in(c.last, must))

@@ -295,6 +295,49 @@ static void a_new_leader_that_is_killed_finds_its_files_again(void) {
     copies_end();
 }
 
+/* ---- no memory ---- */
+
+/* What cannot be applied may be in the table in part: only a copy that is opened again may go on then. */
+static void a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all(void) {
+    static const uint8_t content[20000];
+    const uint32_t queues[] = {1, 2, 3};
+    uint64_t id, struck = 1;
+    uint32_t undecided = 0;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    for (uint64_t nth = 1; struck > 0; nth++) {
+        struct copy *c = &copies[1];
+        ls_tx *tx;
+        int rc;
+
+        c->reached = false;
+        check(ls_publish(r.store, queues, 3, NULL, 0, content, sizeof content, NULL, LS_WAIT, &id) == LS_OK);
+        check(ls_begin(r.store, NULL, &tx) == LS_OK);
+        (void)put(1, "of a transaction", tx);
+        check(ls_commit(tx, LS_WAIT) == LS_OK);
+        ls_tx_free(tx);
+        allocations = failed = 0;
+        fail_at_nth = nth;
+        counting = true;
+        rc = catch_up(c, copies[0].last);
+        counting = false;
+        struck = failed;
+        if (rc != LS_OK && catch_up(c, copies[0].last) != LS_OK) {
+            check(ls_last_error()->code == LS_POISONED || complain("no memory"));
+            undecided++;
+            replica_free(c->follows);
+            check(follow_again(1) == LS_OK || complain("follow"));
+            c->last = last_of(c->follows);
+        }
+        c->reached = true;
+        (void)put(1, "for all", NULL);
+        check(copies_agree() && has_the_table_of_its_directory(1));
+    }
+    check(undecided > 0 || !TAKEN_OVER);
+    copies_end();
+}
+
 /* ---- what was cut ---- */
 
 /* Copy 1 gets an empty segment: it led in term 3, and its first batch could not be written. */
@@ -478,6 +521,7 @@ int main(void) {
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
+        a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all,
         a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_batch_that_does_not_follow_is_refused_and_nothing_is_written,
