@@ -217,7 +217,8 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     }
     ls_error kept = *ls_last_error();
     if (log_is_replicated(g)) { /* what this file has may have been counted by a leader */
-        return fail_again(&kept);
+        (void)fail_again(&kept);
+        return rc;
     }
     u->last_is_free = true;
     bool taken = take_segment(g, u, made) == LS_OK;
