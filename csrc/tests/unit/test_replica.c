@@ -295,6 +295,40 @@ static void a_new_leader_that_is_killed_finds_its_files_again(void) {
     copies_end();
 }
 
+/* ---- no room ---- */
+
+/* What is below the base goes only in a term: so the term's own segment does not count against max_log_bytes. */
+static void a_full_log_can_be_led_and_drained(void) {
+    static const uint8_t content[3000];
+    uint32_t queue = 1;
+    uint64_t ids[400], lsn;
+    int n = 0, rc = LS_OK;
+
+    copies_start();
+    r.options.max_log_bytes = 6 * (uint64_t)SEGMENT;
+    for (int i = 0; i < COPIES; i++) {
+        replica_free(copies[i].follows);
+        check(follow_again(i) == LS_OK);
+    }
+    check(lead_in(0, 2) == LS_OK);
+    while (n < 400 && rc == LS_OK)
+        rc = ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &ids[n++]);
+    check(rc == LS_FULL);
+    copies[1].reached = copies[2].reached = false;
+    for (uint64_t term = 3; term < 12; term++) { /* each leaves a segment with its first batch */
+        cease();
+        check(lead_in(0, term) == LS_WOULD_WAIT || complain("lead"));
+    }
+    cease();
+    copies[1].reached = copies[2].reached = true;
+    check(lead_in(0, 12) == LS_OK || complain("lead"));
+    for (int i = 0; i < n - 1; i++)
+        check(ls_dequeue(r.store, ids[i], queue, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK || complain("dequeue"));
+    (void)put(1, "there is room", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* ---- no memory ---- */
 
 /* What cannot be applied may be in the table in part: only a copy that is opened again may go on then. */
@@ -521,6 +555,7 @@ int main(void) {
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
+        a_full_log_can_be_led_and_drained,
         a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all,
         a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
