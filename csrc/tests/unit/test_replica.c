@@ -217,6 +217,31 @@ static void a_copy_of_which_a_term_was_cut_goes_on_below_it(void) {
     copies_end();
 }
 
+/* The base that a batch names which some leader has handed out. */
+static uint64_t base_in(int one) {
+    struct record record;
+    struct batch b = {.base_lsn = 0};
+
+    format_read_verified(sent[one].bytes, &record);
+    check(format_get_batch(&record, &b) == FORMAT_OK);
+    return b.base_lsn;
+}
+
+/* Nothing lived in the store, so the base of the first batch is the term's own segment, which is cut. */
+static void a_copy_of_which_the_first_term_was_cut_has_its_old_base(void) {
+    fresh();
+    copies_of_store();
+    copies[0].reached = copies[2].reached = false;
+    check(lead_in(1, 3) == LS_WOULD_WAIT);
+    check(base_in(copies[1].last) == sent[copies[1].last].s.first_lsn);
+    cease();
+    copies[1].reached = copies[2].reached = true;
+    check(lead_in(0, 4) == LS_OK);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* Behind its checkpoint stood a batch of which no majority knows. What that said of durability goes with it: the next leader, who
    has all that the checkpoint covers, may know less. */
 static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less(void) {
@@ -240,16 +265,6 @@ static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_les
     (void)put(1, "for all", NULL);
     check(copies_agree());
     copies_end();
-}
-
-/* The base that a batch names which some leader has handed out. */
-static uint64_t base_in(int one) {
-    struct record record;
-    struct batch b = {.base_lsn = 0};
-
-    format_read_verified(sent[one].bytes, &record);
-    check(format_get_batch(&record, &b) == FORMAT_OK);
-    return b.base_lsn;
 }
 
 /* As ask_the_others, but the leader ends with the first batch that names another base. */
@@ -553,6 +568,7 @@ int main(void) {
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
+        a_copy_of_which_the_first_term_was_cut_has_its_old_base,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
         a_full_log_can_be_led_and_drained,
