@@ -98,7 +98,11 @@ int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, b
     return file;
 }
 
+/* A term's own segment always is: what lies below the base goes only in a term, and without it no copy of a full log could lead. */
 static bool within_limit(const struct log *g) {
+    if (log_is_replicated(g) && !g->serving) {
+        return true;
+    }
     uint64_t files = log_files(g) + (g->space.replacing ? 0 : 1);
     return g->max_log_bytes == 0 || files * g->segment_size <= g->max_log_bytes;
 }

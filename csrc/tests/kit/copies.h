@@ -132,10 +132,8 @@ static inline int follow_again(int i) {
     return replica_open(disk_of(&copies[i]), "/s", &r.options, &copies[i].follows);
 }
 
-/* One store is made, with a message on queue 1, and copied: three copies of it follow. */
-static inline void copies_start(void) {
-    fresh();
-    (void)put(1, "before", NULL);
+/* The store is closed and copied: three copies of it follow. */
+static inline void copies_of_store(void) {
     check(ls_close(r.store) == LS_OK);
     ls_free(r.store);
     r.store = NULL;
@@ -146,6 +144,13 @@ static inline void copies_start(void) {
         copies[i].disk = vfs_sim_table(copies[i].sim);
         check(follow_again(i) == LS_OK || complain("follow"));
     }
+}
+
+/* One store is made, with a message on queue 1, and copied. */
+static inline void copies_start(void) {
+    fresh();
+    (void)put(1, "before", NULL);
+    copies_of_store();
 }
 
 /* It leads in this term, and does not serve yet; an LS code. */

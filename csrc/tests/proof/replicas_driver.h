@@ -19,34 +19,28 @@
 
 static void take_a_checkpoint(int i) {
     bool taken = false;
-    int rc = replica_checkpoint(copies[i].follows, &taken);
-
-    d.checkpoints += taken;
-    if (rc != LS_OK && !was_struck(i))
-        (void)violated(ANSWER, "a follower's checkpoint fails");
-}
-
-/* Now and then an allocation fails. The copy then takes the same batches, or none. */
-static int catch_up_with_little_memory(struct copy *c, int last) {
     int rc;
 
-    if (!d.fails_calls || dice(40) != 0)
-        return catch_up(c, last);
-    allocations = failed = 0;
-    fail_at_nth = 1 + dice(20);
-    counting = true;
-    rc = catch_up(c, last);
-    counting = false;
-    return rc == LS_NO_MEMORY && failed > 0 ? catch_up(c, last) : rc;
+    memory_is_short(4, 12);
+    rc = replica_checkpoint(copies[i].follows, &taken);
+    d.checkpoints += taken;
+    if (!memory_was_short() && rc != LS_OK && !was_struck(i))
+        (void)violated(ANSWER, "a follower's checkpoint fails");
 }
 
 /* Sends a follower what it lacks; now and then it dies meanwhile. False: it has not said that it has all. */
 static bool delivers(int i) {
     struct copy *c = &copies[i];
     size_t since = journal_end(c);
-    int rc = catch_up_with_little_memory(c, copies[leader].last);
+    bool was_short;
+    int rc;
 
-    if (rc == LS_NO_MEMORY || rc == LS_POISONED) {
+    memory_is_short(40, 20);
+    rc = catch_up(c, copies[leader].last);
+    was_short = memory_was_short();
+    if (was_short && rc == LS_NO_MEMORY)
+        rc = catch_up(c, copies[leader].last); /* it takes the same batches, or none */
+    if (was_short && rc == LS_POISONED) {
         (void)starts_again(i);
         return false;
     }
@@ -77,6 +71,8 @@ static void deliver_to_some(void) {
 }
 
 static void hand_out(void *context, const struct shipment *s) {
+    struct shortage was = shortage_pauses();
+
     for (int i = 0; i < sent_count; i++) {
         if (s->lsn < sent[i].s.end_lsn && sent[i].s.lsn < s->end_lsn)
             (void)violated(IDS, "two batches have an LSN in common");
@@ -84,12 +80,13 @@ static void hand_out(void *context, const struct shipment *s) {
             (void)violated(IDS, "two segments begin at one LSN");
     }
     keep_sent(context, s);
-    if (dice(4) != 0)
-        return;
-    deliver_to_some(); /* they force it before this disk does, */
-    if (dice(12) == 0 && d.fails_calls)
-        vfs_sim_fail(copies[leader].sim,
-                     &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO}); /* or never will */
+    if (dice(4) == 0) {
+        deliver_to_some(); /* they force it before this disk does, */
+        if (dice(12) == 0 && d.fails_calls)
+            vfs_sim_fail(copies[leader].sim,
+                         &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO}); /* which never will */
+    }
+    shortage_goes_on(was);
 }
 
 /* The newest batch of this term that the leader and another copy have, in `sent`; -1: none. */
@@ -123,6 +120,7 @@ static void tell_followers(int durable) {
 }
 
 static uint64_t ask_them(void *context, uint64_t index, uint64_t end_lsn) {
+    struct shortage was = shortage_pauses();
     int durable;
 
     (void)context;
@@ -132,6 +130,7 @@ static uint64_t ask_them(void *context, uint64_t index, uint64_t end_lsn) {
     deliver_to_some();
     durable = majority_has();
     tell_followers(durable);
+    shortage_goes_on(was);
     return durable >= 0 ? sent[durable].s.end_lsn : 0;
 }
 
@@ -327,10 +326,11 @@ static bool elects(int a, int b, bool alone) {
     d.relied[b] = journal_end(&copies[b]);
     for (int i = 0; i < COPIES; i++)
         copies[i].reached = !alone && (i == other || dice(2));
+    memory_is_short(12, 60);
     rc = begin_leading(l, d.term, &calls);
+    if (!memory_was_short() && rc != LS_OK && !was_struck(l) && !(rc == LS_FULL && r.options.max_log_bytes != 0))
+        return violated(ANSWER, "a copy cannot lead");
     if (rc != LS_OK) {
-        if (!was_struck(l))
-            return violated(ANSWER, "a copy cannot lead");
         leader = -1;
         (void)starts_again(l);
         return false;
@@ -496,6 +496,8 @@ static bool all_agree(void) {
         if (!elects((int)dice(2), 2, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
             r.lost = true;
     }
+    if (d.broken != NOTHING_BROKEN)
+        return false;
     for (int i = 0; i < COPIES; i++)
         copies[i].reached = true;
     work(4, false);

@@ -217,6 +217,31 @@ static void a_copy_of_which_a_term_was_cut_goes_on_below_it(void) {
     copies_end();
 }
 
+/* The base that a batch names which some leader has handed out. */
+static uint64_t base_in(int one) {
+    struct record record;
+    struct batch b = {.base_lsn = 0};
+
+    format_read_verified(sent[one].bytes, &record);
+    check(format_get_batch(&record, &b) == FORMAT_OK);
+    return b.base_lsn;
+}
+
+/* Nothing lived in the store, so the base of the first batch is the term's own segment, which is cut. */
+static void a_copy_of_which_the_first_term_was_cut_has_its_old_base(void) {
+    fresh();
+    copies_of_store();
+    copies[0].reached = copies[2].reached = false;
+    check(lead_in(1, 3) == LS_WOULD_WAIT);
+    check(base_in(copies[1].last) == sent[copies[1].last].s.first_lsn);
+    cease();
+    copies[1].reached = copies[2].reached = true;
+    check(lead_in(0, 4) == LS_OK);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* Behind its checkpoint stood a batch of which no majority knows. What that said of durability goes with it: the next leader, who
    has all that the checkpoint covers, may know less. */
 static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less(void) {
@@ -240,16 +265,6 @@ static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_les
     (void)put(1, "for all", NULL);
     check(copies_agree());
     copies_end();
-}
-
-/* The base that a batch names which some leader has handed out. */
-static uint64_t base_in(int one) {
-    struct record record;
-    struct batch b = {.base_lsn = 0};
-
-    format_read_verified(sent[one].bytes, &record);
-    check(format_get_batch(&record, &b) == FORMAT_OK);
-    return b.base_lsn;
 }
 
 /* As ask_the_others, but the leader ends with the first batch that names another base. */
@@ -292,6 +307,40 @@ static void a_new_leader_that_is_killed_finds_its_files_again(void) {
         replica_free(again);
         vfs_sim_free(left);
     }
+    copies_end();
+}
+
+/* ---- no room ---- */
+
+/* What is below the base goes only in a term: so the term's own segment does not count against max_log_bytes. */
+static void a_full_log_can_be_led_and_drained(void) {
+    static const uint8_t content[3000];
+    uint32_t queue = 1;
+    uint64_t ids[400], lsn;
+    int n = 0, rc = LS_OK;
+
+    copies_start();
+    r.options.max_log_bytes = 6 * (uint64_t)SEGMENT;
+    for (int i = 0; i < COPIES; i++) {
+        replica_free(copies[i].follows);
+        check(follow_again(i) == LS_OK);
+    }
+    check(lead_in(0, 2) == LS_OK);
+    while (n < 400 && rc == LS_OK)
+        rc = ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &ids[n++]);
+    check(rc == LS_FULL);
+    copies[1].reached = copies[2].reached = false;
+    for (uint64_t term = 3; term < 12; term++) { /* each leaves a segment with its first batch */
+        cease();
+        check(lead_in(0, term) == LS_WOULD_WAIT || complain("lead"));
+    }
+    cease();
+    copies[1].reached = copies[2].reached = true;
+    check(lead_in(0, 12) == LS_OK || complain("lead"));
+    for (int i = 0; i < n - 1; i++)
+        check(ls_dequeue(r.store, ids[i], queue, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK || complain("dequeue"));
+    (void)put(1, "there is room", NULL);
+    check(copies_agree());
     copies_end();
 }
 
@@ -519,8 +568,10 @@ int main(void) {
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
+        a_copy_of_which_the_first_term_was_cut_has_its_old_base,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
+        a_full_log_can_be_led_and_drained,
         a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all,
         a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
         a_leader_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,
