@@ -185,7 +185,7 @@ void log_lead_one(struct log *g) {
     g->commit.leading = true;
     log_advance_base(g);
     b->base_lsn = g->segments[g->base_index]->first_lsn;
-    b->known_lsn = log_known_durable(g);
+    b->known_lsn = log_is_replicated(g) ? log_known_durable(g) : 0;
     struct outgoing out = {
         .batch =
             {

@@ -37,13 +37,9 @@ static inline void note_batch(struct log *g, const struct buffer *b) {
     }
 }
 
-/* The base that the batch names counts, or in a replicated log the bases that it says are durable. */
-static inline void name_base(struct log *g, const struct buffer *b) {
+/* In a replicated log the bases count that the batch says are durable. */
+static void name_said_bases(struct log *g, const struct buffer *b) {
     struct leading *t = &g->term;
-    if (!log_is_replicated(g)) {
-        g->named_base_lsn = b->base_lsn;
-        return;
-    }
     uint32_t n = 0;
     while (n < t->named_count && t->named[n].end_lsn <= b->known_lsn) {
         g->named_base_lsn = t->named[n++].base_lsn;
@@ -62,7 +58,11 @@ static inline void batch_is_durable(struct log *g) {
     struct buffer *b = &g->buffers[g->oldest];
     assert(b->state == BUFFER_FORCED);
     g->front.durable_lsn = b->end_lsn;
-    name_base(g, b);
+    if (log_is_replicated(g)) {
+        name_said_bases(g, b);
+    } else {
+        g->named_base_lsn = b->base_lsn;
+    }
     for (size_t i = 0; i < b->released_count; i++) {
         struct segment *s = b->released[i];
         struct release *r = &s->pending[b->index];
@@ -245,13 +245,18 @@ void log_cease(struct log *g) {
 }
 
 uint64_t log_known_durable(const struct log *g) {
-    if (!log_is_replicated(g)) {
-        return 0;
-    }
     return g->front.durable_lsn > g->term.first_lsn ? g->front.durable_lsn : g->term.calls.known_durable_lsn;
 }
 
 /* ---- the leader's batch ---- */
+
+/* A batch of a replicated log is forced here, and is not durable by that alone: what has a majority? */
+static void ask_majority(struct log *g, const struct buffer *b) {
+    if (log_is_replicated(g)) {
+        uint64_t has_lsn = g->term.calls.forced(g->term.calls.context, b->batch_index, b->end_lsn);
+        g->commit.majority_lsn = has_lsn > g->commit.majority_lsn ? has_lsn : g->commit.majority_lsn;
+    }
+}
 
 void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted) {
     assert(b->state == BUFFER_WRITING);
@@ -259,11 +264,8 @@ void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_
     b->segment->header_due = false;
     b->state = BUFFER_FORCED;
     g->forced++;
-    if (log_is_replicated(g)) {
-        uint64_t has_lsn = g->term.calls.forced(g->term.calls.context, b->batch_index, b->end_lsn);
-        g->commit.majority_lsn = has_lsn > g->commit.majority_lsn ? has_lsn : g->commit.majority_lsn;
-    }
     if (!advances) {
+        ask_majority(g, b);
         log_pass_on(g);
         advance(g); /* a majority may have had the batch before this disk */
         return;
