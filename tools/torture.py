@@ -34,7 +34,7 @@ PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--
 #: With fewer than these the fast tier proves less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
 #: Runs of the explorer of copies in the fast tier, and what they must reach of each kind.
-REPLICA_RUNS, REPLICA_MIN = 120, 1000
+REPLICA_RUNS, REPLICA_MIN = 150, 1000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
 HALVED = ("--halve", "record", "--halve", "checkpoint")
 
@@ -149,7 +149,7 @@ def python_memory(seconds: int) -> list[Job]:
 def fast_stages() -> list[list[Job]]:
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
-        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--deep-of", 8))],
+        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10))],
         [Job("mutants", tool("mutants.py", "--tier", "fast"))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
         [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2, *HALVED))],
