@@ -10,6 +10,7 @@ from logstore.core.reports import Recovery, SegmentLife
 from logstore.core.xid import Xid
 from logstore.errors import (
     AlreadyEnqueued,
+    BatchRefused,
     CatalogError,
     CatalogMismatch,
     CatalogOvertaken,
@@ -88,6 +89,7 @@ __all__ = [
     "MessageLocked",
     "MessageInUse",
     "AlreadyEnqueued",
+    "BatchRefused",
     "NotEnqueued",
     "TransactionError",
     "UnknownXid",

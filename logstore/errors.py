@@ -33,6 +33,7 @@ __all__ = [
     "MessageLocked",
     "MessageInUse",
     "AlreadyEnqueued",
+    "BatchRefused",
     "NotEnqueued",
     "TransactionError",
     "UnknownXid",

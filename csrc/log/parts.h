@@ -304,7 +304,7 @@ static inline bool log_begin_advance(struct log *g, uint64_t end_lsn) {
 /* (waits) `advances`: the result of log_begin_advance; if true, `hinted` is the result of hint_publish. */
 void log_batch_is_forced(struct log *g, struct buffer *b, bool advances, uint64_t hinted);
 void log_batch_failed(struct log *g, int error, bool advances); /* (waits) the log is poisoned */
-uint64_t log_known_durable(const struct log *g); /* what a batch of a replicated log says now */
+uint64_t log_known_durable(const struct log *g);                /* what a batch of a replicated log says now */
 /* (waits) Wakes the waiters that are served, and the thread that writes the next batch: one that waits for it, or else one
    that waits for a buffer, or the flusher. */
 void log_pass_on(struct log *g);

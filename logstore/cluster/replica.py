@@ -1,7 +1,7 @@
 """One copy of a replicated store: :class:`Copy` follows, :class:`LeadingStore` leads.
 
-This is the core's ``ls_replica_*`` in Python, without a network and without consensus: a program moves the batches from the
-copy that leads to those that follow, says what a majority has forced, and decides which copy leads in which term.
+This is the core's ``ls_replica_*`` in Python, without a network and without consensus: a program moves the batches from
+the copy that leads to those that follow, says what a majority has forced, and decides which copy leads in which term.
 docs/replication.md explains what each step promises.
 """
 
@@ -95,8 +95,8 @@ class Copy:
         header = ffi.NULL if batch.header is None else ffi.from_buffer("uint8_t[]", batch.header)
         if len(batch.data) != batch.end_lsn - batch.lsn:
             raise errors.BatchRefused(
-                f"batch {batch.index} of term {batch.term} at LSN {batch.lsn} has {len(batch.data)} bytes, and not those "
-                f"up to LSN {batch.end_lsn}. Nothing was written"
+                f"batch {batch.index} of term {batch.term} at LSN {batch.lsn} has {len(batch.data)} bytes, "
+                f"and not those up to LSN {batch.end_lsn}. Nothing was written"
             )
         if batch.header is not None and len(batch.header) != HEADER_BYTES:
             raise errors.BatchRefused(f"a segment's header has {HEADER_BYTES} bytes, not {len(batch.header)}")
@@ -109,7 +109,10 @@ class Copy:
         check(lib.ls_replica_cut(self._usable(), index))
 
     def durable(self, lsn: int) -> None:
-        """A majority has everything below ``lsn``, the end of a batch: that is applied. Raises ``BatchRefused`` beyond the end."""
+        """A majority has everything below ``lsn``, the end of a batch: that is applied.
+
+        Raises ``BatchRefused`` if it lies beyond the end of this copy.
+        """
         check(lib.ls_replica_durable(self._usable(), lsn))
 
     def checkpoint(self) -> bool:
@@ -208,13 +211,16 @@ class LeadingStore:
         return int(index[0])
 
     def serve(self) -> MessageStore | None:
-        """The store, or None while the term's first batch is not durable. Another thread has to move the batches meanwhile."""
+        """The store, or None while the term's first batch is not durable.
+
+        Another thread has to move the batches meanwhile.
+        """
         if self._store is None and lib.ls_replica_leads(self._made):
             self._store = _LedStore(self)
         return self._store
 
     def cease(self) -> None:
-        """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then :class:`Copy` may open the directory again."""
+        """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then :class:`Copy` may open the directory."""
         check(lib.ls_replica_cease(self._made))
         if self._store is None:
             lib.ls_free(self._made)

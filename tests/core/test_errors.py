@@ -44,6 +44,7 @@ PARENTS = {
     "TransactionEnded": "TransactionError",
     "WrongState": "TransactionError",
     "OutcomeUnknown": "StoreError",
+    "BatchRefused": "StoreError",
 }
 
 

@@ -143,6 +143,7 @@ NAMES = {
     "NotAStore": "OperationalError",
     "StoreLocked": "OperationalError",
     "ReplicatedStore": "OperationalError",
+    "BatchRefused": "OperationalError",
     "StoreFull": "OperationalError",
     "StorePoisoned": "OperationalError",
     "StoreClosed": "InterfaceError",
