@@ -32,6 +32,7 @@ struct loading {
     int rank_seen;       /* rows come in the order of their kinds */
     uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;
+    uint64_t batch_index; /* of the batch that it names; 0: that is not replicated */
 };
 
 /* Results besides ls_codes: what is wrong with the checkpoint alone. */
@@ -430,6 +431,7 @@ static int find_its_batch(struct loading *l, bool *found) {
     }
     *found = there && b.batch.epoch == l->h.epoch && l->h.batch_lsn + b.batch.bytes == l->h.lsn &&
              format_record_checksum(b.bytes) == l->h.batch_checksum;
+    l->batch_index = b.batch.index;
     l->p->newest.known_durable_lsn = *found ? b.batch.known_durable_lsn : 0;
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
@@ -441,7 +443,9 @@ static int read_rows(struct loading *l) {
         return fail_memory();
     }
     (void)l->v->advise_sequential(l->v, l->file, 0, l->h.file_bytes);
-    return take_rows(l);
+    int rc = take_rows(l);
+    /* Without its row the copy would not know where it is in the sequence. */
+    return rc == LS_OK && l->p->newest.index != l->batch_index ? LOAD_DAMAGED : rc;
 }
 
 void checkpoint_forget(struct replay *p) {

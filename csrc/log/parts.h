@@ -79,7 +79,7 @@ struct room_waiter {
     struct room_waiter *next;
 };
 
-/* Who writes the buffers, and who waits for them; see commit.c and durable.c. */
+/* The state of group commit: the thread that writes, and the threads that wait for it. See commit.c and durable.c. */
 struct commit {
     bool leading;           /* one thread writes a batch, or part of the open one */
     bool advancing;         /* one thread publishes a hint, and will then advance durable_lsn */

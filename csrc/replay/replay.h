@@ -24,7 +24,7 @@ struct moving {
     size_t part_capacity, chunk_capacity, place_capacity, pending_capacity;
 };
 
-/* What the newest batch says of replication. */
+/* The index, the term and the known durable LSN of the newest batch. */
 struct newest_batch {
     uint64_t index; /* 0: it is not replicated */
     uint64_t term;
@@ -57,7 +57,7 @@ int replay_batch(struct replay *p, const struct scan_batch *b);
 /* settle.c: computes the state at the end of the log, once all batches were replayed. */
 int replay_settle(struct replay *p);
 
-/* What a writer's open, or the leader of a new term, did to older work before its first batch. */
+/* Ends older work as a writer's open and a new term's leader end it before their first batch. */
 void replay_take_over(struct replay *p);
 
 void replay_free(struct replay *p);

@@ -1,5 +1,5 @@
 /*
- * What is durable becomes the table, by the replay that an open runs. Between a replay and its settling the table has the
+ * Applies durable batches to the table, by the replay that an open runs. Between a replay and its settling the table has the
  * places with their keys and no queues; so it stays until this copy leads. See replica.h.
  */
 #include <errno.h>

@@ -66,7 +66,8 @@ static int read_log(struct replica *r) {
     return rc == LS_END ? LS_OK : rc;
 }
 
-/* What is not of the log goes, but for files that a header which may be lost has cut: that header may not be on the disk. */
+/* Takes the log's segments, and removes unused files. A file with a valid header outside the log was cut: it is kept until another
+   header is forced, because a power cut can still take the header that cut it. */
 static int take_files(struct replica *r) {
     const struct scan *s = &r->store->scan;
     const struct directory *d = &r->store->directory;

@@ -21,7 +21,7 @@ static inline bool tail_is_before(struct tail a, struct tail b) {
     return a.term != b.term ? a.term < b.term : a.index < b.index;
 }
 
-/* What a peer counts for a member. It lives in the peer's memory; zeros: nothing was said yet. */
+/* A peer's record of one member, in the peer's memory. All zero: the member has acknowledged nothing yet. */
 struct identity_count {
     uint64_t rebuild;      /* the member's number when it acknowledged */
     uint64_t acknowledged; /* the term in which it acknowledged to this peer, the leader then; 0: it never did */
@@ -29,7 +29,7 @@ struct identity_count {
     uint64_t voted;        /* the largest term in which it voted for this peer */
 };
 
-/* What the member tells at the begin of a connection, each as it stands on its disk. */
+/* A member sends this first on each connection, with the values on its disk. */
 struct identity_told {
     uint64_t rebuild;
     struct tail tail;

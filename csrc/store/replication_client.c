@@ -62,8 +62,7 @@ static int settle(void *context, struct replay *p) {
     struct records *records = context;
     const struct newest_members *newest = &records->newest;
     records->lives = false;
-    bool rowless = !p->newest.any && p->report->checkpoint_used != 0; /* it covers all batches */
-    if (p->newest.index == 0 && !(rowless && p->scan->index != 0)) {
+    if (p->newest.index == 0) {
         return LS_OK;
     }
     struct record r = {.lsn = newest->lsn, .id = newest->id};

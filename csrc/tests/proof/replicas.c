@@ -30,7 +30,7 @@ static struct {
     bool verbose;
 } o = {.run = UINT64_MAX, .life = UINT64_MAX, .event = UINT64_MAX, .rounds = 8, .deep_of = 4, .jobs = 2};
 
-/* What the processes have done; updates come with an update by segments. */
+/* Sums over all processes. `updates` stays 0 until copies can be updated by segments. */
 struct totals {
     _Atomic uint64_t cuts, leads, updates, in_headers, deep, runs, recycled, relocated, removed, checkpoints;
 };
@@ -224,7 +224,7 @@ static void count_run(void) {
     atomic_fetch_add(&totals->runs, 1);
 }
 
-/* What all have in the end is there, and equal. */
+/* At the end of a run every copy has all durable batches, and the copies are equal. */
 static bool ending_is_right(struct ending *e) {
     e->disk = vfs_sim_clone(copies[0].sim); /* without a process that has it open */
     e->last = copies[0].last;
