@@ -63,7 +63,7 @@ def chain(
         raise Failure(
             f"{store_dir}: no record in the log belongs to {id}: it is no message or transaction, or was removed before"
         )
-    now = retried(lambda: _members_now(store_dir, id) if members else _now(store_dir, id, connect, schema))
+    now = retried(store_dir, lambda: _members_now(store_dir, id) if members else _now(store_dir, id, connect, schema))
     if as_json:
         found = {"store": str(store_dir), "id": id, "records": records, "operations": operations, "now": now}
         print_json(found)

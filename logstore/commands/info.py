@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 @catalog_options
 def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """Show the state, positions, sizes and counts of a store."""
-    oldest = retried(lambda: _oldest(store_dir))
+    oldest = retried(store_dir, lambda: _oldest(store_dir))
     state = read_state(store_dir, connect=connect, schema=schema)
     document = {"store": str(store_dir), "full": why_full(store_dir, state)} | describe(store_dir, state, oldest)
-    copy = retried(lambda: replication(store_dir, state.info))
+    copy = retried(store_dir, lambda: replication(store_dir, state.info))
     document |= copy
     document["open_refused"] = refusals(store_dir, connect=connect, schema=schema)
     if as_json:

@@ -80,7 +80,7 @@ def peek(
             return depth, peek_queue(found, queue_id, limit, body_bytes) if depth else []
 
     try:
-        depth, messages = retried(look)
+        depth, messages = retried(store_dir, look)
     except CorruptLog as error:
         depth, messages = _from_broker(store_dir, queue, limit, body_bytes, error)
     except UnknownQueue:

@@ -118,7 +118,7 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             full = full_from_log(fullness, store_dir, queues, catalog)
             return {"through": "log", "problem": problem, "full": full, **document}
 
-    return retried(look)
+    return retried(store_dir, look)
 
 
 def redraw(look: Any, seconds: float) -> None:

@@ -83,7 +83,7 @@ def verify(
             made.run(show, connect=connect, schema=schema)
         return made
 
-    found = retried(once)
+    found = retried(store_dir, once)
     document = describe(store_dir, found)
     if as_json:
         print_json(document)

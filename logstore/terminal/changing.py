@@ -86,7 +86,7 @@ def plan(
     check_single(info)
     for refusal in refusals(store_dir, connect=connect, schema=schema):
         raise StoreError(refusal)
-    found = retried(look)
+    found = retried(store_dir, look)
     with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
         if not reader.info.live:
             read_catalog(store_dir, reader.info, connect=connect, schema=schema)

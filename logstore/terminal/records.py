@@ -15,7 +15,7 @@ import click
 from logstore.codec.records import Batch, CatalogRow, Record, RecordFlag, RecordType
 from logstore.inspect import LogRecycled, Reader
 from logstore.terminal.output import TIME_US_LIMIT
-from logstore.terminal.state import TRIES
+from logstore.terminal.state import TRIES, kept
 from logstore.terminal.tables import printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def log_records(store_dir: Path, from_lsn: int, read: Callable[[Reader], Iterato
     for tried in range(1, TRIES + 1):
         given = False
         try:
-            with Reader(store_dir, from_lsn=from_lsn) as reader:
+            with kept(store_dir, tried), Reader(store_dir, from_lsn=from_lsn) as reader:
                 for record in read(reader):
                     given = True
                     yield record

@@ -5,11 +5,13 @@ Invariant: the catalog is read after the log, so each queue that the log names h
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
-from logstore.holds import list_holds
+from logstore.holds import Hold, hold, list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 from logstore.inspect.catalog import catalog_contradiction
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
@@ -18,7 +20,7 @@ from logstore.terminal.output import progress
 from logstore.terminal.tables import folded_lines, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from logstore.core.reports import Recovery
@@ -31,6 +33,7 @@ STATES = {
     "crashed": "not closed: the next open recovers it",
 }
 TRIES = 10  # in case a writer reuses segments before they are read
+UNHELD_TRIES = 3  # then a hold keeps the writer from doing so
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,30 @@ class State:
     catalog: CatalogView
 
 
-def retried(read: Callable[[], T]) -> T:
+def retried(store_dir: Path, read: Callable[[], T]) -> T:
     """The result of ``read``, which is repeated up to ``TRIES`` times if a writer reuses a segment first."""
-    for _ in range(TRIES - 1):
-        try:
+    for tried in range(1, TRIES):
+        with kept(store_dir, tried), suppress(LogRecycled):
             return read()
-        except LogRecycled:
-            continue
-    return read()
+    with kept(store_dir, TRIES):
+        return read()
+
+
+@contextmanager
+def kept(store_dir: Path, tried: int) -> Iterator[None]:
+    """Keeps the log with a hold if ``UNHELD_TRIES`` readers lost the race against the writer; ``tried`` counts from 1.
+
+    A reader that may not write into the directory reads without one.
+    """
+    taken: Hold | None = None
+    if tried > UNHELD_TRIES:
+        with suppress(StoreError):
+            taken = hold(store_dir, f"read-{os.getpid()}")
+    try:
+        yield
+    finally:
+        if taken is not None:
+            taken.release()
 
 
 def read_state(
@@ -66,7 +85,7 @@ def read_state(
     Raises the errors of Inspection and read_catalog; ``CorruptLog`` also if the log contradicts itself,
     ``CatalogMismatch`` if the catalog contradicts the log.
     """
-    return retried(lambda: _read_once(store_dir, connect, schema, as_opened))
+    return retried(store_dir, lambda: _read_once(store_dir, connect, schema, as_opened))
 
 
 def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_opened: bool) -> State:

@@ -290,7 +290,9 @@ def test_every_reader_works_while_a_writer_reuses_its_segments(tmp_path: Path, s
             found = run("chain", path, json.loads(starts[-1])["id"])
             assert found.returncode == 0 or fails(found, 1)  # the process may have ended already
         assert base_lsn() > before  # the writer was not delayed
-        assert {each.name for each in path.iterdir() if each.suffix != ".seg"} == files
+        left = {each.name for each in path.iterdir() if each.suffix != ".seg"}
+        assert left | {"holds"} == files | {"holds"}
+        assert logstore.holds.list_holds(path) == []
 
 
 def test_commands_that_change_a_store_are_refused_while_a_writer_has_it_open(store: Path) -> None:
