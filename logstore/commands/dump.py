@@ -6,7 +6,6 @@ they are most of a log.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from logstore.errors import StoreError
 from logstore.holds import Hold, hold
 from logstore.inspect import Reader, read_catalog
 from logstore.terminal.options import LSN, catalog_options, json_option, store_argument
+from logstore.terminal.output import print_json
 from logstore.terminal.queue_names import queue_id_of, queue_names
 from logstore.terminal.records import bodies_option, log_records, record_document, record_line
 
@@ -89,8 +89,10 @@ def dump(
         if (ids and record.id not in ids) or (queue_id is not None and queue_id not in _named(record)):
             continue
         left = None if left is None else left - 1
-        shown = json.dumps(record_document(record, bodies)) if as_json else record_line(record, bodies, names.by_id)
-        sys.stdout.write(shown + "\n")
+        if as_json:
+            print_json(record_document(record, bodies))
+        else:
+            sys.stdout.write(record_line(record, bodies, names.by_id) + "\n")
         if follow:
             sys.stdout.flush()
         if left == 0:

@@ -18,6 +18,7 @@ from logstore.core.directory import with_directory
 from logstore.core.sizes import size_of
 from logstore.core.xid import XID_PART_BYTES_MAX
 from logstore.errors import CorruptLog, OptionError, StoreError
+from logstore.terminal.output import JSON_STRINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,8 +161,24 @@ def dry_run_option(function: F) -> F:
 
 
 def json_option(function: F) -> F:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+    """``--json`` and ``--json-strings``, which the command does not distinguish: print_json does."""
+
+    def with_strings(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+        context.meta[JSON_STRINGS] = value
+
+    def either(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+        return value or context.meta[JSON_STRINGS]
+
+    strings = click.option(
+        "--json-strings",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=with_strings,
+        help="The same with integers as strings, for programs that round above 2^53.",
+    )
+    plain = click.option("--json", "as_json", is_flag=True, callback=either, help="Print JSON, for programs.")
+    return plain(strings(function))
 
 
 def catalog_options(function: F) -> F:

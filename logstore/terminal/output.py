@@ -12,7 +12,9 @@ import signal
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from logstore.core.counts import counted
 from logstore.terminal.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
@@ -24,6 +26,7 @@ INTERRUPTED = 128 + signal.SIGINT  # the exit status after Ctrl-C, as shells cou
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
 TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
+JSON_STRINGS: Final = "logstore.json_strings"  # in the command's context: --json-strings was given
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
 
 
@@ -41,8 +44,19 @@ def one_line(text: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """Prints a JSON document on one line."""
+    """Prints a JSON document on one line; with ``--json-strings`` its integers are strings."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(JSON_STRINGS):
+        document = _with_strings(document)
     sys.stdout.write(json.dumps(document) + "\n")
+
+
+def _with_strings(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_strings(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_strings(one) for one in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def print_table(

@@ -129,7 +129,8 @@ def ask(
 def normalised(text: str, case: Case, directory: Path, pids: list[int]) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "␍").replace("\x1b", "␛").replace(directory.name, DIRECTORY_NAME)
     for pid in pids:
-        text = re.sub(rf"\b{pid}\b(?!-\d\d)", "PID", text)
+        # nowhere else: a process can have the number of some bytes
+        text = re.sub(rf"(?m)(?<=process ){pid}\b|(?<=  ){pid}$", "PID", text)
     for pattern, to in (*RULES.values(), *(MEASURED.values() if case.measured else ())):
         text = re.sub(pattern, to, text)
     return text
