@@ -117,6 +117,17 @@ static int contradicts(const struct scan_batch *b, const char *what) {
         "the log contradicts itself: %s. Nothing was changed; run `logstore verify`, then `logstore salvage`", what);
 }
 
+/* A term has a TiB of LSNs of its own, and its first batch begins its first segment. */
+static bool has_its_term(const struct replay *p, const struct scan_batch *b) {
+    uint64_t epoch = b->batch.epoch;
+    if (epoch >= TERM_LIMIT) {
+        return false;
+    }
+    uint64_t first_lsn = round_up(epoch << TERM_SHIFT, p->scan->meta.segment_size);
+    bool begins = p->newest.epoch != 0 && p->newest.epoch != epoch;
+    return begins ? b->lsn == first_lsn + SEGMENT_HEADER_BYTES : b->lsn > first_lsn;
+}
+
 /* Whether a batch with an index follows from what was replayed; docs/format.md, section 10. */
 static int judge_index(const struct replay *p, const struct scan_batch *b) {
     uint32_t offset = BATCH_RECORD_BYTES;
@@ -131,6 +142,9 @@ static int judge_index(const struct replay *p, const struct scan_batch *b) {
     if (first && (!scan_record(b, &offset, &r) || r.type != MEMBERS)) {
         return contradicts(b, "replication begins with a batch that has no MEMBERS");
     }
+    if (!has_its_term(p, b)) {
+        return contradicts(b, "a batch does not stand where its term begins");
+    }
     return LS_OK;
 }
 
@@ -141,8 +155,9 @@ static int begin_batch(struct replay *p, const struct scan_batch *b) {
     p->time_us = b->batch.time_us;
     p->newest.any = true;
     p->newest.index = b->batch.index;
+    p->newest.epoch = b->batch.epoch;
+    p->newest.count = b->batch.count;
     if (b->batch.index != 0) {
-        p->newest.term = b->batch.epoch;
         p->newest.known_durable_lsn = b->batch.known_durable_lsn;
         p->newest.last_index = b->batch.index;
     }

@@ -24,10 +24,11 @@ struct moving {
     size_t part_capacity, chunk_capacity, place_capacity, pending_capacity;
 };
 
-/* The index, the term and the known durable LSN of the newest batch. */
+/* What the newest batch says of itself. */
 struct newest_batch {
     uint64_t index; /* 0: it is not replicated */
-    uint64_t term;
+    uint64_t epoch; /* 0: not known */
+    uint32_t count;
     uint64_t known_durable_lsn;
     uint64_t last_index; /* the largest of all, also if replication has ended */
     bool any;            /* there was a batch, or a checkpoint of a replicated log */

@@ -17,6 +17,10 @@ struct records {
     struct newest_members newest;
     bool lives;     /* it is counted as a live record */
     uint64_t index; /* see replication_note_index */
+    struct {
+        uint64_t epoch; /* of the last part; 0: there was none yet */
+        uint32_t next;  /* the part that belongs here */
+    } change;
 };
 
 static void attach(void *context, struct log *g) { ((struct records *)context)->g = g; }
@@ -36,12 +40,32 @@ static void remember(struct newest_members *into, const struct record *r, const 
     memcpy(into->config, m->config, m->config_bytes);
 }
 
+/* The parts of one change follow one another. A new term does not go on with the change of another. */
+static int replay_change(struct records *records, const struct replay *p, const struct record *r) {
+    struct catalog_change c;
+    if (format_get_catalog_change(r, &c) != FORMAT_OK) {
+        return replay_malformed(p, r);
+    }
+    bool known = records->change.epoch != 0, begins = c.part == 0 && records->change.epoch != p->newest.epoch;
+    if (known && !begins && c.part != records->change.next) {
+        return replay_inconsistent(p, r, "a part of a catalog change stands where another belongs");
+    }
+    records->change.epoch = p->newest.epoch;
+    records->change.next = (r->flags & FLAG_PART) != 0 ? c.part + 1 : 0;
+    return LS_OK;
+}
+
+/* Whether it is a copy of the newest one. */
+static bool is_copy_of(const struct newest_members *newest, const struct record *r, const struct members *m) {
+    return r->id == newest->id && m->index == newest->index && m->config_bytes == newest->config_bytes &&
+           memcmp(m->config, newest->config, m->config_bytes) == 0;
+}
+
 static int replay(void *context, struct replay *p, const struct record *r) {
     struct records *records = context;
     struct members m;
-    struct catalog_change c;
     if (r->type != MEMBERS) {
-        return format_get_catalog_change(r, &c) == FORMAT_OK ? LS_OK : replay_malformed(p, r);
+        return replay_change(records, p, r);
     }
     if (format_get_members(r, &m) != FORMAT_OK) {
         return replay_malformed(p, r);
@@ -50,7 +74,10 @@ static int replay(void *context, struct replay *p, const struct record *r) {
     if (!copied && m.index != p->newest.index) {
         return replay_inconsistent(p, r, "a MEMBERS names another batch than its own");
     }
-    if (copied && records->newest.id != 0 && r->id < records->newest.id) {
+    if (!copied && p->newest.count != 1) {
+        return replay_inconsistent(p, r, "a MEMBERS that is no copy is not alone in its batch");
+    }
+    if (copied && records->newest.id != 0 && !is_copy_of(&records->newest, r, &m)) {
         return replay_inconsistent(p, r, "a MEMBERS is copied, and is not the newest");
     }
     remember(&records->newest, r, &m);
@@ -81,6 +108,7 @@ static void clear(void *context) {
     struct records *records = context;
     records->newest.id = 0;
     records->lives = false;
+    records->change.epoch = 0;
 }
 
 static int relocate(void *context, struct mover *v, const struct record *r) {

@@ -217,7 +217,8 @@ class Soak:
         wait_until(lambda: self.failed or leader.serve(), "the first batch is durable")
         store = leader.serve()
         assert store is not None, self.failed
-        self.reached = set(range(COPIES))
+        with self.lock:
+            self.reached = set(range(COPIES))
         return store
 
     def _tail(self, number: int) -> tuple[int, int]:

@@ -247,6 +247,31 @@ static void members_that_are_copied_are_the_newest(void) {
     done();
 }
 
+static void a_copy_of_the_members_is_equal_to_it(void) {
+    for (uint64_t index = 1; index <= 2; index++) {
+        ls_inspection found;
+        uint64_t messages;
+
+        forge_replication();
+        forge_members(index, FLAG_COPY, members_lsn, members_lsn);
+        (void)forge_next();
+        if (index == 1)
+            check(inspect(LS_INSPECT_CHECK, &found, &messages) == LS_END);
+        else
+            check(is_corrupt_at(members_lsn, "is not the newest"));
+        done();
+    }
+}
+
+static void members_that_are_no_copy_are_alone_in_their_batch(void) {
+    forge_replication();
+    forge_members(2, 0, 0, 0);
+    (void)forge_message(1);
+    (void)forge_next();
+    check(is_corrupt_at(members_lsn, "not alone in its batch"));
+    done();
+}
+
 /* The base has passed it, and it was not moved. */
 static void the_newest_members_lives(void) {
     forge_replication();
@@ -272,7 +297,62 @@ static void a_term_has_its_own_lsns(void) {
     }
 }
 
+static void a_term_begins_with_its_first_segment(void) {
+    uint64_t lsn;
+
+    forge_replication();
+    forge_segment(4, term_first_lsn(4) + SEGMENT, log_end);
+    lsn = forge_next();
+    check(is_corrupt_at(lsn, "where its term begins"));
+    done();
+}
+
 /* ---- a catalog change has no effect on messages ---- */
+
+/* Adds a part to the batch, and seals that. Its LSN. */
+static uint64_t forge_part(uint32_t part, bool more) {
+    uint8_t rows[64];
+    const struct catalog_row row = {
+        .action = CATALOG_PUT, .object = CATALOG_QUEUE, .queue_id = 3, .bytes = 2, .data = (const uint8_t *)"{}"};
+    struct slot s = forge_slot(&f, 0, 0, more ? FLAG_PART : 0);
+    uint64_t lsn;
+
+    s.id = 0;
+    lsn = forge_add(&f, format_put_catalog_change(&s, part, 1, rows, format_put_catalog_row(rows, &row)));
+    (void)forge_next();
+    return lsn;
+}
+
+static void the_parts_of_a_catalog_change_follow_one_another(void) {
+    static const struct {
+        uint32_t parts[3];
+        bool more[3];
+        bool new_term; /* before the last one */
+        bool right;
+    } cases[] = {
+        {{0, 1, 2}, {true, true, false}, false, true},    {{0, 0, 0}, {false, false, false}, false, true},
+        {{0, 1, 0}, {true, true, false}, true, true},     {{0, 1, 2}, {true, true, false}, true, true},
+        {{0, 1, 1}, {true, true, false}, false, false},   {{0, 1, 0}, {true, true, false}, false, false},
+        {{0, 0, 1}, {false, false, false}, false, false}, {{0, 1, 2}, {true, false, false}, true, false},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_inspection found;
+        uint64_t messages, lsn = 0;
+
+        forge_replication();
+        for (int n = 0; n < 3; n++) {
+            if (n == 2 && cases[i].new_term)
+                forge_term(4);
+            lsn = forge_part(cases[i].parts[n], cases[i].more[n]);
+        }
+        if (cases[i].right)
+            check(inspect(LS_INSPECT_CHECK, &found, &messages) == LS_END);
+        else
+            check(is_corrupt_at(lsn, "where another belongs"));
+        done();
+    }
+}
 
 static void a_catalog_change_is_read_and_judged(void) {
     uint8_t rows[64];
@@ -316,8 +396,12 @@ int main(void) {
         replication_begins_with_members,
         a_member_names_the_batch_that_it_was_first_written_in,
         members_that_are_copied_are_the_newest,
+        a_copy_of_the_members_is_equal_to_it,
+        members_that_are_no_copy_are_alone_in_their_batch,
         the_newest_members_lives,
         a_term_has_its_own_lsns,
+        a_term_begins_with_its_first_segment,
+        the_parts_of_a_catalog_change_follow_one_another,
         a_catalog_change_is_read_and_judged,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
