@@ -383,12 +383,15 @@ int host_note_tail(struct host *h, struct tail forced) {
 /* ---- another copy, or none ---- */
 
 int host_switch(struct host *h, uint64_t copy, struct replica *next) {
+    const struct directory *d = &h->vote->host;
     const struct vote *now = &h->vote->now;
     uint64_t before = now->copy;
     if (memcmp(now->uuid, next->store->meta.uuid, UUID_BYTES) != 0) {
         return fail(LS_NOT_A_STORE, "copy-%" PRIu64 " of %s is of another store than its VOTE", copy, h->vote->path);
     }
-    int rc = vote_switch(h->vote, copy, tail_of(&next->end));
+    int error = d->v->sync_dir(d->v, d->dir); /* its name */
+    int rc = error == 0 ? vote_switch(h->vote, copy, tail_of(&next->end))
+                        : fail_errno(LS_IO, -error, "%s cannot be forced", h->vote->path);
     if (rc != LS_OK) {
         return rc;
     }
@@ -397,7 +400,7 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next) {
     next->vote = now;
     uint64_t highest = replica_highest_term(next);
     h->header_term = highest > h->header_term ? highest : h->header_term;
-    (void)remove_copy(h, before);
+    (void)remove_copy_dir(d->v, d->dir, before);
     return LS_OK;
 }
 
