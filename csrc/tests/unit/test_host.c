@@ -15,7 +15,7 @@ static const struct vote FIRST = {.cluster_uuid = {9, 8}, .member_id = SELF, .co
 
 /* ---- a leader of term 5, whose end no majority has, and the leader of term 6 ---- */
 
-static vfs_sim *single;      /* the disk of the store before it was replicated */
+static vfs_sim *single;         /* the disk of the store before it was replicated */
 static int early, end_a, end_b; /* in `sent` */
 
 static bool force_here(struct log *g) {
@@ -231,12 +231,12 @@ static bool opens_between(vfs_sim *cut, const struct seen *before, const struct 
     if (host_open(table, HOST, &r.options, &there) != LS_OK)
         return complain("open after a power cut");
     const struct vote *now = &there->vote->now;
-    bool right = now->term >= before->vote.term && now->term <= after->vote.term &&
-                 (now->term != before->vote.term || before->vote.voted_for == 0 ||
-                  now->voted_for == before->vote.voted_for) &&
-                 (now->copy == before->vote.copy || now->copy == after->vote.copy) &&
-                 (!tail_is_before(host_tail(there), least) || (removed && there->follows == NULL)) &&
-                 (there->follows == NULL) == (now->copy != 1);
+    bool right =
+        now->term >= before->vote.term && now->term <= after->vote.term &&
+        (now->term != before->vote.term || before->vote.voted_for == 0 || now->voted_for == before->vote.voted_for) &&
+        (now->copy == before->vote.copy || now->copy == after->vote.copy) &&
+        (!tail_is_before(host_tail(there), least) || (removed && there->follows == NULL)) &&
+        (there->follows == NULL) == (now->copy != 1);
     bool follows = there->follows != NULL;
     host_close(there);
     if (!right)
@@ -268,7 +268,9 @@ static void a_power_cut_anywhere_in_a_members_life_loses_nothing_that_was_told(v
             returned = (size_t)events[k - 1].value;
         for (uint64_t seed = 0; seed < 8; seed += ONE_IN) {
             vfs_sim_loss loss = {
-                .mode = seed == 0 ? VFS_SIM_ALL_LOST : seed == 1 ? VFS_SIM_ALL_KEPT : VFS_SIM_RANDOM,
+                .mode = seed == 0   ? VFS_SIM_ALL_LOST
+                        : seed == 1 ? VFS_SIM_ALL_KEPT
+                                    : VFS_SIM_RANDOM,
                 .dir_mode = seed == 0   ? VFS_SIM_DIRS_LOST
                             : seed == 1 ? VFS_SIM_DIRS_KEPT
                                         : VFS_SIM_DIRS_RANDOM,
@@ -357,7 +359,9 @@ static void a_power_cut_while_replication_ends_leaves_a_member_or_what_the_same_
     for (size_t k = 0; k <= n && failures_here == 0; k++) {
         for (uint64_t seed = 0; seed < 6; seed += ONE_IN) {
             vfs_sim_loss loss = {
-                .mode = seed == 0 ? VFS_SIM_ALL_LOST : seed == 1 ? VFS_SIM_ALL_KEPT : VFS_SIM_RANDOM,
+                .mode = seed == 0   ? VFS_SIM_ALL_LOST
+                        : seed == 1 ? VFS_SIM_ALL_KEPT
+                                    : VFS_SIM_RANDOM,
                 .dir_mode = seed == 0   ? VFS_SIM_DIRS_LOST
                             : seed == 1 ? VFS_SIM_DIRS_KEPT
                                         : VFS_SIM_DIRS_RANDOM,
@@ -562,7 +566,9 @@ static void a_power_cut_while_a_detached_host_begins_again_leaves_either(void) {
     for (size_t k = 0; k <= n && failures_here == 0; k++) {
         for (uint64_t seed = 0; seed < 10; seed += ONE_IN) {
             vfs_sim_loss loss = {
-                .mode = seed == 0 ? VFS_SIM_ALL_LOST : seed == 1 ? VFS_SIM_ALL_KEPT : VFS_SIM_RANDOM,
+                .mode = seed == 0   ? VFS_SIM_ALL_LOST
+                        : seed == 1 ? VFS_SIM_ALL_KEPT
+                                    : VFS_SIM_RANDOM,
                 .dir_mode = seed == 0   ? VFS_SIM_DIRS_LOST
                             : seed == 1 ? VFS_SIM_DIRS_KEPT
                                         : VFS_SIM_DIRS_RANDOM_SUBSET,
@@ -688,7 +694,7 @@ static void the_floor_follows_each_half_second_and_at_a_close(void) {
     check(h->vote->now.floor_index == 0);
     check(host_note_tail(h, first) == LS_OK && h->vote->now.floor_index == first.index);
     check(feed(end_a) == LS_OK && host_note_tail(h, host_tail(h)) == LS_OK);
-    check(h->vote->now.floor_index == first.index); /* not due yet */
+    check(h->vote->now.floor_index == first.index);                        /* not due yet */
     while (v->monotonic_us(v) - h->floor_written_us < VOTE_FLOOR_EVERY_US) /* each look at it is a microsecond */
         ;
     check(host_note_tail(h, host_tail(h)) == LS_OK && h->vote->now.floor_index == host_tail(h).index);

@@ -431,6 +431,7 @@ static const struct {
     TEST(a_lost_shrinking_loses_later_changes_above_it),
     TEST(every_subset_of_sectors_is_another_disk),
     TEST(a_name_is_durable_only_after_its_directory_was_synced),
+    TEST(a_removed_directory_is_back_after_a_power_cut_unless_its_parent_was_synced),
     TEST(names_survive_as_prefixes_or_in_the_weak_mode_as_closed_subsets),
     TEST(locks_and_handles_end_with_the_process_but_the_cache_stays),
     TEST(a_failed_sync_leaves_pages_that_are_clean_and_not_on_the_disk),
