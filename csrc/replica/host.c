@@ -496,7 +496,7 @@ static int check_no_vote_beside(vfs *v, const char *store_dir) {
 int host_detach_backup(vfs *v, const char *store_dir, const ls_options *options) {
     struct replica *r = NULL;
     int rc = check_no_vote_beside(v, store_dir);
-    rc = rc == LS_OK ? replica_open(v, store_dir, options, &r) : rc;
+    rc = rc == LS_OK ? replica_open_backup(v, store_dir, options, &r) : rc;
     rc = rc == LS_OK ? replica_detach(r, 0) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();

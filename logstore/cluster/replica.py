@@ -103,10 +103,10 @@ def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, 
     ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
     """
     path = arguments.path("host_dir", host_dir)
-    if not isinstance(cluster, bytes) or len(cluster) != UUID_BYTES:
+    if len(cluster) != UUID_BYTES:
         raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
     member = ffi.new("ls_member *")
-    member.cluster_uuid = cluster
+    ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
     member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
     member.copy = arguments.integer("copy", copy, 1, ID_MAX)
     check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import logstore
+import logstore.backup
 from kit.patience import wait_until
+from kit.stores import SMALL_SEGMENT
 from logstore import errors
 from logstore.cluster.replica import Batch, Copy, LeadingStore, create, detach
 
@@ -29,7 +31,7 @@ class Group:
         self.stores = [path / "copy-1" for path in self.paths]
         for path in self.paths:
             path.mkdir()
-        with logstore.open(self.stores[0]) as store:
+        with logstore.open(self.stores[0], segment_size=SMALL_SEGMENT) as store:
             store.declare_queue("orders")
             store.publish("orders", content=b"before")
         for path in self.stores[1:]:
@@ -220,6 +222,40 @@ def test_a_batch_of_a_term_that_vote_does_not_have_is_refused(group: Group) -> N
     follower.vote(term, 1)
     follower.take(batch)
     leading.cease()
+
+
+def test_a_backup_of_a_copy_is_a_single_store_with_what_is_known_to_be_durable(group: Group, tmp_path: Path) -> None:
+    store = group.lead(0)
+    queue = store.queue("orders")
+    for number in range(200):  # so that the base moves, and segments below it go
+        store.publish("orders", content=bytes(20_000), wait=number % 20 == 19)
+        if number % 20 == 19:
+            for delivery in queue.acquire(20):
+                delivery.accept(wait=False)
+    kept = [store.publish("orders", content=f"kept {number}".encode()) for number in range(5)]
+    assert len(list(group.stores[0].glob("*.seg"))) < 12
+    live = logstore.backup.back_up(group.stores[0], tmp_path / "of a leader")
+    beside = logstore.backup.back_up(group.stores[1], tmp_path / "of a follower")
+    assert beside.lsn <= live.lsn == store.durable_lsn
+    group.reached = {0}  # nobody has the last one
+    undurable = store.publish("orders", b"nobody has it", wait=False)
+    wait_until(lambda: store.next_lsn > live.lsn, "it is in the log")
+    group.close()
+    alone = logstore.backup.back_up(group.stores[0], tmp_path / "of a stopped member")
+    for report in (live, beside, alone):
+        assert report.segments == len(list(report.target.glob("*.seg")))
+        names = {path.name for path in report.target.iterdir() if path.suffix != ".seg"}
+        assert names <= {"META", "LOCK", "CLOSED", "catalog.sqlite"}
+        with logstore.open(report.target) as single:
+            found = {message.id for message in single.messages("orders")}
+            assert undurable not in found
+            has = [each for each in kept if each in found]
+            assert has == (kept[: len(has)] if report is beside else kept)  # a follower knows it a little later
+            assert single.publish("orders", b"goes on") >> 40 > group.sent[-1].term + 65_535
+    group.copies = [Copy.open(path) for path in group.paths]  # the copies are as before
+    group.close()
+    with pytest.raises(errors.ReplicatedStore):
+        logstore.open(group.stores[0])
 
 
 def test_a_removed_copy_leaves_its_members_vote(group: Group) -> None:
