@@ -451,6 +451,51 @@ static void a_backup_is_detached_and_a_members_copy_is_not(void) {
     log_ends();
 }
 
+static uint64_t base_of(int one) {
+    struct batch b;
+    struct record record;
+
+    format_read_verified(sent[one].bytes, &record);
+    return format_get_batch(&record, &b) == FORMAT_OK ? b.base_lsn : 0;
+}
+
+/* It begins at the base that its newest batch names. An open of a copy may need more: a majority is not known to have that batch. */
+static void a_backup_has_nothing_below_the_base_of_its_newest_batch(void) {
+    int newest;
+
+    copies_start();
+    check(lead_in(0, TERM_A) == LS_OK || complain("lead"));
+    copies[2].reached = false;
+    churn(200);
+    newest = copies[0].last;
+    while (sent[newest].before >= 0 && base_of(newest) == base_of(sent[newest].before))
+        newest = sent[newest].before;
+    uint64_t base_lsn = base_of(newest);
+    require(sent[newest].before >= 0 && catch_up(&copies[2], newest) == LS_OK);
+    disk = vfs_sim_new();
+    v = vfs_sim_table(disk);
+    check(v->make_dir(v, "/backup") == 0);
+    copy_files(copies[2].sim, "/s", disk, "/backup");
+    int dir = v->open_dir(v, "/backup");
+    for (size_t i = 0; i < copies[2].follows->segment_count; i++) {
+        char name[SEGMENT_NAME_BYTES];
+
+        format_segment_name(name, copies[2].follows->segments[i].first_lsn);
+        if (copies[2].follows->segments[i].first_lsn < base_lsn)
+            check(v->unlink(v, dir, name) == 0);
+    }
+    check(v->close(v, dir) == 0);
+    struct replica *copy;
+    ls_store *store;
+    check(replica_open(v, "/backup", &r.options, &copy) == LS_CORRUPT);
+    check(host_detach_backup(v, "/backup", &r.options) == LS_OK || complain("detach"));
+    check(ls_open(v, "/backup", &r.options, &store) == LS_OK || complain("open"));
+    check(store->state.base_lsn == base_lsn);
+    ls_free(store);
+    leave();
+    copies_end();
+}
+
 /* ---- making a host ---- */
 
 static uint64_t hash_of_copy(vfs_sim *on) {
@@ -971,6 +1016,7 @@ int main(void) {
         what_is_detached_begins_far_above_every_term_that_is_known,
         a_single_store_in_a_members_place_is_named_and_detached_as_well,
         a_backup_is_detached_and_a_members_copy_is_not,
+        a_backup_has_nothing_below_the_base_of_its_newest_batch,
         a_host_is_made_around_a_store_of_which_no_byte_changes,
         a_host_is_not_made_where_it_could_forget,
         a_power_cut_while_a_detached_host_begins_again_leaves_either,
