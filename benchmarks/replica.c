@@ -292,7 +292,8 @@ static void make_members(const char *place) {
     for (int i = 0; i < COPIES; i++) {
         ls_member member = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
         (void)snprintf(paths[i], sizeof paths[i], "%s/member-%d", place, i + 1);
-        (void)snprintf(command, sizeof command, "mkdir '%s' && cp -r '%s' '%s/copy-1'", paths[i], paths[COPIES], paths[i]);
+        (void)snprintf(command, sizeof command, "mkdir '%s' && cp -r '%s' '%s/copy-1'", paths[i], paths[COPIES],
+                       paths[i]);
         if (system(command) != 0) {
             exit(1);
         }
