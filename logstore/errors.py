@@ -77,9 +77,9 @@ class StoreLocked(StoreError):
 
 
 class BatchRefused(StoreError):
-    """A batch, a cut, a vote or a lead does not follow from what a member of a replicated store has; nothing was written.
+    """A batch, a cut, a vote or a lead does not follow from what a member of a replicated store has.
 
-    The text names what was given and what the member has. The copy is as before: give it what follows.
+    Nothing was written. The text names what was given and what the member has. The copy is as before: give it what follows.
     """
 
 
