@@ -27,6 +27,7 @@ static vfs *real;
 PASS_ON(int, open_dir, (vfs * v, const char *path), path)
 PASS_ON(int, make_dir, (vfs * v, const char *path), path)
 PASS_ON(int, open_subdir, (vfs * v, int dir, const char *name, int create), dir, name, create)
+PASS_ON(int, remove_dir, (vfs * v, int dir, const char *name), dir, name)
 PASS_ON(int, sync_dir, (vfs * v, int dir), dir)
 PASS_ON(int, open, (vfs * v, int dir, const char *name, unsigned flags), dir, name, flags)
 PASS_ON(int, close, (vfs * v, int handle), handle)
@@ -78,6 +79,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.open_dir = quiet_open_dir;
     table.make_dir = quiet_make_dir;
     table.open_subdir = quiet_open_subdir;
+    table.remove_dir = quiet_remove_dir;
     table.list = quiet_list;
     table.sync_dir = quiet_sync_dir;
     table.open = quiet_open;
