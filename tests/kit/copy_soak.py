@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import logstore
 from kit.patience import wait_until
 from logstore import errors
-from logstore.cluster.replica import HEADER_BYTES, Batch, Copy, LeadingStore
+from logstore.cluster.replica import HEADER_BYTES, Batch, Copy, LeadingStore, create, detach
 from logstore.inspect import Reader
 from logstore.inspect.reader import segment_name
 from logstore.verify.verification import Verification
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from logstore import MessageStore
 
 COPIES = 3
+CLUSTER = bytes(range(16))
 SEGMENT = 512 << 10
 KEPT = 4000  # batches; a follower never lags further
 INDEX_AT = 88  # in a batch's bytes, before the known durable LSN
@@ -101,18 +102,23 @@ class Soak:
     def __init__(self, place: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.place = place
-        self.paths = [place / f"copy-{number}" for number in range(COPIES)]
+        self.members = [place / f"member-{number + 1}" for number in range(COPIES)]
+        self.paths = [member / "copy-1" for member in self.members]
         self.model = Model()
+        for member in self.members:
+            member.mkdir()
         with logstore.open(self.paths[0], segment_size=SEGMENT) as store:
             store.declare_queue("orders")
             store.publish(store.declare_queue("stuck"), b"for ever")
         for path in self.paths[1:]:
             shutil.copytree(self.paths[0], path)
-        self.copies: list[Copy | None] = [Copy(path) for path in self.paths]
+        for number, member in enumerate(self.members):
+            create(member, number + 1, CLUSTER)
+        self.copies = [Copy.open(member) for member in self.members]
         self.terms: list[dict[int, int]] = [{} for _ in self.paths]  # of each copy's batches, by index
         self.sent: dict[tuple[int, int], Batch] = {}  # by index and term
         self.reached: set[int] = set(range(COPIES))
-        self.number = 0  # of the copy that leads
+        self.number: int = -1  # of the copy that leads; -1: none
         self.leader: LeadingStore | None = None
         self.lock = threading.Lock()  # on all of the above
         self.stops = threading.Event()
@@ -166,21 +172,18 @@ class Soak:
         leader.majority_has(end_lsn)
         for number, end in zip(self.followers(), ends, strict=True):
             if end >= forced and self.random.random() < 0.7:
-                self.copy(number).durable(end_lsn)
+                self.copies[number].durable(end_lsn)
         return True
 
     def followers(self) -> list[int]:
-        return [number for number, copy in enumerate(self.copies) if copy is not None and number in self.reached]
-
-    def copy(self, number: int) -> Copy:
-        found = self.copies[number]
-        assert found is not None
-        return found
+        return [number for number in range(COPIES) if number != self.number and number in self.reached]
 
     def _send(self, number: int) -> int:
         """Sends the copy what it lacks, after a cut if it has what the leader's log has not. Its last index."""
-        copy, its, mine = self.copy(number), self.terms[number], self.terms[self.number]
-        end = max(its, default=0)
+        copy, its, mine = self.copies[number], self.terms[number], self.terms[self.number]
+        end, term = max(its, default=0), max(mine.values())
+        if copy.member().term < term:
+            copy.vote(term, 0)
         if its and mine.get(end) != its[end]:
             common = max((index for index in its if mine.get(index) == its[index]), default=0)
             copy.cut(common)
@@ -201,14 +204,16 @@ class Soak:
         """The most up to date of two copies leads."""
         with self.lock:
             for number, copy in enumerate(self.copies):
-                end = 0 if copy is None else copy.info().index
+                end = copy.info().index
                 self.terms[number] = {index: term for index, term in self.terms[number].items() if index <= end}
             voters = self.random.sample(range(COPIES), 2)
             self.number = max(voters, key=lambda number: self._tail(number))
-            copy = self.copy(self.number)
-            term = max(self.copy(number).info().least_term for number in range(COPIES)) + self.random.randrange(3)
-            self.copies[self.number] = None
+            term = max(max(copy.info().least_term, copy.member().term + 1) for copy in self.copies)
+            term += self.random.randrange(3)
+            for number in voters:
+                self.copies[number].vote(term, self.number + 1)
             self.reached = set(voters)
+            copy = self.copies[self.number]
             config = b"1,2,3" if copy.info().index == 0 else None
             self.leader = leader = copy.lead(term, config)
         self.stops.clear()
@@ -222,7 +227,7 @@ class Soak:
         return store
 
     def _tail(self, number: int) -> tuple[int, int]:
-        info = self.copy(number).info()
+        info = self.copies[number].info()
         return info.term, info.index
 
     def cease(self) -> None:
@@ -231,10 +236,12 @@ class Soak:
         self.stops.set()
         self.mover.join()
         assert self.failed is None, self.failed
+        number, self.number = self.number, -1
         self.leader.cease()
         self.leader = None
-        self._learn(self.number)
-        self.copies[self.number] = Copy(self.paths[self.number])
+        self.copies[number].close()
+        self._learn(number)
+        self.copies[number] = Copy.open(self.members[number])
 
     def _learn(self, number: int) -> None:
         """The batches that the leader wrote after the last one that was sent, from its files."""
@@ -336,17 +343,18 @@ class Soak:
         draw = self.random.random()
         others = [number for number in range(COPIES) if number != self.number]
         with self.lock:
+            self.copies[others[0]].note_tail()
             number = self.random.choice(others)
             if draw < 0.1:
                 self.reached = {self.number, number}
             elif draw < 0.2:
                 self.reached = set(range(COPIES))
             elif draw < 0.25:
-                self.copy(number).close()
-                self.copies[number] = Copy(self.paths[number])
+                self.copies[number].close()
+                self.copies[number] = Copy.open(self.members[number])
                 self.counts["reopened"] += 1
             elif draw < 0.3:
-                self.counts["checkpoints"] += self.copy(number).checkpoint()
+                self.counts["checkpoints"] += self.copies[number].checkpoint()
 
     def _lose_majority(self, store: MessageStore) -> None:
         """What the leader does from now on has an unknown outcome. A call that waits for room ends when it ceases."""
@@ -382,7 +390,7 @@ class Soak:
 
     def _are_equal(self) -> bool:
         with self.lock:
-            followers = [self.copy(number) for number in self.followers()]
+            followers = [self.copies[number] for number in self.followers()]
             for copy in followers:
                 if copy.info().index == self.durable:
                     copy.durable(copy.info().end_lsn)
@@ -393,15 +401,13 @@ class Soak:
     def finish(self) -> None:
         """Each copy is clean, and as a single store it has what the others have."""
         contents = []
-        for number, path in enumerate(self.paths):
-            self.copy(number).close()
+        for copy, member, path in zip(self.copies, self.members, self.paths, strict=True):
+            copy.close()
             verification = Verification(path)
             verification.run(lambda done: None, connect=None, schema=None)
             verification.close()
             assert not verification.findings.problems, verification.findings.problems
-            with Copy(path) as copy:
-                copy.detach()
-            with logstore.open(path) as store:
+            with logstore.open(detach(member)) as store:
                 queues = [(queue.name, queue.id, queue.depth) for queue in store.queues()]
                 messages = {
                     name: [(one.id, bytes(one.content)) for one in store.messages(name, load=True)]
