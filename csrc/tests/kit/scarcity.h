@@ -28,6 +28,7 @@ PASS_ON(int, open_dir, (vfs * v, const char *path), path)
 PASS_ON(int, make_dir, (vfs * v, const char *path), path)
 PASS_ON(int, open_subdir, (vfs * v, int dir, const char *name, int create), dir, name, create)
 PASS_ON(int, sync_dir, (vfs * v, int dir), dir)
+PASS_ON(int64_t, free_bytes, (vfs * v, int dir), dir)
 PASS_ON(int, open, (vfs * v, int dir, const char *name, unsigned flags), dir, name, flags)
 PASS_ON(int, close, (vfs * v, int handle), handle)
 PASS_ON(int64_t, pread, (vfs * v, int file, void *into, size_t bytes, uint64_t at), file, into, bytes, at)
@@ -80,6 +81,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.open_subdir = quiet_open_subdir;
     table.list = quiet_list;
     table.sync_dir = quiet_sync_dir;
+    table.free_bytes = quiet_free_bytes;
     table.open = quiet_open;
     table.close = quiet_close;
     table.pread = quiet_pread;
