@@ -113,6 +113,15 @@ static int posix_open_subdir(vfs *v, int dir, const char *name, int create) {
     return result != 0 ? result : openat_again(dir, name, DIR_FLAGS | O_NOFOLLOW);
 }
 
+static int posix_remove_dir(vfs *v, int dir, const char *name) {
+    int result = check_name(name);
+
+    (void)v;
+    if (result != 0)
+        return result;
+    return unlinkat(dir, name, AT_REMOVEDIR) != 0 ? error_now() : 0;
+}
+
 /* Opens the directory again for each listing, because duplicates of a descriptor share one read position. */
 static int posix_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
     int result = 0;
@@ -444,6 +453,7 @@ vfs *vfs_posix(void) {
         .open_dir = posix_open_dir,
         .make_dir = posix_make_dir,
         .open_subdir = posix_open_subdir,
+        .remove_dir = posix_remove_dir,
         .list = posix_list,
         .sync_dir = posix_sync_dir,
         .free_bytes = posix_free_bytes,

@@ -244,6 +244,9 @@ static int check(const struct replica *r, const struct shipment *s, struct batch
     if (s->term >= TERM_LIMIT || s->term < r->end.term) {
         return refuse(r, s, "its term lies below that of this copy's end");
     }
+    if (r->vote != NULL && s->term > r->vote->term) {
+        return refuse(r, s, "VOTE does not have its term yet");
+    }
     uint64_t seed = format_segment_seed(m->uuid, s->first_lsn, s->term);
     enum format_result why = scan_check_batch(s->bytes, bytes, s->lsn, s->term, seed, &r->store->scan.known, b);
     if (why != FORMAT_OK) {
@@ -363,13 +366,21 @@ static bool find_end(const struct replica *r, uint64_t index, struct replica_end
     return false;
 }
 
-/* Nothing changes on the disk: the next batch's header, or its place, makes the cut there. */
-int replica_cut(struct replica *r, uint64_t index) {
-    struct replica_end end;
-    if (index < r->applied.index || !find_end(r, index, &end)) {
+int replica_find_cut(const struct replica *r, uint64_t index, struct replica_end *end) {
+    if (index < r->applied.index || !find_end(r, index, end)) {
         return fail(LS_REFUSED, "index %llu cannot become the end: this copy has %llu to %llu, and %llu is durable",
                     (unsigned long long)index, (unsigned long long)r->applied.index, (unsigned long long)r->end.index,
                     (unsigned long long)r->applied.index);
+    }
+    return LS_OK;
+}
+
+/* Nothing changes on the disk: the next batch's header, or its place, makes the cut there. */
+int replica_cut(struct replica *r, uint64_t index) {
+    struct replica_end end;
+    int rc = replica_find_cut(r, index, &end);
+    if (rc != LS_OK) {
+        return rc;
     }
     while (r->waiting_count > r->waiting_from && r->waiting[r->waiting_count - 1].index > index) {
         free(r->waiting[--r->waiting_count].bytes);

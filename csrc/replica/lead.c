@@ -4,13 +4,17 @@
 
 #include "replica/replica.h"
 
-uint64_t replica_least_term(const struct replica *r) {
-    const ls_store *store = r->store;
-    uint64_t highest = r->end.term;
+uint64_t replica_highest_term(const struct replica *r) {
+    uint64_t highest = r->end.term > r->store->scan.epoch_max ? r->end.term : r->store->scan.epoch_max;
     for (size_t i = 0; i < r->segment_count; i++) {
         highest = r->segments[i].term > highest ? r->segments[i].term : highest;
     }
-    highest = store->scan.epoch_max > highest ? store->scan.epoch_max : highest;
+    return highest;
+}
+
+uint64_t replica_least_term(const struct replica *r) {
+    const ls_store *store = r->store;
+    uint64_t highest = replica_highest_term(r);
     uint64_t beyond = r->highest_first_lsn > r->end.lsn ? r->highest_first_lsn : r->end.lsn;
     /* ids that never reached the disk are not given again */
     uint64_t place = r->end.index == 0 ? scan_first_beyond(&store->meta, beyond) : beyond + 1;
@@ -124,9 +128,10 @@ static int end_replication(struct replica *r, uint64_t epoch) {
     return rc == LS_OK ? log_force_batch(g) : rc;
 }
 
-int replica_detach(struct replica *r, uint64_t highest_term) {
+int replica_check_detach(const struct replica *r, uint64_t highest_term, uint64_t *epoch) {
     uint64_t highest = replica_least_term(r) - 1;
     highest = highest_term > highest ? highest_term : highest;
+    *epoch = highest + DETACHED_TERMS;
     if (r->error != 0) {
         return replica_fail_poisoned(r);
     }
@@ -136,10 +141,19 @@ int replica_detach(struct replica *r, uint64_t highest_term) {
     if (highest >= TERM_LIMIT - DETACHED_TERMS) {
         return fail(LS_OPTION, "there is no term left beyond %llu", (unsigned long long)highest);
     }
-    int rc = settle(r);
+    return LS_OK;
+}
+
+int replica_detach(struct replica *r, uint64_t highest_term) {
+    uint64_t epoch;
+    int rc = replica_check_detach(r, highest_term, &epoch);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = settle(r);
     if (rc == LS_OK) {
         log_lock(r->store->log);
-        rc = end_replication(r, highest + DETACHED_TERMS);
+        rc = end_replication(r, epoch);
         log_unlock(r->store->log);
     }
     if (rc != LS_OK) {

@@ -58,7 +58,8 @@ struct replica_files {
 };
 
 struct replica {
-    ls_store *store; /* not served */
+    ls_store *store;         /* not served */
+    const struct vote *vote; /* of its host, which has a term before the log has; NULL: it stands alone, in a test */
     struct replay replay;
     struct replica_segment *segments; /* from the base on, and before it those that may not go yet */
     size_t segment_count;
@@ -105,6 +106,8 @@ int replica_open(vfs *system, const char *store_dir, const ls_options *options, 
 /* The next batch: checked, written, forced; then what it says is durable is applied. LS_REFUSED: it does not follow, and
    nothing was written. LS_POISONED. */
 int replica_take(struct replica *r, const struct shipment *s);
+/* What would be the end after replica_cut, with its errors. */
+int replica_find_cut(const struct replica *r, uint64_t index, struct replica_end *end);
 /* Everything above this index is abandoned. LS_REFUSED: some of it is durable, or there is no such batch. */
 int replica_cut(struct replica *r, uint64_t index);
 /* A majority has everything below lsn, the end of a batch: of that, what is here is applied. */
@@ -113,6 +116,7 @@ int replica_durable(struct replica *r, uint64_t lsn);
    LS_FULL, LS_IO, LS_NO_MEMORY: there is none, and nothing else has changed. */
 int replica_checkpoint(struct replica *r, bool *taken);
 bool replica_checkpoint_is_due(const struct replica *r); /* an open would have to replay much */
+uint64_t replica_highest_term(const struct replica *r); /* of a header in its directory */
 /* The least term that it may lead in. */
 uint64_t replica_least_term(const struct replica *r);
 /*
@@ -130,6 +134,8 @@ int replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t
  * it is not replicated; after any other failure it can only be freed.
  */
 int replica_detach(struct replica *r, uint64_t highest_term);
+/* Whether it can be detached, and in which epoch: LS_OPTION, LS_POISONED. Nothing is written. */
+int replica_check_detach(const struct replica *r, uint64_t highest_term, uint64_t *epoch);
 /* Ends leading: what is on its way has an unknown outcome, nothing more is accepted. Then ls_free, and replica_open. */
 void replica_cease(ls_store *store);
 void replica_free(struct replica *r);

@@ -72,73 +72,6 @@ void vote_close(struct vote_file *f) {
     free(f);
 }
 
-/* ---- making one ---- */
-
-/* A new file, so that no page of an earlier failed write is under it. */
-static int write_new(struct vote_file *f, const struct vote *v) {
-    static const char *const name = "VOTE.new";
-    vfs *s = f->host.v;
-    int rc = s->unlink(s, f->host.dir, name);
-    rc = rc == 0 || rc == -ENOENT ? s->open(s, f->host.dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : rc;
-    if (rc < 0) {
-        return rc;
-    }
-    f->file = rc;
-    for (unsigned slot = 0; slot < VOTE_SLOTS; slot++) {
-        rc = put_slot(f, v, slot);
-        if (rc != 0) {
-            return rc;
-        }
-    }
-    rc = s->sync_file(s, f->file);
-    rc = rc == 0 ? s->rename(s, f->host.dir, name, "VOTE") : rc;
-    return rc == 0 ? s->sync_dir(s, f->host.dir) : rc;
-}
-
-static int refuse_existing(struct vote_file *f) {
-    vfs *s = f->host.v;
-    int found = s->open(s, f->host.dir, "VOTE", 0);
-    if (found == -ENOENT) {
-        return LS_OK;
-    }
-    if (found >= 0) {
-        (void)s->close(s, found);
-    } else if (found != -EISDIR && found != -ELOOP && found != -VFS_NOT_REGULAR) {
-        return fail_disk(-found, f->path, "cannot be opened");
-    }
-    return fail(LS_OPTION, "%s has a VOTE already, which no other may replace; choose another directory", f->path);
-}
-
-static int create_in(struct vote_file *f, const struct vote *v) {
-    int rc = directory_open(&f->host, f->path, false);
-    rc = rc == LS_OK ? refuse_existing(f) : rc;
-    rc = rc == LS_OK ? directory_sync_parent(&f->host, f->path) : rc;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    rc = write_new(f, v);
-    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be made");
-}
-
-int vote_create(vfs *v, const char *path, const struct vote *first) {
-    struct vote made = *first, read;
-    made.sequence = 1;
-    struct vote_file *f = file_new(v, path);
-    if (f == NULL) {
-        return fail_memory();
-    }
-    format_put_vote(f->slot, &made);
-    int rc = format_get_vote(f->slot, VOTE_SLOT_BYTES, &read) == FORMAT_OK
-                 ? create_in(f, &made)
-                 : fail(LS_OPTION,
-                        "no VOTE can say member %" PRIu64 ", term %" PRIu64 ", copy %" PRIu64 ", floor %" PRIu64
-                        " of term %" PRIu64 ": members and copies begin at 1, terms end at %" PRIu64
-                        ", and the floor's is at most the term",
-                        made.member_id, made.term, made.copy, made.floor_index, made.floor_term, TERM_LIMIT - 1);
-    vote_close(f);
-    return rc;
-}
-
 /* ---- opening one ---- */
 
 struct found {
@@ -262,6 +195,95 @@ int vote_open(vfs *v, const char *path, struct vote_file **vote) {
     }
     *vote = f;
     return LS_OK;
+}
+
+/* ---- making one ---- */
+
+/* A new file, so that no page of an earlier failed write is under it. */
+static int write_new(struct vote_file *f, const struct vote *v) {
+    static const char *const name = "VOTE.new";
+    vfs *s = f->host.v;
+    int rc = s->unlink(s, f->host.dir, name);
+    rc = rc == 0 || rc == -ENOENT ? s->open(s, f->host.dir, name, VFS_WRITE | VFS_CREATE | VFS_EXCLUSIVE) : rc;
+    if (rc < 0) {
+        return rc;
+    }
+    f->file = rc;
+    for (unsigned slot = 0; slot < VOTE_SLOTS; slot++) {
+        rc = put_slot(f, v, slot);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    rc = s->sync_file(s, f->file);
+    rc = rc == 0 ? s->rename(s, f->host.dir, name, "VOTE") : rc;
+    return rc == 0 ? s->sync_dir(s, f->host.dir) : rc;
+}
+
+/* *old: the one to replace, locked; NULL: there is none. */
+static int find_existing(struct vote_file *f, struct vote_file **old) {
+    vfs *s = f->host.v;
+    int found = s->open(s, f->host.dir, "VOTE", 0);
+    if (found == -ENOENT) {
+        return LS_OK;
+    }
+    if (found >= 0) {
+        (void)s->close(s, found);
+        int rc = vote_open(s, f->path, old);
+        if (rc == LS_IO || rc == LS_FULL || rc == LS_NO_MEMORY || (rc == LS_OK && (*old)->now.detached != 0)) {
+            return rc;
+        }
+    } else if (found != -EISDIR && found != -ELOOP && found != -VFS_NOT_REGULAR) {
+        return fail_disk(-found, f->path, "cannot be opened");
+    }
+    return fail(LS_OPTION, "%s has a VOTE already, which no other may replace; choose another directory", f->path);
+}
+
+/* Peers of before judge what comes after by the rebuild number and the term. */
+static int continue_from(const struct vote_file *f, const struct vote *old, struct vote *v) {
+    if (v->copy < old->copy) {
+        return fail(LS_OPTION, "the VOTE of %s that is to be replaced has copy %" PRIu64 "; copy %" PRIu64 " is older",
+                    f->path, old->copy, v->copy);
+    }
+    v->sequence = old->sequence + 1;
+    v->rebuild = v->rebuild > old->rebuild ? v->rebuild : old->rebuild + 1;
+    if (v->term <= old->term) {
+        v->term = old->term;
+        v->voted_for = old->voted_for;
+    }
+    return LS_OK;
+}
+
+static int create_in(struct vote_file *f, struct vote *v, struct vote_file **old) {
+    int rc = directory_open(&f->host, f->path, false);
+    rc = rc == LS_OK ? find_existing(f, old) : rc;
+    rc = rc == LS_OK && *old != NULL ? continue_from(f, &(*old)->now, v) : rc;
+    rc = rc == LS_OK ? directory_sync_parent(&f->host, f->path) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = write_new(f, v);
+    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be made");
+}
+
+int vote_create(vfs *v, const char *path, const struct vote *first) {
+    struct vote made = *first, read;
+    made.sequence = 1;
+    struct vote_file *f = file_new(v, path), *old = NULL;
+    if (f == NULL) {
+        return fail_memory();
+    }
+    format_put_vote(f->slot, &made);
+    int rc = format_get_vote(f->slot, VOTE_SLOT_BYTES, &read) == FORMAT_OK
+                 ? create_in(f, &made, &old)
+                 : fail(LS_OPTION,
+                        "no VOTE can say member %" PRIu64 ", term %" PRIu64 ", copy %" PRIu64 ", floor %" PRIu64
+                        " of term %" PRIu64 ": members and copies begin at 1, terms end at %" PRIu64
+                        ", and the floor's is at most the term",
+                        made.member_id, made.term, made.copy, made.floor_index, made.floor_term, TERM_LIMIT - 1);
+    vote_close(f);
+    vote_close(old);
+    return rc;
 }
 
 /* ---- changes ---- */

@@ -36,8 +36,9 @@ struct vote_file {
     struct vote now; /* what both slots have; for reading only */
 };
 
-/* Makes VOTE; the sequence is set. A crash leaves none or a whole one. The directory must exist, and one process at a time
-   makes a VOTE in it. LS_OPTION: there is one already, or `first` cannot be one; LS_FULL. */
+/* Makes VOTE; the sequence is set. One that is detached is replaced: by the next rebuild number and at least its term, and the
+   copy's number is not lower. A crash leaves what there was or a whole new one. The directory must exist, and one process at a
+   time makes a VOTE in it. LS_OPTION: there is one already, or `first` cannot be one; LS_FULL. */
 int vote_create(vfs *v, const char *path, const struct vote *first);
 /* Writes both slots anew before it returns, so what it found is on the disk. LS_NOT_A_STORE: there is none; LS_LOCKED;
    LS_VERSION; LS_CORRUPT: no slot is valid, or they contradict each other. */

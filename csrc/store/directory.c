@@ -47,6 +47,18 @@ int directory_open(struct directory *d, const char *path, bool create) {
  * the store's.
  */
 int directory_sync_parent(const struct directory *d, const char *path) {
+    int dir = directory_open_parent(d->v, path);
+    int rc = dir < 0 ? dir : d->v->sync_dir(d->v, dir);
+    if (dir >= 0) {
+        (void)d->v->close(d->v, dir);
+    }
+    if (rc == -ENOMEM) {
+        return fail_memory();
+    }
+    return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
+}
+
+int directory_open_parent(vfs *v, const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') {
         length--;
@@ -59,17 +71,13 @@ int directory_sync_parent(const struct directory *d, const char *path) {
     }
     char *parent = malloc(length + 2);
     if (parent == NULL) {
-        return fail_memory();
+        return -ENOMEM;
     }
     memcpy(parent, length > 0 ? path : ".", length > 0 ? length : 1);
     parent[length > 0 ? length : 1] = '\0';
-    int dir = d->v->open_dir(d->v, parent);
-    int rc = dir < 0 ? dir : d->v->sync_dir(d->v, dir);
-    if (dir >= 0) {
-        (void)d->v->close(d->v, dir);
-    }
+    int dir = v->open_dir(v, parent);
     free(parent);
-    return rc == 0 || rc == -EACCES ? LS_OK : fail_errno(LS_IO, -rc, "the directory above %s cannot be synced", path);
+    return dir;
 }
 
 /* Tries more than once: a reader may hold the lock for a moment to see whether a writer lives. */

@@ -184,6 +184,7 @@ int directory_open(struct directory *d, const char *path, bool create);
 int directory_take_lock(ls_store *store, const char *path, bool create);
 int directory_find_meta(ls_store *store, const ls_options *o);
 int directory_sync_parent(const struct directory *d, const char *path);
+int directory_open_parent(vfs *v, const char *path); /* by the path's text; a handle or -errno */
 
 /* recover.c */
 int recover_replay(ls_store *store);

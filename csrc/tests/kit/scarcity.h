@@ -27,6 +27,7 @@ static vfs *real;
 PASS_ON(int, open_dir, (vfs * v, const char *path), path)
 PASS_ON(int, make_dir, (vfs * v, const char *path), path)
 PASS_ON(int, open_subdir, (vfs * v, int dir, const char *name, int create), dir, name, create)
+PASS_ON(int, remove_dir, (vfs * v, int dir, const char *name), dir, name)
 PASS_ON(int, sync_dir, (vfs * v, int dir), dir)
 PASS_ON(int64_t, free_bytes, (vfs * v, int dir), dir)
 PASS_ON(int, open, (vfs * v, int dir, const char *name, unsigned flags), dir, name, flags)
@@ -79,6 +80,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.open_dir = quiet_open_dir;
     table.make_dir = quiet_make_dir;
     table.open_subdir = quiet_open_subdir;
+    table.remove_dir = quiet_remove_dir;
     table.list = quiet_list;
     table.sync_dir = quiet_sync_dir;
     table.free_bytes = quiet_free_bytes;

@@ -416,6 +416,20 @@ static int sim_table_unlink(vfs *v, int dir, const char *name) {
     return (int)sim_finish(&c, result);
 }
 
+static int sim_table_remove_dir(vfs *v, int dir, const char *name) {
+    sim_call c;
+    sim_node *n;
+    int result = sim_begin(&c, v, VFS_SIM_REMOVE_DIR, -1);
+
+    if (result == 0)
+        result = place_of(&c, dir, name, &n);
+    if (result == 0) {
+        c.event.file = sim_lookup(&n->now, name);
+        result = sim_remove_dir(&c.sim->disk, n, c.held.blob[SIM_HELD_NAME]);
+    }
+    return (int)sim_finish(&c, result);
+}
+
 /* As flock: a change of lock type on a handle first releases the old lock, even if the new one is refused. */
 static int sim_table_lock(vfs *v, int file, int exclusive) {
     sim_call c;
@@ -514,6 +528,7 @@ const vfs sim_table = {
     .open_dir = sim_table_open_dir,
     .make_dir = sim_table_make_dir,
     .open_subdir = sim_table_open_subdir,
+    .remove_dir = sim_table_remove_dir,
     .list = sim_table_list,
     .sync_dir = sim_table_sync_dir,
     .free_bytes = sim_table_free_bytes,

@@ -74,6 +74,8 @@ static int replay(sim_disk *d, const vfs_sim_event *e, const sim_held *held) {
         return sim_rename(d, sim_find(d, e->dir), held->blob[SIM_HELD_NAME], held->blob[SIM_HELD_TO]);
     case VFS_SIM_UNLINK:
         return sim_unlink(d, sim_find(d, e->dir), held->blob[SIM_HELD_NAME]);
+    case VFS_SIM_REMOVE_DIR:
+        return sim_remove_dir(d, sim_find(d, e->dir), held->blob[SIM_HELD_NAME]);
     case VFS_SIM_PUT:
         result = sim_put(d, e->to, held->blob[SIM_HELD_NAME], e->data, (size_t)e->bytes, &id);
         assert(result != 0 || id == e->file);

@@ -139,6 +139,7 @@ int sim_resolve(const sim_disk *d, const char *path, uint64_t *dir);
 int sim_resolve_new(const sim_disk *d, const char *path, uint64_t *dir, sim_blob **name);
 int sim_create(sim_disk *d, sim_node *dir, sim_blob *name, bool is_dir, uint64_t *id);
 int sim_unlink(sim_disk *d, sim_node *dir, sim_blob *name);
+int sim_remove_dir(sim_disk *d, sim_node *dir, sim_blob *name);
 int sim_rename(sim_disk *d, sim_node *dir, sim_blob *from, sim_blob *to);
 int sim_sync_dir(sim_disk *d, sim_node *dir);
 int sim_put(sim_disk *d, const char *path, sim_blob *name, const void *from, size_t bytes, uint64_t *id);

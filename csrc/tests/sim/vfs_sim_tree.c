@@ -152,15 +152,19 @@ int sim_create(sim_disk *d, sim_node *dir, sim_blob *name, bool is_dir, uint64_t
     return 0;
 }
 
-int sim_unlink(sim_disk *d, sim_node *dir, sim_blob *name) {
+static int remove_name(sim_disk *d, sim_node *dir, sim_blob *name, bool is_dir) {
     size_t i = find_entry(&dir->now, text(name));
+    const sim_node *n;
     uint64_t id;
 
     if (i == dir->now.count)
         return -ENOENT;
     id = dir->now.entries[i].id;
-    if (sim_find(d, id)->is_dir)
-        return -EISDIR;
+    n = sim_find(d, id);
+    if (n->is_dir != is_dir)
+        return is_dir ? -ENOTDIR : -EISDIR;
+    if (is_dir && n->now.count != 0)
+        return -ENOTEMPTY;
     if (reserve_change(d) != 0)
         return -ENOMEM;
     push_change(d, SIM_UNLINK, dir, 0, name, NULL);
@@ -168,6 +172,10 @@ int sim_unlink(sim_disk *d, sim_node *dir, sim_blob *name) {
     drop_name(d, id);
     return 0;
 }
+
+int sim_unlink(sim_disk *d, sim_node *dir, sim_blob *name) { return remove_name(d, dir, name, false); }
+
+int sim_remove_dir(sim_disk *d, sim_node *dir, sim_blob *name) { return remove_name(d, dir, name, true); }
 
 int sim_rename(sim_disk *d, sim_node *dir, sim_blob *from, sim_blob *to) {
     uint64_t moved = sim_lookup(&dir->now, text(from));
