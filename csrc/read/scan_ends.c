@@ -290,9 +290,8 @@ int scan_find_said_base(struct scan *s, bool *said) {
     struct stop stop;
     f->end_lsn = s->end_lsn;
     int rc = walk_to_end(s, s->last, &stop);
-    rc = rc == LS_OK
-             ? scan_refuse(s, verdict_of(verdict_found(stop.why), BEFORE_END), f->first_lsn, stop.lsn, stop.why)
-             : rc;
+    rc = rc == LS_OK ? scan_refuse(s, verdict_of(verdict_found(stop.why), BEFORE_END), f->first_lsn, stop.lsn, stop.why)
+                     : rc;
     *said = false;
     s->index = s->term = s->durable_lsn = 0;
     if (rc == LS_OK && stop.last.lsn != 0) {

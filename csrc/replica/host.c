@@ -202,11 +202,12 @@ struct tail host_tail(const struct host *h) {
 static int check_log(const struct host *h, const struct replica *r) {
     const struct vote *v = &h->vote->now;
     if (r->end.index == 0 && r->replay.newest.last_index != 0 && v->floor_index != 0) {
-        return fail(LS_NOT_A_STORE,
-                    "%s/copy-%" PRIu64 " is a single store, whose replication ended at index %" PRIu64
-                    ", and VOTE says that this member takes part; it may be a backup: put the member's own directory back, or "
-                    "take a fresh copy with logstore cluster rebuild",
-                    h->vote->path, v->copy, r->replay.newest.last_index);
+        return fail(
+            LS_NOT_A_STORE,
+            "%s/copy-%" PRIu64 " is a single store, whose replication ended at index %" PRIu64
+            ", and VOTE says that this member takes part; it may be a backup: put the member's own directory back, or "
+            "take a fresh copy with logstore cluster rebuild",
+            h->vote->path, v->copy, r->replay.newest.last_index);
     }
     return vote_check_log(h->vote, tail_of(&r->end), r->store->meta.uuid);
 }
@@ -257,11 +258,12 @@ static int open_in(struct host *h, vfs *v, const char *path) {
     }
     const struct vote *now = &h->vote->now;
     if (now->detached != 0) {
-        return fail(LS_NOT_A_STORE,
-                    "%s/VOTE is detached: copy-%" PRIu64
-                    " takes part no more and is a single store. If it does not open as one, its detach was interrupted: "
-                    "detach it again",
-                    path, now->copy);
+        return fail(
+            LS_NOT_A_STORE,
+            "%s/VOTE is detached: copy-%" PRIu64
+            " takes part no more and is a single store. If it does not open as one, its detach was interrupted: "
+            "detach it again",
+            path, now->copy);
     }
     h->start_term = now->term;
     rc = host_follow(h);
@@ -318,7 +320,8 @@ int host_vote(struct host *h, uint64_t term, uint64_t voted_for) {
     bool spent = term == h->header_term && term > before.term;
     if (term < h->header_term || (spent && voted_for != 0 && voted_for != before.member_id)) {
         return fail(LS_REFUSED,
-                    "a vote for %" PRIu64 " in term %" PRIu64 " does not follow in %s: its log has a header of term %" PRIu64
+                    "a vote for %" PRIu64 " in term %" PRIu64
+                    " does not follow in %s: its log has a header of term %" PRIu64
                     ", and VOTE does not say for whom this member voted there",
                     voted_for, term, h->vote->path, h->header_term);
     }
@@ -482,8 +485,9 @@ static int check_no_vote_beside(vfs *v, const char *store_dir) {
     if (found == -ENOENT) {
         return LS_OK;
     }
-    return found >= 0 ? fail(LS_OPTION, "%s belongs to a member: detach the directory above it, which has VOTE", store_dir)
-                      : fail_errno(LS_IO, -found, "whether %s belongs to a member cannot be found out", store_dir);
+    return found >= 0
+               ? fail(LS_OPTION, "%s belongs to a member: detach the directory above it, which has VOTE", store_dir)
+               : fail_errno(LS_IO, -found, "whether %s belongs to a member cannot be found out", store_dir);
 }
 
 int host_detach_backup(vfs *v, const char *store_dir, const ls_options *options) {

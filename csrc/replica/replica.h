@@ -116,7 +116,7 @@ int replica_durable(struct replica *r, uint64_t lsn);
    LS_FULL, LS_IO, LS_NO_MEMORY: there is none, and nothing else has changed. */
 int replica_checkpoint(struct replica *r, bool *taken);
 bool replica_checkpoint_is_due(const struct replica *r); /* an open would have to replay much */
-uint64_t replica_highest_term(const struct replica *r); /* of a header in its directory */
+uint64_t replica_highest_term(const struct replica *r);  /* of a header in its directory */
 /* The least term that it may lead in. */
 uint64_t replica_least_term(const struct replica *r);
 /*
