@@ -23,7 +23,7 @@ enum { COPIES = 3, CONTENT = 1024, WINDOW = 100, RUN = 1000 };
 
 static const uint32_t queue = 1;
 static ls_options options;
-static char paths[COPIES + 1][512];
+static char paths[COPIES + 1][512]; /* of members, and of the single store */
 
 static void must(int rc, const char *what) {
     if (rc != LS_OK) {
@@ -52,6 +52,7 @@ static struct follower {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct item *first, **end;
+    ls_host *host;
     ls_replica *copy;
     _Atomic uint64_t forced_index;
     bool stops;
@@ -196,22 +197,25 @@ static struct result single(load *run, const char *path, int messages) {
 }
 
 static struct result trio(load *run, int messages) {
-    ls_replica *first;
+    ls_host *first;
     ls_replica_info info, then;
     pthread_t mover;
-    must(ls_replica_open(NULL, paths[0], &options, &first), "follow");
-    ls_replica_describe(first, &info);
+    must(ls_host_open(NULL, paths[0], &options, &first), "follow");
+    ls_replica_describe(ls_host_replica(first), &info);
     for (int i = 1; i < COPIES; i++) {
         struct follower *f = &followers[i];
         *f = (struct follower){.stops = false};
         f->end = &f->first;
         (void)pthread_mutex_init(&f->lock, NULL);
         (void)pthread_cond_init(&f->wake, NULL);
-        must(ls_replica_open(NULL, paths[i], &options, &f->copy), "follow");
+        must(ls_host_open(NULL, paths[i], &options, &f->host), "follow");
+        must(ls_host_vote(f->host, info.least_term, 1), "vote");
+        f->copy = ls_host_replica(f->host);
         (void)pthread_create(&f->thread, NULL, follow, f);
     }
     const uint8_t *config = info.index == 0 ? (const uint8_t *)"1,2,3" : NULL;
-    must(ls_replica_lead(first, info.least_term, config, config != NULL ? 5 : 0, &leads), "lead");
+    must(ls_host_vote(first, info.least_term, 1), "vote");
+    must(ls_host_lead(first, info.least_term, config, config != NULL ? 5 : 0, &leads), "lead");
     atomic_store(&stops, false);
     batches = 0;
     (void)pthread_create(&mover, NULL, move, NULL);
@@ -238,10 +242,11 @@ static struct result trio(load *run, int messages) {
         followed += f->cpu_s;
         ls_replica_describe(f->copy, &then);
         r.device_bytes += (double)then.stats.device_bytes / messages / (COPIES - 1);
-        ls_replica_free(f->copy);
+        ls_host_close(f->host);
     }
     must(ls_replica_cease(leads), "cease");
     ls_free(leads);
+    ls_host_close(first);
     r.leader_us = 1e6 * (used - followed - mover_cpu_s) / messages;
     r.follower_us = 1e6 * followed / messages / (COPIES - 1);
     r.moving_us = 1e6 * mover_cpu_s / messages;
@@ -257,37 +262,42 @@ static void show(const char *name, const struct result *one, const struct result
 /* ---- leading and following again ---- */
 
 static void failover(void) {
-    ls_replica *copy;
+    ls_host *host;
     ls_replica_info info;
     double at = seconds(CLOCK_MONOTONIC);
-    must(ls_replica_open(NULL, paths[0], &options, &copy), "follow");
+    must(ls_host_open(NULL, paths[0], &options, &host), "follow");
     double followed = seconds(CLOCK_MONOTONIC) - at;
-    ls_replica_describe(copy, &info);
+    ls_replica_describe(ls_host_replica(host), &info);
     at = seconds(CLOCK_MONOTONIC);
-    must(ls_replica_lead(copy, info.least_term, NULL, 0, &leads), "lead");
+    must(ls_host_vote(host, info.least_term, 1), "vote");
+    must(ls_host_lead(host, info.least_term, NULL, 0, &leads), "lead");
     double led = seconds(CLOCK_MONOTONIC) - at;
     at = seconds(CLOCK_MONOTONIC);
     must(ls_replica_cease(leads), "cease");
     ls_free(leads);
     printf("\n%llu live messages: to follow %.3f s, to lead %.3f s, to cease %.3f s\n",
            (unsigned long long)info.messages, followed, led, seconds(CLOCK_MONOTONIC) - at);
+    ls_host_close(host);
 }
 
-static void make_copies(const char *place) {
+/* The single store, and a copy of its files in the directory of each member. */
+static void make_members(const char *place) {
     char command[2200];
     ls_store *store;
-    for (int i = 0; i <= COPIES; i++) {
-        (void)snprintf(paths[i], sizeof paths[i], "%s/copy-%d", place, i);
-    }
-    must(ls_open(NULL, paths[0], &options, &store), "open");
+    (void)snprintf(paths[COPIES], sizeof paths[COPIES], "%s/single", place);
+    must(ls_open(NULL, paths[COPIES], &options, &store), "open");
     must(ls_serve(store, &queue, 1, 2), "serve");
     must(ls_close(store), "close");
     ls_free(store);
-    for (int i = 1; i <= COPIES; i++) {
-        (void)snprintf(command, sizeof command, "cp -r '%s' '%s'", paths[0], paths[i]);
+    for (int i = 0; i < COPIES; i++) {
+        ls_member member = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
+        (void)snprintf(paths[i], sizeof paths[i], "%s/member-%d", place, i + 1);
+        (void)snprintf(command, sizeof command, "mkdir '%s' && cp -r '%s' '%s/copy-1'", paths[i], paths[COPIES],
+                       paths[i]);
         if (system(command) != 0) {
             exit(1);
         }
+        must(ls_host_create(NULL, paths[i], &member), "create");
     }
 }
 
@@ -298,7 +308,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     ls_options_default(&options);
-    make_copies(argv[1]);
+    make_members(argv[1]);
     struct result one = single(publish_in_window, paths[COPIES], messages), three = trio(publish_in_window, messages);
     printf("Processor time in µs a message of 1 KiB, %d messages; device bytes as a multiple of the content.\n\n",
            messages);

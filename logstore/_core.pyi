@@ -475,6 +475,27 @@ class ls_replica_info(Value):
 
 class ls_replica_info_ptr(ls_replica_info, Pointer[ls_replica_info]): ...
 
+class ls_member(Value):
+    uuid: Numbers[uint8_t]
+    cluster_uuid: Numbers[uint8_t]
+    member_id: int
+    copy: int
+
+class ls_member_ptr(ls_member, Pointer[ls_member]): ...
+
+class ls_host_info(Value):
+    member: ls_member
+    term: int
+    voted_for: int
+    start_term: int
+    rebuild: int
+    floor_term: int
+    floor_index: int
+    tail_term: int
+    tail_index: int
+
+class ls_host_info_ptr(ls_host_info, Pointer[ls_host_info]): ...
+
 class ls_update_segment(Value):
     first_lsn: int
     term: int
@@ -581,9 +602,9 @@ class ls_rows_ptr(Value): ...
 
 class ls_message_rows_ptr(Value): ...
 
-class ls_replica_ptr(Value): ...
-
 class ls_host_ptr(Value): ...
+
+class ls_replica_ptr(Value): ...
 
 class ls_update_source_ptr(Value): ...
 
@@ -743,6 +764,14 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_replica_info[]"], init: object = None, /) -> Array[ls_replica_info]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_member *"], init: object = None, /) -> ls_member_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_member[]"], init: object = None, /) -> Array[ls_member]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_host_info *"], init: object = None, /) -> ls_host_info_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_host_info[]"], init: object = None, /) -> Array[ls_host_info]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_update_segment *"], init: object = None, /) -> ls_update_segment_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_update_segment[]"], init: object = None, /) -> Array[ls_update_segment]: ...
@@ -797,9 +826,9 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_message_rows **"], init: object = None, /) -> Pointer[ls_message_rows_ptr]: ...
     @overload
-    def __call__(self, cdecl: Literal["ls_replica **"], init: object = None, /) -> Pointer[ls_replica_ptr]: ...
-    @overload
     def __call__(self, cdecl: Literal["ls_host **"], init: object = None, /) -> Pointer[ls_host_ptr]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica **"], init: object = None, /) -> Pointer[ls_replica_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_update_source **"], init: object = None, /) -> Pointer[ls_update_source_ptr]: ...
     @overload
@@ -1456,12 +1485,57 @@ class Lib:
         /,
     ) -> int: ...
     def ls_message_rows_free(self, rows: ls_message_rows_ptr | Null, /) -> None: ...
-    def ls_replica_open(
+    def ls_host_create(
+        self,
+        system: vfs_ptr | Null,
+        host_dir: Chars | bytes | Null,
+        member: ls_member_ptr | Array[ls_member] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_open(
+        self,
+        system: vfs_ptr | Null,
+        host_dir: Chars | bytes | Null,
+        options: ls_options_ptr | Array[ls_options] | Null,
+        host: Pointer[ls_host_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_describe(
+        self,
+        host: ls_host_ptr | Null,
+        info: ls_host_info_ptr | Array[ls_host_info] | Null,
+        /,
+    ) -> None: ...
+    def ls_host_vote(self, host: ls_host_ptr | Null, term: int, voted_for: int, /) -> int: ...
+    def ls_host_replica(self, host: ls_host_ptr | Null, /) -> ls_replica_ptr: ...
+    def ls_host_cut(self, host: ls_host_ptr | Null, index: int, /) -> int: ...
+    def ls_host_lead(
+        self,
+        host: ls_host_ptr | Null,
+        term: int,
+        config: Numbers[uint8_t] | bytes | Null,
+        config_bytes: int,
+        store: Pointer[ls_store_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_follow(self, host: ls_host_ptr | Null, /) -> int: ...
+    def ls_host_note_tail(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, /) -> int: ...
+    def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...
+    def ls_host_close(self, host: ls_host_ptr | Null, /) -> None: ...
+    def ls_host_detach(
+        self,
+        system: vfs_ptr | Null,
+        host_dir: Chars | bytes | Null,
+        options: ls_options_ptr | Array[ls_options] | Null,
+        highest_term: int,
+        copy: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_backup_detach(
         self,
         system: vfs_ptr | Null,
         store_dir: Chars | bytes | Null,
         options: ls_options_ptr | Array[ls_options] | Null,
-        replica: Pointer[ls_replica_ptr] | Null,
         /,
     ) -> int: ...
     def ls_replica_take(
@@ -1470,7 +1544,6 @@ class Lib:
         batch: ls_replica_batch_ptr | Array[ls_replica_batch] | Null,
         /,
     ) -> int: ...
-    def ls_replica_cut(self, replica: ls_replica_ptr | Null, index: int, /) -> int: ...
     def ls_replica_durable(self, replica: ls_replica_ptr | Null, lsn: int, /) -> int: ...
     def ls_replica_checkpoint(self, replica: ls_replica_ptr | Null, taken: Numbers[c_int] | Null, /) -> int: ...
     def ls_replica_checkpoint_is_due(self, replica: ls_replica_ptr | Null, /) -> int: ...
@@ -1480,16 +1553,6 @@ class Lib:
         info: ls_replica_info_ptr | Array[ls_replica_info] | Null,
         /,
     ) -> None: ...
-    def ls_replica_free(self, replica: ls_replica_ptr | Null, /) -> None: ...
-    def ls_replica_lead(
-        self,
-        replica: ls_replica_ptr | Null,
-        term: int,
-        config: Numbers[uint8_t] | bytes | Null,
-        config_bytes: int,
-        store: Pointer[ls_store_ptr] | Null,
-        /,
-    ) -> int: ...
     def ls_replica_leads(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_serve(
         self,
@@ -1516,7 +1579,6 @@ class Lib:
         index: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
-    def ls_replica_detach(self, replica: ls_replica_ptr | Null, highest_term: int, /) -> int: ...
     def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_update_source_open(
         self,

@@ -781,12 +781,14 @@ typedef struct ls_replica_stats {
 } ls_replica_stats;
 
 /*
- * A replicated log has several copies, each in a directory of its own; a program moves batches from the copy that leads to those
+ * A replicated log has several copies, each in the directory of a member; a program moves batches from the copy that leads to those
  * that follow, says what a majority has, and says which copy leads in which term. docs/replication.md has the whole.
  *
- * A copy that follows is used by one thread at a time. The one that leads is a store, and its batches are taken by one thread.
+ * A member's directory is a host: VOTE, and the copy in copy-N. One thread at a time uses a host and its copy that follows. The copy
+ * that leads is a store, and its batches are taken by one thread.
  */
-typedef struct replica ls_replica;
+typedef struct host ls_host;
+typedef struct replica ls_replica; /* the copy of a host that follows */
 
 typedef struct ls_replica_batch {
     uint64_t term, index;
@@ -807,28 +809,71 @@ typedef struct ls_replica_info {
     ls_replica_stats stats;
 } ls_replica_info;
 
-/* Follows: the log is read and forced again, and what is durable applied. LS codes of ls_open; options.create counts for
-   nothing: the store exists. */
-int ls_replica_open(vfs *system, const char *store_dir, const ls_options *options, ls_replica **replica);
-/* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, and nothing
-   was written. LS_POISONED after a failed write: free it and open it again. */
+typedef struct ls_member {
+    uint8_t uuid[16]; /* of the store; zeros: of the one that is in copy-N */
+    uint8_t cluster_uuid[16];
+    uint64_t member_id; /* from 1 on, and never given again */
+    uint64_t copy;      /* N, from 1 on */
+} ls_member;
+
+typedef struct ls_host_info {
+    ls_member member;
+    uint64_t term,
+        voted_for; /* 0: no vote. Where only the log has the term, the vote counts as given to the member itself */
+    uint64_t start_term;              /* that VOTE had when the host was opened */
+    uint64_t rebuild;                 /* how often the copy was removed and made again */
+    uint64_t floor_term, floor_index; /* the log must reach this batch at a start */
+    uint64_t tail_term, tail_index; /* the newest batch with an index that is forced here; 0: none, or the copy leads */
+} ls_host_info;
+
+/* Makes host_dir/VOTE. The store in copy-N becomes the member's copy, and no byte of it is written; without that directory an update
+   brings one. A VOTE that is detached is replaced. LS_OPTION: there is a VOTE that is not, or another copy; LS_NOT_A_STORE: copy-N
+   is none, or has another UUID; LS_REPLICATED: it is a member's copy that lost its VOTE; LS_LOCKED, LS_FULL. */
+int ls_host_create(vfs *system, const char *host_dir, const ls_member *member);
+/* VOTE is read and locked, the log read and forced again, and what is durable applied. LS codes of ls_open; options.create counts for
+   nothing. LS_NOT_A_STORE: without VOTE nothing opens; or it is detached. LS_CORRUPT: VOTE is damaged, or the log ends below its
+   floor: it is older than what the member had acknowledged. */
+int ls_host_open(vfs *system, const char *host_dir, const ls_options *options, ls_host **host);
+void ls_host_describe(const ls_host *host, ls_host_info *info);
+/* Forced in VOTE when it returns, so it may be told. LS_REFUSED: the term decreases, or another vote was given in it; nothing was
+   written. LS_OUTCOME_UNKNOWN, then LS_POISONED: close the host and open it again. */
+int ls_host_vote(ls_host *host, uint64_t term, uint64_t voted_for);
+ls_replica *ls_host_replica(
+    ls_host *host); /* NULL: the copy leads, or there is none. Valid until a call that leads or removes it */
+/* Everything above this index is abandoned, once VOTE allows it. LS_REFUSED: some of that is durable, or there is no such index. */
+int ls_host_cut(ls_host *host, uint64_t index);
+/*
+ * The copy leads in this term from now on, for which the member voted in this run and has not led in it. `config` is the configuration
+ * with which replication begins, if the log is not replicated yet; else NULL. Its first batch was written, handed out and forced
+ * here. The caller frees the store, and then calls ls_host_follow or ls_host_close. LS_REFUSED: not in that term; LS_OPTION: the
+ * term lies below least_term. After another failure ls_host_follow opens the copy again.
+ */
+int ls_host_lead(ls_host *host, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store);
+int ls_host_follow(ls_host *host); /* the copy follows again; as ls_host_open */
+/* Now and then while batches are forced: VOTE notes, at most each half second, how far the log reaches. `leads`: the store of the
+   copy that leads; NULL: it follows. Call it when nobody waits for an answer. */
+int ls_host_note_tail(ls_host *host, const ls_store *leads);
+/* The copy's directory is removed, after VOTE counts the next one. */
+int ls_host_remove_copy(ls_host *host);
+/* A store that leads is freed before. NULL: nothing. */
+void ls_host_close(ls_host *host);
+/* Ends replication in a host that is not open: its copy becomes a single store with all that it has, also what no majority had.
+   `highest_term` is the highest term that the program knows of. On LS_OK ls_open opens copy-N, N = *copy. After a failure or a crash
+   the same call finishes, and nothing else opens the copy. LS_OPTION: it is not replicated. */
+int ls_host_detach(vfs *system, const char *host_dir, const ls_options *options, uint64_t highest_term, uint64_t *copy);
+/* The same for a backup of a copy. LS_OPTION: it is not replicated, or VOTE lies beside it. */
+int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *options);
+
+/* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, or VOTE does not have
+   its term; nothing was written. LS_POISONED after a failed write: ls_host_follow opens it again. */
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
-/* Everything above this index is abandoned. LS_REFUSED: some of that is durable, or there is no such index. */
-int ls_replica_cut(ls_replica *replica, uint64_t index);
 /* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
 int ls_replica_durable(ls_replica *replica, uint64_t lsn);
 /* The table as it is now; *taken 0: none can be taken at this moment. It returns when the file is forced. */
 int ls_replica_checkpoint(ls_replica *replica, int *taken);
 int ls_replica_checkpoint_is_due(const ls_replica *replica);
 void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
-void ls_replica_free(ls_replica *replica);
 
-/*
- * The copy leads in this term from now on. `config` is the configuration with which replication begins, if the log is not
- * replicated yet; else NULL. Its first batch was written, handed out and forced here. On LS_OK the replica is gone; after a failure
- * it can only be freed. LS_OPTION: the term lies below least_term.
- */
-int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store);
 int ls_replica_leads(ls_store *store); /* its first batch is durable */
 /* Once that is so, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
@@ -840,17 +885,12 @@ int ls_replica_event_fd(
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
-/* Makes a copy that follows a single store, with all that it has, also what no majority had. `highest_term` is the highest term that
-   the program knows of; 0: the copy's. On LS_OK the replica is gone, and ls_open opens the directory. LS_OPTION: it is not
-   replicated; after any other failure it can only be freed. */
-int ls_replica_detach(ls_replica *replica, uint64_t highest_term);
-/* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_replica_open. */
+/* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
 
 /* ---- an update: a copy is brought up to date by whole segments, when batches alone cannot ---- */
 #define LS_UPDATE_SEGMENTS_MAX 1048576
 
-typedef struct host ls_host;
 typedef struct update_source ls_update_source;
 typedef struct update ls_update;
 

@@ -100,7 +100,13 @@ int scan_read_closed(struct scan *s) {
 }
 
 int scan_prepare(struct scan *s, vfs *v, int dir, const struct meta *meta) {
-    *s = (struct scan){.v = v, .dir = dir, .meta = *meta, .known = s->known, .file = -1, .last = SIZE_MAX};
+    *s = (struct scan){.v = v,
+                       .dir = dir,
+                       .meta = *meta,
+                       .file = -1,
+                       .last = SIZE_MAX,
+                       .known = s->known,
+                       .all_durable = s->all_durable};
     s->window_capacity = WINDOW_BYTES < meta->segment_size ? WINDOW_BYTES : (size_t)meta->segment_size;
     s->window = aligned_alloc(BLOCK_BYTES, s->window_capacity);
     return s->window == NULL ? fail_memory() : LS_OK;

@@ -36,6 +36,7 @@ struct scan {
     int dir;
     struct meta meta;
     struct stream_set known; /* known streams beyond 1 to 3; set before scan_open, which keeps it */
+    bool all_durable;        /* every batch counts, whatever it says: a backup of a copy. Kept by scan_open, too */
     uint64_t closed_lsn;     /* end_lsn of a usable CLOSED; 0: none */
     bool want_direct;        /* read the last segment past the page cache */
     bool direct;             /* ... and that was possible */

@@ -269,9 +269,9 @@ static int find_base_below(struct scan *s, size_t index, uint64_t lsn, uint64_t 
 static int end_replicated(struct scan *s, const struct batch *newest, bool *said) {
     s->index = newest->index;
     s->term = newest->epoch;
-    s->durable_lsn = newest->known_durable_lsn;
+    s->durable_lsn = s->all_durable ? s->end_lsn : newest->known_durable_lsn;
     s->clean = false;
-    bool found = false;
+    bool found = s->all_durable; /* then the base of the newest batch is the one */
     int rc = LS_OK;
     for (size_t i = s->last + 1; rc == LS_OK && !found && i-- > 0;) {
         uint64_t base_lsn = 0;

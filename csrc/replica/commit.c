@@ -209,30 +209,19 @@ int ls_replica_cease(ls_store *store) {
     return LS_OK;
 }
 
-int ls_replica_lead(ls_replica *replica, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store) {
-    *store = NULL;
-    if (config_bytes > MEMBERS_CONFIG_MAX) {
-        return fail(LS_OPTION, "a configuration has 1 to %d bytes", MEMBERS_CONFIG_MAX);
+int leader_of(ls_store *store, struct replication *calls) {
+    if (store->leader == NULL) { /* it stays with the store, which may call it until it is freed */
+        store->leader = leader_new(store->directory.v);
+        store->free_leader = leader_free;
     }
-    ls_store *own = replica->store;
-    if (own->leader == NULL) { /* it stays with the store, which may call it until it is freed */
-        own->leader = leader_new(own->directory.v);
-        own->free_leader = leader_free;
-    }
-    if (own->leader == NULL) {
+    if (store->leader == NULL) {
         return ls_last_error()->code;
     }
-    struct replication calls = leader_calls(own->leader);
-    return replica_lead(replica, term, &calls, config, (uint32_t)config_bytes, store);
+    *calls = leader_calls(store->leader);
+    return LS_OK;
 }
-
-int ls_replica_detach(ls_replica *replica, uint64_t highest_term) { return replica_detach(replica, highest_term); }
 
 /* ---- a copy that follows, by its public names ---- */
-
-int ls_replica_open(vfs *system, const char *store_dir, const ls_options *options, ls_replica **replica) {
-    return replica_open(system, store_dir, options, replica);
-}
 
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
     const struct shipment s = {
@@ -247,8 +236,6 @@ int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
     };
     return replica_take(replica, &s);
 }
-
-int ls_replica_cut(ls_replica *replica, uint64_t index) { return replica_cut(replica, index); }
 
 int ls_replica_durable(ls_replica *replica, uint64_t lsn) { return replica_durable(replica, lsn); }
 
@@ -276,5 +263,3 @@ void ls_replica_describe(const ls_replica *replica, ls_replica_info *info) {
     };
     info->stats.device_bytes = atomic_load(&replica->store->directory.written.bytes);
 }
-
-void ls_replica_free(ls_replica *replica) { replica_free(replica); }

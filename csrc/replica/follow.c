@@ -140,7 +140,8 @@ static int open_log(struct replica *r) {
     return rc;
 }
 
-int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
+static int open_as(vfs *system, const char *store_dir, const ls_options *options, bool all_durable,
+                   struct replica **replica) {
     ls_options o = *options;
     struct replica *r = *replica = NULL;
     r = calloc(1, sizeof *r);
@@ -154,6 +155,7 @@ int replica_open(vfs *system, const char *store_dir, const ls_options *options, 
     if (rc == LS_OK) {
         uint64_t most = format_batch_bytes_max(r->store->meta.segment_size);
         r->block = aligned_alloc(BLOCK_BYTES, round_up(most, BLOCK_BYTES) + 2 * BLOCK_BYTES);
+        r->store->scan.all_durable = all_durable;
         rc = r->block == NULL ? fail_memory() : open_log(r);
     }
     if (rc != LS_OK) {
@@ -163,6 +165,14 @@ int replica_open(vfs *system, const char *store_dir, const ls_options *options, 
     }
     *replica = r;
     return LS_OK;
+}
+
+int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
+    return open_as(system, store_dir, options, false, replica);
+}
+
+int replica_open_backup(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
+    return open_as(system, store_dir, options, true, replica);
 }
 
 void replica_free(struct replica *r) {

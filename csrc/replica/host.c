@@ -286,7 +286,7 @@ int host_open(vfs *v, const char *path, const ls_options *options, struct host *
         return fail_memory();
     }
     h->options = *options;
-    int rc = open_in(h, v != NULL ? v : vfs_posix(), path);
+    int rc = open_in(h, v, path);
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         free_host(h);
@@ -386,12 +386,15 @@ int host_note_tail(struct host *h, struct tail forced) {
 /* ---- another copy, or none ---- */
 
 int host_switch(struct host *h, uint64_t copy, struct replica *next) {
+    const struct directory *d = &h->vote->host;
     const struct vote *now = &h->vote->now;
     uint64_t before = now->copy;
     if (memcmp(now->uuid, next->store->meta.uuid, UUID_BYTES) != 0) {
         return fail(LS_NOT_A_STORE, "copy-%" PRIu64 " of %s is of another store than its VOTE", copy, h->vote->path);
     }
-    int rc = vote_switch(h->vote, copy, tail_of(&next->end));
+    int error = d->v->sync_dir(d->v, d->dir); /* its name */
+    int rc = error == 0 ? vote_switch(h->vote, copy, tail_of(&next->end))
+                        : fail_errno(LS_IO, -error, "%s cannot be forced", h->vote->path);
     if (rc != LS_OK) {
         return rc;
     }
@@ -400,7 +403,7 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next) {
     next->vote = now;
     uint64_t highest = replica_highest_term(next);
     h->header_term = highest > h->header_term ? highest : h->header_term;
-    (void)remove_copy(h, before);
+    (void)remove_copy_dir(d->v, d->dir, before);
     return LS_OK;
 }
 
@@ -462,7 +465,7 @@ int host_detach(vfs *v, const char *path, const ls_options *options, uint64_t hi
     struct host h = {.options = *options};
     struct replica *r = NULL;
     *copy = 0;
-    int rc = vote_open(v != NULL ? v : vfs_posix(), path, &h.vote);
+    int rc = vote_open(v, path, &h.vote);
     if (rc == LS_OK) {
         *copy = h.vote->now.copy;
         rc = detach_host(&h, highest_term, &r);
@@ -492,9 +495,8 @@ static int check_no_vote_beside(vfs *v, const char *store_dir) {
 
 int host_detach_backup(vfs *v, const char *store_dir, const ls_options *options) {
     struct replica *r = NULL;
-    v = v != NULL ? v : vfs_posix();
     int rc = check_no_vote_beside(v, store_dir);
-    rc = rc == LS_OK ? replica_open(v, store_dir, options, &r) : rc;
+    rc = rc == LS_OK ? replica_open_backup(v, store_dir, options, &r) : rc;
     rc = rc == LS_OK ? replica_detach(r, 0) : rc;
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();

@@ -71,7 +71,7 @@ struct tail host_tail(const struct host *h);
 int host_note_tail(struct host *h, struct tail forced);
 
 /*
- * An update is whole: `next` was opened in copy-`copy`, and all that it needs is forced. VOTE is switched to it, with its end as
+ * An update is whole: `next` was opened in copy-`copy`, and all in that directory is forced. VOTE is switched to it, with its end as
  * the floor; only then is the present copy freed and its directory removed (what a failure leaves of it goes at the next open).
  * On LS_OK the host follows with `next`; else `next` is the caller's, and after LS_OUTCOME_UNKNOWN only the next open knows
  * which of the two counts.

@@ -103,6 +103,9 @@ struct replica {
 
 /* The store must exist. Its tail is forced again before it returns. LS codes of ls_open. */
 int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica);
+/* The same for the log of a backup, in which all is durable, whatever its batches say: it ends where a majority's log ended, and
+   has nothing below the base that its newest batch names. */
+int replica_open_backup(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica);
 /* The next batch: checked, written, forced; then what it says is durable is applied. LS_REFUSED: it does not follow, and
    nothing was written. LS_POISONED. */
 int replica_take(struct replica *r, const struct shipment *s);

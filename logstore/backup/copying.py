@@ -6,7 +6,8 @@ segment is zeros in the copy, so copies of the same state are byte-identical. Th
 the target, forced to disk, and renamed as the last step. So a crash at any moment leaves either no target or a whole
 backup.
 
-The backup has the UUID of its store and opens without further files.
+The backup has the UUID of its store and opens without further files. That of a copy of a replicated store ends where a
+majority's log was known to end, and is a single store: the core appends the batch that ends replication.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from logstore._core import ffi, lib
 from logstore.backup.place import building_place
 from logstore.catalog.backends import FILE_NAME
 from logstore.catalog.copy import copy_catalog
@@ -27,6 +29,7 @@ from logstore.codec.files import SEGMENT_HEADER_BYTES, Closed, Meta, SegmentHead
 from logstore.codec.records import Batch, InvalidRecord, Record, RecordFlag, RecordType
 from logstore.core import arguments
 from logstore.core.directory import lies_in
+from logstore.core.native import check
 from logstore.core.regular_files import as_store_error, force_directory, naming, read_start, told
 from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
@@ -249,6 +252,7 @@ class _Copy:
             self._copy_log(place)
             kept = self._drop_dead_segments(place)
             others = self._copy_other_files(place)
+            made = self._detach(place) if self._is_replicated() else len(kept)
             others += copy_catalog(
                 self._source,
                 place,
@@ -267,8 +271,8 @@ class _Copy:
             target=self._target,
             lsn=self._info.end_lsn,
             base_lsn=kept[0].first_lsn,
-            bytes=len(kept) * self._info.segment_size + others,
-            segments=len(kept),
+            bytes=made * self._info.segment_size + others,
+            segments=made,
             seconds=time.monotonic() - started,
         )
 
@@ -347,14 +351,13 @@ class _Copy:
 
     def _drop_dead_segments(self, place: Path) -> list[SegmentInfo]:
         """Removes segments below the base that the last batch names; the hold began at an earlier base."""
-        if self._last is None:
+        newest = self._newest()
+        if newest is None:
             return self._parts
-        first = next(self._reader._decode(self._last)).body
-        assert isinstance(first, Batch)
         for part in self._parts:
-            if part.first_lsn < first.base_lsn:
+            if part.first_lsn < newest.base_lsn:
                 (place / part.name).unlink()
-        return [part for part in self._parts if part.first_lsn >= first.base_lsn]
+        return [part for part in self._parts if part.first_lsn >= newest.base_lsn]
 
     # ---- the rest
 
@@ -378,12 +381,48 @@ class _Copy:
                 os.fsync(file)
         return sum(map(len, files.values()))
 
+    def _newest(self) -> Batch | None:
+        """The batch record with which the copied log ends."""
+        if self._last is None:
+            return None
+        first = next(self._reader._decode(self._last)).body
+        assert isinstance(first, Batch)
+        return first
+
+    def _is_replicated(self) -> bool:
+        newest = self._newest()
+        return newest is not None and newest.index != 0
+
+    def _detach(self, place: Path) -> int:
+        """Makes the backup of a replicated store's copy a single store: a further segment says that all of it counts.
+
+        Returns the number of segments then.
+        """
+        options = ffi.new("ls_options *")
+        lib.ls_options_default(options)
+        options.create = options.background = False
+        options.initial_segments = 1
+        try:
+            check(lib.ls_backup_detach(ffi.NULL, os.fsencode(place), options))
+        except StoreError as error:
+            raise StoreError(
+                f"the backup of {self._source} cannot be made a single store ({error.message}). No backup was made"
+            ) from error
+        (place / "HINT").unlink()
+        (place / "holds").rmdir()
+        with Reader(place) as made:
+            log = {one.name for one in made.segments()}
+        for spare in place.glob("*.seg"):
+            if spare.name not in log:
+                spare.unlink()
+        return len(log)
+
     def _check(self, place: Path) -> None:
         """Reads the copy as the next open will read it, and checks that its log ends at the expected LSN."""
         last = self._last
         try:
             with Reader(place) as made:
-                found = made.info.end_lsn
+                found = made.segments()[-2].end_lsn if self._is_replicated() else made.info.end_lsn
         except StoreError as error:
             raise StoreError(f"the backup of {self._source} cannot be read back ({error.message})") from error
         if last is None or found == last.end_lsn or self._ends_in_copies(place, last, found):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME_TRIES: Final = 100
-_OWN: Final = re.compile(r"[0-9a-f]{16}\.seg|META|LOCK|CLOSED|catalog\.sqlite(-\w+)?|\.catalog-\w+")
+_OWN: Final = re.compile(r"[0-9a-f]{16}\.seg|META|LOCK|CLOSED|HINT|holds|catalog\.sqlite(-\w+)?|\.catalog-\w+")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""One copy of a replicated store: :class:`Copy` follows, :class:`LeadingStore` leads.
+"""A member's copy of a replicated store: :class:`Copy` follows, :class:`LeadingStore` leads.
 
-This is the core's ``ls_replica_*`` in Python, without a network and without consensus: a program moves the batches from
-the copy that leads to those that follow, says what a majority has forced, and decides which copy leads in which term.
+This is the core's ``ls_host_*`` and ``ls_replica_*`` in Python, without a network and without consensus: a program moves
+the batches from the copy that leads to those that follow, says what a majority has forced, and decides which copy leads
+in which term. A member's directory has the copy in ``copy-1`` and, beside it, ``VOTE``: what the member must not forget.
 docs/replication.md explains what each step promises.
 """
 
@@ -21,9 +22,12 @@ from logstore.store.message_store import MessageStore
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from logstore._core import ls_replica_ptr
+    from logstore._core import ls_host_ptr, ls_replica_ptr
 
 HEADER_BYTES: Final = 4096
+UUID_BYTES: Final = 16
+ID_MAX: Final = (1 << 64) - 1
+TERM_MAX: Final = (1 << 23) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +67,143 @@ class CopyInfo:
     stats: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """What ``VOTE`` says."""
+
+    member_id: int
+    cluster: bytes
+    """The cluster's UUID."""
+    uuid: bytes
+    """The store's UUID."""
+    copy: int
+    """The store is in the directory ``copy-N``."""
+    term: int
+    voted_for: int
+    """The member that has this member's vote in the term; 0: none. If ``VOTE`` is older than the log, the vote counts
+    as given to the member itself."""
+    start_term: int
+    """The term that ``VOTE`` had when the copy was opened."""
+    rebuild: int
+    """How often the copy was removed and made again."""
+    floor_term: int
+    floor_index: int
+    """The log must reach this batch at an open."""
+    tail_term: int
+    tail_index: int
+    """The newest batch with an index that is forced here; 0 if there is none, or while the copy leads."""
+
+
+def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1) -> None:
+    """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
+
+    No byte of the store changes. Without that directory the member has no copy yet. ``cluster`` is the cluster's UUID,
+    16 bytes; ``member_id`` is from 1 on and never used again. A ``VOTE`` that is detached is replaced. Raises
+    ``OptionError`` if there is a ``VOTE`` that is not, or another copy; ``NotAStore``, ``StoreLocked``, and
+    ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
+    """
+    path = arguments.path("host_dir", host_dir)
+    if len(cluster) != UUID_BYTES:
+        raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
+    member = ffi.new("ls_member *")
+    ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
+    member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
+    member.copy = arguments.integer("copy", copy, 1, ID_MAX)
+    check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))
+
+
+def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
+    """Ends replication in a member's directory that is not open; the directory of the single store that this gives.
+
+    :func:`logstore.open` opens it, with all that the copy has, also what no majority had. ``highest_term`` is the
+    highest term that the program knows of. If it fails or is killed, the same call finishes; until then nothing opens
+    the copy. Raises ``OptionError`` if the store is not replicated.
+    """
+    path = arguments.path("host_dir", host_dir)
+    highest = arguments.integer("highest_term", highest_term, 0, TERM_MAX)
+    copy = ffi.new("uint64_t *")
+    check(lib.ls_host_detach(ffi.NULL, os.fsencode(path), _options(), highest, copy))
+    return path / f"copy-{copy[0]}"
+
+
+def _options(max_write_buffers: int = 10) -> Any:
+    options = ffi.new("ls_options *")
+    lib.ls_options_default(options)
+    options.create = False
+    options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
+    return options
+
+
 class Copy:
-    """A copy that follows. One thread at a time may use it; a context manager."""
+    """A member's copy, which follows or leads. One thread at a time may use it; a context manager."""
 
-    def __init__(self, store_dir: str | os.PathLike[str], *, max_write_buffers: int = 10) -> None:
-        """Opens the copy in ``store_dir``, whose store must exist, and forces its tail again.
+    def __init__(self, path: Path, options: Any, host: ls_host_ptr) -> None:
+        """As :meth:`open` makes it."""
+        self.path = path
+        self._options = options
+        self._host: ls_host_ptr | None = host
+        self._leading: LeadingStore | None = None
 
-        Raises ``NotAStore``, ``StoreLocked``, ``CorruptLog`` or ``VersionError``, as :func:`logstore.open` does.
+    @classmethod
+    def open(cls, host_dir: str | os.PathLike[str], *, max_write_buffers: int = 10) -> Self:
+        """Opens a member's directory: checks that its copy may take part, and forces the tail of its log again.
+
+        Directories of copies that do not count are removed. Raises ``NotAStore`` without ``VOTE``, or if replication
+        has ended there; ``CorruptLog`` if ``VOTE`` is damaged, or if the log is older than what this member had
+        acknowledged; ``StoreLocked`` and ``VersionError`` as :func:`logstore.open` does.
         """
-        self.path = Path(arguments.path("store_dir", store_dir))
-        self._options = ffi.new("ls_options *")
-        lib.ls_options_default(self._options)
-        self._options.create = False
-        self._options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
-        made = ffi.new("ls_replica **")
-        check(lib.ls_replica_open(ffi.NULL, os.fsencode(self.path), self._options, made))
-        self._c: ls_replica_ptr | None = made[0]
+        path = Path(arguments.path("host_dir", host_dir))
+        options = _options(max_write_buffers)
+        made = ffi.new("ls_host **")
+        check(lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made))
+        return cls(path, options, made[0])
+
+    def _member(self) -> ls_host_ptr:
+        if self._host is None:
+            raise errors.StoreClosed("this copy is closed: open it again")
+        return self._host
 
     def _usable(self) -> ls_replica_ptr:
-        if self._c is None:
-            raise errors.StoreClosed("this copy follows no longer: open it again")
-        return self._c
+        found = lib.ls_host_replica(self._member())
+        if found == ffi.NULL:
+            raise errors.StoreClosed("this copy does not follow: it leads, or the member has none yet")
+        return found
+
+    def member(self) -> MemberInfo:
+        """What ``VOTE`` says."""
+        found = ffi.new("ls_host_info *")
+        lib.ls_host_describe(self._member(), found)
+        values = vars(copied(found[0]))
+        who = values.pop("member")
+        return MemberInfo(who.member_id, who.cluster_uuid, who.uuid, who.copy, **values)
+
+    def vote(self, term: int, member_id: int) -> None:
+        """Writes the term, and the member that gets this member's vote in it (0: nobody). It is forced on return.
+
+        Raises ``BatchRefused`` if the term decreases, or has another vote; after ``OutcomeUnknown`` the copy can only
+        be closed.
+        """
+        voted = arguments.integer("member_id", member_id, 0, ID_MAX)
+        check(lib.ls_host_vote(self._member(), arguments.integer("term", term, 0, TERM_MAX), voted))
+
+    def note_tail(self) -> None:
+        """Lets ``VOTE`` note how far the log reaches, at most each half second. Call it now and then.
+
+        An open of an older copy of the directory is refused by this. It waits for the disk.
+        """
+        leads = ffi.NULL if self._leading is None else self._leading.store
+        check(lib.ls_host_note_tail(self._member(), leads))
+
+    def remove(self) -> None:
+        """Removes the copy's directory. The member keeps its vote, and has no copy then."""
+        check(lib.ls_host_remove_copy(self._member()))
 
     def take(self, batch: Batch) -> None:
         """Takes the next batch: it is checked as recovery would check it, written, and forced when this returns.
 
-        Raises ``BatchRefused`` if it does not follow from what the copy has; then nothing was written. After a failed
-        write every call raises ``StorePoisoned``: close the copy and open it again.
+        Raises ``BatchRefused`` if it does not follow from what the copy has, or if ``VOTE`` does not have its term yet;
+        then nothing was written. After a failed write every call raises ``StorePoisoned``: close the copy and open it
+        again.
         """
         data = ffi.from_buffer("uint8_t[]", batch.data)
         header = ffi.NULL if batch.header is None else ffi.from_buffer("uint8_t[]", batch.header)
@@ -106,7 +220,7 @@ class Copy:
 
     def cut(self, index: int) -> None:
         """Abandons everything above this index. Raises ``BatchRefused`` if some of that is durable."""
-        check(lib.ls_replica_cut(self._usable(), index))
+        check(lib.ls_host_cut(self._member(), index))
 
     def durable(self, lsn: int) -> None:
         """A majority has everything below ``lsn``, the end of a batch: that is applied.
@@ -129,33 +243,34 @@ class Copy:
         return CopyInfo(**values | {"stats": vars(values["stats"])})
 
     def lead(self, term: int, config: bytes | None = None) -> LeadingStore:
-        """Leads in this term; the copy follows no longer.
+        """Leads in this term, for which the member has voted since it was opened, and follows no longer.
 
         ``config`` is the configuration with which replication begins, for a log that is not replicated yet. The
-        store serves once :meth:`LeadingStore.serve` says so. Raises ``OptionError`` for a term below ``least_term``;
-        after any other failure the copy can only be closed.
+        store serves once :meth:`LeadingStore.serve` says so. Raises ``BatchRefused`` without that vote, or if the copy
+        has led in the term; ``OptionError`` for a term below ``least_term``; after any other failure the copy can only
+        be closed.
         """
         made = ffi.new("ls_store **")
         given = ffi.NULL if config is None else ffi.from_buffer("uint8_t[]", config)
         size = 0 if config is None else len(config)
-        check(lib.ls_replica_lead(self._usable(), term, given, size, made))
-        self._c = None
-        return LeadingStore(self.path, self._options, made[0])
+        check(lib.ls_host_lead(self._member(), term, given, size, made))
+        number = self.member().copy
+        self._leading = LeadingStore(self, self.path / f"copy-{number}", self._options, made[0])
+        return self._leading
 
-    def detach(self, highest_term: int = 0) -> None:
-        """Makes the copy a single store, which :func:`logstore.open` opens, with all that it has.
-
-        That includes what no majority had. ``highest_term`` is the highest term that the program knows of. Raises
-        ``OptionError`` if the store is not replicated; after any other failure the copy can only be closed.
-        """
-        check(lib.ls_replica_detach(self._usable(), highest_term))
-        self._c = None
+    def _ceased(self) -> None:
+        """The store that led is freed: the copy follows again."""
+        self._leading = None
+        check(lib.ls_host_follow(self._member()))
 
     def close(self) -> None:
-        """Follows no longer. What was taken stays on the disk."""
-        closing, self._c = self._c, None
+        """Takes part no longer, and ceases to lead first. What was taken stays on the disk."""
+        leading, self._leading = self._leading, None
+        if leading is not None:
+            leading.stop()
+        closing, self._host = self._host, None
         if closing is not None:
-            lib.ls_replica_free(closing)
+            lib.ls_host_close(closing)
 
     def __enter__(self) -> Self:
         return self
@@ -166,23 +281,26 @@ class Copy:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_c", None) is not None:
+        if getattr(self, "_host", None) is not None:
             self.close()
 
 
 class LeadingStore:
     """The copy that leads: its batches are taken with :meth:`next`, and the store serves after :meth:`serve`."""
 
-    def __init__(self, path: Path, options: Any, made: Any) -> None:
+    def __init__(self, copy: Copy, path: Path, options: Any, made: Any) -> None:
         self.path = path
-        self._options = options
-        self._made = made
+        """The store's directory, in the member's."""
+        self.options = options
+        self.store = made
+        """The core's handle, until it ceases."""
+        self._copy = copy
         self._store: MessageStore | None = None
 
     def next(self) -> Batch | None:
         """The next batch that was handed out, or None. It is not forced here yet; see :attr:`forced`."""
         found = ffi.new("ls_replica_batch *")
-        code = lib.ls_replica_next(self._made, found)
+        code = lib.ls_replica_next(self.store, found)
         if code == lib.LS_END:
             return None
         check(code)
@@ -194,20 +312,20 @@ class LeadingStore:
     @property
     def forced(self) -> int:
         """The index up to which batches are forced on this copy's disk."""
-        return int(lib.ls_replica_forced(self._made))
+        return int(lib.ls_replica_forced(self.store))
 
     def fileno(self) -> int:
         """An eventfd that is signalled when a batch was handed out, and when one was forced here."""
-        return int(lib.ls_replica_event_fd(self._made))
+        return int(lib.ls_replica_event_fd(self.store))
 
     def majority_has(self, lsn: int) -> None:
         """A majority has forced everything below ``lsn``. Raises ``BatchRefused`` beyond what :meth:`next` gave."""
-        check(lib.ls_replica_majority_has(self._made, lsn))
+        check(lib.ls_replica_majority_has(self.store, lsn))
 
     def change_members(self, config: bytes) -> int:
         """Writes a new configuration, alone in its batch; the batch's index."""
         index = ffi.new("uint64_t *")
-        check(lib.ls_replica_change_members(self._made, ffi.from_buffer("uint8_t[]", config), len(config), index))
+        check(lib.ls_replica_change_members(self.store, ffi.from_buffer("uint8_t[]", config), len(config), index))
         return int(index[0])
 
     def serve(self) -> MessageStore | None:
@@ -215,18 +333,27 @@ class LeadingStore:
 
         Another thread has to move the batches meanwhile.
         """
-        if self._store is None and lib.ls_replica_leads(self._made):
+        if self._store is None and lib.ls_replica_leads(self.store):
             self._store = _LedStore(self)
         return self._store
 
     def cease(self) -> None:
-        """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then :class:`Copy` may open the directory."""
-        check(lib.ls_replica_cease(self._made))
+        """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then the copy follows again."""
+        if self.store is None:
+            return
+        self.stop()
+        self._copy._ceased()
+
+    def stop(self) -> None:
+        """Leads no longer, and the copy does not follow."""
+        if self.store is None:
+            return
+        check(lib.ls_replica_cease(self.store))
         if self._store is None:
-            lib.ls_free(self._made)
+            lib.ls_free(self.store)
         else:
             self._store.close()
-        self._made = None
+        self.store = None
 
 
 class _LedStore(MessageStore):
@@ -234,10 +361,10 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        super().__init__(leading.path, leading._options)
+        super().__init__(leading.path, leading.options)
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
-        made[0] = self._led._made
+        made[0] = self._led.store
         return 0
 
     def _serve_core(self, queue_ids: list[int], next_queue_id: int) -> int:

@@ -9,26 +9,37 @@ from typing import TYPE_CHECKING
 import pytest
 
 import logstore
+import logstore.backup
 from kit.patience import wait_until
+from kit.stores import SMALL_SEGMENT
 from logstore import errors
-from logstore.cluster.replica import Batch, Copy, LeadingStore
+from logstore.cluster.replica import Batch, Copy, LeadingStore, create, detach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
+CLUSTER = bytes(range(16))
+
+
 class Group:
-    """The copies, one of which may lead; a thread moves its batches to those that are reached."""
+    """The members' copies, one of which may lead; a thread moves its batches to those that are reached."""
 
     def __init__(self, place: Path, copies: int = 3) -> None:
-        self.paths = [place / f"copy-{number}" for number in range(copies)]
-        with logstore.open(self.paths[0]) as store:
+        self.paths = [place / f"member-{number + 1}" for number in range(copies)]
+        self.stores = [path / "copy-1" for path in self.paths]
+        for path in self.paths:
+            path.mkdir()
+        with logstore.open(self.stores[0], segment_size=SMALL_SEGMENT) as store:
             store.declare_queue("orders")
             store.publish("orders", content=b"before")
-        for path in self.paths[1:]:
-            shutil.copytree(self.paths[0], path)
-        self.copies: list[Copy | None] = [Copy(path) for path in self.paths]
+        for path in self.stores[1:]:
+            shutil.copytree(self.stores[0], path)
+        for number, path in enumerate(self.paths):
+            create(path, number + 1, CLUSTER)
+        self.copies = [Copy.open(path) for path in self.paths]
+        self.leads: int | None = None
         self.reached = set(range(copies))
         self.leading: LeadingStore | None = None
         self.sent: list[Batch] = []
@@ -36,15 +47,16 @@ class Group:
         self._mover = threading.Thread()
 
     def copy(self, number: int) -> Copy:
-        found = self.copies[number]
-        assert found is not None
-        return found
+        return self.copies[number]
 
-    def lead(self, number: int, term: int | None = None) -> logstore.MessageStore:
+    def lead(self, number: int) -> logstore.MessageStore:
         info = self.copy(number).info()
         config = b"1,2,3" if info.index == 0 else None
-        self.leading = leading = self.copy(number).lead(info.least_term if term is None else term, config)
-        self.copies[number] = None
+        term = max(info.least_term, *(copy.member().term + 1 for copy in self.copies))
+        for copy in self.copies:
+            copy.vote(term, number + 1)
+        self.leading = leading = self.copy(number).lead(term, config)
+        self.leads = number
         self._stops.clear()
         self._mover = threading.Thread(target=self._move, args=(leading,))
         self._mover.start()
@@ -68,24 +80,21 @@ class Group:
                 last = None
 
     def _following(self) -> list[Copy]:
-        return [copy for number, copy in enumerate(self.copies) if copy is not None and number in self.reached]
+        return [copy for number, copy in enumerate(self.copies) if number != self.leads and number in self.reached]
 
     def cease(self) -> None:
         """The leader stops, and follows."""
         assert self.leading is not None
         self._stops.set()
         self._mover.join()
-        path = self.leading.path
         self.leading.cease()
-        self.leading = None
-        self.copies[self.paths.index(path)] = Copy(path)
+        self.leading = self.leads = None
 
     def close(self) -> None:
         if self.leading is not None:
             self.cease()
         for copy in self.copies:
-            if copy is not None:
-                copy.close()
+            copy.close()
 
 
 @pytest.fixture
@@ -113,33 +122,155 @@ def test_a_copy_opens_as_no_ordinary_store(group: Group) -> None:
     group.lead(0).publish("orders", b"one")
     group.close()
     with pytest.raises(errors.ReplicatedStore, match="logstore cluster detach"):
-        logstore.open(group.paths[1])
+        logstore.open(group.stores[1])
 
 
-def test_a_detached_copy_is_a_single_store_and_may_be_replicated_again(group: Group, tmp_path: Path) -> None:
+def test_a_detached_copy_is_a_single_store_and_may_be_replicated_again(group: Group) -> None:
     store = group.lead(0)
     ids = [store.publish("orders", content=f"message {number}".encode()) for number in range(20)]
-    group.cease()
-    last = group.copy(1).info()
-    group.copy(1).detach(highest_term=last.term + 5)
-    group.copies[1] = None
-    with logstore.open(group.paths[1]) as single:
+    group.close()
+    last = group.sent[-1]
+    assert detach(group.paths[1], highest_term=last.term + 5) == group.stores[1]
+    with pytest.raises(errors.NotAStore, match="is detached"):
+        Copy.open(group.paths[1])
+    with logstore.open(group.stores[1]) as single:
         assert set(ids) < {message.id for message in single.messages("orders")}
         ids.append(single.publish("orders", content=b"after"))
         assert ids[-1] >> 40 > last.term + 65_536
-    with Copy(group.paths[1]) as alone:
-        assert alone.info().index == 0
-        with pytest.raises(errors.OptionError, match="not replicated"):
-            alone.detach()
-    for path in (group.paths[0], group.paths[2]):  # a new group of three, from the single store
-        group.copy(group.paths.index(path)).close()
-        shutil.rmtree(path)
-        shutil.copytree(group.paths[1], path)
-    group.copies = [Copy(path) for path in group.paths]
-    store = group.lead(2)
-    assert set(ids) < {message.id for message in store.messages("orders")}
+    assert detach(group.paths[1]) == group.stores[1]  # it was done
+    for number in (0, 2):  # a new group of three, from the single store
+        shutil.rmtree(group.paths[number])
+        group.paths[number].mkdir()
+        shutil.copytree(group.stores[1], group.stores[number])
+    for number, path in enumerate(group.paths):
+        create(path, number + 11, CLUSTER)
+    group.copies = [Copy.open(path) for path in group.paths]
+    assert [copy.member().rebuild for copy in group.copies] == [0, 1, 0]
+    group.copies[1].close()
+    with pytest.raises(errors.OptionError, match="VOTE already"):
+        create(group.paths[1], 12, CLUSTER)
+    group.copies[1] = Copy.open(group.paths[1])
+    term = max(copy.info().least_term for copy in group.copies)
+    for copy in group.copies:
+        copy.vote(term, 13)
+    leading = group.copies[2].lead(term, b"11,12,13")
+    batch = leading.next()
+    assert batch is not None
+    assert batch.index == last.index + 1  # the indexes go on
+    leading.cease()
+
+
+def test_a_member_opens_nothing_without_its_vote(group: Group) -> None:
+    group.lead(0).publish("orders", b"one")
+    group.close()
+    (group.paths[1] / "VOTE").rename(group.paths[1] / "VOTE.lost")
+    with pytest.raises(errors.NotAStore, match=r"no VOTE.*refuses to start"):
+        Copy.open(group.paths[1])
+    with pytest.raises(errors.ReplicatedStore, match="VOTE is never made anew"):
+        create(group.paths[1], 2, CLUSTER)
+    (group.paths[1] / "VOTE.lost").rename(group.paths[1] / "VOTE")
+    group.copies[1] = Copy.open(group.paths[1])
+    assert group.copies[1].member().term == group.sent[-1].term
+
+
+def test_an_older_directory_of_a_copy_is_refused(group: Group, tmp_path: Path) -> None:
+    store = group.lead(0)
+    store.publish("orders", b"one")
+    shutil.copytree(group.stores[1], tmp_path / "older")
+    store.publish("orders", b"two")
+    group.close()
+    shutil.rmtree(group.stores[1])
+    (tmp_path / "older").rename(group.stores[1])
+    with pytest.raises(errors.CorruptLog, match="this member had forced index"):
+        Copy.open(group.paths[1])
+
+
+def test_a_copy_leads_once_in_a_term_for_which_its_member_voted(group: Group) -> None:
+    copy = group.copy(0)
+    term = copy.info().least_term
+    with pytest.raises(errors.BatchRefused, match="vote for the member itself"):
+        copy.lead(term, b"1")
+    copy.vote(term, 2)
+    with pytest.raises(errors.BatchRefused, match="vote for 1 in term"):
+        copy.vote(term, 1)
+    with pytest.raises(errors.BatchRefused, match="vote for the member itself"):
+        copy.lead(term, b"1")
+    copy.vote(term + 1, 1)
+    leading = copy.lead(term + 1, b"1")
+    with pytest.raises(errors.StoreClosed, match="it leads"):
+        copy.info()
+    copy.note_tail()
+    assert copy.member().floor_index == leading.forced == 1
+    leading.cease()
+    with pytest.raises(errors.BatchRefused, match="vote for the member itself"):
+        copy.lead(term + 1)
+    assert copy.member().voted_for == 1
+    copy.close()
+    with pytest.raises(errors.StoreClosed, match="open it again"):
+        copy.member()
+
+
+def test_a_batch_of_a_term_that_vote_does_not_have_is_refused(group: Group) -> None:
+    leader, follower = group.copy(0), group.copy(1)
+    term = leader.info().least_term
+    leader.vote(term, 1)
+    leading = leader.lead(term, b"1,2,3")
+    batch = leading.next()
+    assert batch is not None
+    with pytest.raises(errors.BatchRefused, match="VOTE does not have its term"):
+        follower.take(batch)
+    follower.vote(term, 1)
+    follower.take(batch)
+    leading.cease()
+
+
+def test_a_backup_of_a_copy_is_a_single_store_with_what_is_known_to_be_durable(group: Group, tmp_path: Path) -> None:
+    store = group.lead(0)
+    queue = store.queue("orders")
+    for number in range(200):  # so that the base moves, and segments below it go
+        store.publish("orders", content=bytes(20_000), wait=number % 20 == 19)
+        if number % 20 == 19:
+            for delivery in queue.acquire(20):
+                delivery.accept(wait=False)
+    kept = [store.publish("orders", content=f"kept {number}".encode()) for number in range(5)]
+    assert len(list(group.stores[0].glob("*.seg"))) < 12
+    live = logstore.backup.back_up(group.stores[0], tmp_path / "of a leader")
+    beside = logstore.backup.back_up(group.stores[1], tmp_path / "of a follower")
+    assert beside.lsn <= live.lsn == store.durable_lsn
+    group.reached = {0}  # nobody has the last one
+    undurable = store.publish("orders", b"nobody has it", wait=False)
+    wait_until(lambda: store.next_lsn > live.lsn, "it is in the log")
+    group.close()
+    alone = logstore.backup.back_up(group.stores[0], tmp_path / "of a stopped member")
+    for report in (live, beside, alone):
+        assert report.segments == len(list(report.target.glob("*.seg")))
+        names = {path.name for path in report.target.iterdir() if path.suffix != ".seg"}
+        assert names <= {"META", "LOCK", "CLOSED", "catalog.sqlite"}
+        with logstore.open(report.target) as single:
+            found = {message.id for message in single.messages("orders")}
+            assert undurable not in found
+            has = [each for each in kept if each in found]
+            assert has == (kept[: len(has)] if report is beside else kept)  # a follower knows it a little later
+            assert single.publish("orders", b"goes on") >> 40 > group.sent[-1].term + 65_535
+    group.copies = [Copy.open(path) for path in group.paths]  # the copies are as before
+    group.close()
+    with pytest.raises(errors.ReplicatedStore):
+        logstore.open(group.stores[0])
+
+
+def test_a_removed_copy_leaves_its_members_vote(group: Group) -> None:
+    group.lead(0).publish("orders", b"one")
     group.cease()
-    assert group.copy(0).info().index > last.index  # the indexes go on
+    copy = group.copy(2)
+    term = copy.member().term
+    copy.remove()
+    assert not group.stores[2].exists()
+    copy.close()
+    group.copies[2] = copy = Copy.open(group.paths[2])
+    member = copy.member()
+    assert (member.term, member.voted_for, member.rebuild, member.copy) == (term, 1, 1, 2)
+    with pytest.raises(errors.StoreClosed, match="has none yet"):
+        copy.info()
 
 
 def test_a_call_that_waits_when_its_leader_ceases_has_an_unknown_outcome(group: Group) -> None:

@@ -19,9 +19,12 @@
 enum { COPIES = 3, MESSAGES = 500 };
 
 static int failures;
-static char place[256], paths[COPIES][300];
+static char place[256], paths[COPIES][300], stores[COPIES][320];
 static const uint32_t queue = 1;
 static ls_options options;
+static ls_store *leads;
+static ls_host *hosts[COPIES];
+static ls_replica *follows[COPIES]; /* NULL: it leads */
 
 #define check(condition) ((condition) ? (void)0 : report(__LINE__, #condition))
 
@@ -69,16 +72,18 @@ static void remove_all(void) {
     char holds[400];
 
     for (int i = 0; i < COPIES; i++) {
-        (void)snprintf(holds, sizeof holds, "%s/holds", paths[i]);
+        (void)snprintf(holds, sizeof holds, "%s/holds", stores[i]);
         each_file(holds, NULL);
         (void)rmdir(holds);
+        each_file(stores[i], NULL);
+        (void)rmdir(stores[i]);
         each_file(paths[i], NULL);
         (void)rmdir(paths[i]);
     }
     (void)rmdir(place);
 }
 
-/* One store with a message, and two copies of its files. */
+/* One store with a message, and two copies of its files; each is in the directory of a member. */
 static void make_copies(void) {
     const char *tmp = getenv("TMPDIR");
     ls_store *store;
@@ -87,25 +92,42 @@ static void make_copies(void) {
     (void)snprintf(place, sizeof place, "%s/replica-XXXXXX", tmp != NULL ? tmp : "/tmp");
     if (mkdtemp(place) == NULL)
         abort();
-    for (int i = 0; i < COPIES; i++)
-        (void)snprintf(paths[i], sizeof paths[i], "%s/copy-%d", place, i);
+    for (int i = 0; i < COPIES; i++) {
+        (void)snprintf(paths[i], sizeof paths[i], "%s/member-%d", place, i + 1);
+        (void)snprintf(stores[i], sizeof stores[i], "%s/copy-1", paths[i]);
+        if (mkdir(paths[i], 0700) != 0)
+            abort();
+    }
     ls_options_default(&options);
     options.segment_size = 1 << 20;
-    check(ls_open(NULL, paths[0], &options, &store) == LS_OK && ls_serve(store, &queue, 1, 2) == LS_OK);
+    check(ls_open(NULL, stores[0], &options, &store) == LS_OK && ls_serve(store, &queue, 1, 2) == LS_OK);
     check(ls_publish(store, &queue, 1, NULL, 0, (const uint8_t *)"before", 6, NULL, LS_WAIT, &id) == LS_OK);
     check(ls_close(store) == LS_OK);
     ls_free(store);
     for (int i = 1; i < COPIES; i++) {
-        if (mkdir(paths[i], 0700) != 0)
+        if (mkdir(stores[i], 0700) != 0)
             abort();
-        each_file(paths[0], paths[i]);
+        each_file(stores[0], stores[i]);
+    }
+}
+
+/* Without VOTE no copy opens, and it is made once. */
+static void make_members(void) {
+    ls_member member = {.cluster_uuid = {7}, .copy = 1};
+
+    for (int i = 0; i < COPIES; i++) {
+        check(ls_host_open(NULL, paths[i], &options, &hosts[i]) == LS_NOT_A_STORE && hosts[i] == NULL);
+        member.member_id = (uint64_t)i + 1;
+        check(ls_host_create(NULL, paths[i], &member) == LS_OK);
+        check(ls_host_create(NULL, paths[i], &member) == LS_OPTION);
+        check(ls_host_open(NULL, paths[i], &options, &hosts[i]) == LS_OK);
+        follows[i] = ls_host_replica(hosts[i]);
+        check(follows[i] != NULL);
     }
 }
 
 /* ---- the program that moves batches ---- */
 
-static ls_store *leads;
-static ls_replica *follows[COPIES];
 static atomic_bool stops;
 
 static void *move_batches(void *nothing) {
@@ -137,11 +159,15 @@ static void *move_batches(void *nothing) {
 static pthread_t mover;
 
 static void lead(int which, uint64_t term, const char *config) {
-    ls_replica *from = follows[which];
+    size_t bytes = config != NULL ? strlen(config) : 0;
     int rc;
 
-    follows[which] = NULL;
-    check(ls_replica_lead(from, term, (const uint8_t *)config, config != NULL ? strlen(config) : 0, &leads) == LS_OK);
+    check(ls_host_lead(hosts[which], term, (const uint8_t *)config, bytes, &leads) == LS_REFUSED && leads == NULL);
+    for (int i = 0; i < COPIES; i++)
+        check(ls_host_vote(hosts[i], term, (uint64_t)which + 1) == LS_OK);
+    check(ls_host_lead(hosts[which], term, (const uint8_t *)config, bytes, &leads) == LS_OK);
+    follows[which] = ls_host_replica(hosts[which]);
+    check(follows[which] == NULL);
     check(ls_replica_serve(leads, &queue, 1, 2) == LS_WOULD_WAIT);
     atomic_store(&stops, false);
     check(pthread_create(&mover, NULL, move_batches, NULL) == 0);
@@ -154,9 +180,12 @@ static void cease(int which) {
     atomic_store(&stops, true);
     check(pthread_join(mover, NULL) == 0);
     check(ls_replica_cease(leads) == LS_OK);
+    check(ls_host_note_tail(hosts[which], leads) == LS_OK);
     ls_free(leads);
     leads = NULL;
-    check(ls_replica_open(NULL, paths[which], &options, &follows[which]) == LS_OK);
+    check(ls_host_follow(hosts[which]) == LS_OK);
+    follows[which] = ls_host_replica(hosts[which]);
+    check(ls_host_note_tail(hosts[which], NULL) == LS_OK);
 }
 
 static void publish(int n) {
@@ -170,16 +199,17 @@ static void publish(int n) {
 
 int main(void) {
     ls_replica_info info;
+    ls_host_info host;
     ls_stats stats;
-    uint64_t index;
+    uint64_t index, copy;
 
     make_copies();
-    for (int i = 0; i < COPIES; i++)
-        check(ls_replica_open(NULL, paths[i], &options, &follows[i]) == LS_OK);
+    make_members();
     ls_replica_describe(follows[1], &info);
     check(info.index == 0 && info.messages == 1 && info.least_term > 0);
-    check(ls_replica_lead(follows[1], info.least_term, NULL, 0, &leads) == LS_OPTION && leads == NULL);
-    lead(0, info.least_term, "1,2,3");
+    check(ls_host_vote(hosts[1], info.least_term, 2) == LS_OK);
+    check(ls_host_lead(hosts[1], info.least_term, NULL, 0, &leads) == LS_OPTION && leads == NULL);
+    lead(0, info.least_term + 1, "1,2,3");
     publish(MESSAGES);
     check(ls_replica_change_members(leads, (const uint8_t *)"1,2,3,4", 7, &index) == LS_OK && index > 1);
     publish(1);
@@ -191,15 +221,29 @@ int main(void) {
 
         ls_replica_describe(follows[i], &other);
         check(other.index == info.index && other.end_lsn == info.end_lsn && other.term == info.term);
+        check(ls_host_cut(hosts[i], 1) == LS_REFUSED);
     }
+    ls_host_describe(hosts[0], &host);
+    check(host.member.member_id == 1 && host.member.copy == 1 && host.member.cluster_uuid[0] == 7);
+    check(host.term == info.term && host.voted_for == 1 && host.start_term == 0 && host.rebuild == 0);
+    check(host.tail_term == info.term && host.tail_index == info.index);
+    check(host.floor_term == info.term && host.floor_index > 0 && host.floor_index <= info.index);
+    check(ls_host_vote(hosts[0], info.term, 2) == LS_REFUSED && ls_host_vote(hosts[0], 1, 2) == LS_REFUSED);
     lead(2, info.least_term, NULL);
     publish(MESSAGES);
     ls_stats_get(leads, &stats);
     check(stats.messages == 2 * MESSAGES + 2);
     cease(2);
+    check(ls_host_remove_copy(hosts[2]) == LS_OK && ls_host_replica(hosts[2]) == NULL);
+    check(access(stores[2], F_OK) != 0);
     for (int i = 0; i < COPIES; i++)
-        ls_replica_free(follows[i]);
-    check(ls_open(NULL, paths[1], &options, &leads) == LS_REPLICATED);
+        ls_host_close(hosts[i]);
+    check(ls_open(NULL, stores[1], &options, &leads) == LS_REPLICATED);
+    check(ls_backup_detach(NULL, stores[1], &options) == LS_OPTION);
+    check(ls_host_detach(NULL, paths[1], &options, info.term + 100, &copy) == LS_OK && copy == 1);
+    check(ls_host_open(NULL, paths[1], &options, &hosts[1]) == LS_NOT_A_STORE);
+    check(ls_open(NULL, stores[1], &options, &leads) == LS_OK);
+    ls_free(leads);
     remove_all();
     printf("%d passed, %d failed\n", failures == 0, failures);
     return failures == 0 ? 0 : 1;

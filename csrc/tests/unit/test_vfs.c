@@ -74,6 +74,7 @@ static void names_are_single_components(const place *p) {
         check(p->v->open(p->v, p->dir, bad[i], 0) == -EINVAL);
         check(p->v->open(p->v, p->dir, bad[i], VFS_WRITE | VFS_CREATE) == -EINVAL);
         check(p->v->open_subdir(p->v, p->dir, bad[i], 1) == -EINVAL);
+        check(p->v->remove_dir(p->v, p->dir, bad[i]) == -EINVAL);
         check(p->v->unlink(p->v, p->dir, bad[i]) == -EINVAL);
         check(p->v->rename(p->v, p->dir, bad[i], "ok") == -EINVAL);
         check(p->v->rename(p->v, p->dir, "ok", bad[i]) == -EINVAL);
@@ -111,6 +112,7 @@ static void directories_and_files_are_distinguished(const place *p) {
     check(p->v->open(p->v, p->dir, "sub", 0) == -EISDIR);
     check(p->v->open(p->v, p->dir, "sub", VFS_WRITE | VFS_CREATE) == -EISDIR);
     check(p->v->unlink(p->v, p->dir, "sub") == -EISDIR);
+    check(p->v->remove_dir(p->v, p->dir, "file") == -ENOTDIR && p->v->remove_dir(p->v, p->dir, "none") == -ENOENT);
     check(p->v->rename(p->v, p->dir, "file", "sub") == -EISDIR);
     check(p->v->rename(p->v, p->dir, "sub", "file") == -ENOTDIR);
     check(p->v->open(p->v, f, "x", VFS_WRITE | VFS_CREATE) == -ENOTDIR);
@@ -121,7 +123,10 @@ static void directories_and_files_are_distinguished(const place *p) {
     again = p->v->open_dir(p->v, path);
     require(again >= 0);
     check(p->v->close(p->v, p->v->open(p->v, sub, "inner", VFS_WRITE | VFS_CREATE)) == 0);
+    check(p->v->remove_dir(p->v, p->dir, "sub") == -ENOTEMPTY);
     check(p->v->unlink(p->v, again, "inner") == 0);
+    check(p->v->close(p->v, p->v->open_subdir(p->v, p->dir, "empty", 1)) == 0);
+    check(p->v->remove_dir(p->v, p->dir, "empty") == 0 && p->v->remove_dir(p->v, p->dir, "empty") == -ENOENT);
     (void)snprintf(path, sizeof path, "%s/file", p->path);
     check(p->v->open_dir(p->v, path) == -ENOTDIR);
     (void)snprintf(path, sizeof path, "%s/none", p->path);

@@ -218,6 +218,30 @@ static void a_name_is_durable_only_after_its_directory_was_synced(void) {
     world_free(&w);
 }
 
+/* With its contents, as they were made durable; or without it. */
+static void a_removed_directory_is_back_after_a_power_cut_unless_its_parent_was_synced(void) {
+    world w = world_new();
+    vfs_sim_loss lost = {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST};
+    int sub = w.v->open_subdir(w.v, w.dir, "holds", 1);
+
+    check(w.v->close(w.v, w.v->open(w.v, sub, "hold", VFS_WRITE | VFS_CREATE)) == 0);
+    check(w.v->sync_dir(w.v, sub) == 0 && w.v->sync_dir(w.v, w.dir) == 0);
+    check(w.v->unlink(w.v, sub, "hold") == 0 && w.v->close(w.v, sub) == 0);
+    check(w.v->remove_dir(w.v, w.dir, "holds") == 0);
+    for (int synced = 0; synced < 2; synced++) {
+        size_t n = vfs_sim_journal(w.sim, &(const vfs_sim_event *){NULL});
+        vfs_sim *now = vfs_sim_crash(w.sim, &lost), *then = vfs_sim_crash_at(w.sim, n, &lost);
+        char byte;
+
+        require(now != NULL && then != NULL && vfs_sim_hash(now) == vfs_sim_hash(then));
+        check(vfs_sim_get(now, VFS_SIM_SEEN, "/s/holds", "hold", &byte, 1) == (synced ? -ENOENT : 0));
+        vfs_sim_free(now);
+        vfs_sim_free(then);
+        check(w.v->sync_dir(w.v, w.dir) == 0);
+    }
+    world_free(&w);
+}
+
 static void names_survive_as_prefixes_or_in_the_weak_mode_as_closed_subsets(void) {
     world w = world_new();
     const uint8_t only_last[] = {0, 0, 0, 1};
@@ -407,6 +431,7 @@ static const struct {
     TEST(a_lost_shrinking_loses_later_changes_above_it),
     TEST(every_subset_of_sectors_is_another_disk),
     TEST(a_name_is_durable_only_after_its_directory_was_synced),
+    TEST(a_removed_directory_is_back_after_a_power_cut_unless_its_parent_was_synced),
     TEST(names_survive_as_prefixes_or_in_the_weak_mode_as_closed_subsets),
     TEST(locks_and_handles_end_with_the_process_but_the_cache_stays),
     TEST(a_failed_sync_leaves_pages_that_are_clean_and_not_on_the_disk),
