@@ -65,6 +65,7 @@ TESTS = (
     "test_trail",
     "test_vote",
     "test_replica",
+    "test_update",
 )
 
 STARTED = time.monotonic()

@@ -525,15 +525,15 @@ static int open_copy(struct update *u, struct replica **next) {
         return rc;
     }
     const struct replica_end *end = &(*next)->end;
-    rc =
-        end->lsn == m->end_lsn && end->term == m->term && end->index == m->index
-            ? replica_durable(*next, m->end_lsn)
-            : fail(LS_CORRUPT,
-                   "the update in %s ends with index %llu of term %llu at LSN %llu, and not with index %llu of term "
-                   "%llu at LSN %llu",
-                   u->path, (unsigned long long)end->index, (unsigned long long)end->term, (unsigned long long)end->lsn,
-                   (unsigned long long)m->index, (unsigned long long)m->term, (unsigned long long)m->end_lsn);
-    return rc;
+    if (end->lsn != m->end_lsn || end->term != m->term || end->index != m->index) {
+        return fail(LS_CORRUPT,
+                    "the update in %s ends with index %llu of term %llu at LSN %llu, and not with index %llu of term "
+                    "%llu at LSN %llu",
+                    u->path, (unsigned long long)end->index, (unsigned long long)end->term,
+                    (unsigned long long)end->lsn, (unsigned long long)m->index, (unsigned long long)m->term,
+                    (unsigned long long)m->end_lsn);
+    }
+    return replica_durable(*next, m->end_lsn);
 }
 
 int ls_update_finish(ls_update *u) {

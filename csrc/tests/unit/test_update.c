@@ -268,6 +268,7 @@ static void a_member_without_a_copy_gets_one(void) {
 
 /* Also with nothing alive before the term, so that its base is its own segment, which nothing says to be durable at first. */
 static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
+    int earlier = failures_here;
     int waits = 0, updates = 0;
 
     for (int empty = 0; empty < 2; empty++) {
@@ -278,7 +279,7 @@ static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
             copies_of_store();
         }
         check(lead_in(0, 2) == LS_OK);
-        for (int i = 0; i < 60; i++) {
+        for (int i = 0; i < 160; i++) {
             for (int from = 0; from < COPIES; from += 2) {
                 int rc = source_from(from, NO_LIMIT, 0);
 
@@ -294,7 +295,7 @@ static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
                 }
                 ls_update_source_close(source);
                 source = NULL;
-                if (failures_here > 0) {
+                if (failures_here > earlier) {
                     printf("  round %d, from copy %d\n", i, from);
                     copies_end();
                     return;
@@ -304,7 +305,11 @@ static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
                 cease();
                 check(lead_in(0, 3 + (uint64_t)i) == LS_OK || complain("lead"));
             } else {
-                churn(i < 10 ? 1 : 5);
+                uint64_t id = put_bytes(1, 0, 3900, LS_WAIT), lsn;
+                for (int j = 0; i % 7 == 6 && j < 4; j++)
+                    (void)put_bytes(1, 0, 3900, 0);
+                if (i % 3 != 0) /* a base is named by this batch, or by the next one */
+                    check(ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
             }
         }
         copies_end();
@@ -346,7 +351,7 @@ static void an_update_that_was_ended_leaves_the_copy_from_before_as_it_was(void)
     check(update() == LS_OK || complain("update"));
     stop_after = UINT64_MAX;
     check(has_its_old_copy(1, end));
-    check(open_host_again() == LS_OK || complain("reopen"));
+    require(open_host_again() == LS_OK || complain("reopen"));
     check(has_its_old_copy(1, end));
     check(goes_on_with_the_leader()); /* by batches */
     all_end();
@@ -457,7 +462,7 @@ static void an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base(v
     check(ends_at_the_manifest());
     ls_reader *reader;
     ls_batch batch = {.lsn = 0};
-    check(ls_reader_open_kept(its, member_dir(), lsn, 0, &reader) == LS_OK || complain("read"));
+    require(ls_reader_open_kept(its, member_dir(), lsn, 0, &reader) == LS_OK || complain("read"));
     check(ls_reader_next(reader, &batch) == LS_OK &&
           batch.lsn <= lsn); /* the batch with the change, or one before it */
     ls_reader_close(reader);
@@ -702,6 +707,7 @@ static void judge(vfs_sim *left, struct tail before, bool keep, int *old, int *n
 }
 
 static void after_a_crash_anywhere_one_of_the_two_copies_counts_and_is_whole(void) {
+    int earlier = failures_here;
     const vfs_sim_event *events;
     int old = 0, new = 0;
 
@@ -713,10 +719,10 @@ static void after_a_crash_anywhere_one_of_the_two_copies_counts_and_is_whole(voi
     size_t n = vfs_sim_journal(its_sim, &events);
     whole_sim = its_sim;
     struct host *whole_host = host;
-    for (size_t k = 0; k <= n && failures_here == 0; k++) {
+    for (size_t k = 0; k <= n && failures_here == earlier; k++) {
         if (k > 0 && (events[k - 1].flags & VFS_SIM_CHANGES) == 0)
             continue;
-        for (int way = 0; way < 5 && failures_here == 0; way++) {
+        for (int way = 0; way < 5 && failures_here == earlier; way++) {
             static const vfs_sim_loss losses[] = {
                 {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST},
                 {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_LOST},
@@ -729,7 +735,7 @@ static void after_a_crash_anywhere_one_of_the_two_copies_counts_and_is_whole(voi
             loss.seed = k;
             vfs_sim *left = way == 4 ? vfs_sim_at(whole_sim, k) : vfs_sim_crash_at(whole_sim, k, &loss);
             judge(left, before, k % 2 == 0, &old, &new);
-            if (failures_here > 0)
+            if (failures_here > earlier)
                 printf("  event %zu of %zu, way %d\n", k, n, way);
             host_close(host);
             host = NULL;
@@ -745,6 +751,7 @@ static void after_a_crash_anywhere_one_of_the_two_copies_counts_and_is_whole(voi
 }
 
 static void a_failed_call_leaves_a_member_that_can_be_updated(void) {
+    int earlier = failures_here;
     static const vfs_sim_plan failures[] = {
         {.error = EIO},
         {.error = ENOSPC},
@@ -764,7 +771,7 @@ static void a_failed_call_leaves_a_member_that_can_be_updated(void) {
     whole_sim = its_sim;
     for (size_t kind = 0; kind < sizeof failures / sizeof *failures; kind++) {
         bool fired = true;
-        for (uint64_t nth = 1; fired && failures_here == 0; nth += 1 + (nth > 40 ? 3 * ONE_IN : ONE_IN - 1)) {
+        for (uint64_t nth = 1; fired && failures_here == earlier; nth += 1 + (nth > 40 ? 3 * ONE_IN : ONE_IN - 1)) {
             vfs_sim_plan plan = failures[kind];
 
             plan.nth = nth;
@@ -784,7 +791,7 @@ static void a_failed_call_leaves_a_member_that_can_be_updated(void) {
             host_close(host);
             host = NULL;
             judge(its_sim, before, nth % 2 == 0, &old, &new);
-            if (failures_here > 0)
+            if (failures_here > earlier)
                 printf("  failure %zu, call %llu: %d\n", kind, (unsigned long long)nth, rc);
             host_close(host);
             host = NULL;
@@ -800,13 +807,14 @@ static void a_failed_call_leaves_a_member_that_can_be_updated(void) {
 }
 
 static void without_memory_an_update_fails_and_can_begin_again(void) {
+    int earlier = failures_here;
     uint64_t struck = 1, refused = 0;
 
     a_member_far_behind();
     host_close(host);
     host = NULL;
     whole_sim = its_sim;
-    for (uint64_t nth = 1; struck > 0 && failures_here == 0; nth += 1 + nth / 60) {
+    for (uint64_t nth = 1; struck > 0 && failures_here == earlier; nth += 1 + nth / 60) {
         its_sim = vfs_sim_clone(whole_sim);
         its = vfs_sim_table(its_sim);
         check(host_open(its, HOST, &r.options, &host) == LS_OK);
@@ -828,7 +836,7 @@ static void without_memory_an_update_fails_and_can_begin_again(void) {
         check(host->vote->now.copy == 2 && ends_at_the_manifest());
         ls_update_source_close(source);
         source = NULL;
-        if (failures_here > 0)
+        if (failures_here > earlier)
             printf("  allocation %llu\n", (unsigned long long)nth);
         host_close(host);
         host = NULL;
