@@ -94,10 +94,11 @@ class Source:
     ) -> Self | None:
         """Takes a hold of this name on the log in ``store_dir``, which keeps all that is sent, and what follows.
 
-        The hold keeps at most ``limit_bytes`` in addition to what the store needs itself, and ends ``expires_s`` seconds
-        after the last call. ``applied_lsn`` is where the sender's catalog stands: an update begins at the smaller of
-        this and the base. None if the durable part of the log does not say yet where it begins: try again later. Raises
-        ``LogRecycled`` if the log at ``applied_lsn`` is gone, and the errors of :func:`logstore.holds.hold`.
+        The hold keeps at most ``limit_bytes`` in addition to what the store needs itself, and ends ``expires_s``
+        seconds after the last call. ``applied_lsn`` is where the sender's catalog stands: an update begins at the
+        smaller of this and the base. None if the durable part of the log does not say yet where it begins: try again
+        later. Raises ``LogRecycled`` if the log at ``applied_lsn`` is gone, and the errors of
+        :func:`logstore.holds.hold`.
         """
         path = arguments.path("store_dir", store_dir)
         limit = arguments.integer("limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)

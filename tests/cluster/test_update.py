@@ -1,4 +1,4 @@
-"""A member that is behind beyond recycling gets the log of another one by whole segments, and then goes on by batches."""
+"""A member that is behind beyond recycling gets another one's log by whole segments, and then goes on by batches."""
 
 from __future__ import annotations
 
