@@ -77,9 +77,9 @@ class StoreLocked(StoreError):
 
 
 class BatchRefused(StoreError):
-    """A batch, or a cut, does not follow from what a copy of a replicated store has; nothing was written.
+    """A batch, a cut, a vote or a lead does not follow from what a member of a replicated store has.
 
-    The text names the term, the index and the LSN of both. The copy is as before: give it the batch that follows.
+    Nothing was written. The text names what was given and what the member has. The copy is as before: give it what follows.
     """
 
 

@@ -64,6 +64,7 @@ TESTS = (
     "test_acquire",
     "test_trail",
     "test_vote",
+    "test_host",
     "test_replica",
     "test_update",
 )

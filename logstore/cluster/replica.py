@@ -1,9 +1,9 @@
 """A member's copy of a replicated store: :class:`Copy` follows, :class:`LeadingStore` leads.
 
-This is the core's ``ls_host_*`` and ``ls_replica_*`` in Python, without a network and without consensus: a program moves
-the batches from the copy that leads to those that follow, says what a majority has forced, and decides which copy leads
-in which term. A member's directory has the copy in ``copy-1`` and, beside it, ``VOTE``: what the member must not forget.
-docs/replication.md explains what each step promises.
+This is the core's ``ls_host_*`` and ``ls_replica_*`` in Python, without a network and without consensus: a program
+moves the batches from the copy that leads to those that follow, says what a majority has forced, and decides which copy
+leads in which term. A member's directory has the copy in ``copy-1`` and, beside it, ``VOTE``: what the member must not
+forget. docs/replication.md explains what each step promises.
 """
 
 from __future__ import annotations

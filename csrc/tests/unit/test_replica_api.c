@@ -65,7 +65,8 @@ static void each_file(const char *path, const char *to) {
         (void)snprintf(into, sizeof into, "%s/%s", to, e->d_name);
         copy_file(from, into);
     }
-    (void)closedir(dir);
+    if (dir != NULL)
+        (void)closedir(dir);
 }
 
 static void remove_all(void) {
