@@ -424,22 +424,34 @@ static void a_hold_that_was_lost_ends_the_update(void) {
     all_end();
 }
 
-static void a_hold_is_renewed_by_reading(void) {
-    a_member_far_behind();
-    check(source_from(0, NO_LIMIT, 0) == LS_OK || complain("source"));
-    ls_hold_info held;
+static uint64_t hold_expires_us(void) {
+    ls_hold_info held = {.expires_us = 0};
     size_t count = 0;
 
     check(ls_holds(disk_of(&copies[0]), "/s", &held, 1, &count) == LS_OK && count == 1);
-    uint64_t expires_us = held.expires_us;
-    vfs_sim_advance(copies[0].sim, DAY_S);
-    check(ls_update_source_keep(source, 0) == LS_OK);
-    check(ls_holds(disk_of(&copies[0]), "/s", &held, 1, &count) == LS_OK && held.expires_us > expires_us);
+    return held.expires_us;
+}
+
+static void a_hold_is_renewed_by_reading_and_goes_with_the_sender(void) {
+    const uint64_t lasts_us = 3000; /* each call of the simulated system takes 1 us */
+    ls_hold_info held;
+    size_t count = 1;
+
+    a_member_far_behind();
+    check(ls_update_source_open(disk_of(&copies[0]), "/s", "update", NO_LIMIT, lasts_us, 0, &source) == LS_OK);
+    check(describe() == LS_OK);
+    uint64_t expires_us = hold_expires_us();
+
+    for (uint64_t i = 0; i < 2 * lasts_us; i++)
+        check(ls_update_source_read(source, segments[0].first_lsn, 0, part_bytes, 8) == LS_OK || complain("read"));
+    check(hold_expires_us() > expires_us + lasts_us);
+    vfs_sim_advance(copies[0].sim, 100);
+    expires_us = hold_expires_us();
+    check(ls_update_source_keep(source, segments[1].first_lsn) == LS_OK && hold_expires_us() > expires_us);
     ls_update_source_close(source);
     source = NULL;
     check(ls_holds(disk_of(&copies[0]), "/s", &held, 1, &count) == LS_OK && count == 0);
-    member_ends();
-    copies_end();
+    all_end();
 }
 
 static void an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base(void) {
@@ -883,7 +895,7 @@ int main(void) {
         what_a_longer_update_left_is_not_believed,
         a_hold_keeps_the_segments_while_the_leader_recycles,
         a_hold_that_was_lost_ends_the_update,
-        a_hold_is_renewed_by_reading,
+        a_hold_is_renewed_by_reading_and_goes_with_the_sender,
         an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base,
         a_sender_that_cannot_say_where_its_log_begins_waits,
         a_flipped_bit_is_found_in_its_segment_and_asked_for_again,
