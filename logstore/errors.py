@@ -79,7 +79,7 @@ class StoreLocked(StoreError):
 class BatchRefused(StoreError):
     """A batch, a cut, a vote or a lead does not follow from what a member of a replicated store has.
 
-    Nothing was written. The text names what was given and what the member has. The copy is as before: give it what follows.
+    Nothing was written. The text names what was given and what the member has. Give it what follows from that.
     """
 
 
