@@ -164,6 +164,17 @@ static void bury_if_dead(const struct replay *p, uint32_t number) {
     }
 }
 
+void replay_sweep(const struct replay *p, uint32_t number) {
+    struct message *m = table_message(p->t, number);
+    uint32_t before = (m->flags & MESSAGE_FREE) == 0 ? m->place_count : 0;
+    if (before > 0) {
+        replay_drop_deleted(p, m);
+    }
+    if (before > 0 && m->place_count < before) {
+        bury_if_dead(p, number);
+    }
+}
+
 static int replay_dequeue(const struct replay *p, const struct record *r) {
     struct message_dequeue d;
     uint32_t number;
@@ -271,7 +282,7 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
                 return fail_memory();
             }
             m->flags &= (uint16_t)~MESSAGE_STAGED;
-            if (!there) {
+            if (!queue_gone) {
                 if (w->lsn != m->id) {
                     message_grows_places(p->t, m, 1);
                 }

@@ -34,6 +34,9 @@ static int note_chain(void *context, const struct scan_batch *b, const struct re
         bool completes = (record->flags & FLAG_INLINE) != 0 || (!copied && (record->flags & FLAG_PART) == 0);
         r->mid_chain = completes ? 0 : record->id;
     }
+    if (record->type == QUEUE_DELETE) {
+        replica_sweep_begin(r);
+    }
     return LS_OK;
 }
 
@@ -54,6 +57,9 @@ int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
     r->applied_batch.checksum = format_record_checksum(b->bytes);
     note_base(r, &b->batch);
     r->stats.applied_batches++;
+    if (rc == LS_OK && b->batch.index != 0) {
+        replica_sweep_some(r);
+    }
     return rc;
 }
 

@@ -77,7 +77,13 @@ struct replica {
     struct {
         uint64_t lsn; /* 0: none since it was opened */
         uint64_t checksum;
-    } applied_batch;    /* the newest one of them */
+    } applied_batch; /* the newest one of them */
+    struct {
+        uint32_t next;          /* the numbers of messages from here */
+        uint32_t end;           /* to here may have places on deleted queues, */
+        bool again;             /* and all, once that pass is done: a queue was deleted since it began */
+        uint64_t forgotten_lsn; /* queues that were deleted below it are gone */
+    } sweep;
     uint64_t mid_chain; /* copies of this chain were applied, and not yet the state that completes them; 0: of none */
     uint64_t checkpoint_lsn; /* of the checkpoint in place; 0: none */
     uint64_t durable_lsn;    /* a majority has everything below it, as far as this copy knows */
@@ -145,6 +151,10 @@ static inline uint64_t replica_next_index(const struct replica *r) {
 int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
 void replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
+
+/* sweep.c */
+void replica_sweep_begin(struct replica *r); /* a queue was deleted */
+void replica_sweep_some(struct replica *r);  /* after a batch was applied */
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);

@@ -5,24 +5,6 @@
 #include "log/parts.h"
 #include "tests/kit/copies.h"
 
-/* All have what the leader has; then every copy's directory verifies, and gives the same state. */
-static bool copies_agree(void) {
-    for (int i = 0; i < COPIES; i++)
-        if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
-            return complain("durable");
-    ls_store *first = read_disk(disk_of(&copies[0]), LS_INSPECT_CHECK);
-    bool same = first != NULL;
-
-    for (int i = 1; i < COPIES; i++) {
-        ls_store *other = read_disk(disk_of(&copies[i]), LS_INSPECT_CHECK);
-
-        same = same && are_equal(first, other);
-        ls_free(other);
-    }
-    ls_free(first);
-    return same;
-}
-
 /* With the lock: writes and forces what was appended, whatever a majority has. */
 static bool force_here(struct log *g) {
     while (g->poison == 0 && log_unforced(g) > 0)
