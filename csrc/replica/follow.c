@@ -53,6 +53,7 @@ static int read_log(struct replica *r) {
                                           .known_durable_lsn = r->replay.newest.known_durable_lsn};
         r->durable_lsn = loaded.lsn > r->durable_lsn ? loaded.lsn : r->durable_lsn;
         r->checkpoint_lsn = loaded.lsn;
+        replica_note_base(r, loaded.base_lsn, loaded.lsn);
         replica_sweep_begin(r); /* of queues that it has as deleted */
     }
     r->end = r->applied;

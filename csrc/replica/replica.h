@@ -150,6 +150,7 @@ static inline uint64_t replica_next_index(const struct replica *r) {
 /* apply.c */
 int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
+void replica_note_base(struct replica *r, uint64_t base_lsn, uint64_t end_lsn); /* a batch with this end names it */
 void replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
 
 /* sweep.c */

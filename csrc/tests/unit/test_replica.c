@@ -139,6 +139,40 @@ static void every_copy_recycles_what_lies_below_the_base(void) {
     copies_end();
 }
 
+/* What it could recycle before, it can at once when it is opened again, from its log alone: and never more. */
+static void a_copy_that_is_opened_again_recycles_what_it_could_before(void) {
+    static const uint8_t content[3900];
+    uint32_t queue = 1;
+    uint64_t id, lsn;
+    int same = 0, more = 0;
+    bool taken;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    for (int i = 0; i < 400; i++) {
+        uint64_t before, after;
+
+        check(ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, i % 3 == 0 ? LS_WAIT : 0, &id) ==
+              LS_OK);
+        check(ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
+        if (i == 200)
+            check(replica_checkpoint(copies[1].follows, &taken) == LS_OK && taken);
+        before = copies[1].follows->safe_base_lsn;
+        replica_free(copies[1].follows);
+        check(follow_again(1) == LS_OK || complain("follow"));
+        after = copies[1].follows->safe_base_lsn;
+        check(copies[1].follows->segments[0].first_lsn >= after);
+        same += after == before;
+        more += after > before;
+    }
+    check(more == 0 && same > 300);
+    (void)put(1, "last", NULL);
+    (void)put(1, "and what makes it durable", NULL);
+    check(copies[1].follows->safe_base_lsn > 0 && copies[1].follows->segment_count < 8);
+    check(copies_agree());
+    copies_end();
+}
+
 /* ---- leading ---- */
 
 static void another_copy_leads_with_all_that_was_durable(void) {
@@ -547,6 +581,7 @@ int main(void) {
         a_checkpoint_of_the_applied_table_replaces_its_replay,
         a_leaders_checkpoint_has_the_configuration,
         every_copy_recycles_what_lies_below_the_base,
+        a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
