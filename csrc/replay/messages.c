@@ -18,9 +18,15 @@ static int missing_chain(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
+/* To change it. */
 static struct message *find(const struct replay *p, uint64_t id, uint32_t *number) {
     *number = table_find(p->t, id);
-    return *number == INDEX_NONE ? NULL : table_message(p->t, *number);
+    if (*number == INDEX_NONE) {
+        return NULL;
+    }
+    struct message *m = table_message(p->t, *number);
+    table_touch(p->t, m);
+    return m;
 }
 
 /* ---- pending work ---- */
@@ -272,6 +278,7 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
         uint32_t number = w->message;
         struct message *m = table_message(p->t, number);
         const struct queue *q = table_any_queue(p->t, w->queue_id);
+        table_touch(p->t, m);
         bool there = message_place(m, w->queue_id) != NULL;
         bool queue_gone = q != NULL && q->deleted;
         if (there == (w->kind == WORK_ENQUEUE) && !queue_gone) {

@@ -59,7 +59,7 @@ static int note_chain(void *context, const struct scan_batch *b, const struct re
     return LS_OK;
 }
 
-int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
+static int apply_batch(struct replica *r, const struct scan_batch *b) {
     r->replay.look = note_chain;
     r->replay.look_context = r;
     if (r->applied.term != 0 && r->applied.term != b->batch.epoch) {
@@ -79,6 +79,13 @@ int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
     if (rc == LS_OK && b->batch.index != 0) {
         replica_sweep_some(r);
     }
+    return rc;
+}
+
+int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
+    (void)pthread_mutex_lock(&r->table_lock);
+    int rc = apply_batch(r, b);
+    (void)pthread_mutex_unlock(&r->table_lock);
     return rc;
 }
 

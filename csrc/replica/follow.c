@@ -151,6 +151,7 @@ int replica_open(vfs *system, const char *store_dir, const ls_options *options, 
     }
     o.create = 0;
     r->file = -1;
+    (void)pthread_mutex_init(&r->table_lock, NULL);
     int rc = store_new(&o, NULL, 0, &r->store);
     rc = rc == LS_OK ? store_open_directory(r->store, system != NULL ? system : vfs_posix(), store_dir, &o) : rc;
     if (rc == LS_OK) {
@@ -171,6 +172,8 @@ void replica_free(struct replica *r) {
     if (r == NULL) {
         return;
     }
+    replica_checkpoint_give_up(r);
+    (void)pthread_mutex_destroy(&r->table_lock);
     for (size_t i = r->waiting_from; i < r->waiting_count; i++) {
         free(r->waiting[i].bytes);
     }

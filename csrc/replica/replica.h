@@ -85,8 +85,11 @@ struct replica {
         uint64_t forgotten_lsn; /* queues that were deleted below it are gone */
     } sweep;
     uint64_t mid_chain; /* copies of this chain were applied, and not yet the state that completes them; 0: of none */
-    uint64_t checkpoint_lsn; /* of the checkpoint in place; 0: none */
-    uint64_t durable_lsn;    /* a majority has everything below it, as far as this copy knows */
+    uint64_t checkpoint_lsn;               /* of the checkpoint in place; 0: none */
+    uint64_t checkpoint_retry_lsn;         /* after a failure none is due before this LSN is applied */
+    struct replica_checkpoint *checkpoint; /* that is being taken; NULL: none */
+    pthread_mutex_t table_lock;            /* held to change the table, and by the thread that copies it */
+    uint64_t durable_lsn;                  /* a majority has everything below it, as far as this copy knows */
 
     struct replica_batch *waiting; /* from `applied` to `end`, oldest first */
     size_t waiting_from;
@@ -115,8 +118,13 @@ int replica_take(struct replica *r, const struct shipment *s);
 int replica_cut(struct replica *r, uint64_t index);
 /* A majority has everything below lsn, the end of a batch: of that, what is here is applied. */
 int replica_durable(struct replica *r, uint64_t lsn);
-/* The table as it is, unless *taken is false: at this moment none can be taken. It does not return before the file is forced.
-   LS_FULL, LS_IO, LS_NO_MEMORY: there is none, and nothing else has changed. */
+/* Begins a checkpoint of the table as it is now, unless *begun is false: at this moment none can be taken, or one is. Batches are
+   taken meanwhile. With options.background a thread copies and writes the rows, else each call of replica_checkpoint_ended does
+   a part of that. LS_IO, LS_NO_MEMORY. */
+int replica_checkpoint_begin(struct replica *r, bool *begun);
+/* Whether it has ended, and then its result. LS_FULL, LS_IO, LS_NO_MEMORY: there is no new checkpoint, and nothing else has changed. */
+int replica_checkpoint_ended(struct replica *r, bool *ended);
+/* Both, and waits until the file is forced. */
 int replica_checkpoint(struct replica *r, bool *taken);
 bool replica_checkpoint_is_due(const struct replica *r); /* an open would have to replay much */
 /* The least term that it may lead in. */
@@ -156,6 +164,9 @@ void replica_publish(struct replica *r); /* the hint, and what it makes needless
 /* sweep.c */
 void replica_sweep_begin(struct replica *r); /* a queue was deleted */
 void replica_sweep_some(struct replica *r);  /* after a batch was applied */
+
+/* checkpoint.c */
+void replica_checkpoint_give_up(struct replica *r); /* ends the one that is being taken, if any */
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);

@@ -42,7 +42,8 @@ static void forget_queues(struct replica *r) {
 }
 
 void replica_sweep_some(struct replica *r) {
-    if (!sweep_places(r) && r->sweep.forgotten_lsn < r->base_lsn && r->store->state.deletions.count > 0) {
+    bool copied = r->replay.t->copy != NULL; /* a checkpoint needs the deletions */
+    if (!sweep_places(r) && !copied && r->sweep.forgotten_lsn < r->base_lsn && r->store->state.deletions.count > 0) {
         forget_queues(r);
     }
 }

@@ -250,6 +250,7 @@ static inline bool settles(struct replica *f, uint64_t base_lsn) {
             .behind = from->first_lsn < base_lsn,
         };
     }
+    replica_checkpoint_give_up(f);
     free(s->segments);
     s->segments = made;
     s->segment_count = f->segment_count;

@@ -62,63 +62,6 @@ static void a_copy_that_was_killed_goes_on_where_it_was(void) {
     copies_end();
 }
 
-/* ---- checkpoints ---- */
-
-/* The directory with its checkpoint, and without, gives the same state. */
-static bool checkpoint_agrees(int i) {
-    ls_store *with = read_disk(disk_of(&copies[i]), 0),
-             *without = read_disk(disk_of(&copies[i]), LS_INSPECT_NO_CHECKPOINT);
-    bool same = are_equal(with, without) && with->state.report.checkpoint_used != 0;
-
-    ls_free(with);
-    ls_free(without);
-    return same;
-}
-
-static void a_checkpoint_of_the_applied_table_replaces_its_replay(void) {
-    bool taken = false;
-    uint64_t applied;
-    ls_tx *tx;
-    static const ls_xid xid = {.format_id = 1, .gtrid_bytes = 1, .data = "x"};
-
-    copies_start();
-    check(lead_in(0, 2) == LS_OK);
-    for (int i = 0; i < 200; i++)
-        (void)put_bytes(1 + (uint32_t)i % 2, 'x', 500, i % 8 == 7 ? LS_WAIT : 0);
-    check(ls_begin(r.store, &xid, &tx) == LS_OK);
-    (void)put(2, "pending", tx);
-    check(ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
-    ls_tx_free(tx);
-    (void)put(1, "last", NULL);
-    check(replica_checkpoint(copies[1].follows, &taken) == LS_OK && taken);
-    check(replica_durable(copies[1].follows, ls_durable_lsn(r.store)) == LS_OK);
-    check(checkpoint_agrees(1));
-    applied = copies[1].follows->stats.applied_batches;
-    replica_free(copies[1].follows);
-    check(follow_again(1) == LS_OK || complain("follow"));
-    check(copies[1].follows->stats.applied_batches < applied / 4);
-    (void)put(1, "for all", NULL);
-    check(copies_agree());
-    cease();
-    check(lead_in(1, 3) == LS_OK && copies_agree());
-    copies_end();
-}
-
-static void a_leaders_checkpoint_has_the_configuration(void) {
-    copies_start();
-    check(lead_in(0, 2) == LS_OK);
-    for (int i = 0; i < 200; i++)
-        (void)put_bytes(1, 'x', 500, i % 8 == 7 ? LS_WAIT : 0);
-    check(ls_checkpoint(r.store, NULL) == LS_OK);
-    (void)put(1, "last", NULL);
-    check(checkpoint_agrees(0));
-    cease();
-    check(copies[0].follows->stats.applied_batches < 10);
-    check(replication_members(copies[0].follows->store->state.clients)->config_bytes == 5);
-    check(copies[0].follows->end.index == sent[copies[0].last].s.index);
-    copies_end();
-}
-
 /* ---- recycling ---- */
 
 static void every_copy_recycles_what_lies_below_the_base(void) {
@@ -578,8 +521,6 @@ int main(void) {
         followers_have_the_leaders_bytes_and_apply_what_is_durable,
         a_message_is_durable_without_one_of_three_copies_and_not_without_two,
         a_copy_that_was_killed_goes_on_where_it_was,
-        a_checkpoint_of_the_applied_table_replaces_its_replay,
-        a_leaders_checkpoint_has_the_configuration,
         every_copy_recycles_what_lies_below_the_base,
         a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,
