@@ -173,6 +173,7 @@ void replica_free(struct replica *r) {
         return;
     }
     replica_checkpoint_give_up(r);
+    replica_take_spare(r);
     (void)pthread_mutex_destroy(&r->table_lock);
     for (size_t i = r->waiting_from; i < r->waiting_count; i++) {
         free(r->waiting[i].bytes);
@@ -348,6 +349,9 @@ int replica_take(struct replica *r, const struct shipment *s) {
     }
     r->end = end_of(&b);
     r->stats.batches++;
+    if (s->header != NULL) {
+        replica_make_spare(r);
+    }
     return replica_durable(r, b.batch.known_durable_lsn);
 }
 

@@ -65,7 +65,9 @@ struct replica {
     size_t segment_capacity;
     struct replica_files spares;
     struct replica_files cut;
-    uint64_t highest_first_lsn; /* of all files, in the log or not */
+    struct replica_spare *spare; /* that a thread makes; NULL: none */
+    uint64_t turned_us;          /* when the last segment began */
+    uint64_t highest_first_lsn;  /* of all files, in the log or not */
 
     int file; /* of the last segment; -1: not open */
     uint64_t file_lsn;
@@ -172,6 +174,9 @@ void replica_checkpoint_give_up(struct replica *r); /* ends the one that is bein
 int replica_remove_above(struct replica *r, uint64_t first_lsn);
 int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -errno */
 int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
+void replica_make_spare(struct replica *r); /* a thread makes the file for the next segment, unless there is one */
+void replica_take_spare(
+    struct replica *r); /* waits for it; it is one of the spares then, unless it could not be made */
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn);
 int replica_fail_disk(struct replica *r, int error, const char *what);
 int replica_fail_poisoned(const struct replica *r);

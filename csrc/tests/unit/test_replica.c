@@ -82,6 +82,38 @@ static void every_copy_recycles_what_lies_below_the_base(void) {
     copies_end();
 }
 
+/* A thread makes the next segment's file, under a name that no header of this term can cut. */
+static void a_copy_has_a_spare_before_a_segment_begins(void) {
+    size_t segments;
+    uint64_t allocated;
+
+    copies_start();
+    replica_free(copies[1].follows);
+    r.options.background = 1;
+    check(follow_again(1) == LS_OK);
+    r.options.background = 0;
+    check(lead_in(0, 2) == LS_OK);
+    for (int turn = 0; turn < 3; turn++) {
+        segments = copies[1].follows->segment_count;
+        replica_take_spare(copies[1].follows); /* waits for the thread */
+        check(copies[1].follows->spares.count == 1);
+        check(copies_agree());
+        allocated = vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE);
+        copies[1].follows->turned_us = UINT64_MAX / 2; /* the last segment lasted long: the next is filled with zeros */
+        while (copies[1].follows->segment_count == segments)
+            (void)put_bytes(1, 'x', 3900, LS_WAIT);
+        replica_take_spare(copies[1].follows);
+        check(vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE) == allocated);
+    }
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK && copies_agree()); /* the spare goes; its batches come without a thread */
+    cease();
+    check(lead_in(2, 3) == LS_OK);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
 /* What it could recycle before, it can at once when it is opened again, from its log alone: and never more. */
 static void a_copy_that_is_opened_again_recycles_what_it_could_before(void) {
     static const uint8_t content[3900];
@@ -522,6 +554,7 @@ int main(void) {
         a_message_is_durable_without_one_of_three_copies_and_not_without_two,
         a_copy_that_was_killed_goes_on_where_it_was,
         every_copy_recycles_what_lies_below_the_base,
+        a_copy_has_a_spare_before_a_segment_begins,
         a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
