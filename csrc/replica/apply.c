@@ -143,8 +143,9 @@ static size_t count_unheld(const struct replica *r, size_t n) {
 /* Files that are not needed become spares, or go if there are enough; without memory for their names, later. */
 static void recycle(struct replica *r) {
     const struct directory *d = &r->store->directory;
-    uint64_t below_lsn = needless_below(r);
+    uint64_t below_lsn = needless_below(r), size = r->store->meta.segment_size, catalog_lsn = r->catalog_lsn;
     size_t dead = 0;
+    below_lsn = catalog_lsn / size * size < below_lsn ? catalog_lsn / size * size : below_lsn;
     while (dead + 1 < r->segment_count && r->segments[dead].first_lsn < below_lsn) {
         dead++;
     }

@@ -152,6 +152,7 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
     }
     o.create = 0;
     r->file = -1;
+    r->catalog_lsn = o.catalog_lsn != 0 ? o.catalog_lsn : UINT64_MAX;
     (void)pthread_mutex_init(&r->table_lock, NULL);
     int rc = store_new(&o, NULL, 0, &r->store);
     rc = rc == LS_OK ? store_open_directory(r->store, system != NULL ? system : vfs_posix(), store_dir, &o) : rc;

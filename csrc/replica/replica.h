@@ -102,6 +102,7 @@ struct replica {
     uint64_t base_lsn;        /* that the newest applied batch names */
     uint64_t safe_base_lsn;   /* the newest that counts: its batch is said to be durable by another that is */
     uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    uint64_t catalog_lsn;     /* the catalog may lack a change from there on, whose segment stays */
     uint64_t said_lsn;        /* the largest known_durable_lsn of an applied batch */
     struct {
         uint64_t end_lsn;

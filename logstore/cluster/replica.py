@@ -229,6 +229,13 @@ class Copy:
         """
         check(lib.ls_replica_durable(self._usable(), lsn))
 
+    def catalog_has(self, lsn: int) -> None:
+        """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
+
+        A copy that an update brought keeps all segments until it is told.
+        """
+        lib.ls_replica_catalog_has(self._usable(), arguments.integer("lsn", lsn, 0, arguments.LSN_MAX))
+
     def checkpoint(self) -> bool:
         """Writes a checkpoint of the applied table; whether one can be taken at this moment."""
         taken = ffi.new("int *")
