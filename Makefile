@@ -174,7 +174,7 @@ test: ## set everything up and check what a change can break: lint, compilers, C
 check: ## the long checks: sanitizers, slow tests and the proof
 	+@$(SUBMAKE) --output-sync=line STAGE=sanitize pytest-asan pytest-overwritten sanitize ctest-trail
 	+@$(SUBMAKE) test-slow
-	+@$(SUBMAKE) proof
+	+@$(SUBMAKE) proof PROOF_ARGS=--part
 	@echo "make check: passed"
 
 # A C test program needs no Python.
@@ -227,7 +227,7 @@ proof-programs: setup
 	@$(BIN)/python tools/fuzz.py --build-only
 
 proof: proof-programs ## the proof that nothing is lost: every crash, fault and hostile byte of the fast tier
-	@$(BIN)/python tools/torture.py --fast
+	@$(BIN)/python tools/torture.py --fast $(PROOF_ARGS)
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history

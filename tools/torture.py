@@ -146,13 +146,15 @@ def python_memory(seconds: int) -> list[Job]:
     ]
 
 
-def fast_stages() -> list[list[Job]]:
+def fast_stages(*, part: bool) -> list[list[Job]]:
+    """With ``part`` a third of the mutants and of the fuzzing, which take most of the time."""
+    some, fuzz_s = (["--third"], FUZZ_SECONDS // 3) if part else ([], FUZZ_SECONDS)
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10))],
-        [Job("mutants", tool("mutants.py", "--tier", "fast"))],
+        [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
-        [Job("fuzz", tool("fuzz.py", "--seconds", FUZZ_SECONDS, "--jobs", 2, *HALVED))],
+        [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
     ]
 
 
@@ -256,13 +258,14 @@ def main() -> int:
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--fast", action="store_true", help="fixed amounts, with minima")
     amount.add_argument("--seconds", type=int, metavar="S", help="all stages for this many seconds, at least 20")
+    parser.add_argument("--part", action="store_true", help="with --fast: a third of the mutants and of the fuzzing")
     options = parser.parse_args()
     if options.seconds is not None and options.seconds < 20:
         parser.error("--seconds is at least 20")
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     outcomes: list[Outcome] = []
-    for stage in fast_stages() if options.fast else torture_stages(options.seconds):
+    for stage in fast_stages(part=options.part) if options.fast else torture_stages(options.seconds):
         outcomes += run_together(stage)
     if not options.fast:
         outcomes += run_together([explore(options.seconds - (time.monotonic() - started))])
