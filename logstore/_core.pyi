@@ -496,6 +496,34 @@ class ls_host_info(Value):
 
 class ls_host_info_ptr(ls_host_info, Pointer[ls_host_info]): ...
 
+class ls_update_segment(Value):
+    first_lsn: int
+    term: int
+    prev_end_lsn: int
+    bytes: int
+    checksum: int
+
+class ls_update_segment_ptr(ls_update_segment, Pointer[ls_update_segment]): ...
+
+class ls_update_manifest(Value):
+    uuid: Numbers[uint8_t]
+    segment_size: int
+    max_undurable_bytes: int
+    created_us: int
+    end_lsn: int
+    term: int
+    index: int
+    segment_count: int
+
+class ls_update_manifest_ptr(ls_update_manifest, Pointer[ls_update_manifest]): ...
+
+class ls_update_part(Value):
+    first_lsn: int
+    offset: int
+    bytes: int
+
+class ls_update_part_ptr(ls_update_part, Pointer[ls_update_part]): ...
+
 class ls_inspection(Value):
     log: ls_reader_info
     next_lsn: int
@@ -577,6 +605,10 @@ class ls_message_rows_ptr(Value): ...
 class ls_host_ptr(Value): ...
 
 class ls_replica_ptr(Value): ...
+
+class ls_update_source_ptr(Value): ...
+
+class ls_update_ptr(Value): ...
 
 class ls_hold_ptr(Value): ...
 
@@ -740,6 +772,18 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_host_info[]"], init: object = None, /) -> Array[ls_host_info]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_update_segment *"], init: object = None, /) -> ls_update_segment_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_segment[]"], init: object = None, /) -> Array[ls_update_segment]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_manifest *"], init: object = None, /) -> ls_update_manifest_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_manifest[]"], init: object = None, /) -> Array[ls_update_manifest]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_part *"], init: object = None, /) -> ls_update_part_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_part[]"], init: object = None, /) -> Array[ls_update_part]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_inspection *"], init: object = None, /) -> ls_inspection_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_inspection[]"], init: object = None, /) -> Array[ls_inspection]: ...
@@ -785,6 +829,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_host **"], init: object = None, /) -> Pointer[ls_host_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica **"], init: object = None, /) -> Pointer[ls_replica_ptr]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update_source **"], init: object = None, /) -> Pointer[ls_update_source_ptr]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_update **"], init: object = None, /) -> Pointer[ls_update_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_hold **"], init: object = None, /) -> Pointer[ls_hold_ptr]: ...
     @overload
@@ -881,6 +929,7 @@ class Lib:
     LS_LIFE_DESTROYED: Final[int]
     LS_LIFE_ROLLED_BACK: Final[int]
     LS_LIFE_DROPPED: Final[int]
+    LS_UPDATE_SEGMENTS_MAX: Final[int]
     LS_INSPECT_CHECK: Final[int]
     LS_INSPECT_DIRECT: Final[int]
     LS_INSPECT_NO_CHECKPOINT: Final[int]
@@ -1531,6 +1580,63 @@ class Lib:
         /,
     ) -> int: ...
     def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_update_source_open(
+        self,
+        system: vfs_ptr | Null,
+        store_dir: Chars | bytes | Null,
+        hold_name: Chars | bytes | Null,
+        limit_bytes: int,
+        lasts_us: int,
+        applied_lsn: int,
+        source: Pointer[ls_update_source_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_update_source_step(self, source: ls_update_source_ptr | Null, bytes: int, /) -> int: ...
+    def ls_update_source_manifest(
+        self,
+        source: ls_update_source_ptr | Null,
+        manifest: ls_update_manifest_ptr | Array[ls_update_manifest] | Null,
+        segments: ls_update_segment_ptr | Array[ls_update_segment] | Null,
+        n: int,
+        /,
+    ) -> int: ...
+    def ls_update_source_read(
+        self,
+        source: ls_update_source_ptr | Null,
+        first_lsn: int,
+        offset: int,
+        into: Numbers[uint8_t] | Null,
+        bytes: int,
+        /,
+    ) -> int: ...
+    def ls_update_source_keep(self, source: ls_update_source_ptr | Null, lsn: int, /) -> int: ...
+    def ls_update_source_close(self, source: ls_update_source_ptr | Null, /) -> None: ...
+    def ls_update_begin(
+        self,
+        host: ls_host_ptr | Null,
+        manifest: ls_update_manifest_ptr | Array[ls_update_manifest] | Null,
+        segments: ls_update_segment_ptr | Array[ls_update_segment] | Null,
+        update: Pointer[ls_update_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_update_next(
+        self,
+        update: ls_update_ptr | Null,
+        part: ls_update_part_ptr | Array[ls_update_part] | Null,
+        /,
+    ) -> int: ...
+    def ls_update_write(
+        self,
+        update: ls_update_ptr | Null,
+        first_lsn: int,
+        offset: int,
+        from_: Numbers[uint8_t] | bytes | Null,
+        bytes: int,
+        /,
+    ) -> int: ...
+    def ls_update_path(self, update: ls_update_ptr | Null, /) -> Chars: ...
+    def ls_update_finish(self, update: ls_update_ptr | Null, /) -> int: ...
+    def ls_update_free(self, update: ls_update_ptr | Null, /) -> None: ...
     def ls_inspect_open(
         self,
         system: vfs_ptr | Null,

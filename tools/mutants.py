@@ -66,6 +66,7 @@ TESTS = (
     "test_vote",
     "test_host",
     "test_replica",
+    "test_update",
 )
 
 STARTED = time.monotonic()

@@ -112,4 +112,15 @@ static inline uint64_t xxh64_inline(const void *data, size_t bytes, uint64_t see
 /* XXH64 of `bytes` bytes at `data`, which may be unaligned, and may be NULL if `bytes` is 0. */
 uint64_t xxh64(const void *data, size_t bytes, uint64_t seed);
 
+/* The same, seed 0, of bytes that come piece by piece. */
+struct xxh64_sum {
+    uint64_t lanes[4];
+    uint64_t bytes; /* added so far */
+    unsigned char rest[XXH64_STRIPE_BYTES];
+};
+
+void xxh64_begin(struct xxh64_sum *sum);
+void xxh64_add(struct xxh64_sum *sum, const void *data, size_t bytes);
+uint64_t xxh64_end(const struct xxh64_sum *sum); /* of all that was added; more may be added afterwards */
+
 #endif

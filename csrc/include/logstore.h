@@ -888,6 +888,86 @@ int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t con
 /* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
 
+/* ---- an update: a copy is brought up to date by whole segments, when batches alone cannot ---- */
+#define LS_UPDATE_SEGMENTS_MAX 1048576
+
+typedef struct update_source ls_update_source;
+typedef struct update ls_update;
+
+/* Of a segment of the log, the part that belongs to the log and lies below the update's end. */
+typedef struct ls_update_segment {
+    uint64_t first_lsn;
+    uint64_t term;         /* its epoch */
+    uint64_t prev_end_lsn; /* where the log before it ends */
+    uint64_t bytes;        /* from the file's start, the header included */
+    uint64_t checksum;     /* XXH64, seed 0, of these bytes */
+} ls_update_segment;
+
+/* All that an update sends, but for the catalog: what META has, where the log ends then, and its segments. */
+typedef struct ls_update_manifest {
+    uint8_t uuid[16];
+    uint64_t segment_size, max_undurable_bytes, created_us;
+    uint64_t end_lsn, term, index; /* of the batch at the end, which a majority has */
+    size_t segment_count;
+} ls_update_manifest;
+
+/*
+ * The sender, beside the program that has the copy open, in the same process or not. One thread at a time uses it.
+ *
+ * Opens it: takes a hold on the log, which keeps the segments and what follows them (name, limit_bytes, lasts_us: as ls_hold_take;
+ * a read takes the time anew when it is due). The end is that of a durable batch, and the beginning is the base that an open of a
+ * log with this end finds, or the segment of `applied_lsn`, if that is lower: where the sender's catalog stands; 0: it has none.
+ * LS_WOULD_WAIT: the durable part of the log does not say yet where it begins, or has fewer than two batches with an index; try again.
+ * LS_RECYCLED: the log at applied_lsn is gone. LS codes of ls_hold_take.
+ */
+int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_name, uint64_t limit_bytes,
+                          uint64_t lasts_us, uint64_t applied_lsn, ls_update_source **source);
+/* Reads and verifies about `bytes` more, for the manifest. LS_END: it is complete. LS_RECYCLED, LS_CORRUPT. */
+int ls_update_source_step(ls_update_source *source, uint64_t bytes);
+/* Fills up to n of the segments. LS_WOULD_WAIT: steps are left. */
+int ls_update_source_manifest(const ls_update_source *source, ls_update_manifest *manifest, ls_update_segment *segments,
+                              size_t n);
+/* Bytes of one segment. LS_OPTION: the manifest has no such part; LS_RECYCLED: the hold was lost: begin anew. */
+int ls_update_source_read(ls_update_source *source, uint64_t first_lsn, uint64_t offset, uint8_t *into, size_t bytes);
+/* The log below `lsn` is not needed any more (0: all is), and the hold's time begins again. As ls_hold_advance. */
+int ls_update_source_keep(ls_update_source *source, uint64_t lsn);
+void ls_update_source_close(ls_update_source *source); /* releases the hold; NULL: nothing */
+
+/*
+ * The receiver: a host that follows, or has no copy yet. One thread at a time uses host and update; the host stays open.
+ *
+ * Begins the update in the directory of the next copy: what an earlier update left there is used again if it agrees. The directory
+ * is locked. LS_REFUSED: the manifest contradicts itself, is of another store, or does not reach what this member has; the host
+ * leads, or VOTE does not have the manifest's term. LS_FULL: the disk has no room. In both cases nothing was written.
+ */
+int ls_update_begin(ls_host *host, const ls_update_manifest *manifest, const ls_update_segment *segments,
+                    ls_update **update);
+
+typedef struct ls_update_part {
+    uint64_t first_lsn; /* of the segment */
+    uint64_t offset;
+    uint64_t bytes; /* from there on; 0: none yet, call again */
+} ls_update_part;
+
+/*
+ * The part that the sender is to give next. Before that the call looks at one segment that is here already: in this directory, or in
+ * the present copy, from which it is copied. LS_END: everything is here.
+ */
+int ls_update_next(ls_update *update, ls_update_part *part);
+/* The beginning of that part. LS_REFUSED: it is not, or the segment is whole now and differs from the manifest: it is asked for again.
+   LS_IO, LS_FULL, LS_POISONED: only ls_update_free is possible. */
+int ls_update_write(ls_update *update, uint64_t first_lsn, uint64_t offset, const uint8_t *from, size_t bytes);
+/* The new copy's directory, for the catalog, which is put there before the end; it is forced with the rest. */
+const char *ls_update_path(const ls_update *update);
+/*
+ * Forces everything, opens the copy as any copy is opened, and lets it count: the host follows with it, and the copy from before is
+ * removed. LS_REFUSED: something is missing. LS_CORRUPT: the log does not end where the manifest says. After a failure the
+ * copy from before counts, and is as it was; after LS_OUTCOME_UNKNOWN the next open of the host finds out which one counts.
+ */
+int ls_update_finish(ls_update *update);
+/* Ends it; NULL: nothing. Unless it was finished, what has come is left for the next update. */
+void ls_update_free(ls_update *update);
+
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */
 #define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other; also what is undurable */
 #define LS_INSPECT_DIRECT        2 /* bypass the page cache where the file system can */

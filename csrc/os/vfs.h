@@ -45,6 +45,7 @@ struct vfs {
     int (*open_subdir)(vfs *v, int dir, const char *name, int create); /* in `dir`; made if absent and `create` */
     int (*list)(vfs *v, int dir, vfs_list_fn *each, void *context);
     int (*sync_dir)(vfs *v, int dir);
+    int64_t (*free_bytes)(vfs *v, int dir);               /* of its file system, for this user */
     int (*remove_dir)(vfs *v, int dir, const char *name); /* an empty directory in `dir`; -ENOTEMPTY */
 
     int (*open)(vfs *v, int dir, const char *name, unsigned flags);

@@ -33,6 +33,7 @@
 #include <sys/random.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -155,6 +156,17 @@ static int posix_list(vfs *v, int dir, vfs_list_fn *each, void *context) {
 static int posix_sync_dir(vfs *v, int dir) {
     (void)v;
     return fsync(dir) != 0 ? error_now() : 0;
+}
+
+static int64_t posix_free_bytes(vfs *v, int dir) {
+    struct statvfs found;
+
+    (void)v;
+    if (fstatvfs(dir, &found) != 0)
+        return error_now();
+    if (found.f_frsize != 0 && found.f_bavail > (uint64_t)INT64_MAX / found.f_frsize)
+        return INT64_MAX;
+    return (int64_t)(found.f_bavail * found.f_frsize);
 }
 
 /* ---- files ---- */
@@ -444,6 +456,7 @@ vfs *vfs_posix(void) {
         .remove_dir = posix_remove_dir,
         .list = posix_list,
         .sync_dir = posix_sync_dir,
+        .free_bytes = posix_free_bytes,
         .open = posix_open,
         .close = posix_close,
         .pread = posix_pread,

@@ -334,6 +334,22 @@ int ls_hold_advance(ls_hold *h, uint64_t lsn, uint64_t lasts_us) {
     return gone_lsn <= wanted.hold_lsn ? LS_OK : fail_passed(h, wanted.hold_lsn, gone_lsn, "it had reached its limit");
 }
 
+int hold_lower(ls_hold *h, uint64_t lsn) {
+    struct hold before = h->hold, wanted = h->hold;
+    wanted.hold_lsn = lsn;
+    int rc = write_hold(h, h->file, &wanted);
+    if (rc != 0) {
+        return fail_hold(h, -rc, "written");
+    }
+    uint64_t gone_lsn = holds_find_gone(h->v, h->store, &h->meta);
+    if (gone_lsn <= lsn) {
+        h->hold = wanted;
+        return LS_OK;
+    }
+    rc = write_hold(h, h->file, &before);
+    return rc == 0 ? fail_passed(h, lsn, gone_lsn, "it was recycled") : fail_hold(h, -rc, "written");
+}
+
 void ls_hold_describe(const ls_hold *h, ls_hold_info *info) {
     *info = (ls_hold_info){
         .lsn = h->hold.hold_lsn,

@@ -117,6 +117,11 @@ void scan_ahead_start(struct scan *s);
 void scan_ahead_stop(struct scan *s);
 /* The log ends at this LSN, the end of a batch, as far as this scan is concerned. At once after scan_open. */
 void scan_stop_at(struct scan *s, uint64_t lsn);
+/*
+ * What an open of a log would find that ends where this one does, whatever a hint says: index, term, durable_lsn and base_lsn
+ * are set to that. *said: a batch of the log that was read names this base, and another says that the first is durable.
+ */
+int scan_find_said_base(struct scan *s, bool *said);
 /* Continues with the first batch that ends beyond this LSN. */
 void scan_seek(struct scan *s, uint64_t lsn);
 /* The first LSN of a new epoch: above all that the epoch before may have given out, max_undurable_bytes beyond `lsn`. */

@@ -266,7 +266,7 @@ static int find_base_below(struct scan *s, size_t index, uint64_t lsn, uint64_t 
  * The newest batch has an index: another leader's header may cut what no majority is known to have. So the base is that of the
  * newest batch below the LSN that is known durable, and a CLOSE makes nothing clean.
  */
-static int end_replicated(struct scan *s, const struct batch *newest) {
+static int end_replicated(struct scan *s, const struct batch *newest, bool *said) {
     s->index = newest->index;
     s->term = newest->epoch;
     s->durable_lsn = s->all_durable ? s->end_lsn : newest->known_durable_lsn;
@@ -280,6 +280,25 @@ static int end_replicated(struct scan *s, const struct batch *newest) {
             s->base_lsn = found && base_lsn < s->base_lsn ? base_lsn : s->base_lsn;
         }
     }
+    *said = found;
+    return rc;
+}
+
+int scan_find_said_base(struct scan *s, bool *said) {
+    struct scan_file *f = &s->files[s->last];
+    uint64_t kept_lsn = f->end_lsn;
+    struct stop stop;
+    f->end_lsn = s->end_lsn;
+    int rc = walk_to_end(s, s->last, &stop);
+    rc = rc == LS_OK ? scan_refuse(s, verdict_of(verdict_found(stop.why), BEFORE_END), f->first_lsn, stop.lsn, stop.why)
+                     : rc;
+    *said = false;
+    s->index = s->term = s->durable_lsn = 0;
+    if (rc == LS_OK && stop.last.lsn != 0) {
+        s->base_lsn = stop.last.batch.base_lsn;
+        rc = stop.last.batch.index != 0 ? end_replicated(s, &stop.last.batch, said) : LS_OK;
+    }
+    f->end_lsn = kept_lsn;
     return rc;
 }
 
@@ -312,7 +331,8 @@ int scan_find_ends(struct scan *s) {
         s->base_lsn = last.lsn != 0 ? last.batch.base_lsn : f->first_lsn;
         s->clean = last.is_close;
         if (last.lsn != 0 && last.batch.index != 0) {
-            rc = end_replicated(s, &last.batch);
+            bool said;
+            rc = end_replicated(s, &last.batch, &said);
         }
     }
     return rc;

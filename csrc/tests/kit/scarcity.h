@@ -29,6 +29,7 @@ PASS_ON(int, make_dir, (vfs * v, const char *path), path)
 PASS_ON(int, open_subdir, (vfs * v, int dir, const char *name, int create), dir, name, create)
 PASS_ON(int, remove_dir, (vfs * v, int dir, const char *name), dir, name)
 PASS_ON(int, sync_dir, (vfs * v, int dir), dir)
+PASS_ON(int64_t, free_bytes, (vfs * v, int dir), dir)
 PASS_ON(int, open, (vfs * v, int dir, const char *name, unsigned flags), dir, name, flags)
 PASS_ON(int, close, (vfs * v, int handle), handle)
 PASS_ON(int64_t, pread, (vfs * v, int file, void *into, size_t bytes, uint64_t at), file, into, bytes, at)
@@ -82,6 +83,7 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.remove_dir = quiet_remove_dir;
     table.list = quiet_list;
     table.sync_dir = quiet_sync_dir;
+    table.free_bytes = quiet_free_bytes;
     table.open = quiet_open;
     table.close = quiet_close;
     table.pread = quiet_pread;

@@ -137,6 +137,21 @@ static int sim_table_sync_dir(vfs *v, int dir) {
     return (int)sim_finish(&c, result);
 }
 
+static int64_t sim_table_free_bytes(vfs *v, int dir) {
+    sim_call c;
+    sim_node *n;
+    int64_t result = sim_begin(&c, v, VFS_SIM_FREE_BYTES, dir);
+
+    if (result == 0)
+        result = dir_of(&c, dir, &n);
+    if (result == 0) {
+        uint64_t used = sim_disk_used(&c.sim->disk) * SIM_PAGE, most = c.sim->capacity;
+
+        result = most == 0 ? INT64_MAX : most > used ? (int64_t)(most - used) : 0;
+    }
+    return sim_finish(&c, result);
+}
+
 /* ---- files ---- */
 
 static int sim_table_open(vfs *v, int dir, const char *name, unsigned flags) {
@@ -516,6 +531,7 @@ const vfs sim_table = {
     .remove_dir = sim_table_remove_dir,
     .list = sim_table_list,
     .sync_dir = sim_table_sync_dir,
+    .free_bytes = sim_table_free_bytes,
     .open = sim_table_open,
     .close = sim_table_close,
     .pread = sim_table_pread,

@@ -90,6 +90,15 @@ static void names_are_single_components(const place *p) {
     check(p->v->close(p->v, f) == 0 && p->v->unlink(p->v, p->dir, long_name) == 0);
 }
 
+static void a_directory_knows_the_free_bytes_of_its_file_system(const place *p) {
+    int f = create(p, "file");
+
+    require(f >= 0);
+    check(p->v->free_bytes(p->v, p->dir) > 0);
+    check(p->v->free_bytes(p->v, -1) == -EBADF);
+    check(p->v->close(p->v, f) == 0);
+}
+
 static void directories_and_files_are_distinguished(const place *p) {
     int f = create(p, "file");
     int sub = p->v->open_subdir(p->v, p->dir, "sub", 1);
@@ -436,6 +445,7 @@ static const struct {
     TEST(what_is_written_is_read_back_up_to_the_end),
     TEST(opening_keeps_to_its_flags),
     TEST(names_are_single_components),
+    TEST(a_directory_knows_the_free_bytes_of_its_file_system),
     TEST(directories_and_files_are_distinguished),
     TEST(sizes_change_with_zeros),
     TEST(rename_replaces_and_handles_follow_the_file),

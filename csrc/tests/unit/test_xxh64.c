@@ -152,6 +152,34 @@ static void every_length_at_every_alignment_equals_the_naive_implementation(void
     }
 }
 
+static void bytes_that_come_in_pieces_hash_like_the_whole(void) {
+    static unsigned char data[1000];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 151 + i / 7);
+    for (size_t bytes = 0; bytes <= 140; bytes++) {
+        for (size_t first = 0; first <= bytes; first++) {
+            for (size_t second = 0; second <= bytes - first; second += 3) {
+                struct xxh64_sum sum;
+                xxh64_begin(&sum);
+                xxh64_add(&sum, data, first);
+                xxh64_add(&sum, data + first, second);
+                xxh64_add(&sum, NULL, 0);
+                xxh64_add(&sum, data + first + second, bytes - first - second);
+                check(xxh64_end(&sum) == xxh64(data, bytes, 0), "three pieces hash like the whole", bytes, 0);
+            }
+        }
+    }
+    for (size_t piece = 1; piece < 200; piece++) {
+        struct xxh64_sum sum;
+        xxh64_begin(&sum);
+        for (size_t at = 0; at < sizeof data; at += piece) {
+            check(xxh64_end(&sum) == xxh64(data, at, 0), "the sum so far is right", at, 0);
+            xxh64_add(&sum, data + at, sizeof data - at < piece ? sizeof data - at : piece);
+        }
+        check(xxh64_end(&sum) == xxh64(data, sizeof data, 0), "many pieces hash like the whole", piece, 0);
+    }
+}
+
 static void every_single_bit_changes_the_result(void) {
     unsigned char data[100] = {0};
     uint64_t before = xxh64(data, sizeof data, 7);
@@ -166,6 +194,7 @@ int main(void) {
     known_answers_are_reproduced();
     zero_bytes_at_NULL_hash_like_the_empty_string();
     every_length_at_every_alignment_equals_the_naive_implementation();
+    bytes_that_come_in_pieces_hash_like_the_whole();
     every_single_bit_changes_the_result();
     printf("%u passed, %u failed\n", passed, failed);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
