@@ -30,9 +30,10 @@ static struct {
     bool verbose;
 } o = {.run = UINT64_MAX, .life = UINT64_MAX, .event = UINT64_MAX, .rounds = 8, .deep_of = 4, .jobs = 2};
 
-/* Sums over all processes. `updates` stays 0 until copies can be updated by segments. */
+/* Sums over all processes. */
 struct totals {
-    _Atomic uint64_t cuts, leads, updates, in_headers, deep, runs, recycled, relocated, removed, checkpoints;
+    _Atomic uint64_t cuts, leads, updates, judged_updates, in_switches, in_headers, deep, runs, recycled, relocated,
+        removed, checkpoints;
 };
 
 static struct shared *all;
@@ -42,8 +43,8 @@ static bool off[CHECKS];
 struct here {
     uint64_t run;
     size_t life, event;
-    int must;
-    bool in_header;
+    struct promise told;
+    bool in_header, in_switch;
     const struct ending *ending;
     struct at *at;
 };
@@ -76,9 +77,9 @@ static void tell_finding(const vfs_sim_loss *loss) {
     if (loss != NULL)
         printf(", disk %zu (copy %d), cut after call %zu, must have batch %d; lost: mode %d/%d n %llu/%llu seed %llu\n"
                "  again: replicas --run %llu --life %zu --event %zu\n",
-               x.life, d.lives[x.life].copy, x.event, x.must, loss->mode, loss->dir_mode, (unsigned long long)loss->n,
-               (unsigned long long)loss->dir_n, (unsigned long long)loss->seed, (unsigned long long)x.run, x.life,
-               x.event);
+               x.life, d.lives[x.life].copy, x.event, x.told.last, loss->mode, loss->dir_mode,
+               (unsigned long long)loss->n, (unsigned long long)loss->dir_n, (unsigned long long)loss->seed,
+               (unsigned long long)x.run, x.life, x.event);
     else
         printf(", while it was driven\n  again: replicas --run %llu\n", (unsigned long long)x.run);
     (void)fflush(stdout);
@@ -103,18 +104,23 @@ static bool note_seen(uint64_t hash, bool *first) {
 static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     vfs_sim *disk = vfs_sim_crash_at(d.lives[x.life].sim, x.event, loss);
     uint64_t hash = stir(vfs_sim_hash(disk) ^ stir(x.run + 1));
+    uint64_t promise = (uint64_t)(x.told.last + 1) + (x.told.term << 24) + (x.told.voted_for << 56);
     bool is_new = false, is_unjudged = false;
 
     (void)context;
     atomic_fetch_add_explicit(&all->states, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&totals->in_headers, x.in_header, memory_order_relaxed);
     atomic_fetch_add_explicit(&x.at->progress, 1, memory_order_relaxed);
-    if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + (uint64_t)x.must), &is_unjudged) && is_unjudged) {
-        bool deep = stir(hash + 1) % o.deep_of == 0;
+    if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + stir(promise)), &is_unjudged) && is_unjudged) {
+        uint64_t chance = stir(hash + 1);
+        bool deep = chance % o.deep_of == 0, updates = deep && chance / o.deep_of % (x.in_switch ? 4 : 32) == 0;
 
         atomic_fetch_add_explicit(&all->unique, is_new, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->deep, deep, memory_order_relaxed);
-        if (!copy_is_right(disk, x.must, x.ending, deep))
+        atomic_fetch_add_explicit(&totals->judged_updates, updates, memory_order_relaxed);
+        atomic_fetch_add_explicit(&totals->in_switches, x.in_switch, memory_order_relaxed);
+        if ((chance / o.deep_of % 64 == 1 && !needs_vote(disk)) ||
+            !copy_is_right(disk, &x.told, x.ending, deep, updates))
             tell_finding(loss);
     }
     vfs_sim_free(disk);
@@ -189,18 +195,22 @@ static bool journal_is_judged(size_t life) {
     bool on = true, changed = true;
 
     x.life = life;
-    x.must = -1;
+    x.told = (struct promise){.last = -1};
+    x.in_switch = false;
     for (size_t k = 0; on && k <= l->end && k <= n; k++) {
         const vfs_sim_event *e = k > 0 ? &events[k - 1] : NULL;
 
         if (e != NULL)
             note_header(&h, e);
-        if (e != NULL && e->kind == VFS_SIM_MARK && e->mark == MARK_TOLD)
-            x.must = (int)e->value - 1;
+        if (e != NULL) {
+            add_promise(&x.told, e);
+            x.in_switch = e->kind == VFS_SIM_MARK && e->mark == MARK_SWITCH ? e->value != 0 : x.in_switch;
+        }
         changed = changed || (e != NULL && ((e->flags & VFS_SIM_CHANGES) != 0 || e->kind == VFS_SIM_MARK));
         if (o.event != UINT64_MAX ? o.event != k : !changed || (k < n && events[k].kind == VFS_SIM_MARK))
             continue;
-        if (o.event == UINT64_MAX && h.written == 0 && k % o.every != x.run % o.every)
+        if (o.event == UINT64_MAX && h.written == 0 &&
+            k % (x.in_switch ? 1 + o.every / 4 : o.every) != x.run % (x.in_switch ? 1 + o.every / 4 : o.every))
             continue;
         x.event = k;
         x.in_header = h.written != 0;
@@ -217,6 +227,7 @@ static void count_run(void) {
     atomic_fetch_add(&totals->cuts, cuts_made);
     cuts_made = 0;
     atomic_fetch_add(&totals->leads, d.leads);
+    atomic_fetch_add(&totals->updates, d.updates);
     atomic_fetch_add(&totals->recycled, d.recycled);
     atomic_fetch_add(&totals->relocated, d.relocated);
     atomic_fetch_add(&totals->removed, d.files_removed);
@@ -228,7 +239,12 @@ static void count_run(void) {
 static bool ending_is_right(struct ending *e) {
     e->disk = vfs_sim_clone(copies[0].sim); /* without a process that has it open */
     e->last = copies[0].last;
-    e->seen = read_disk(vfs_sim_table(e->disk), LS_INSPECT_CHECK);
+    copy_path_of(copies[0].host, e->path);
+    e->seen = read_store_in(vfs_sim_table(e->disk), e->path, LS_INSPECT_CHECK);
+    for (size_t i = 0; i < updates_to_count; i++) {
+        if (!is_in(e->last, updates_to[i]))
+            return violated(UNDURABLE, "an update brought what a later leader has cut");
+    }
     return e->seen != NULL || violated(REFUSAL, "the log cannot be read in the end");
 }
 
@@ -249,8 +265,9 @@ static void explore(uint64_t number) {
         copies[i].sim = NULL;
         on = on && batches_are_right(copies[i].follows, e.last) && table_is_right(copies[i].follows, &e);
         count_what_was_done(&copies[i]);
-        replica_free(copies[i].follows);
         copies[i].follows = NULL;
+        host_close(copies[i].host);
+        copies[i].host = NULL;
     }
     if (d.broken != NOTHING_BROKEN)
         tell_finding(NULL);
@@ -463,11 +480,13 @@ static int report(double took) {
            (unsigned long long)totals->leads, (unsigned long long)totals->updates,
            (unsigned long long)totals->in_headers, (unsigned long long)all->violations);
     printf("{\"tool\": \"replicas\", \"crash_states\": %llu, \"unique\": %llu, \"violations\": %llu, \"cuts\": %llu, "
-           "\"leads\": %llu, \"updates\": %llu, \"in_headers\": %llu, \"tables\": %llu, \"runs\": %llu, "
+           "\"leads\": %llu, \"updates\": %llu, \"judged_updates\": %llu, \"in_switches\": %llu, \"in_headers\": %llu, "
+           "\"tables\": %llu, \"runs\": %llu, "
            "\"recycled\": %llu, \"relocated\": %llu, \"removed\": %llu, \"checkpoints\": %llu, \"seconds\": %.1f, "
            "\"killed_by\": \"%s\"}\n",
            (unsigned long long)all->states, (unsigned long long)all->unique, (unsigned long long)all->violations,
            (unsigned long long)totals->cuts, (unsigned long long)totals->leads, (unsigned long long)totals->updates,
+           (unsigned long long)totals->judged_updates, (unsigned long long)totals->in_switches,
            (unsigned long long)totals->in_headers, (unsigned long long)totals->deep, (unsigned long long)totals->runs,
            (unsigned long long)totals->recycled, (unsigned long long)totals->relocated,
            (unsigned long long)totals->removed, (unsigned long long)totals->checkpoints, took, killer);

@@ -1,19 +1,19 @@
 /*
- * The driver of the copies' explorer: three copies of one log, each on a simulated disk, in one thread. It elects the most up to
- * date of a majority (the term of its newest batch, then its index), lets it lead and work, and lets followers lag, be cut, take
- * checkpoints, lose power or die in the middle of a call; leaders fail before a majority has anything, and one after another.
+ * The driver of the copies' explorer: three members with a copy of one log, each on a simulated disk, in one thread. Two of them vote
+ * for the more up to date (the term of its newest batch, then its index) in a term above all that their VOTEs have. It leads and
+ * works; followers lag, are cut, take checkpoints, get updates by segments, lose power or die in the middle of a call; leaders fail
+ * before a majority has anything, and one after another, or cease and follow.
  *
  * What always holds:
  *   - only what a copy has said to be forced counts for a majority, and a copy that fails comes back with all that others rely on;
- *   - every disk's journal has a mark for each batch that the copy has said to be forced, before anybody relies on it;
+ *   - every disk's journal has a mark for each batch that the copy has said to be forced, and for each vote, before anybody relies on it;
+ *   - terms come from the VOTEs of a majority and from nowhere else, and no term is led twice;
  *   - an error is an answer only where a failure was planned for that disk, or the leader was left without a majority.
- *
- * Not here yet: an update by segments (a turn of its own, beside those of `fails`), and VOTE, which gives the term at a start.
  */
 #ifndef LOGSTORE_REPLICAS_DRIVER_H
 #define LOGSTORE_REPLICAS_DRIVER_H
 
-#include "tests/proof/replicas_disks.h"
+#include "tests/proof/replicas_updates.h"
 
 /* ---- from the leader to the others ---- */
 
@@ -45,7 +45,7 @@ static bool delivers(int i) {
         return false;
     }
     if (rc != LS_OK) {
-        if (!was_struck(i) && c->follows->error == 0)
+        if (!was_struck(i) && (c->follows->error == 0 || c->host->vote->error != 0))
             return violated(ANSWER, "a follower refuses the leader's batches");
         if (!was_struck(i))
             return violated(ANSWER, "a follower's disk failed, and no failure was planned");
@@ -63,7 +63,7 @@ static void deliver_to_some(void) {
     bool one_has = false;
 
     for (int i = 0; i < COPIES; i++) {
-        bool lags = one_has && dice((uint64_t)d.lag) == 0;
+        bool lags = (one_has && dice((uint64_t)d.lag) == 0) || (updating[i].wanted && !d.ends && dice(12) != 0);
 
         if (i != leader && copies[i].reached && copies[i].follows != NULL && !lags && d.broken == NOTHING_BROKEN)
             one_has = delivers(i) || one_has;
@@ -101,7 +101,23 @@ static int majority_has(void) {
     }
     for (int i = 0; best >= 0 && i < COPIES; i++)
         d.relied[i] = journal_end(&copies[i]);
+    d.durable = best >= 0 ? best : d.durable;
     return best;
+}
+
+/* The floor follows the log at most each half second of a clock that stands nearly still here. */
+static void note_tail_of(int i, struct tail forced) {
+    struct host *h = copies[i].host;
+
+    h->floor_written_us = dice(2) ? 0 : h->floor_written_us;
+    if (host_note_tail(h, forced) == LS_OK)
+        return;
+    if (!was_struck(i))
+        (void)violated(ANSWER, "a member's floor cannot be raised");
+    else if (i == leader)
+        r.lost = true;
+    else
+        (void)starts_again(i);
 }
 
 /* Followers learn what is durable, or not yet. */
@@ -116,6 +132,8 @@ static void tell_followers(int durable) {
             (void)violated(ANSWER, "a follower cannot apply what is durable");
         if (dice(25) == 0)
             take_a_checkpoint(i);
+        if (dice(8) == 0)
+            note_tail_of(i, host_tail(c->host));
     }
 }
 
@@ -221,6 +239,12 @@ static void operate(bool moves) {
     }
     note_ids(from);
     note_durable_ops();
+    if (!r.lost && leader >= 0 && dice(10) == 0) {
+        struct promise told = promised(copies[leader].sim, journal_end(&copies[leader]));
+
+        if (told.last >= 0)
+            note_tail_of(leader, (struct tail){sent[told.last].s.term, sent[told.last].s.index});
+    }
 }
 
 /* Several segments are filled, and then all of it is dead at once. */
@@ -240,8 +264,11 @@ static void work(uint64_t n, bool moves) {
         fill_and_drain_segments();
     note_ids(from);
     note_durable_ops();
-    for (uint64_t i = 0; i < n && may_go_on(); i++)
+    for (uint64_t i = 0; i < n && may_go_on(); i++) {
         operate(moves);
+        some_need_an_update();
+        updates_move_on();
+    }
 }
 
 /* The leader alone gets these: no majority has them, and a later leader may cut them. */
@@ -311,21 +338,62 @@ static bool is_recognised(void) {
     return true;
 }
 
-/* The better of these two leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
-static bool elects(int a, int b, bool alone) {
-    int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
-    uint64_t least = replica_least_term(copies[l].follows);
-    uint32_t ids[QUEUES];
-    unsigned catalog;
-    size_t n;
+/* This member gives its vote, and tells it. */
+static bool votes(int i, uint64_t term, int for_whom) {
+    struct host *h = copies[i].host;
+    uint64_t member = (uint64_t)for_whom + 1;
 
-    d.term = (least > d.term ? least : d.term + 1) + dice(3);
-    d.struck = d.left_alone = false;
+    if (host_vote(h, term, member) != LS_OK) {
+        if (!was_struck(i))
+            return violated(ANSWER, "a member cannot vote in a new term");
+        (void)starts_again(i);
+        return false;
+    }
+    note_vote(i, term, member);
+    d.relied[i] = journal_end(&copies[i]);
+    if (dice(12) == 0 && (host_vote(h, term, 1 + member % COPIES) == LS_OK || host_vote(h, term - 1, 0) == LS_OK))
+        return violated(VOTE, "a member votes twice in a term, or in an earlier one");
+    return true;
+}
+
+/* Both vote for l, in a term that neither knows. Now and then one dies between its vote and the lead. */
+static bool majority_votes(int l, int other) {
+    uint64_t x = host_term(copies[l].host), y = host_term(copies[other].host);
+    uint64_t least = replica_least_term(copies[l].follows);
+    int first = dice(2) ? l : other;
+
+    d.term = (x > y ? x : y) + 1 + dice(3);
+    d.term = least > d.term ? least : d.term;
+    if (!votes(first, d.term, l) || !votes(first == l ? other : l, d.term, l))
+        return false;
+    for (size_t i = 0; i < d.led_count; i++) {
+        if (d.led[i] == d.term)
+            return violated(VOTE, "a term is led twice");
+    }
+    if (d.led_count == LEADS_MAX)
+        abort();
+    d.led[d.led_count++] = d.term;
+    return dice(20) != 0 || dies(other, d.relied[other], dice(3) != 0);
+}
+
+/* After a start, an earlier run's vote does not count. */
+static bool leads_only_with_a_vote_of_this_run(int l) {
+    if (dice(25) != 0)
+        return true;
+    if (starts_again(l)) {
+        if (begin_leading(l, d.term, &calls) != LS_REFUSED)
+            (void)violated(VOTE, "a run leads with the vote of another run");
+        copies[l].follows = copies[l].host->follows;
+    }
+    leader = -1;
+    return false;
+}
+
+static bool leads(int l) {
+    int rc;
+
     d.leads++;
-    d.relied[a] = journal_end(&copies[a]);
-    d.relied[b] = journal_end(&copies[b]);
-    for (int i = 0; i < COPIES; i++)
-        copies[i].reached = !alone && (i == other || dice(2));
+    update_ends(l);
     memory_is_short(12, 60);
     rc = begin_leading(l, d.term, &calls);
     if (!memory_was_short() && rc != LS_OK && !was_struck(l) && !(rc == LS_FULL && r.options.max_log_bytes != 0))
@@ -333,8 +401,22 @@ static bool elects(int a, int b, bool alone) {
     if (rc != LS_OK) {
         leader = -1;
         (void)starts_again(l);
-        return false;
     }
+    return rc == LS_OK;
+}
+
+/* The better of these two leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
+static bool elects(int a, int b, bool alone) {
+    int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
+    uint32_t ids[QUEUES];
+    unsigned catalog;
+    size_t n;
+
+    d.struck = d.left_alone = false;
+    for (int i = 0; i < COPIES; i++)
+        copies[i].reached = !alone && (i == other || dice(2));
+    if (!majority_votes(l, other) || !leads_only_with_a_vote_of_this_run(l) || !leads(l))
+        return false;
     copies[other].reached = copies[other].reached || dice(2); /* its first batch may be durable only later */
     log_lock(r.store->log);
     if (!log_leads(r.store->log) && copies[other].reached)
@@ -385,7 +467,7 @@ static bool failures_end(void) {
         bool struck = was_struck(i);
 
         vfs_sim_fail(copies[i].sim, NULL);
-        if (struck && copies[i].follows != NULL)
+        if (struck && copies[i].host != NULL && copies[i].leads == NULL)
             fine = fine && starts_again(i);
     }
     return fine;
@@ -394,7 +476,11 @@ static bool failures_end(void) {
 static bool leader_fails(size_t since) {
     int l = leader;
 
-    return l < 0 || copies[l].leads == NULL || dies(l, since, dice(3) != 0);
+    if (l < 0 || copies[l].leads == NULL)
+        return true;
+    if (copies[l].host->vote->error == 0 && dice(3) == 0)
+        return ceases(l);
+    return dies(l, since, dice(3) != 0);
 }
 
 /* One leader, from its election to its end. */
@@ -405,9 +491,14 @@ static void one_round(void) {
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return;
     for (int i = 0; i < COPIES; i++) {
-        if (copies[i].follows != NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
+        if (copies[i].leads == NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
             return;
     }
+    for (uint64_t n = dice(8); n > 0 && d.broken == NOTHING_BROKEN; n--)
+        updates_move_on(); /* without a leader */
+    if (d.broken != NOTHING_BROKEN)
+        return;
+    out = d.standby >= 0 ? d.standby : out;
     if (d.fails_calls && dice(3) == 0)
         plan_a_failure();
     if (elects((out + 1) % COPIES, (out + 2) % COPIES, dice(4) == 0)) {
@@ -451,8 +542,11 @@ static bool begins(uint64_t number) {
     sim = vfs_sim_new();
     memset(&r, 0, sizeof r);
     memset(&d, 0, sizeof d);
+    memset(updating, 0, sizeof updating);
+    updates_to_count = 0;
     sent_count = 0;
-    leader = -1;
+    leader = d.durable = d.standby = d.owed = -1;
+    r.path = "/m/copy-1";
     d.chance = number * 7919 + 13;
     d.lag = 2 + (int)dice(8);
     d.hints_settle = number % 7 != 6;
@@ -461,6 +555,8 @@ static bool begins(uint64_t number) {
     run_options(number);
     vfs_sim_seed(sim, number);
     (void)vfs_sim_record(sim, 0);
+    if (vfs_sim_table(sim)->make_dir(vfs_sim_table(sim), HOST) != 0)
+        return violated(ANSWER, "no directory");
     run_start(&r, sim, number + 1);
     run_some(&r, dice(3) == 0 ? 0 : 20);
     note_ids(0);
@@ -471,9 +567,14 @@ static bool begins(uint64_t number) {
     r.store = NULL;
     r.durable = d.durable_ops = r.op_count;
     for (int i = 0; i < COPIES; i++) {
-        copies[i] = (struct copy){.reached = true};
-        use_disk(i, i == 0 ? sim : vfs_sim_clone(sim), -1);
-        if (!opens_copy(i, -1))
+        const struct vote first = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
+        const struct promise nothing = {.last = -1};
+
+        copies[i] = (struct copy){.reached = true, .sim = i < COPIES - 1 ? vfs_sim_clone(sim) : sim};
+        if (host_create(vfs_sim_table(copies[i].sim), HOST, &first) != LS_OK)
+            return violated(ANSWER, "a host cannot be made");
+        use_disk(i, copies[i].sim, nothing);
+        if (!opens_copy(i, &nothing))
             return false;
     }
     return true;
@@ -481,19 +582,23 @@ static bool begins(uint64_t number) {
 
 /* At the end all have one log, and all of it is durable. False: broken. */
 static bool all_agree(void) {
-    int l;
+    int l, a, b;
 
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return false;
     d.lag = INT32_MAX;
     d.fails_calls = false;
     d.ends = true;
+    for (int tries = 0; d.standby >= 0 && leader < 0 && tries < 10; tries++)
+        updates_move_on(); /* it may need what only a leader has */
     for (int tries = 0; leader < 0 || r.lost; tries++) {
         if (d.broken != NOTHING_BROKEN || tries > 20)
             return violated(ANSWER, "no copy can lead in the end");
         if (leader >= 0 && !leader_fails(journal_end(&copies[leader])))
             return false;
-        if (!elects((int)dice(2), 2, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
+        a = d.standby >= 0 ? (d.standby + 1) % COPIES : (int)dice(2);
+        b = d.standby >= 0 ? (d.standby + 2) % COPIES : 2;
+        if (!elects(a, b, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
             r.lost = true;
     }
     if (d.broken != NOTHING_BROKEN)
@@ -504,6 +609,15 @@ static bool all_agree(void) {
     if (r.lost || ls_force(r.store, 0) != LS_OK)
         return violated(ANSWER, "the last leader cannot force its log");
     l = leader;
+    for (int tries = 0; d.broken == NOTHING_BROKEN && d.standby >= 0; tries++) {
+        work(1, false);
+        if (tries > 2000)
+            return violated(ANSWER, "a removed copy does not come back");
+    }
+    for (int i = 0; i < COPIES; i++)
+        sender_is_lost(i);
+    if (d.broken == NOTHING_BROKEN && (r.lost || ls_force(r.store, 0) != LS_OK))
+        return violated(ANSWER, "the last leader cannot force its log");
     while (d.broken == NOTHING_BROKEN &&
            (copies[(l + 1) % COPIES].last != copies[l].last || copies[(l + 2) % COPIES].last != copies[l].last))
         deliver_to_some();

@@ -164,20 +164,6 @@ static const char *member_dir(void) {
     return path;
 }
 
-static ls_store *read_path(vfs *disk, const char *path) {
-    ls_store *seen = NULL;
-    uint64_t lsn;
-    int rc = ls_inspect_open(disk, path, LS_INSPECT_CHECK, &seen);
-
-    while (rc == LS_OK)
-        rc = ls_inspect_step(seen, 1 << 20, &lsn);
-    if (rc == LS_END)
-        return seen;
-    (void)complain("the copy cannot be read");
-    ls_free(seen);
-    return NULL;
-}
-
 static bool ends_at_the_manifest(void) {
     const struct replica *f = host->follows;
 
@@ -198,7 +184,8 @@ static bool goes_on_with_the_leader(void) {
     fine = fine && (replica_durable(host->follows, ls_durable_lsn(r.store)) == LS_OK || complain("durable"));
     if (!fine)
         return false;
-    ls_store *theirs = read_disk(disk_of(&copies[leader]), LS_INSPECT_CHECK), *own = read_path(its, member_dir());
+    ls_store *theirs = read_disk(disk_of(&copies[leader]), LS_INSPECT_CHECK),
+             *own = read_store_in(its, member_dir(), LS_INSPECT_CHECK);
 
     fine = are_equal(theirs, own);
     ls_free(theirs);
