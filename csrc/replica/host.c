@@ -409,11 +409,11 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next) {
 
 int host_remove_copy(struct host *h) {
     uint64_t copy = h->vote->now.copy;
-    int rc = LS_OK;
     if (h->follows == NULL) {
         return fail_not_following(h);
     }
-    if (h->header_term > h->vote->now.term) { /* the header that says so goes */
+    int rc = remove_copy(h, copy + 1); /* an update that was given up left it, and it would count */
+    if (rc == LS_OK && h->header_term > h->vote->now.term) { /* the header that says so goes */
         rc = host_vote(h, h->header_term, 0);
     }
     rc = rc == LS_OK ? vote_next_rebuild(h->vote) : rc;

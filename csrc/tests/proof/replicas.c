@@ -113,14 +113,18 @@ static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     atomic_fetch_add_explicit(&x.at->progress, 1, memory_order_relaxed);
     if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + stir(promise)), &is_unjudged) && is_unjudged) {
         uint64_t chance = stir(hash + 1);
-        bool deep = chance % o.deep_of == 0, updates = deep && chance / o.deep_of % (x.in_switch ? 4 : 32) == 0;
+        struct judged j = {.deep = chance % o.deep_of == 0};
 
+        chance /= o.deep_of;
+        j.updates = j.deep && chance % (x.in_switch ? 3 : 16) == 0;
+        j.wholly = chance / 16 % o.deep_of == 0;
+        j.read = j.wholly || chance / 16 % 2 == 0;
+        j.voteless = chance / 64 % 64 == 0;
         atomic_fetch_add_explicit(&all->unique, is_new, memory_order_relaxed);
-        atomic_fetch_add_explicit(&totals->deep, deep, memory_order_relaxed);
-        atomic_fetch_add_explicit(&totals->judged_updates, updates, memory_order_relaxed);
+        atomic_fetch_add_explicit(&totals->deep, j.deep, memory_order_relaxed);
+        atomic_fetch_add_explicit(&totals->judged_updates, j.updates, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->in_switches, x.in_switch, memory_order_relaxed);
-        if ((chance / o.deep_of % 64 == 1 && !needs_vote(disk)) ||
-            !copy_is_right(disk, &x.told, x.ending, deep, updates))
+        if (!copy_is_right(disk, &x.told, x.ending, j))
             tell_finding(loss);
     }
     vfs_sim_free(disk);

@@ -120,8 +120,8 @@ static bool needs_vote(const vfs_sim *left) {
     return rc == LS_NOT_A_STORE || violated(VOTE, "a member starts without VOTE");
 }
 
-/* By a reader without a writer: it must stop at what is durable. */
-static bool is_read_up_to_what_is_durable(vfs_sim *disk, const char *path, const struct ending *e) {
+/* By a reader without a writer: it must stop at what is durable. `wholly`: also without its checkpoint, and what is not durable. */
+static bool is_read_up_to_what_is_durable(vfs_sim *disk, const char *path, const struct ending *e, bool wholly) {
     ls_store *with = read_store_in(vfs_sim_table(disk), path, 0), *without, *all;
     uint64_t end_lsn = with != NULL ? with->state.report.end_lsn : 0;
     bool right = with != NULL;
@@ -131,11 +131,11 @@ static bool is_read_up_to_what_is_durable(vfs_sim *disk, const char *path, const
         at = sent[at].before;
     if (right && at >= 0 && sent[at].s.end_lsn != end_lsn)
         right = violated(UNDURABLE, "a reader sees what a later leader has cut");
-    without = right ? read_store_in(vfs_sim_table(disk), path, LS_INSPECT_NO_CHECKPOINT) : NULL;
+    without = right && wholly ? read_store_in(vfs_sim_table(disk), path, LS_INSPECT_NO_CHECKPOINT) : NULL;
     if (without != NULL && without->state.report.end_lsn == end_lsn && !are_equal(with, without))
         right = violated(TABLE, "the directory with its checkpoint differs from its log");
     all = without != NULL ? read_store_in(vfs_sim_table(disk), path, LS_INSPECT_CHECK) : NULL;
-    right = right && (all != NULL || violated(REFUSAL, "a crash reads as damage"));
+    right = right && (!wholly || all != NULL || violated(REFUSAL, "a crash reads as damage"));
     ls_free(with);
     ls_free(without);
     ls_free(all);
@@ -227,27 +227,37 @@ static bool comes_to_the_end(struct copy *c, const struct ending *e, bool update
     return table_is_right(c->follows, e);
 }
 
-/* `told`: what others may rely on. `deep`: its table is compared, too. */
-static bool copy_is_right(vfs_sim *disk, const struct promise *told, const struct ending *e, bool deep, bool updates) {
+/* What is done with a disk beside opening it: each costs much, and is done with a part of the disks. */
+struct judged {
+    bool read;     /* by an ordinary open, and a reader */
+    bool wholly;   /* and in other ways */
+    bool deep;     /* brought to the end of the log, and its table compared, */
+    bool updates;  /* by an update */
+    bool voteless; /* opened without VOTE first */
+};
+
+/* `told`: what others may rely on. */
+static bool copy_is_right(vfs_sim *disk, const struct promise *told, const struct ending *e, struct judged judged) {
     struct copy c = {.sim = disk, .disk = vfs_sim_table(disk), .last = -1};
     uint64_t copy = copy_that_counts(disk);
     char path[64];
-    bool replicated = false, there, right = true;
+    bool replicated = false, there, right = !judged.voteless || needs_vote(disk);
 
     (void)snprintf(path, sizeof path, "%s/copy-%" PRIu64, HOST, copy);
     there = has_directory(c.disk, path);
-    if (there)
-        right = opens_ordinarily(disk, copy, &replicated) && is_read_up_to_what_is_durable(disk, path, e);
+    if (right && there && judged.read)
+        right =
+            opens_ordinarily(disk, copy, &replicated) && is_read_up_to_what_is_durable(disk, path, e, judged.wholly);
     if (right && host_open(c.disk, HOST, &r.options, &c.host) != LS_OK)
         right = violated(REFUSAL, "a crash reads as a refusal to start");
     right = right && vote_is_kept(c.host, told);
     c.follows = right ? c.host->follows : NULL;
     if (right && c.follows == NULL && (there || told->last >= 0))
         right = violated(FORCED, "the copy that had something is gone");
-    if (right && c.follows != NULL && replicated != (c.follows->end.index != 0))
+    if (right && c.follows != NULL && judged.read && replicated != (c.follows->end.index != 0))
         right = violated(ORDINARY, "an ordinary open and a copy disagree on what the log is");
     right = right && (c.follows == NULL || log_is_right(&c, told, e));
-    right = right && (!deep || comes_to_the_end(&c, e, updates));
+    right = right && (!judged.deep || comes_to_the_end(&c, e, judged.updates));
     host_close(c.host);
     if (right && vfs_sim_handles(disk) != 0)
         right = violated(SURVIVES, "a handle was left open");

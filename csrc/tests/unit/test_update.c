@@ -219,6 +219,27 @@ static void all_end(void) {
     copies_end();
 }
 
+static void an_update_that_ends_below_what_the_member_took_meanwhile_is_refused(void) {
+    ls_update *u = NULL;
+    struct tail taken;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    churn(20);
+    member_with(2);
+    check(source_from(0, NO_LIMIT, 0) == LS_OK || complain("source"));
+    check(ls_update_begin(host, &manifest, segments, &u) == LS_OK && transfer(u) == LS_OK);
+    (void)put(1, "beyond the update's end", NULL);
+    check(goes_on_with_the_leader()); /* by batches, and it says so */
+    taken = host_tail(host);
+    check(ls_update_finish(u) == LS_REFUSED && strstr(ls_last_error()->text, "by now") != NULL);
+    ls_update_free(u);
+    check(has_its_old_copy(1, taken));
+    (void)put(1, "one more", NULL);
+    check(goes_on_with_the_leader());
+    all_end();
+}
+
 static void a_copy_behind_the_base_is_brought_up_to_date(void) {
     for (int from = 0; from < 2; from++) { /* a leader, and a copy that follows */
         a_member_far_behind();
@@ -887,6 +908,7 @@ int main(void) {
         a_sender_that_cannot_say_where_its_log_begins_waits,
         a_flipped_bit_is_found_in_its_segment_and_asked_for_again,
         parts_that_were_not_asked_for_are_refused,
+        an_update_that_ends_below_what_the_member_took_meanwhile_is_refused,
         a_manifest_that_contradicts_itself_or_the_member_is_refused_and_nothing_is_written,
         an_update_whose_log_cannot_be_opened_never_counts,
         a_disk_without_room_is_refused_before_anything_is_written,
