@@ -101,6 +101,22 @@ static bool note_seen(uint64_t hash, bool *first) {
     return true;
 }
 
+/* Of a single event's disks, all in each way. */
+static struct judged how_it_is_judged(uint64_t chance) {
+    struct judged j = {.deep = chance % o.deep_of == 0};
+    bool all_ways = o.event != UINT64_MAX;
+
+    chance /= o.deep_of;
+    j.updates = j.deep && (all_ways ? chance % 2 == 0 : chance % (x.in_switch ? 3 : 16) == 0);
+    chance /= 64;
+    j.wholly = all_ways || chance % o.deep_of == 0;
+    chance /= o.deep_of;
+    j.read = j.wholly || chance % 2 == 0;
+    j.compared = all_ways || chance % 2 == 1;
+    j.voteless = chance / 2 % 64 == 0;
+    return j;
+}
+
 static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     vfs_sim *disk = vfs_sim_crash_at(d.lives[x.life].sim, x.event, loss);
     uint64_t hash = stir(vfs_sim_hash(disk) ^ stir(x.run + 1));
@@ -112,14 +128,8 @@ static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     atomic_fetch_add_explicit(&totals->in_headers, x.in_header, memory_order_relaxed);
     atomic_fetch_add_explicit(&x.at->progress, 1, memory_order_relaxed);
     if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + stir(promise)), &is_unjudged) && is_unjudged) {
-        uint64_t chance = stir(hash + 1);
-        struct judged j = {.deep = chance % o.deep_of == 0};
+        struct judged j = how_it_is_judged(stir(hash + 1));
 
-        chance /= o.deep_of;
-        j.updates = j.deep && chance % (x.in_switch ? 3 : 16) == 0;
-        j.wholly = chance / 16 % o.deep_of == 0;
-        j.read = j.wholly || chance / 16 % 2 == 0;
-        j.voteless = chance / 64 % 64 == 0;
         atomic_fetch_add_explicit(&all->unique, is_new, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->deep, j.deep, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->judged_updates, j.updates, memory_order_relaxed);
@@ -383,7 +393,8 @@ static void usage(void) {
            "  --runs N      stop after N runs, the first being number --seed\n"
            "  --rounds N    leaders in a run (8)\n"
            "  --every N     cut at one call of N, and at all while a header is written (4; of a single run 1)\n"
-           "  --deep-of N   bring one disk of N up to the end of the log and compare its table (4)\n"
+           "  --deep-of N   bring one disk of N up to the end of the log and compare its table, and read one of N in "
+           "each way (4)\n"
            "  --without     do not check for:");
     for (int i = 1; i < CHECKS; i++)
         printf(" %s", check_names[i]);
@@ -466,7 +477,7 @@ static int parse(int argc, char **argv) {
     if (optind < argc)
         return misuse("unknown argument", argv[optind]);
     o.jobs = o.jobs < 1 ? 1 : o.jobs > JOBS_MAX ? JOBS_MAX : o.jobs;
-    o.deep_of = o.deep_of < 1 ? 1 : o.deep_of;
+    o.deep_of = o.deep_of < 1 || o.event != UINT64_MAX ? 1 : o.deep_of;
     o.every = o.every > 0 ? o.every : o.run != UINT64_MAX ? 1 : 4;
     if (o.states == 0 && o.seconds == 0 && o.runs == 0 && o.run == UINT64_MAX)
         o.states = 20000;
