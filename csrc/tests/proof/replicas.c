@@ -32,8 +32,8 @@ static struct {
 
 /* Sums over all processes. */
 struct totals {
-    _Atomic uint64_t cuts, leads, updates, judged_updates, in_switches, in_headers, deep, runs, recycled, relocated,
-        removed, checkpoints;
+    _Atomic uint64_t cuts, leads, updates, update_deaths, judged_updates, in_switches, short_ops, in_headers, deep,
+        runs, recycled, relocated, removed, checkpoints;
 };
 
 static struct shared *all;
@@ -242,6 +242,8 @@ static void count_run(void) {
     cuts_made = 0;
     atomic_fetch_add(&totals->leads, d.leads);
     atomic_fetch_add(&totals->updates, d.updates);
+    atomic_fetch_add(&totals->update_deaths, d.update_deaths);
+    atomic_fetch_add(&totals->short_ops, d.short_ops);
     atomic_fetch_add(&totals->recycled, d.recycled);
     atomic_fetch_add(&totals->relocated, d.relocated);
     atomic_fetch_add(&totals->removed, d.files_removed);
@@ -495,13 +497,15 @@ static int report(double took) {
            (unsigned long long)totals->leads, (unsigned long long)totals->updates,
            (unsigned long long)totals->in_headers, (unsigned long long)all->violations);
     printf("{\"tool\": \"replicas\", \"crash_states\": %llu, \"unique\": %llu, \"violations\": %llu, \"cuts\": %llu, "
-           "\"leads\": %llu, \"updates\": %llu, \"judged_updates\": %llu, \"in_switches\": %llu, \"in_headers\": %llu, "
+           "\"leads\": %llu, \"updates\": %llu, \"update_deaths\": %llu, \"judged_updates\": %llu, "
+           "\"short_of_memory\": %llu, \"in_switches\": %llu, \"in_headers\": %llu, "
            "\"tables\": %llu, \"runs\": %llu, "
            "\"recycled\": %llu, \"relocated\": %llu, \"removed\": %llu, \"checkpoints\": %llu, \"seconds\": %.1f, "
            "\"killed_by\": \"%s\"}\n",
            (unsigned long long)all->states, (unsigned long long)all->unique, (unsigned long long)all->violations,
            (unsigned long long)totals->cuts, (unsigned long long)totals->leads, (unsigned long long)totals->updates,
-           (unsigned long long)totals->judged_updates, (unsigned long long)totals->in_switches,
+           (unsigned long long)totals->update_deaths, (unsigned long long)totals->judged_updates,
+           (unsigned long long)totals->short_ops, (unsigned long long)totals->in_switches,
            (unsigned long long)totals->in_headers, (unsigned long long)totals->deep, (unsigned long long)totals->runs,
            (unsigned long long)totals->recycled, (unsigned long long)totals->relocated,
            (unsigned long long)totals->removed, (unsigned long long)totals->checkpoints, took, killer);

@@ -85,7 +85,7 @@ static struct driver {
     bool struck; /* a planned failure has struck since the election */
     enum check broken;
     char why[800];
-    uint64_t leads, updates, restarted, recycled, checkpoints, relocated, files_removed;
+    uint64_t leads, updates, update_deaths, short_ops, recycled, checkpoints, relocated, files_removed;
 } d;
 
 static bool violated(enum check c, const char *why) {

@@ -172,6 +172,7 @@ static void others_come_back(struct log *g) {
  * which has no majority, ceases to lead.
  */
 int sem_wait(sem_t *semaphore) {
+    struct shortage was;
     struct log *g;
 
     if (sem_trywait(semaphore) == 0)
@@ -179,13 +180,16 @@ int sem_wait(sem_t *semaphore) {
     if (leader < 0 || copies[leader].leads == NULL)
         abort();
     g = copies[leader].leads->log;
+    was = shortage_pauses();
     for (int tries = d.ends ? 20 : 1; tries > 0; tries--) {
         log_lock(g);
         if (!d.cut_off && g->poison == 0 && (d.ends || dice(3) != 0))
             others_come_back(g);
         log_unlock(g);
-        if (sem_trywait(semaphore) == 0)
+        if (sem_trywait(semaphore) == 0) {
+            shortage_goes_on(was);
             return 0;
+        }
     }
     d.left_alone = true;
     log_lock(g);
@@ -193,6 +197,7 @@ int sem_wait(sem_t *semaphore) {
     log_unlock(g);
     if (sem_trywait(semaphore) != 0)
         abort();
+    shortage_goes_on(was);
     return 0;
 }
 
@@ -226,6 +231,7 @@ static void operate(bool moves) {
     unsigned catalog = r.catalog;
     size_t from = r.op_count;
 
+    memory_is_short(6, 30); /* a call that fails then has changed nothing */
     if (moves) {
         publish(&r, PUBLISH, 2, -1, dice(8) == 0 && !r.hasty, 3500);
         if (!r.lost && r.now.depth[1] > 3 && r.now.places[1][r.now.depth[1] - 1].locked_by == 0)
@@ -233,6 +239,7 @@ static void operate(bool moves) {
     }
     if (!r.lost && (!moves || dice(4) == 0))
         one_operation(&r);
+    d.short_ops += memory_was_short();
     if ((catalog & ~r.catalog) != 0 && (r.lost || ls_force(r.store, 0) != LS_OK)) {
         r.lost = true;
         r.catalog |= catalog;
@@ -425,6 +432,7 @@ static bool elects(int a, int b, bool alone) {
     catalog = catalog_of_leader();
     n = list_queues(catalog, ids);
     r.lost = false;
+    r.sim = NULL; /* it needs no marks, which may find no memory */
     rc = d.broken == NOTHING_BROKEN ? replica_serve(r.store, ids, n, QUEUES + 1) : LS_OK;
     r.catalog = rc == LS_OK ? catalog : r.catalog;
     if (rc == LS_OK)

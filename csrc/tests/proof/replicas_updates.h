@@ -242,7 +242,7 @@ static void moves_parts(int i) {
     if (rc == LS_END)
         finishes(i);
     if (d.broken == NOTHING_BROKEN && dice(25) == 0) {
-        d.restarted++;
+        d.update_deaths++;
         (void)dies(i, since, dice(3) != 0);
     }
 }
