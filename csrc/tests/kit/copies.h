@@ -10,7 +10,7 @@
 #include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
-enum { COPIES = 3, SENT_MAX = 4000 };
+enum { COPIES = 3, COPIES_MAX = 5, SENT_MAX = 4000 };
 
 /* A batch that some leader has handed out. */
 struct sent {
@@ -29,7 +29,7 @@ struct copy {
     int last; /* in `sent`, of its newest batch; -1: none */
 };
 
-static struct copy copies[COPIES];
+static struct copy copies[COPIES_MAX];
 static struct sent sent[SENT_MAX];
 static int sent_count;
 static int leader = -1;

@@ -1,5 +1,5 @@
 /*
- * The crash explorer of copies: runs a leader and two followers on simulated disks (replicas_driver.h), and then cuts the power of
+ * The crash explorer of copies: runs three or five members on simulated disks (replicas_driver.h), and then cuts the power of
  * each disk at every call of its journal, makes disks that the cut may leave, and judges each (replicas_judge.h).
  *
  * A run is determined by its number, so --run N --life L --event K repeats a finding. Several processes share the work; a process
@@ -273,7 +273,7 @@ static void explore(uint64_t number) {
     atomic_store(&x.at->cut, 0);
     drives(number, (int)o.rounds);
     on = d.broken == NOTHING_BROKEN && ending_is_right(&e);
-    for (int i = 0; on && i < COPIES; i++) {
+    for (int i = 0; on && i < d.members; i++) {
         const vfs_sim_event *events;
 
         on = replica_durable(copies[i].follows, sent[e.last].s.end_lsn) == LS_OK || violated(ANSWER, "durable");

@@ -1,5 +1,5 @@
 /*
- * The three disks of the copies' explorer: calls of the core go to a simulated disk whose allocations are not counted and whose hint
+ * The disks of the copies' explorer: calls of the core go to a simulated disk whose allocations are not counted and whose hint
  * is durable at once. Each disk has a host in /m. A member dies at an event of its disk's journal, and comes back with all that it
  * had told: how far its log is forced, its term and its vote.
  */
@@ -64,13 +64,14 @@ struct settling {
 static struct driver {
     uint64_t chance;
     uint64_t term;
-    struct settling disks[COPIES];
+    int members;
+    struct settling disks[COPIES_MAX];
     uint64_t led[LEADS_MAX];
     size_t led_count;
-    int durable;           /* in `sent`, the newest that a majority is known to have; -1: none */
-    int standby;           /* this member's copy was removed: until an update it neither votes nor leads; -1: none */
-    int owed;              /* and until it has this batch */
-    size_t relied[COPIES]; /* in the journal: a majority counts on all that the copy had said by then */
+    int durable; /* in `sent`, the newest that a majority is known to have; -1: none */
+    int standby; /* this member's copy was removed: until an update it neither votes nor leads; -1: none */
+    int owed;    /* and until it has this batch */
+    size_t relied[COPIES_MAX]; /* in the journal: a majority counts on all that the copy had said by then */
     struct life lives[LIVES_MAX];
     int life_count;
     size_t durable_ops;

@@ -1,6 +1,6 @@
 /*
- * The driver of the copies' explorer: three members with a copy of one log, each on a simulated disk, in one thread. Two of them vote
- * for the more up to date (the term of its newest batch, then its index) in a term above all that their VOTEs have. It leads and
+ * The driver of the copies' explorer: three members, or five, with a copy of one log, each on a simulated disk, in one thread. A majority votes
+ * for its most up to date (the term of its newest batch, then its index) in a term above all that their VOTEs have. It leads and
  * works; followers lag, are cut, take checkpoints, get updates by segments, lose power or die in the middle of a call; leaders fail
  * before a majority has anything, and one after another, or cease and follow.
  *
@@ -62,7 +62,7 @@ static bool delivers(int i) {
 static void deliver_to_some(void) {
     bool one_has = false;
 
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         bool lags = (one_has && dice((uint64_t)d.lag) == 0) || (updating[i].wanted && !d.ends && dice(12) != 0);
 
         if (i != leader && copies[i].reached && copies[i].follows != NULL && !lags && d.broken == NOTHING_BROKEN)
@@ -89,17 +89,27 @@ static void hand_out(void *context, const struct shipment *s) {
     shortage_goes_on(was);
 }
 
-/* The newest batch of this term that the leader and another copy have, in `sent`; -1: none. */
+/* How many have this batch. */
+static int copies_with(int batch) {
+    int n = 0;
+
+    for (int i = 0; i < d.members; i++)
+        n += is_in(copies[i].last, batch);
+    return n;
+}
+
+/* The newest batch of this term that the leader and a majority have, in `sent`; -1: none. */
 static int majority_has(void) {
     int best = -1;
 
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         int common = i != leader ? common_of(copies[i].last, copies[leader].last) : -1;
 
-        if (common >= 0 && sent[common].s.term == d.term && (best < 0 || sent[common].s.index > sent[best].s.index))
+        if (common >= 0 && sent[common].s.term == d.term && copies_with(common) > d.members / 2 &&
+            (best < 0 || sent[common].s.index > sent[best].s.index))
             best = common;
     }
-    for (int i = 0; best >= 0 && i < COPIES; i++)
+    for (int i = 0; best >= 0 && i < d.members; i++)
         d.relied[i] = journal_end(&copies[i]);
     d.durable = best >= 0 ? best : d.durable;
     return best;
@@ -122,7 +132,7 @@ static void note_tail_of(int i, struct tail forced) {
 
 /* Followers learn what is durable, or not yet. */
 static void tell_followers(int durable) {
-    for (int i = 0; durable >= 0 && i < COPIES; i++) {
+    for (int i = 0; durable >= 0 && i < d.members; i++) {
         struct copy *c = &copies[i];
         int common = common_of(c->last, durable);
 
@@ -158,7 +168,7 @@ static const struct replication calls = {.ship = hand_out, .forced = ask_them};
 static void others_come_back(struct log *g) {
     int durable;
 
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = copies[i].reached || dice(2);
     deliver_to_some();
     durable = majority_has();
@@ -282,7 +292,7 @@ static void work(uint64_t n, bool moves) {
 static void work_alone(uint64_t n) {
     bool checkpoints = r.checkpoints;
 
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = false;
     d.cut_off = true;
     r.hasty = true;
@@ -358,21 +368,57 @@ static bool votes(int i, uint64_t term, int for_whom) {
     }
     note_vote(i, term, member);
     d.relied[i] = journal_end(&copies[i]);
-    if (dice(12) == 0 && (host_vote(h, term, 1 + member % COPIES) == LS_OK || host_vote(h, term - 1, 0) == LS_OK))
+    if (dice(12) == 0 &&
+        (host_vote(h, term, 1 + member % (uint64_t)d.members) == LS_OK || host_vote(h, term - 1, 0) == LS_OK))
         return violated(VOTE, "a member votes twice in a term, or in an earlier one");
     return true;
 }
 
-/* Both vote for l, in a term that neither knows. Now and then one dies between its vote and the lead. */
-static bool majority_votes(int l, int other) {
-    uint64_t x = host_term(copies[l].host), y = host_term(copies[other].host);
-    uint64_t least = replica_least_term(copies[l].follows);
-    int first = dice(2) ? l : other;
+/* A majority. */
+struct voters {
+    int who[COPIES_MAX];
+    int count;
+};
 
-    d.term = (x > y ? x : y) + 1 + dice(3);
+/* Without this member, if the others are enough. A member that lost its copy does not vote. */
+static struct voters voters_without(int out) {
+    struct voters v = {.count = 0};
+    int from = (int)dice((uint64_t)d.members);
+    bool spared = d.standby >= 0 && d.standby != out && d.members == COPIES;
+
+    for (int k = 0; k < d.members && v.count <= d.members / 2; k++) {
+        int i = (from + k) % d.members;
+
+        if (i != d.standby && (i != out || spared))
+            v.who[v.count++] = i;
+    }
+    return v;
+}
+
+static int best_of(const struct voters *v) {
+    int best = v->who[0];
+
+    for (int k = 1; k < v->count; k++)
+        best = is_newer(v->who[k], best) ? v->who[k] : best;
+    return best;
+}
+
+/* All vote for l, in a term that none of them knows. Now and then one dies between its vote and the lead. */
+static bool majority_votes(const struct voters *v, int l) {
+    uint64_t least = replica_least_term(copies[l].follows), known = 0;
+    int first = (int)dice((uint64_t)v->count), dead = v->who[dice((uint64_t)v->count)];
+
+    for (int k = 0; k < v->count; k++) {
+        uint64_t term = host_term(copies[v->who[k]].host);
+
+        known = term > known ? term : known;
+    }
+    d.term = known + 1 + dice(3);
     d.term = least > d.term ? least : d.term;
-    if (!votes(first, d.term, l) || !votes(first == l ? other : l, d.term, l))
-        return false;
+    for (int k = 0; k < v->count; k++) {
+        if (!votes(v->who[(first + k) % v->count], d.term, l))
+            return false;
+    }
     for (size_t i = 0; i < d.led_count; i++) {
         if (d.led[i] == d.term)
             return violated(VOTE, "a term is led twice");
@@ -380,7 +426,7 @@ static bool majority_votes(int l, int other) {
     if (d.led_count == LEADS_MAX)
         abort();
     d.led[d.led_count++] = d.term;
-    return dice(20) != 0 || dies(other, d.relied[other], dice(3) != 0);
+    return dead == l || dice(10) != 0 || dies(dead, d.relied[dead], dice(3) != 0);
 }
 
 /* After a start, an earlier run's vote does not count. */
@@ -412,21 +458,29 @@ static bool leads(int l) {
     return rc == LS_OK;
 }
 
-/* The better of these two leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
-static bool elects(int a, int b, bool alone) {
-    int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
+static void reaches(const struct voters *v, uint64_t one_in) {
+    for (int k = 0; k < v->count; k++)
+        copies[v->who[k]].reached = copies[v->who[k]].reached || dice(one_in) == 0;
+}
+
+/* The best of these leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
+static bool elects(struct voters v, bool alone) {
+    int l = best_of(&v), rc;
     uint32_t ids[QUEUES];
     unsigned catalog;
     size_t n;
 
     d.struck = d.left_alone = false;
-    for (int i = 0; i < COPIES; i++)
-        copies[i].reached = !alone && (i == other || dice(2));
-    if (!majority_votes(l, other) || !leads_only_with_a_vote_of_this_run(l) || !leads(l))
+    for (int i = 0; i < d.members; i++)
+        copies[i].reached = !alone && dice(2);
+    if (!alone)
+        reaches(&v, 1);
+    if (!majority_votes(&v, l) || !leads_only_with_a_vote_of_this_run(l) || !leads(l))
         return false;
-    copies[other].reached = copies[other].reached || dice(2); /* its first batch may be durable only later */
+    if (dice(2))
+        reaches(&v, 1); /* its first batch may be durable only later */
     log_lock(r.store->log);
-    if (!log_leads(r.store->log) && copies[other].reached)
+    if (!log_leads(r.store->log))
         others_come_back(r.store->log);
     log_unlock(r.store->log);
     catalog = catalog_of_leader();
@@ -464,14 +518,14 @@ static void plan_a_failure(void) {
                                .error = errors[dice(sizeof errors / sizeof *errors)],
                                .survive = dice(2) ? chance(&d.chance) : 0};
 
-    vfs_sim_fail(copies[dice(COPIES)].sim, &plan);
+    vfs_sim_fail(copies[dice((uint64_t)d.members)].sim, &plan);
 }
 
 /* The failures that were planned are over: what was struck is a process less. */
 static bool failures_end(void) {
     bool fine = true;
 
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         bool struck = was_struck(i);
 
         vfs_sim_fail(copies[i].sim, NULL);
@@ -493,12 +547,12 @@ static bool leader_fails(size_t since) {
 
 /* One leader, from its election to its end. */
 static void one_round(void) {
-    int out = leader >= 0 && dice(4) != 0 ? leader : (int)dice(COPIES);
+    int out = leader >= 0 && dice(4) != 0 ? leader : (int)dice((uint64_t)d.members);
     int style;
 
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return;
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         if (copies[i].leads == NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
             return;
     }
@@ -506,22 +560,21 @@ static void one_round(void) {
         updates_move_on(); /* without a leader */
     if (d.broken != NOTHING_BROKEN)
         return;
-    out = d.standby >= 0 ? d.standby : out;
     if (d.fails_calls && dice(3) == 0)
         plan_a_failure();
-    if (elects((out + 1) % COPIES, (out + 2) % COPIES, dice(4) == 0)) {
+    if (elects(voters_without(out), dice(4) == 0)) {
         work(4 + dice(25), dice(2) != 0);
         copies[out].reached = copies[out].reached || dice(2);
         style = (int)dice(4);
         if (style == 0) {
-            int y = (leader + 1 + (int)dice(COPIES - 1)) % COPIES;
+            int y = (leader + 1 + (int)dice((uint64_t)d.members - 1)) % d.members;
 
             if (d.broken == NOTHING_BROKEN && !was_struck(y) && dies(y, d.relied[y], true))
                 work(6, false);
         } else if (style < 3 && may_go_on()) {
             work_alone(2 + dice(20));
         } else if (may_go_on()) {
-            for (int i = 0; i < COPIES; i++)
+            for (int i = 0; i < d.members; i++)
                 copies[i].reached = false;
             work(4, true);
         }
@@ -545,7 +598,7 @@ static void run_options(uint64_t number) {
     r.stays = true;
 }
 
-/* One store with some work in it, copied to three disks. */
+/* One store with some work in it, copied to three disks, or to five. */
 static bool begins(uint64_t number) {
     sim = vfs_sim_new();
     memset(&r, 0, sizeof r);
@@ -554,6 +607,7 @@ static bool begins(uint64_t number) {
     updates_to_count = 0;
     sent_count = 0;
     leader = d.durable = d.standby = d.owed = -1;
+    d.members = number % 8 == 5 ? COPIES_MAX : COPIES;
     r.path = "/m/copy-1";
     d.chance = number * 7919 + 13;
     d.lag = 2 + (int)dice(8);
@@ -574,11 +628,11 @@ static bool begins(uint64_t number) {
     ls_free(r.store);
     r.store = NULL;
     r.durable = d.durable_ops = r.op_count;
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         const struct vote first = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
         const struct promise nothing = {.last = -1};
 
-        copies[i] = (struct copy){.reached = true, .sim = i < COPIES - 1 ? vfs_sim_clone(sim) : sim};
+        copies[i] = (struct copy){.reached = true, .sim = i < d.members - 1 ? vfs_sim_clone(sim) : sim};
         if (host_create(vfs_sim_table(copies[i].sim), HOST, &first) != LS_OK)
             return violated(ANSWER, "a host cannot be made");
         use_disk(i, copies[i].sim, nothing);
@@ -588,9 +642,17 @@ static bool begins(uint64_t number) {
     return true;
 }
 
+static bool all_have(int last) {
+    bool same = true;
+
+    for (int i = 0; i < d.members; i++)
+        same = same && copies[i].last == last;
+    return same;
+}
+
 /* At the end all have one log, and all of it is durable. False: broken. */
 static bool all_agree(void) {
-    int l, a, b;
+    int l;
 
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return false;
@@ -604,14 +666,12 @@ static bool all_agree(void) {
             return violated(ANSWER, "no copy can lead in the end");
         if (leader >= 0 && !leader_fails(journal_end(&copies[leader])))
             return false;
-        a = d.standby >= 0 ? (d.standby + 1) % COPIES : (int)dice(2);
-        b = d.standby >= 0 ? (d.standby + 2) % COPIES : 2;
-        if (!elects(a, b, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
+        if (!elects(voters_without((int)dice((uint64_t)d.members)), false) && leader >= 0 && d.broken == NOTHING_BROKEN)
             r.lost = true;
     }
     if (d.broken != NOTHING_BROKEN)
         return false;
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = true;
     work(4, false);
     if (r.lost || ls_force(r.store, 0) != LS_OK)
@@ -622,12 +682,11 @@ static bool all_agree(void) {
         if (tries > 2000)
             return violated(ANSWER, "a removed copy does not come back");
     }
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         sender_is_lost(i);
     if (d.broken == NOTHING_BROKEN && (r.lost || ls_force(r.store, 0) != LS_OK))
         return violated(ANSWER, "the last leader cannot force its log");
-    while (d.broken == NOTHING_BROKEN &&
-           (copies[(l + 1) % COPIES].last != copies[l].last || copies[(l + 2) % COPIES].last != copies[l].last))
+    while (d.broken == NOTHING_BROKEN && !all_have(copies[l].last))
         deliver_to_some();
     return d.broken == NOTHING_BROKEN && dies(l, journal_end(&copies[l]), false);
 }
@@ -644,7 +703,7 @@ static void drives(uint64_t number, int rounds) {
 }
 
 static void driver_free(void) {
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         if (copies[i].sim == NULL)
             continue;
         end_process(i);

@@ -23,7 +23,7 @@ struct updating {
     uint64_t flipped_lsn; /* a segment of which a byte arrived flipped */
 };
 
-static struct updating updating[COPIES];
+static struct updating updating[COPIES_MAX];
 static int updates_to[UPDATES_MAX]; /* in `sent`, their ends */
 static size_t updates_to_count;
 
@@ -41,7 +41,7 @@ static void sender_is_lost(int i) {
 
 /* The directory that they were sent from goes. */
 static void updates_from_end(int i) {
-    for (int j = 0; j < COPIES; j++) {
+    for (int j = 0; j < COPIES_MAX; j++) {
         if (updating[j].from == i)
             sender_is_lost(j);
     }
@@ -68,7 +68,7 @@ static void finds_sender(int i) {
     bool was_short;
     int rc;
 
-    u->from = leader >= 0 && copies[leader].leads != NULL && dice(3) != 0 ? leader : (int)dice(COPIES);
+    u->from = leader >= 0 && copies[leader].leads != NULL && dice(3) != 0 ? leader : (int)dice((uint64_t)d.members);
     if (u->from == i || u->from == d.standby || copies[u->from].host == NULL ||
         (copies[u->from].follows == NULL && copies[u->from].leads == NULL))
         return;
@@ -219,8 +219,10 @@ static void finishes(int i) {
         updates_from_end(i);
         return;
     }
-    c->last = before;
-    tell(c);
+    if (rc != LS_OUTCOME_UNKNOWN) { /* else the next open finds out which of the two counts */
+        c->last = before;
+        tell(c);
+    }
     receiver_fails(i, rc, was_short, "an update cannot be finished");
 }
 
@@ -297,7 +299,7 @@ static void loses_its_copy(int i) {
 
 /* A follower lags, now and then until the leader's log does not reach down to it. */
 static void some_need_an_update(void) {
-    int i = (int)dice(COPIES);
+    int i = (int)dice((uint64_t)d.members);
 
     if (updating[i].wanted || i == leader || copies[i].follows == NULL || d.durable < 0 || dice(5) != 0)
         return;
@@ -307,7 +309,7 @@ static void some_need_an_update(void) {
 }
 
 static void updates_move_on(void) {
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         update_moves_on(i);
 }
 
