@@ -535,13 +535,22 @@ static bool failures_end(void) {
     return fine;
 }
 
+static bool leads_no_term_twice(int l) {
+    if (dice(2))
+        return true;
+    if (begin_leading(l, d.term, &calls) != LS_REFUSED)
+        return violated(VOTE, "a member leads twice in a term");
+    leader = -1;
+    return true;
+}
+
 static bool leader_fails(size_t since) {
     int l = leader;
 
     if (l < 0 || copies[l].leads == NULL)
         return true;
     if (copies[l].host->vote->error == 0 && dice(3) == 0)
-        return ceases(l);
+        return ceases(l) && leads_no_term_twice(l);
     return dies(l, since, dice(3) != 0);
 }
 

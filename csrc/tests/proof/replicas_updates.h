@@ -249,28 +249,8 @@ static void moves_parts(int i) {
     }
 }
 
-/* A member that follows, or has no copy. */
-static void update_moves_on(int i) {
-    struct updating *u = &updating[i];
-
-    if (!u->wanted || copies[i].host == NULL || copies[i].leads != NULL || d.broken != NOTHING_BROKEN)
-        return;
-    if (u->source == NULL)
-        finds_sender(i);
-    else if (!d.ends && dice(40) == 0)
-        sender_is_lost(i);
-    else if (!u->described)
-        describes(i);
-    else if (u->at == NULL)
-        begins_update(i);
-    else
-        moves_parts(i);
-    if (i == d.standby && copies[i].follows != NULL && is_in(copies[i].last, d.owed)) {
-        d.standby = -1;
-        d.relied[i] = journal_end(&copies[i]);
-    }
-    if (i == d.standby && !u->wanted)
-        u->wanted = true;
+static bool may_lose_its_copy(int i) {
+    return !d.ends && d.standby < 0 && d.durable >= 0 && leader >= 0 && i != leader && copies[i].follows != NULL;
 }
 
 /* Its copy is as good as lost: a majority without it has all that is durable. */
@@ -297,6 +277,32 @@ static void loses_its_copy(int i) {
     }
 }
 
+/* A member that follows, or has no copy. */
+static void update_moves_on(int i) {
+    struct updating *u = &updating[i];
+
+    if (!u->wanted || copies[i].host == NULL || copies[i].leads != NULL || d.broken != NOTHING_BROKEN)
+        return;
+    if (u->source == NULL)
+        finds_sender(i);
+    else if (!d.ends && dice(40) == 0)
+        sender_is_lost(i);
+    else if (u->at != NULL && may_lose_its_copy(i) && dice(25) == 0)
+        loses_its_copy(i); /* in the midst of an update */
+    else if (!u->described)
+        describes(i);
+    else if (u->at == NULL)
+        begins_update(i);
+    else
+        moves_parts(i);
+    if (i == d.standby && copies[i].follows != NULL && is_in(copies[i].last, d.owed)) {
+        d.standby = -1;
+        d.relied[i] = journal_end(&copies[i]);
+    }
+    if (i == d.standby && !u->wanted)
+        u->wanted = true;
+}
+
 /* A follower lags, now and then until the leader's log does not reach down to it. */
 static void some_need_an_update(void) {
     int i = (int)dice((uint64_t)d.members);
@@ -304,7 +310,7 @@ static void some_need_an_update(void) {
     if (updating[i].wanted || i == leader || copies[i].follows == NULL || d.durable < 0 || dice(5) != 0)
         return;
     updating[i].wanted = true;
-    if (d.standby < 0 && dice(6) == 0)
+    if (may_lose_its_copy(i) && dice(6) == 0)
         loses_its_copy(i);
 }
 
