@@ -34,7 +34,7 @@ PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--
 #: With fewer than these the fast tier proves less than it promises.
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
 #: Runs of the explorer of copies in the fast tier, and what they must reach of each kind.
-REPLICA_RUNS, REPLICA_MIN = 150, 1000
+REPLICA_RUNS, REPLICA_MIN, REPLICA_STATES_MIN = 290, 1000, 500_000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
 HALVED = ("--halve", "record", "--halve", "checkpoint")
 
@@ -151,7 +151,7 @@ def fast_stages(*, part: bool) -> list[list[Job]]:
     some, fuzz_s = (["--third"], FUZZ_SECONDS // 3) if part else ([], FUZZ_SECONDS)
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
-        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10))],
+        [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
         [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
@@ -245,9 +245,11 @@ def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
         short.append(f"fewer than {STATES_MIN} different crash states")
     if by_name["bytes"].count("flips") < FLIPS_MIN:
         short.append(f"fewer than {FLIPS_MIN} bit flips")
+    if by_name["replicas"].count("unique") < REPLICA_STATES_MIN:
+        short.append(f"fewer than {REPLICA_STATES_MIN} different disks of copies")
     short += [
         f"fewer than {REPLICA_MIN} {what} of copies"
-        for what in ("cuts", "leads", "in_headers")
+        for what in ("cuts", "leads", "updates", "in_headers")
         if by_name["replicas"].count(what) < REPLICA_MIN
     ]
     return short

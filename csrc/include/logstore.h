@@ -973,8 +973,8 @@ int ls_update_write(ls_update *update, uint64_t first_lsn, uint64_t offset, cons
 const char *ls_update_path(const ls_update *update);
 /*
  * Forces everything, opens the copy as any copy is opened, and lets it count: the host follows with it, and the copy from before is
- * removed. LS_REFUSED: something is missing. LS_CORRUPT: the log does not end where the manifest says. After a failure the
- * copy from before counts, and is as it was; after LS_OUTCOME_UNKNOWN the next open of the host finds out which one counts.
+ * removed. LS_REFUSED: something is missing, or the member has taken batches beyond the end meanwhile. LS_CORRUPT: the log does not
+ * end where the manifest says. After a failure the copy from before counts, and is as it was; after LS_OUTCOME_UNKNOWN the next open of the host finds out which one counts.
  */
 int ls_update_finish(ls_update *update);
 /* Ends it; NULL: nothing. Unless it was finished, what has come is left for the next update. */

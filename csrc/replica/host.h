@@ -77,8 +77,9 @@ int host_note_tail(struct host *h, struct tail forced);
  * which of the two counts.
  */
 int host_switch(struct host *h, uint64_t copy, struct replica *next);
-/* Frees the copy that follows and removes its directory, after VOTE has the next rebuild number. LS_IO: the directory could not
-   be removed; it does not count any more, and goes at the next open. */
+/* Frees the copy that follows and removes its directory, after VOTE has the next rebuild number. What an update that was given up
+   has left goes first, since VOTE counts that number then. LS_IO: a directory could not be removed; if `follows` is NULL, it is
+   the copy's, which does not count any more and goes at the next open. */
 int host_remove_copy(struct host *h);
 char *host_copy_path(const struct host *h, uint64_t copy); /* HOST/copy-N, to be freed; NULL: no memory */
 

@@ -105,17 +105,22 @@ static int check_manifest(const ls_update_manifest *m, const ls_update_segment *
 }
 
 /* What the member had said to be forced must be in the new copy, or belong to an earlier term, so that another leader cut it. */
-static int check_host(struct host *h, const ls_update_manifest *m, bool *present) {
+static bool has_more(const struct host *h, const ls_update_manifest *m) {
     const struct vote *now = &h->vote->now;
     struct tail end = {m->term, m->index};
+    return tail_is_before(end, (struct tail){now->floor_term, now->floor_index}) ||
+           (h->follows != NULL && tail_is_before(end, host_tail(h)));
+}
+
+static int check_host(struct host *h, const ls_update_manifest *m, bool *present) {
+    const struct vote *now = &h->vote->now;
     if (memcmp(now->uuid, m->uuid, UUID_BYTES) != 0) {
         return refuse("it is of another store");
     }
     if (m->term > now->term) {
         return refuse("VOTE does not have its term; write that first");
     }
-    if (tail_is_before(end, (struct tail){now->floor_term, now->floor_index}) ||
-        (h->follows != NULL && tail_is_before(end, host_tail(h)))) {
+    if (has_more(h, m)) {
         return refuse("this member has more");
     }
     int rc = vote_find_copy(h->vote, present);
@@ -547,6 +552,10 @@ int ls_update_finish(ls_update *u) {
     if (u->whole < u->manifest.segment_count) {
         return fail(LS_REFUSED, "the update in %s is not whole: %zu of %zu segments are missing", u->path,
                     u->manifest.segment_count - u->whole, u->manifest.segment_count);
+    }
+    if (has_more(u->host, &u->manifest)) { /* it may have taken batches meanwhile, and said so */
+        return fail(LS_REFUSED, "the update in %s ends below what this member has by now; its present copy goes on",
+                    u->path);
     }
     rc = force_all(u);
     close_handle(u, &u->present);

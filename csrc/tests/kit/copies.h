@@ -6,11 +6,11 @@
 #define LOGSTORE_COPIES_H
 
 #include "inspect/inspect.h"
-#include "replica/replica.h"
+#include "replica/host.h"
 #include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
-enum { COPIES = 3, SENT_MAX = 4000 };
+enum { COPIES = 3, COPIES_MAX = 5, SENT_MAX = 4000 };
 
 /* A batch that some leader has handed out. */
 struct sent {
@@ -21,14 +21,15 @@ struct sent {
 
 struct copy {
     vfs_sim *sim;
-    vfs *disk; /* its table, or one that stands before it */
+    vfs *disk;         /* its table, or one that stands before it */
+    struct host *host; /* owns `follows`; NULL: the copy stands alone, in /s */
     struct replica *follows;
     ls_store *leads;
     bool reached;
     int last; /* in `sent`, of its newest batch; -1: none */
 };
 
-static struct copy copies[COPIES];
+static struct copy copies[COPIES_MAX];
 static struct sent sent[SENT_MAX];
 static int sent_count;
 static int leader = -1;
@@ -91,14 +92,24 @@ static inline int last_of(const struct replica *f) {
 
 static uint64_t cuts_made; /* each abandoned something */
 
+static inline int abandon(struct copy *c, uint64_t index) {
+    return c->host != NULL ? host_cut(c->host, index) : replica_cut(c->follows, index);
+}
+
+/* A host takes no batch of a term that its VOTE does not have. */
+static inline int learn_term(struct copy *c, uint64_t term) {
+    return c->host != NULL && c->host->vote->now.term < term ? host_vote(c->host, term, 0) : LS_OK;
+}
+
 /* Sends this copy what it lacks of the log that ends with `last`; an LS code. */
 static inline int catch_up(struct copy *c, int last) {
-    int missing[SENT_MAX], n = 0, common = common_of(c->last, last), rc = LS_OK;
+    int missing[SENT_MAX], n = 0, common = common_of(c->last, last);
+    int rc = learn_term(c, last >= 0 ? sent[last].s.term : 0);
 
     for (int at = last; at != common; at = sent[at].before)
         missing[n++] = at;
-    if (n > 0 && common != c->last) {
-        rc = replica_cut(c->follows, common >= 0 ? sent[common].s.index : 0);
+    if (rc == LS_OK && n > 0 && common != c->last) {
+        rc = abandon(c, common >= 0 ? sent[common].s.index : 0);
         cuts_made += rc == LS_OK;
         c->last = rc == LS_OK ? common : c->last;
         tell(c);
@@ -160,7 +171,10 @@ static inline int begin_leading(int i, uint64_t term, const struct replication *
     leader = i;
     r.sim = copies[i].sim;
     r.v = disk_of(&copies[i]);
-    int rc = replica_lead(copies[i].follows, term, calls, first ? "1,2,3" : NULL, first ? 5 : 0, &copies[i].leads);
+    const char *config = first ? "1,2,3" : NULL;
+    uint32_t bytes = first ? 5 : 0;
+    int rc = copies[i].host != NULL ? host_lead(copies[i].host, term, calls, config, bytes, &copies[i].leads)
+                                    : replica_lead(copies[i].follows, term, calls, config, bytes, &copies[i].leads);
     if (rc == LS_OK) {
         copies[i].follows = NULL;
         r.store = copies[i].leads;
@@ -191,11 +205,11 @@ static inline void cease(void) {
 
 /* ---- comparing ---- */
 
-/* The state that the directory on this disk gives, or NULL. */
-static inline ls_store *read_disk(vfs *disk, int flags) {
+/* The state that this store's directory gives, or NULL. */
+static inline ls_store *read_store_in(vfs *disk, const char *path, int flags) {
     ls_store *seen = NULL;
     uint64_t lsn;
-    int rc = ls_inspect_open(disk, "/s", flags, &seen);
+    int rc = ls_inspect_open(disk, path, flags, &seen);
 
     while (rc == LS_OK)
         rc = ls_inspect_step(seen, 1 << 20, &lsn);
@@ -205,6 +219,8 @@ static inline ls_store *read_disk(vfs *disk, int flags) {
     ls_free(seen);
     return NULL;
 }
+
+static inline ls_store *read_disk(vfs *disk, int flags) { return read_store_in(disk, "/s", flags); }
 
 /* Each copy removes what lies below the base when it can. */
 static inline struct state from_base(const ls_store *store) {

@@ -1,5 +1,5 @@
 /*
- * The crash explorer of copies: runs a leader and two followers on simulated disks (replicas_driver.h), and then cuts the power of
+ * The crash explorer of copies: runs three or five members on simulated disks (replicas_driver.h), and then cuts the power of
  * each disk at every call of its journal, makes disks that the cut may leave, and judges each (replicas_judge.h).
  *
  * A run is determined by its number, so --run N --life L --event K repeats a finding. Several processes share the work; a process
@@ -30,9 +30,10 @@ static struct {
     bool verbose;
 } o = {.run = UINT64_MAX, .life = UINT64_MAX, .event = UINT64_MAX, .rounds = 8, .deep_of = 4, .jobs = 2};
 
-/* Sums over all processes. `updates` stays 0 until copies can be updated by segments. */
+/* Sums over all processes. */
 struct totals {
-    _Atomic uint64_t cuts, leads, updates, in_headers, deep, runs, recycled, relocated, removed, checkpoints;
+    _Atomic uint64_t cuts, leads, updates, update_deaths, judged_updates, in_switches, short_ops, in_headers, deep,
+        runs, recycled, relocated, removed, checkpoints;
 };
 
 static struct shared *all;
@@ -42,8 +43,8 @@ static bool off[CHECKS];
 struct here {
     uint64_t run;
     size_t life, event;
-    int must;
-    bool in_header;
+    struct promise told;
+    bool in_header, in_switch;
     const struct ending *ending;
     struct at *at;
 };
@@ -76,9 +77,9 @@ static void tell_finding(const vfs_sim_loss *loss) {
     if (loss != NULL)
         printf(", disk %zu (copy %d), cut after call %zu, must have batch %d; lost: mode %d/%d n %llu/%llu seed %llu\n"
                "  again: replicas --run %llu --life %zu --event %zu\n",
-               x.life, d.lives[x.life].copy, x.event, x.must, loss->mode, loss->dir_mode, (unsigned long long)loss->n,
-               (unsigned long long)loss->dir_n, (unsigned long long)loss->seed, (unsigned long long)x.run, x.life,
-               x.event);
+               x.life, d.lives[x.life].copy, x.event, x.told.last, loss->mode, loss->dir_mode,
+               (unsigned long long)loss->n, (unsigned long long)loss->dir_n, (unsigned long long)loss->seed,
+               (unsigned long long)x.run, x.life, x.event);
     else
         printf(", while it was driven\n  again: replicas --run %llu\n", (unsigned long long)x.run);
     (void)fflush(stdout);
@@ -100,21 +101,40 @@ static bool note_seen(uint64_t hash, bool *first) {
     return true;
 }
 
+/* Of a single event's disks, all in each way. */
+static struct judged how_it_is_judged(uint64_t chance) {
+    struct judged j = {.deep = chance % o.deep_of == 0};
+    bool all_ways = o.event != UINT64_MAX;
+
+    chance /= o.deep_of;
+    j.updates = j.deep && (all_ways ? chance % 2 == 0 : chance % (x.in_switch ? 3 : 16) == 0);
+    chance /= 64;
+    j.wholly = all_ways || chance % o.deep_of == 0;
+    chance /= o.deep_of;
+    j.read = j.wholly || chance % 2 == 0;
+    j.compared = all_ways || chance % 2 == 1;
+    j.voteless = chance / 2 % 64 == 0;
+    return j;
+}
+
 static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
     vfs_sim *disk = vfs_sim_crash_at(d.lives[x.life].sim, x.event, loss);
     uint64_t hash = stir(vfs_sim_hash(disk) ^ stir(x.run + 1));
+    uint64_t promise = (uint64_t)(x.told.last + 1) + (x.told.term << 24) + (x.told.voted_for << 56);
     bool is_new = false, is_unjudged = false;
 
     (void)context;
     atomic_fetch_add_explicit(&all->states, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&totals->in_headers, x.in_header, memory_order_relaxed);
     atomic_fetch_add_explicit(&x.at->progress, 1, memory_order_relaxed);
-    if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + (uint64_t)x.must), &is_unjudged) && is_unjudged) {
-        bool deep = stir(hash + 1) % o.deep_of == 0;
+    if (note_seen(hash, &is_new) && note_seen(stir(hash + 3 + stir(promise)), &is_unjudged) && is_unjudged) {
+        struct judged j = how_it_is_judged(stir(hash + 1));
 
         atomic_fetch_add_explicit(&all->unique, is_new, memory_order_relaxed);
-        atomic_fetch_add_explicit(&totals->deep, deep, memory_order_relaxed);
-        if (!copy_is_right(disk, x.must, x.ending, deep))
+        atomic_fetch_add_explicit(&totals->deep, j.deep, memory_order_relaxed);
+        atomic_fetch_add_explicit(&totals->judged_updates, j.updates, memory_order_relaxed);
+        atomic_fetch_add_explicit(&totals->in_switches, x.in_switch, memory_order_relaxed);
+        if (!copy_is_right(disk, &x.told, x.ending, j))
             tell_finding(loss);
     }
     vfs_sim_free(disk);
@@ -189,18 +209,22 @@ static bool journal_is_judged(size_t life) {
     bool on = true, changed = true;
 
     x.life = life;
-    x.must = -1;
+    x.told = (struct promise){.last = -1};
+    x.in_switch = false;
     for (size_t k = 0; on && k <= l->end && k <= n; k++) {
         const vfs_sim_event *e = k > 0 ? &events[k - 1] : NULL;
 
         if (e != NULL)
             note_header(&h, e);
-        if (e != NULL && e->kind == VFS_SIM_MARK && e->mark == MARK_TOLD)
-            x.must = (int)e->value - 1;
+        if (e != NULL) {
+            add_promise(&x.told, e);
+            x.in_switch = e->kind == VFS_SIM_MARK && e->mark == MARK_SWITCH ? e->value != 0 : x.in_switch;
+        }
         changed = changed || (e != NULL && ((e->flags & VFS_SIM_CHANGES) != 0 || e->kind == VFS_SIM_MARK));
         if (o.event != UINT64_MAX ? o.event != k : !changed || (k < n && events[k].kind == VFS_SIM_MARK))
             continue;
-        if (o.event == UINT64_MAX && h.written == 0 && k % o.every != x.run % o.every)
+        if (o.event == UINT64_MAX && h.written == 0 &&
+            k % (x.in_switch ? 1 + o.every / 4 : o.every) != x.run % (x.in_switch ? 1 + o.every / 4 : o.every))
             continue;
         x.event = k;
         x.in_header = h.written != 0;
@@ -217,6 +241,9 @@ static void count_run(void) {
     atomic_fetch_add(&totals->cuts, cuts_made);
     cuts_made = 0;
     atomic_fetch_add(&totals->leads, d.leads);
+    atomic_fetch_add(&totals->updates, d.updates);
+    atomic_fetch_add(&totals->update_deaths, d.update_deaths);
+    atomic_fetch_add(&totals->short_ops, d.short_ops);
     atomic_fetch_add(&totals->recycled, d.recycled);
     atomic_fetch_add(&totals->relocated, d.relocated);
     atomic_fetch_add(&totals->removed, d.files_removed);
@@ -228,7 +255,12 @@ static void count_run(void) {
 static bool ending_is_right(struct ending *e) {
     e->disk = vfs_sim_clone(copies[0].sim); /* without a process that has it open */
     e->last = copies[0].last;
-    e->seen = read_disk(vfs_sim_table(e->disk), LS_INSPECT_CHECK);
+    copy_path_of(copies[0].host, e->path);
+    e->seen = read_store_in(vfs_sim_table(e->disk), e->path, LS_INSPECT_CHECK);
+    for (size_t i = 0; i < updates_to_count; i++) {
+        if (!is_in(e->last, updates_to[i]))
+            return violated(UNDURABLE, "an update brought what a later leader has cut");
+    }
     return e->seen != NULL || violated(REFUSAL, "the log cannot be read in the end");
 }
 
@@ -241,7 +273,7 @@ static void explore(uint64_t number) {
     atomic_store(&x.at->cut, 0);
     drives(number, (int)o.rounds);
     on = d.broken == NOTHING_BROKEN && ending_is_right(&e);
-    for (int i = 0; on && i < COPIES; i++) {
+    for (int i = 0; on && i < d.members; i++) {
         const vfs_sim_event *events;
 
         on = replica_durable(copies[i].follows, sent[e.last].s.end_lsn) == LS_OK || violated(ANSWER, "durable");
@@ -249,8 +281,9 @@ static void explore(uint64_t number) {
         copies[i].sim = NULL;
         on = on && batches_are_right(copies[i].follows, e.last) && table_is_right(copies[i].follows, &e);
         count_what_was_done(&copies[i]);
-        replica_free(copies[i].follows);
         copies[i].follows = NULL;
+        host_close(copies[i].host);
+        copies[i].host = NULL;
     }
     if (d.broken != NOTHING_BROKEN)
         tell_finding(NULL);
@@ -362,7 +395,8 @@ static void usage(void) {
            "  --runs N      stop after N runs, the first being number --seed\n"
            "  --rounds N    leaders in a run (8)\n"
            "  --every N     cut at one call of N, and at all while a header is written (4; of a single run 1)\n"
-           "  --deep-of N   bring one disk of N up to the end of the log and compare its table (4)\n"
+           "  --deep-of N   bring one disk of N up to the end of the log and compare its table, and read one of N in "
+           "each way (4)\n"
            "  --without     do not check for:");
     for (int i = 1; i < CHECKS; i++)
         printf(" %s", check_names[i]);
@@ -445,7 +479,7 @@ static int parse(int argc, char **argv) {
     if (optind < argc)
         return misuse("unknown argument", argv[optind]);
     o.jobs = o.jobs < 1 ? 1 : o.jobs > JOBS_MAX ? JOBS_MAX : o.jobs;
-    o.deep_of = o.deep_of < 1 ? 1 : o.deep_of;
+    o.deep_of = o.deep_of < 1 || o.event != UINT64_MAX ? 1 : o.deep_of;
     o.every = o.every > 0 ? o.every : o.run != UINT64_MAX ? 1 : 4;
     if (o.states == 0 && o.seconds == 0 && o.runs == 0 && o.run == UINT64_MAX)
         o.states = 20000;
@@ -463,11 +497,15 @@ static int report(double took) {
            (unsigned long long)totals->leads, (unsigned long long)totals->updates,
            (unsigned long long)totals->in_headers, (unsigned long long)all->violations);
     printf("{\"tool\": \"replicas\", \"crash_states\": %llu, \"unique\": %llu, \"violations\": %llu, \"cuts\": %llu, "
-           "\"leads\": %llu, \"updates\": %llu, \"in_headers\": %llu, \"tables\": %llu, \"runs\": %llu, "
+           "\"leads\": %llu, \"updates\": %llu, \"update_deaths\": %llu, \"judged_updates\": %llu, "
+           "\"short_of_memory\": %llu, \"in_switches\": %llu, \"in_headers\": %llu, "
+           "\"tables\": %llu, \"runs\": %llu, "
            "\"recycled\": %llu, \"relocated\": %llu, \"removed\": %llu, \"checkpoints\": %llu, \"seconds\": %.1f, "
            "\"killed_by\": \"%s\"}\n",
            (unsigned long long)all->states, (unsigned long long)all->unique, (unsigned long long)all->violations,
            (unsigned long long)totals->cuts, (unsigned long long)totals->leads, (unsigned long long)totals->updates,
+           (unsigned long long)totals->update_deaths, (unsigned long long)totals->judged_updates,
+           (unsigned long long)totals->short_ops, (unsigned long long)totals->in_switches,
            (unsigned long long)totals->in_headers, (unsigned long long)totals->deep, (unsigned long long)totals->runs,
            (unsigned long long)totals->recycled, (unsigned long long)totals->relocated,
            (unsigned long long)totals->removed, (unsigned long long)totals->checkpoints, took, killer);

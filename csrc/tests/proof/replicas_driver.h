@@ -1,19 +1,19 @@
 /*
- * The driver of the copies' explorer: three copies of one log, each on a simulated disk, in one thread. It elects the most up to
- * date of a majority (the term of its newest batch, then its index), lets it lead and work, and lets followers lag, be cut, take
- * checkpoints, lose power or die in the middle of a call; leaders fail before a majority has anything, and one after another.
+ * The driver of the copies' explorer: three members, or five, with a copy of one log, each on a simulated disk, in one thread. A majority votes
+ * for its most up to date (the term of its newest batch, then its index) in a term above all that their VOTEs have. It leads and
+ * works; followers lag, are cut, take checkpoints, get updates by segments, lose power or die in the middle of a call; leaders fail
+ * before a majority has anything, and one after another, or cease and follow.
  *
  * What always holds:
  *   - only what a copy has said to be forced counts for a majority, and a copy that fails comes back with all that others rely on;
- *   - every disk's journal has a mark for each batch that the copy has said to be forced, before anybody relies on it;
+ *   - every disk's journal has a mark for each batch that the copy has said to be forced, and for each vote, before anybody relies on it;
+ *   - terms come from the VOTEs of a majority and from nowhere else, and no term is led twice;
  *   - an error is an answer only where a failure was planned for that disk, or the leader was left without a majority.
- *
- * Not here yet: an update by segments (a turn of its own, beside those of `fails`), and VOTE, which gives the term at a start.
  */
 #ifndef LOGSTORE_REPLICAS_DRIVER_H
 #define LOGSTORE_REPLICAS_DRIVER_H
 
-#include "tests/proof/replicas_disks.h"
+#include "tests/proof/replicas_updates.h"
 
 /* ---- from the leader to the others ---- */
 
@@ -45,7 +45,7 @@ static bool delivers(int i) {
         return false;
     }
     if (rc != LS_OK) {
-        if (!was_struck(i) && c->follows->error == 0)
+        if (!was_struck(i) && (c->follows->error == 0 || c->host->vote->error != 0))
             return violated(ANSWER, "a follower refuses the leader's batches");
         if (!was_struck(i))
             return violated(ANSWER, "a follower's disk failed, and no failure was planned");
@@ -62,8 +62,8 @@ static bool delivers(int i) {
 static void deliver_to_some(void) {
     bool one_has = false;
 
-    for (int i = 0; i < COPIES; i++) {
-        bool lags = one_has && dice((uint64_t)d.lag) == 0;
+    for (int i = 0; i < d.members; i++) {
+        bool lags = (one_has && dice((uint64_t)d.lag) == 0) || (updating[i].wanted && !d.ends && dice(12) != 0);
 
         if (i != leader && copies[i].reached && copies[i].follows != NULL && !lags && d.broken == NOTHING_BROKEN)
             one_has = delivers(i) || one_has;
@@ -89,24 +89,50 @@ static void hand_out(void *context, const struct shipment *s) {
     shortage_goes_on(was);
 }
 
-/* The newest batch of this term that the leader and another copy have, in `sent`; -1: none. */
+/* How many have this batch. */
+static int copies_with(int batch) {
+    int n = 0;
+
+    for (int i = 0; i < d.members; i++)
+        n += is_in(copies[i].last, batch);
+    return n;
+}
+
+/* The newest batch of this term that the leader and a majority have, in `sent`; -1: none. */
 static int majority_has(void) {
     int best = -1;
 
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         int common = i != leader ? common_of(copies[i].last, copies[leader].last) : -1;
 
-        if (common >= 0 && sent[common].s.term == d.term && (best < 0 || sent[common].s.index > sent[best].s.index))
+        if (common >= 0 && sent[common].s.term == d.term && copies_with(common) > d.members / 2 &&
+            (best < 0 || sent[common].s.index > sent[best].s.index))
             best = common;
     }
-    for (int i = 0; best >= 0 && i < COPIES; i++)
+    for (int i = 0; best >= 0 && i < d.members; i++)
         d.relied[i] = journal_end(&copies[i]);
+    d.durable = best >= 0 ? best : d.durable;
     return best;
+}
+
+/* The floor follows the log at most each half second of a clock that stands nearly still here. */
+static void note_tail_of(int i, struct tail forced) {
+    struct host *h = copies[i].host;
+
+    h->floor_written_us = dice(2) ? 0 : h->floor_written_us;
+    if (host_note_tail(h, forced) == LS_OK)
+        return;
+    if (!was_struck(i))
+        (void)violated(ANSWER, "a member's floor cannot be raised");
+    else if (i == leader)
+        r.lost = true;
+    else
+        (void)starts_again(i);
 }
 
 /* Followers learn what is durable, or not yet. */
 static void tell_followers(int durable) {
-    for (int i = 0; durable >= 0 && i < COPIES; i++) {
+    for (int i = 0; durable >= 0 && i < d.members; i++) {
         struct copy *c = &copies[i];
         int common = common_of(c->last, durable);
 
@@ -116,6 +142,8 @@ static void tell_followers(int durable) {
             (void)violated(ANSWER, "a follower cannot apply what is durable");
         if (dice(25) == 0)
             take_a_checkpoint(i);
+        if (dice(8) == 0)
+            note_tail_of(i, host_tail(c->host));
     }
 }
 
@@ -140,7 +168,7 @@ static const struct replication calls = {.ship = hand_out, .forced = ask_them};
 static void others_come_back(struct log *g) {
     int durable;
 
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = copies[i].reached || dice(2);
     deliver_to_some();
     durable = majority_has();
@@ -154,6 +182,7 @@ static void others_come_back(struct log *g) {
  * which has no majority, ceases to lead.
  */
 int sem_wait(sem_t *semaphore) {
+    struct shortage was;
     struct log *g;
 
     if (sem_trywait(semaphore) == 0)
@@ -161,13 +190,16 @@ int sem_wait(sem_t *semaphore) {
     if (leader < 0 || copies[leader].leads == NULL)
         abort();
     g = copies[leader].leads->log;
+    was = shortage_pauses();
     for (int tries = d.ends ? 20 : 1; tries > 0; tries--) {
         log_lock(g);
         if (!d.cut_off && g->poison == 0 && (d.ends || dice(3) != 0))
             others_come_back(g);
         log_unlock(g);
-        if (sem_trywait(semaphore) == 0)
+        if (sem_trywait(semaphore) == 0) {
+            shortage_goes_on(was);
             return 0;
+        }
     }
     d.left_alone = true;
     log_lock(g);
@@ -175,6 +207,7 @@ int sem_wait(sem_t *semaphore) {
     log_unlock(g);
     if (sem_trywait(semaphore) != 0)
         abort();
+    shortage_goes_on(was);
     return 0;
 }
 
@@ -208,6 +241,7 @@ static void operate(bool moves) {
     unsigned catalog = r.catalog;
     size_t from = r.op_count;
 
+    memory_is_short(6, 30); /* a call that fails then has changed nothing */
     if (moves) {
         publish(&r, PUBLISH, 2, -1, dice(8) == 0 && !r.hasty, 3500);
         if (!r.lost && r.now.depth[1] > 3 && r.now.places[1][r.now.depth[1] - 1].locked_by == 0)
@@ -215,12 +249,19 @@ static void operate(bool moves) {
     }
     if (!r.lost && (!moves || dice(4) == 0))
         one_operation(&r);
+    d.short_ops += memory_was_short();
     if ((catalog & ~r.catalog) != 0 && (r.lost || ls_force(r.store, 0) != LS_OK)) {
         r.lost = true;
         r.catalog |= catalog;
     }
     note_ids(from);
     note_durable_ops();
+    if (!r.lost && leader >= 0 && dice(10) == 0) {
+        struct promise told = promised(copies[leader].sim, journal_end(&copies[leader]));
+
+        if (told.last >= 0)
+            note_tail_of(leader, (struct tail){sent[told.last].s.term, sent[told.last].s.index});
+    }
 }
 
 /* Several segments are filled, and then all of it is dead at once. */
@@ -240,15 +281,18 @@ static void work(uint64_t n, bool moves) {
         fill_and_drain_segments();
     note_ids(from);
     note_durable_ops();
-    for (uint64_t i = 0; i < n && may_go_on(); i++)
+    for (uint64_t i = 0; i < n && may_go_on(); i++) {
         operate(moves);
+        some_need_an_update();
+        updates_move_on();
+    }
 }
 
 /* The leader alone gets these: no majority has them, and a later leader may cut them. */
 static void work_alone(uint64_t n) {
     bool checkpoints = r.checkpoints;
 
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = false;
     d.cut_off = true;
     r.hasty = true;
@@ -311,21 +355,98 @@ static bool is_recognised(void) {
     return true;
 }
 
-/* The better of these two leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
-static bool elects(int a, int b, bool alone) {
-    int l = is_newer(a, b) ? a : b, other = l == a ? b : a, rc;
-    uint64_t least = replica_least_term(copies[l].follows);
-    uint32_t ids[QUEUES];
-    unsigned catalog;
-    size_t n;
+/* This member gives its vote, and tells it. */
+static bool votes(int i, uint64_t term, int for_whom) {
+    struct host *h = copies[i].host;
+    uint64_t member = (uint64_t)for_whom + 1;
 
-    d.term = (least > d.term ? least : d.term + 1) + dice(3);
-    d.struck = d.left_alone = false;
+    if (host_vote(h, term, member) != LS_OK) {
+        if (!was_struck(i))
+            return violated(ANSWER, "a member cannot vote in a new term");
+        (void)starts_again(i);
+        return false;
+    }
+    note_vote(i, term, member);
+    d.relied[i] = journal_end(&copies[i]);
+    if (dice(12) == 0 &&
+        (host_vote(h, term, 1 + member % (uint64_t)d.members) == LS_OK || host_vote(h, term - 1, 0) == LS_OK))
+        return violated(VOTE, "a member votes twice in a term, or in an earlier one");
+    return true;
+}
+
+/* A majority. */
+struct voters {
+    int who[COPIES_MAX];
+    int count;
+};
+
+/* Without this member, if the others are enough. A member that lost its copy does not vote. */
+static struct voters voters_without(int out) {
+    struct voters v = {.count = 0};
+    int from = (int)dice((uint64_t)d.members);
+    bool spared = d.standby >= 0 && d.standby != out && d.members == COPIES;
+
+    for (int k = 0; k < d.members && v.count <= d.members / 2; k++) {
+        int i = (from + k) % d.members;
+
+        if (i != d.standby && (i != out || spared))
+            v.who[v.count++] = i;
+    }
+    return v;
+}
+
+static int best_of(const struct voters *v) {
+    int best = v->who[0];
+
+    for (int k = 1; k < v->count; k++)
+        best = is_newer(v->who[k], best) ? v->who[k] : best;
+    return best;
+}
+
+/* All vote for l, in a term that none of them knows. Now and then one dies between its vote and the lead. */
+static bool majority_votes(const struct voters *v, int l) {
+    uint64_t least = replica_least_term(copies[l].follows), known = 0;
+    int first = (int)dice((uint64_t)v->count), dead = v->who[dice((uint64_t)v->count)];
+
+    for (int k = 0; k < v->count; k++) {
+        uint64_t term = host_term(copies[v->who[k]].host);
+
+        known = term > known ? term : known;
+    }
+    d.term = known + 1 + dice(3);
+    d.term = least > d.term ? least : d.term;
+    for (int k = 0; k < v->count; k++) {
+        if (!votes(v->who[(first + k) % v->count], d.term, l))
+            return false;
+    }
+    for (size_t i = 0; i < d.led_count; i++) {
+        if (d.led[i] == d.term)
+            return violated(VOTE, "a term is led twice");
+    }
+    if (d.led_count == LEADS_MAX)
+        abort();
+    d.led[d.led_count++] = d.term;
+    return dead == l || dice(10) != 0 || dies(dead, d.relied[dead], dice(3) != 0);
+}
+
+/* After a start, an earlier run's vote does not count. */
+static bool leads_only_with_a_vote_of_this_run(int l) {
+    if (dice(25) != 0)
+        return true;
+    if (starts_again(l)) {
+        if (begin_leading(l, d.term, &calls) != LS_REFUSED)
+            (void)violated(VOTE, "a run leads with the vote of another run");
+        copies[l].follows = copies[l].host->follows;
+    }
+    leader = -1;
+    return false;
+}
+
+static bool leads(int l) {
+    int rc;
+
     d.leads++;
-    d.relied[a] = journal_end(&copies[a]);
-    d.relied[b] = journal_end(&copies[b]);
-    for (int i = 0; i < COPIES; i++)
-        copies[i].reached = !alone && (i == other || dice(2));
+    update_ends(l);
     memory_is_short(12, 60);
     rc = begin_leading(l, d.term, &calls);
     if (!memory_was_short() && rc != LS_OK && !was_struck(l) && !(rc == LS_FULL && r.options.max_log_bytes != 0))
@@ -333,16 +454,39 @@ static bool elects(int a, int b, bool alone) {
     if (rc != LS_OK) {
         leader = -1;
         (void)starts_again(l);
-        return false;
     }
-    copies[other].reached = copies[other].reached || dice(2); /* its first batch may be durable only later */
+    return rc == LS_OK;
+}
+
+static void reaches(const struct voters *v, uint64_t one_in) {
+    for (int k = 0; k < v->count; k++)
+        copies[v->who[k]].reached = copies[v->who[k]].reached || dice(one_in) == 0;
+}
+
+/* The best of these leads, and serves if a majority gets its first batch. False: it is not the leader any more, or broken. */
+static bool elects(struct voters v, bool alone) {
+    int l = best_of(&v), rc;
+    uint32_t ids[QUEUES];
+    unsigned catalog;
+    size_t n;
+
+    d.struck = d.left_alone = false;
+    for (int i = 0; i < d.members; i++)
+        copies[i].reached = !alone && dice(2);
+    if (!alone)
+        reaches(&v, 1);
+    if (!majority_votes(&v, l) || !leads_only_with_a_vote_of_this_run(l) || !leads(l))
+        return false;
+    if (dice(2))
+        reaches(&v, 1); /* its first batch may be durable only later */
     log_lock(r.store->log);
-    if (!log_leads(r.store->log) && copies[other].reached)
+    if (!log_leads(r.store->log))
         others_come_back(r.store->log);
     log_unlock(r.store->log);
     catalog = catalog_of_leader();
     n = list_queues(catalog, ids);
     r.lost = false;
+    r.sim = NULL; /* it needs no marks, which may find no memory */
     rc = d.broken == NOTHING_BROKEN ? replica_serve(r.store, ids, n, QUEUES + 1) : LS_OK;
     r.catalog = rc == LS_OK ? catalog : r.catalog;
     if (rc == LS_OK)
@@ -374,55 +518,72 @@ static void plan_a_failure(void) {
                                .error = errors[dice(sizeof errors / sizeof *errors)],
                                .survive = dice(2) ? chance(&d.chance) : 0};
 
-    vfs_sim_fail(copies[dice(COPIES)].sim, &plan);
+    vfs_sim_fail(copies[dice((uint64_t)d.members)].sim, &plan);
 }
 
 /* The failures that were planned are over: what was struck is a process less. */
 static bool failures_end(void) {
     bool fine = true;
 
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         bool struck = was_struck(i);
 
         vfs_sim_fail(copies[i].sim, NULL);
-        if (struck && copies[i].follows != NULL)
+        if (struck && copies[i].host != NULL && copies[i].leads == NULL)
             fine = fine && starts_again(i);
     }
     return fine;
 }
 
+static bool leads_no_term_twice(int l) {
+    if (dice(2))
+        return true;
+    if (begin_leading(l, d.term, &calls) != LS_REFUSED)
+        return violated(VOTE, "a member leads twice in a term");
+    leader = -1;
+    return true;
+}
+
 static bool leader_fails(size_t since) {
     int l = leader;
 
-    return l < 0 || copies[l].leads == NULL || dies(l, since, dice(3) != 0);
+    if (l < 0 || copies[l].leads == NULL)
+        return true;
+    if (copies[l].host->vote->error == 0 && dice(3) == 0)
+        return ceases(l) && leads_no_term_twice(l);
+    return dies(l, since, dice(3) != 0);
 }
 
 /* One leader, from its election to its end. */
 static void one_round(void) {
-    int out = leader >= 0 && dice(4) != 0 ? leader : (int)dice(COPIES);
+    int out = leader >= 0 && dice(4) != 0 ? leader : (int)dice((uint64_t)d.members);
     int style;
 
     if (leader >= 0 && !leader_fails(d.relied[leader]))
         return;
-    for (int i = 0; i < COPIES; i++) {
-        if (copies[i].follows != NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
+    for (int i = 0; i < d.members; i++) {
+        if (copies[i].leads == NULL && dice(12) == 0 && !dies(i, d.relied[i], dice(2)))
             return;
     }
+    for (uint64_t n = dice(8); n > 0 && d.broken == NOTHING_BROKEN; n--)
+        updates_move_on(); /* without a leader */
+    if (d.broken != NOTHING_BROKEN)
+        return;
     if (d.fails_calls && dice(3) == 0)
         plan_a_failure();
-    if (elects((out + 1) % COPIES, (out + 2) % COPIES, dice(4) == 0)) {
+    if (elects(voters_without(out), dice(4) == 0)) {
         work(4 + dice(25), dice(2) != 0);
         copies[out].reached = copies[out].reached || dice(2);
         style = (int)dice(4);
         if (style == 0) {
-            int y = (leader + 1 + (int)dice(COPIES - 1)) % COPIES;
+            int y = (leader + 1 + (int)dice((uint64_t)d.members - 1)) % d.members;
 
             if (d.broken == NOTHING_BROKEN && !was_struck(y) && dies(y, d.relied[y], true))
                 work(6, false);
         } else if (style < 3 && may_go_on()) {
             work_alone(2 + dice(20));
         } else if (may_go_on()) {
-            for (int i = 0; i < COPIES; i++)
+            for (int i = 0; i < d.members; i++)
                 copies[i].reached = false;
             work(4, true);
         }
@@ -446,13 +607,17 @@ static void run_options(uint64_t number) {
     r.stays = true;
 }
 
-/* One store with some work in it, copied to three disks. */
+/* One store with some work in it, copied to three disks, or to five. */
 static bool begins(uint64_t number) {
     sim = vfs_sim_new();
     memset(&r, 0, sizeof r);
     memset(&d, 0, sizeof d);
+    memset(updating, 0, sizeof updating);
+    updates_to_count = 0;
     sent_count = 0;
-    leader = -1;
+    leader = d.durable = d.standby = d.owed = -1;
+    d.members = number % 8 == 5 ? COPIES_MAX : COPIES;
+    r.path = "/m/copy-1";
     d.chance = number * 7919 + 13;
     d.lag = 2 + (int)dice(8);
     d.hints_settle = number % 7 != 6;
@@ -461,6 +626,8 @@ static bool begins(uint64_t number) {
     run_options(number);
     vfs_sim_seed(sim, number);
     (void)vfs_sim_record(sim, 0);
+    if (vfs_sim_table(sim)->make_dir(vfs_sim_table(sim), HOST) != 0)
+        return violated(ANSWER, "no directory");
     run_start(&r, sim, number + 1);
     run_some(&r, dice(3) == 0 ? 0 : 20);
     note_ids(0);
@@ -470,13 +637,26 @@ static bool begins(uint64_t number) {
     ls_free(r.store);
     r.store = NULL;
     r.durable = d.durable_ops = r.op_count;
-    for (int i = 0; i < COPIES; i++) {
-        copies[i] = (struct copy){.reached = true};
-        use_disk(i, i == 0 ? sim : vfs_sim_clone(sim), -1);
-        if (!opens_copy(i, -1))
+    for (int i = 0; i < d.members; i++) {
+        const struct vote first = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
+        const struct promise nothing = {.last = -1};
+
+        copies[i] = (struct copy){.reached = true, .sim = i < d.members - 1 ? vfs_sim_clone(sim) : sim};
+        if (host_create(vfs_sim_table(copies[i].sim), HOST, &first) != LS_OK)
+            return violated(ANSWER, "a host cannot be made");
+        use_disk(i, copies[i].sim, nothing);
+        if (!opens_copy(i, &nothing))
             return false;
     }
     return true;
+}
+
+static bool all_have(int last) {
+    bool same = true;
+
+    for (int i = 0; i < d.members; i++)
+        same = same && copies[i].last == last;
+    return same;
 }
 
 /* At the end all have one log, and all of it is durable. False: broken. */
@@ -488,24 +668,34 @@ static bool all_agree(void) {
     d.lag = INT32_MAX;
     d.fails_calls = false;
     d.ends = true;
+    for (int tries = 0; d.standby >= 0 && leader < 0 && tries < 10; tries++)
+        updates_move_on(); /* it may need what only a leader has */
     for (int tries = 0; leader < 0 || r.lost; tries++) {
         if (d.broken != NOTHING_BROKEN || tries > 20)
             return violated(ANSWER, "no copy can lead in the end");
         if (leader >= 0 && !leader_fails(journal_end(&copies[leader])))
             return false;
-        if (!elects((int)dice(2), 2, false) && leader >= 0 && d.broken == NOTHING_BROKEN)
+        if (!elects(voters_without((int)dice((uint64_t)d.members)), false) && leader >= 0 && d.broken == NOTHING_BROKEN)
             r.lost = true;
     }
     if (d.broken != NOTHING_BROKEN)
         return false;
-    for (int i = 0; i < COPIES; i++)
+    for (int i = 0; i < d.members; i++)
         copies[i].reached = true;
     work(4, false);
     if (r.lost || ls_force(r.store, 0) != LS_OK)
         return violated(ANSWER, "the last leader cannot force its log");
     l = leader;
-    while (d.broken == NOTHING_BROKEN &&
-           (copies[(l + 1) % COPIES].last != copies[l].last || copies[(l + 2) % COPIES].last != copies[l].last))
+    for (int tries = 0; d.broken == NOTHING_BROKEN && d.standby >= 0; tries++) {
+        work(1, false);
+        if (tries > 2000)
+            return violated(ANSWER, "a removed copy does not come back");
+    }
+    for (int i = 0; i < d.members; i++)
+        sender_is_lost(i);
+    if (d.broken == NOTHING_BROKEN && (r.lost || ls_force(r.store, 0) != LS_OK))
+        return violated(ANSWER, "the last leader cannot force its log");
+    while (d.broken == NOTHING_BROKEN && !all_have(copies[l].last))
         deliver_to_some();
     return d.broken == NOTHING_BROKEN && dies(l, journal_end(&copies[l]), false);
 }
@@ -522,7 +712,7 @@ static void drives(uint64_t number, int rounds) {
 }
 
 static void driver_free(void) {
-    for (int i = 0; i < COPIES; i++) {
+    for (int i = 0; i < d.members; i++) {
         if (copies[i].sim == NULL)
             continue;
         end_process(i);

@@ -164,20 +164,6 @@ static const char *member_dir(void) {
     return path;
 }
 
-static ls_store *read_path(vfs *disk, const char *path) {
-    ls_store *seen = NULL;
-    uint64_t lsn;
-    int rc = ls_inspect_open(disk, path, LS_INSPECT_CHECK, &seen);
-
-    while (rc == LS_OK)
-        rc = ls_inspect_step(seen, 1 << 20, &lsn);
-    if (rc == LS_END)
-        return seen;
-    (void)complain("the copy cannot be read");
-    ls_free(seen);
-    return NULL;
-}
-
 static bool ends_at_the_manifest(void) {
     const struct replica *f = host->follows;
 
@@ -198,7 +184,8 @@ static bool goes_on_with_the_leader(void) {
     fine = fine && (replica_durable(host->follows, ls_durable_lsn(r.store)) == LS_OK || complain("durable"));
     if (!fine)
         return false;
-    ls_store *theirs = read_disk(disk_of(&copies[leader]), LS_INSPECT_CHECK), *own = read_path(its, member_dir());
+    ls_store *theirs = read_disk(disk_of(&copies[leader]), LS_INSPECT_CHECK),
+             *own = read_store_in(its, member_dir(), LS_INSPECT_CHECK);
 
     fine = are_equal(theirs, own);
     ls_free(theirs);
@@ -230,6 +217,27 @@ static void all_end(void) {
     source = NULL;
     member_ends();
     copies_end();
+}
+
+static void an_update_that_ends_below_what_the_member_took_meanwhile_is_refused(void) {
+    ls_update *u = NULL;
+    struct tail taken;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    churn(20);
+    member_with(2);
+    check(source_from(0, NO_LIMIT, 0) == LS_OK || complain("source"));
+    check(ls_update_begin(host, &manifest, segments, &u) == LS_OK && transfer(u) == LS_OK);
+    (void)put(1, "beyond the update's end", NULL);
+    check(goes_on_with_the_leader()); /* by batches, and it says so */
+    taken = host_tail(host);
+    check(ls_update_finish(u) == LS_REFUSED && strstr(ls_last_error()->text, "by now") != NULL);
+    ls_update_free(u);
+    check(has_its_old_copy(1, taken));
+    (void)put(1, "one more", NULL);
+    check(goes_on_with_the_leader());
+    all_end();
 }
 
 static void a_copy_behind_the_base_is_brought_up_to_date(void) {
@@ -913,6 +921,7 @@ int main(void) {
         a_sender_that_cannot_say_where_its_log_begins_waits,
         a_flipped_bit_is_found_in_its_segment_and_asked_for_again,
         parts_that_were_not_asked_for_are_refused,
+        an_update_that_ends_below_what_the_member_took_meanwhile_is_refused,
         a_manifest_that_contradicts_itself_or_the_member_is_refused_and_nothing_is_written,
         an_update_whose_log_cannot_be_opened_never_counts,
         a_disk_without_room_is_refused_before_anything_is_written,
