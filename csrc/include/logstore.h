@@ -103,7 +103,7 @@ typedef struct ls_options {
     int relaxed;                  /* LS_WAIT does not wait */
     int background;               /* run threads that flush, make spares, checkpoint; 0: callers do the first two */
     int no_checkpoint;            /* use no checkpoint, and write one only when ls_checkpoint is called */
-    uint64_t catalog_lsn; /* of a copy that follows, see ls_replica_catalog_has; 0: its catalog has all */
+    uint64_t catalog_lsn;         /* of a copy that follows, see ls_replica_catalog_has; 0: its catalog has all */
 } ls_options;
 
 #define LS_BUFFERS_MAX 64

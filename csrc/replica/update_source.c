@@ -170,7 +170,7 @@ int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_n
                           uint64_t lasts_us, uint64_t applied_lsn, ls_update_source **source) {
     struct update_source *s = *source = NULL;
     if (applied_lsn > LSN_MAX) {
-        return fail(LS_OPTION, "applied_lsn is at most %llu", (unsigned long long)LSN_MAX);
+        return fail(LS_OPTION, "an LSN is at most %llu", (unsigned long long)LSN_MAX);
     }
     s = calloc(1, sizeof *s);
     if (s == NULL) {

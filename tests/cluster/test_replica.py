@@ -129,7 +129,7 @@ def test_a_copy_that_follows_writes_a_checkpoint_while_it_is_used(group: Group) 
     assert not copy.begin_checkpoint()
     wait_until(copy.checkpoint_ended, "the checkpoint is written")
     assert copy.info().stats["checkpoints"] == 1
-    assert (group.paths[1] / "CHECKPOINT").exists()
+    assert (group.stores[1] / "CHECKPOINT").exists()
 
 
 def test_a_copy_opens_as_no_ordinary_store(group: Group) -> None:
