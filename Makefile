@@ -251,13 +251,14 @@ bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitM
 bench-scan: setup ## scan and export, compared with pyarrow and with Spark reading Parquet (an hour)
 	@for each in row_scan exports spark_scan; do $(BIN)/python benchmarks/$$each.py || exit 1; done
 
-build/benchmarks/replica: benchmarks/replica.c $(CORE) $(CORE_HEADERS) $(LAYOUT)
+build/benchmarks/replica build/benchmarks/replica_stalls: build/benchmarks/%: benchmarks/%.c $(CORE) $(CORE_HEADERS) $(LAYOUT)
 	@mkdir -p build/benchmarks
 	@$(CC) $(C_FLAGS) -O2 $< $(CORE) -o $@
 
 .PHONY: bench-replica
-bench-replica: build/benchmarks/replica ## the processor time of a leader and two copies, beside a single store (MESSAGES=200000)
-	@place=$$(mktemp -d build/benchmarks/copies.XXXXXX) && $< $$place $(MESSAGES); status=$$?; rm -rf $$place; exit $$status
+bench-replica: build/benchmarks/replica build/benchmarks/replica_stalls ## a leader and two copies beside a single store, and how long a copy stalls (MESSAGES=200000)
+	@for each in $^; do place=$$(mktemp -d build/benchmarks/copies.XXXXXX) && $$each $$place $(MESSAGES); status=$$?; \
+		rm -rf $$place; [ $$status -eq 0 ] || exit $$status; done
 
 bench-tail: $(BENCH) $(EXTENSION) ## 20 GiB past the bound of the log, and its picture (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/tail_bound.py --svg build/benchmarks/tail_bound.svg $(BENCH_ARGS)

@@ -131,7 +131,8 @@ void checkpoint_file_abandon(struct checkpoint_file *f);
 struct loaded_checkpoint {
     uint64_t lsn;
     uint64_t bytes;
-    uint64_t epoch; /* in which it was taken */
+    uint64_t epoch;    /* in which it was taken */
+    uint64_t base_lsn; /* that its batch names */
 };
 
 /*

@@ -33,6 +33,7 @@ struct loading {
     uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;
     uint64_t batch_index; /* of the batch that it names; 0: that is not replicated */
+    uint64_t base_lsn;    /* that this batch names */
 };
 
 /* Results besides ls_codes: what is wrong with the checkpoint alone. */
@@ -432,6 +433,7 @@ static int find_its_batch(struct loading *l, bool *found) {
     *found = there && b.batch.epoch == l->h.epoch && l->h.batch_lsn + b.batch.bytes == l->h.lsn &&
              format_record_checksum(b.bytes) == l->h.batch_checksum;
     l->batch_index = b.batch.index;
+    l->base_lsn = b.batch.base_lsn;
     l->p->newest.known_durable_lsn = *found ? b.batch.known_durable_lsn : 0;
     return *found ? LS_OK : ignore(l, LS_CHECKPOINT_NOT_IN_LOG);
 }
@@ -465,7 +467,8 @@ int checkpoint_load(struct replay *p, int dir, struct loaded_checkpoint *loaded,
         rc = read_rows(&l);
         if (rc == LS_OK) {
             *used = true;
-            *loaded = (struct loaded_checkpoint){.lsn = l.h.lsn, .bytes = l.h.file_bytes, .epoch = l.h.epoch};
+            *loaded = (struct loaded_checkpoint){
+                .lsn = l.h.lsn, .bytes = l.h.file_bytes, .epoch = l.h.epoch, .base_lsn = l.base_lsn};
             p->report->checkpoint_state = LS_CHECKPOINT_USED;
         } else if (rc < 0) {
             rc = ignore(&l, rc == LOAD_UNREADABLE ? LS_CHECKPOINT_UNREADABLE

@@ -103,6 +103,7 @@ typedef struct ls_options {
     int relaxed;                  /* LS_WAIT does not wait */
     int background;               /* run threads that flush, make spares, checkpoint; 0: callers do the first two */
     int no_checkpoint;            /* use no checkpoint, and write one only when ls_checkpoint is called */
+    uint64_t catalog_lsn;         /* of a copy that follows, see ls_replica_catalog_has; 0: its catalog has all */
 } ls_options;
 
 #define LS_BUFFERS_MAX 64
@@ -869,7 +870,18 @@ int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *optio
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
 /* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
 int ls_replica_durable(ls_replica *replica, uint64_t lsn);
-/* The table as it is now; *taken 0: none can be taken at this moment. It returns when the file is forced. */
+/* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base; it never goes back. */
+void ls_replica_catalog_has(ls_replica *replica, uint64_t lsn);
+/*
+ * Begins a checkpoint of the table as it is now; *begun 0: none can be taken at this moment, or one is. Batches can be taken
+ * meanwhile. With options.background a thread writes it, else each call of ls_replica_checkpoint_ended does a part of that. LS_IO,
+ * LS_NO_MEMORY.
+ */
+int ls_replica_checkpoint_begin(ls_replica *replica, int *begun);
+/* *ended 1: none is being taken any more. Then the result of one that was: LS_FULL, LS_IO or LS_NO_MEMORY if there is no new
+   checkpoint; nothing else has changed. */
+int ls_replica_checkpoint_ended(ls_replica *replica, int *ended);
+/* Both: it returns when the file is forced. */
 int ls_replica_checkpoint(ls_replica *replica, int *taken);
 int ls_replica_checkpoint_is_due(const ls_replica *replica);
 void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);

@@ -246,6 +246,9 @@ void log_signal(struct log *g); /* signals the events; the log itself does so at
 /* ---- files ---- */
 
 /* A new segment file under this name, of full size, which is durable; a handle or -errno. One that has the name goes first. */
+enum {
+    FAST_SWITCH_US = 500 * 1000
+}; /* where the last segment lasted longer, there is time to fill the next with zeros */
 int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, bool zero_fill);
 
 /* ---- reading ---- */

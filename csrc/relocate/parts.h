@@ -35,8 +35,6 @@ struct inline_form {
 void chain_free_state(struct chain_state *s);
 uint32_t chain_count_places(struct message *m);
 uint32_t chain_count_pending(const struct table *t, const struct message *m);
-/* All its queues are deleted, and the sweep will remove it. */
-bool chain_is_going(struct message *m);
 /* Takes the state, with the present LSNs of the chunks. False: no memory. */
 bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s);
 /* Whether the state still describes the message. */

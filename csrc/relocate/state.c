@@ -34,11 +34,6 @@ uint32_t chain_count_pending(const struct table *t, const struct message *m) {
     return n;
 }
 
-/* Its queue is deleted, and the sweep will end it. */
-bool chain_is_going(struct message *m) {
-    return (m->flags & MESSAGE_STAGED) == 0 && message_pending(m) == 0 && chain_count_places(m) == 0;
-}
-
 static void put_places(const struct move_times *times, struct message *m, struct place_row *rows) {
     for (uint32_t i = 0; i < m->place_count; i++) {
         const struct place *p = &message_places(m)[i];
@@ -208,5 +203,5 @@ uint16_t chain_start_flags(const struct message *m) {
 struct message *chain_still_there(const struct message_mover *v, uint64_t id, uint64_t start_lsn) {
     uint32_t number = table_find(v->t, id);
     struct message *m = number != INDEX_NONE ? table_message(v->t, number) : NULL;
-    return m != NULL && message_start_lsn(m) == start_lsn && !chain_is_going(m) ? m : NULL;
+    return m != NULL && message_start_lsn(m) == start_lsn && !message_is_going(m) ? m : NULL;
 }

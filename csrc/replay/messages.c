@@ -18,9 +18,15 @@ static int missing_chain(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
+/* To change it. */
 static struct message *find(const struct replay *p, uint64_t id, uint32_t *number) {
     *number = table_find(p->t, id);
-    return *number == INDEX_NONE ? NULL : table_message(p->t, *number);
+    if (*number == INDEX_NONE) {
+        return NULL;
+    }
+    struct message *m = table_message(p->t, *number);
+    table_touch(p->t, m);
+    return m;
 }
 
 /* ---- pending work ---- */
@@ -164,6 +170,17 @@ static void bury_if_dead(const struct replay *p, uint32_t number) {
     }
 }
 
+void replay_sweep(const struct replay *p, uint32_t number) {
+    struct message *m = table_message(p->t, number);
+    uint32_t before = (m->flags & MESSAGE_FREE) == 0 ? m->place_count : 0;
+    if (before > 0) {
+        replay_drop_deleted(p, m);
+    }
+    if (before > 0 && m->place_count < before) {
+        bury_if_dead(p, number);
+    }
+}
+
 static int replay_dequeue(const struct replay *p, const struct record *r) {
     struct message_dequeue d;
     uint32_t number;
@@ -261,6 +278,7 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
         uint32_t number = w->message;
         struct message *m = table_message(p->t, number);
         const struct queue *q = table_any_queue(p->t, w->queue_id);
+        table_touch(p->t, m);
         bool there = message_place(m, w->queue_id) != NULL;
         bool queue_gone = q != NULL && q->deleted;
         if (there == (w->kind == WORK_ENQUEUE) && !queue_gone) {
@@ -271,7 +289,7 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
                 return fail_memory();
             }
             m->flags &= (uint16_t)~MESSAGE_STAGED;
-            if (!there) {
+            if (!queue_gone) {
                 if (w->lsn != m->id) {
                     message_grows_places(p->t, m, 1);
                 }

@@ -134,6 +134,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
             p->t, r->id, MESSAGE_RECOVERED | (s->staged ? MESSAGE_STAGED : 0) | (s->published ? MESSAGE_PUBLISHED : 0));
     }
     struct message *m = table_message(p->t, number);
+    table_touch(p->t, m);
     struct message_extra *x = message_extra(m);
     if (x == NULL) {
         return fail_memory();

@@ -82,6 +82,9 @@ bool replay_load_client_work(struct tx *tx, uint32_t stream, uint64_t key);
 /* While settling: counts one record that recovery would need. False: it is not in the log. */
 bool replay_count_live(struct replay *p, uint64_t lsn, uint64_t bytes);
 
+/* Before the replay is settled: the message loses its places on deleted queues, and goes with the last one. */
+void replay_sweep(const struct replay *p, uint32_t number);
+
 /* ---- work on deleted queues: an open drops it, a writer keeps it until its outcome ---- */
 
 /* Called for the message of each operation that was dropped; it may remove the message. */

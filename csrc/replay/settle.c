@@ -56,8 +56,10 @@ void replay_take_over(struct replay *p) {
     }
     replay_drop_work_on_deleted(p->t, NULL, NULL);
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
-        const struct message *m = table_message(p->t, number);
-        if ((m->flags & (MESSAGE_FREE | MESSAGE_STAGED)) == MESSAGE_STAGED && message_pending(m) == 0) {
+        struct message *m = table_message(p->t, number);
+        bool alive = message_pending(m) > 0 || ((m->flags & MESSAGE_STAGED) == 0 && m->place_count > 0);
+        if ((m->flags & MESSAGE_FREE) == 0 && !alive) {
+            table_touch(p->t, m);
             table_remove(p->t, number);
         }
     }

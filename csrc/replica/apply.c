@@ -10,19 +10,38 @@
 #include "read/damage.h"
 #include "replica/replica.h"
 
+/* Nothing below it is needed by this copy: a durable batch says that the batch which named it is durable. */
+static uint64_t needless_below(struct replica *r) {
+    uint32_t n = 0;
+    while (n < r->named_count && r->named[n].end_lsn <= r->said_lsn) {
+        r->safe_base_lsn = r->named[n++].base_lsn;
+    }
+    r->named_count -= n;
+    memmove(r->named, r->named + n, r->named_count * sizeof *r->named);
+    return r->safe_base_lsn < r->hinted_base_lsn ? r->safe_base_lsn : r->hinted_base_lsn;
+}
+
 /* A base that a batch names counts when a later one says that the first is durable. */
-static void note_base(struct replica *r, const struct batch *b) {
-    r->said_lsn = b->known_durable_lsn > r->said_lsn ? b->known_durable_lsn : r->said_lsn;
-    if (b->base_lsn <= r->base_lsn) {
+void replica_note_base(struct replica *r, uint64_t base_lsn, uint64_t end_lsn) {
+    uint64_t newest = r->named_count > 0 ? r->named[r->named_count - 1].base_lsn : r->safe_base_lsn;
+    if (base_lsn <= newest) {
         return;
     }
-    r->base_lsn = r->replay.base_lsn = b->base_lsn;
     if (r->named_count == REPLICA_BASES) {
         r->named_count--;
         memmove(r->named, r->named + 1, r->named_count * sizeof *r->named);
     }
-    r->named[r->named_count].end_lsn = r->applied.lsn;
-    r->named[r->named_count++].base_lsn = b->base_lsn;
+    r->named[r->named_count].end_lsn = end_lsn;
+    r->named[r->named_count++].base_lsn = base_lsn;
+}
+
+static void note_said(struct replica *r, const struct batch *b) {
+    r->said_lsn = b->known_durable_lsn > r->said_lsn ? b->known_durable_lsn : r->said_lsn;
+    (void)needless_below(r);
+    if (b->base_lsn > r->base_lsn) {
+        r->base_lsn = r->replay.base_lsn = b->base_lsn;
+    }
+    replica_note_base(r, b->base_lsn, r->applied.lsn);
 }
 
 /* A look at each record before it is replayed. */
@@ -34,10 +53,13 @@ static int note_chain(void *context, const struct scan_batch *b, const struct re
         bool completes = (record->flags & FLAG_INLINE) != 0 || (!copied && (record->flags & FLAG_PART) == 0);
         r->mid_chain = completes ? 0 : record->id;
     }
+    if (record->type == QUEUE_DELETE) {
+        replica_sweep_begin(r);
+    }
     return LS_OK;
 }
 
-int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
+static int apply_batch(struct replica *r, const struct scan_batch *b) {
     r->replay.look = note_chain;
     r->replay.look_context = r;
     if (r->applied.term != 0 && r->applied.term != b->batch.epoch) {
@@ -52,8 +74,18 @@ int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
     };
     r->applied_batch.lsn = b->lsn;
     r->applied_batch.checksum = format_record_checksum(b->bytes);
-    note_base(r, &b->batch);
+    note_said(r, &b->batch);
     r->stats.applied_batches++;
+    if (rc == LS_OK && b->batch.index != 0) {
+        replica_sweep_some(r);
+    }
+    return rc;
+}
+
+int replica_apply_batch(struct replica *r, const struct scan_batch *b) {
+    (void)pthread_mutex_lock(&r->table_lock);
+    int rc = apply_batch(r, b);
+    (void)pthread_mutex_unlock(&r->table_lock);
     return rc;
 }
 
@@ -90,17 +122,6 @@ static void tell_readers(struct replica *r) {
     r->hinted_base_lsn = log_publish(r->store->log, r->applied.term, r->applied.lsn, r->base_lsn);
 }
 
-/* Nothing below it is needed by this copy: a durable batch says that the batch which named it is durable. */
-static uint64_t needless_below(struct replica *r) {
-    uint32_t n = 0;
-    while (n < r->named_count && r->named[n].end_lsn <= r->said_lsn) {
-        r->safe_base_lsn = r->named[n++].base_lsn;
-    }
-    r->named_count -= n;
-    memmove(r->named, r->named + n, r->named_count * sizeof *r->named);
-    return r->safe_base_lsn < r->hinted_base_lsn ? r->safe_base_lsn : r->hinted_base_lsn;
-}
-
 /* How many of the n oldest segments no hold keeps; without memory to look at them, none. */
 static size_t count_unheld(const struct replica *r, size_t n) {
     uint64_t *first_lsns = calloc(n, sizeof *first_lsns), size = r->store->meta.segment_size;
@@ -122,8 +143,9 @@ static size_t count_unheld(const struct replica *r, size_t n) {
 /* Files that are not needed become spares, or go if there are enough; without memory for their names, later. */
 static void recycle(struct replica *r) {
     const struct directory *d = &r->store->directory;
-    uint64_t below_lsn = needless_below(r);
+    uint64_t below_lsn = needless_below(r), size = r->store->meta.segment_size, catalog_lsn = r->catalog_lsn;
     size_t dead = 0;
+    below_lsn = catalog_lsn / size * size < below_lsn ? catalog_lsn / size * size : below_lsn;
     while (dead + 1 < r->segment_count && r->segments[dead].first_lsn < below_lsn) {
         dead++;
     }

@@ -1,5 +1,11 @@
-/* The table of a copy that follows, as a checkpoint: the state at the end of the newest batch that was applied. See replica.h. */
+/*
+ * The table of a copy that follows, as a checkpoint: the state at the end of the newest batch that was applied. Batches are taken and
+ * applied while its rows are copied: a message that is about to change is copied first, as in a store that serves
+ * (checkpoint/rows.c). See replica.h.
+ */
 #include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,43 +35,135 @@ bool replica_checkpoint_is_due(const struct replica *r) {
     for (size_t i = r->segment_count; i-- > 0 && r->segments[i].first_lsn >= r->checkpoint_lsn;) {
         segments++;
     }
-    return r->store->options.no_checkpoint == 0 && segments * r->store->meta.segment_size > much && is_possible(r);
+    bool may =
+        r->store->options.no_checkpoint == 0 && r->checkpoint == NULL && r->applied.lsn >= r->checkpoint_retry_lsn;
+    return may && segments * r->store->meta.segment_size > much && is_possible(r);
 }
 
-/* Writes and frees the blocks; the last of the file only with `all`. 0 or -errno. */
-static int write_blocks(struct checkpoint_file *file, struct row_block *list, bool all) {
-    int error = 0;
+/* ---- one that is being taken ---- */
+
+struct replica_checkpoint {
+    struct replica *r;
+    struct checkpoint_header header;
+    struct checkpoint_file file;
+    struct rows rows;
+    int error; /* errno */
+    bool opened;
+    bool has_thread;
+    atomic_bool gives_up;
+    atomic_bool ended;
+    pthread_t thread;
+};
+
+/* Writes and frees the blocks; the last of the file only with `all`. */
+static void write_blocks(struct replica_checkpoint *k, struct row_block *list, bool all) {
     while (list != NULL) {
         struct row_block *next = list->next;
-        error = error == 0 ? checkpoint_file_write(file, list, all && next == NULL) : error;
+        if (k->error == 0) {
+            k->error = -checkpoint_file_write(&k->file, list, all && next == NULL);
+        }
         free(list);
         list = next;
     }
+}
+
+/* Every message is visited, even after a failure, so that all have the same mark for the next checkpoint. */
+static bool copy_some(struct replica_checkpoint *k, struct row_block **list) {
+    (void)pthread_mutex_lock(&k->r->table_lock);
+    k->rows.failed = k->rows.failed || k->error != 0 || atomic_load(&k->gives_up);
+    bool more = rows_copy_some(&k->rows);
+    if (!more) {
+        rows_end(&k->rows);
+    }
+    *list = more ? rows_take_full(&k->rows) : NULL;
+    (void)pthread_mutex_unlock(&k->r->table_lock);
+    return more;
+}
+
+static void finish(struct replica_checkpoint *k) {
+    struct row_block *list = rows_take_full(&k->rows);
+    k->error = k->error == 0 && k->rows.failed ? ENOMEM : k->error;
+    k->header.file_bytes = CHECKPOINT_HEADER_BYTES;
+    for (const struct row_block *b = list; b != NULL; b = b->next) {
+        k->header.file_bytes = CHECKPOINT_HEADER_BYTES + b->index * CHECKPOINT_BLOCK_BYTES + b->used;
+    }
+    write_blocks(k, list, true);
+    rows_free(&k->rows);
+    if (k->error == 0) {
+        k->error = -checkpoint_file_finish(&k->file);
+    }
+    if (k->error != 0) {
+        checkpoint_file_abandon(&k->file);
+    }
+}
+
+/* A part of the work. False: all is done. */
+static bool go_on(struct replica_checkpoint *k) {
+    struct row_block *list;
+    if (!k->opened) {
+        k->opened = true;
+        k->error = -checkpoint_file_begin(&k->file, &k->r->store->directory, &k->header);
+    }
+    bool more = copy_some(k, &list);
+    if (more && list == NULL && k->has_thread) {
+        (void)sched_yield(); /* others wait for the lock */
+    }
+    write_blocks(k, list, false);
+    if (!more) {
+        finish(k);
+    }
+    return more;
+}
+
+static void *checkpoint_thread(void *context) {
+    struct replica_checkpoint *k = context;
+    while (go_on(k)) {
+    }
+    atomic_store(&k->ended, true);
+    return NULL;
+}
+
+/* Of an ended one: frees it, and gives its errno. */
+static int take_away(struct replica *r) {
+    struct replica_checkpoint *k = r->checkpoint;
+    if (k->has_thread) {
+        (void)pthread_join(k->thread, NULL);
+    }
+    int error = k->error;
+    r->checkpoint_lsn = error == 0 ? k->header.lsn : r->checkpoint_lsn;
+    r->checkpoint = NULL;
+    free(k);
     return error;
 }
 
-static int write_rows(struct rows *rows, struct checkpoint_file *file, struct checkpoint_header *h) {
-    int error = 0;
-    while (rows_copy_some(rows)) {
-        int failed = write_blocks(file, rows_take_full(rows), false);
-        error = error == 0 ? failed : error;
-        rows->failed = rows->failed || error != 0;
+static int note_result(struct replica *r) {
+    int error = take_away(r);
+    if (error == 0) {
+        r->stats.checkpoints++;
+        return LS_OK;
     }
-    rows_end(rows);
-    struct row_block *last = rows_take_full(rows);
-    h->file_bytes = CHECKPOINT_HEADER_BYTES;
-    for (const struct row_block *b = last; b != NULL; b = b->next) {
-        h->file_bytes = CHECKPOINT_HEADER_BYTES + b->index * CHECKPOINT_BLOCK_BYTES + b->used;
-    }
-    int failed = write_blocks(file, last, true);
-    error = error == 0 ? failed : error;
-    return error == 0 && rows->failed ? -ENOMEM : error;
+    r->checkpoint_retry_lsn = r->applied.lsn + CHECKPOINT_SEGMENTS * r->store->meta.segment_size;
+    return error == ENOMEM ? fail_memory()
+                           : fail_errno(error == ENOSPC || error == EDQUOT ? LS_FULL : LS_IO, error,
+                                        "the checkpoint cannot be written");
 }
 
-int replica_checkpoint(struct replica *r, bool *taken) {
-    ls_store *store = r->store;
-    vfs *v = store->directory.v;
-    struct checkpoint_header h = {
+void replica_checkpoint_give_up(struct replica *r) {
+    struct replica_checkpoint *k = r->checkpoint;
+    if (k == NULL) {
+        return;
+    }
+    atomic_store(&k->gives_up, true);
+    while (!k->has_thread && go_on(k)) {
+    }
+    (void)take_away(r);
+}
+
+/* ---- begin and end ---- */
+
+static int describe(const struct replica *r, struct checkpoint_header *h) {
+    vfs *v = r->store->directory.v;
+    *h = (struct checkpoint_header){
         .lsn = r->applied.lsn,
         .epoch = r->applied.term,
         .batch_lsn = r->applied_batch.lsn,
@@ -73,36 +171,51 @@ int replica_checkpoint(struct replica *r, bool *taken) {
         .base_lsn = r->base_lsn,
         .created_us = v->now_us(v),
     };
-    struct rows rows;
-    struct checkpoint_file file;
-    *taken = false;
-    if (!is_possible(r)) {
+    memcpy(h->uuid, r->store->meta.uuid, UUID_BYTES);
+    int error = v->random(v, &h->salt, sizeof h->salt);
+    return error == 0 ? LS_OK : fail_errno(LS_IO, -error, "no random bytes for a checkpoint");
+}
+
+int replica_checkpoint_begin(struct replica *r, bool *begun) {
+    *begun = false;
+    if (r->checkpoint != NULL || !is_possible(r)) {
         return LS_OK;
     }
-    memcpy(h.uuid, store->meta.uuid, UUID_BYTES);
-    int error = v->random(v, &h.salt, sizeof h.salt);
-    if (error != 0) {
-        return fail_errno(LS_IO, -error, "no random bytes for a checkpoint");
+    struct replica_checkpoint *k = calloc(1, sizeof *k);
+    int rc = k == NULL ? fail_memory() : describe(r, &k->header);
+    if (rc == LS_OK) {
+        k->r = r;
+        k->file.file = -1;
+        replication_note_index(r->store, r->applied.index);
+        rc = rows_begin(&k->rows, &r->store->state, &k->header, true);
     }
-    replication_note_index(store, r->applied.index);
-    int rc = rows_begin(&rows, &store->state, &h, true);
     if (rc != LS_OK) {
+        free(k);
         return rc;
     }
-    error = checkpoint_file_begin(&file, &store->directory, &h);
-    rows.failed = error != 0;
-    int failed = write_rows(&rows, &file, &h);
-    error = error == 0 ? failed : error;
-    rows_free(&rows);
-    error = error == 0 ? checkpoint_file_finish(&file) : error;
-    if (error != 0) {
-        checkpoint_file_abandon(&file);
-        return error == -ENOMEM ? fail_memory()
-                                : fail_errno(error == -ENOSPC || error == -EDQUOT ? LS_FULL : LS_IO, -error,
-                                             "the checkpoint cannot be written");
+    r->checkpoint = k;
+    k->has_thread = r->store->options.background != 0;
+    if (k->has_thread && pthread_create(&k->thread, NULL, checkpoint_thread, k) != 0) {
+        k->has_thread = false; /* then the caller does the work */
     }
-    r->checkpoint_lsn = h.lsn;
-    r->stats.checkpoints++;
-    *taken = true;
+    *begun = true;
     return LS_OK;
+}
+
+int replica_checkpoint_ended(struct replica *r, bool *ended) {
+    struct replica_checkpoint *k = r->checkpoint;
+    *ended = k == NULL || (k->has_thread ? atomic_load(&k->ended) : !go_on(k));
+    return k != NULL && *ended ? note_result(r) : LS_OK;
+}
+
+int replica_checkpoint(struct replica *r, bool *taken) {
+    int rc = replica_checkpoint_begin(r, taken);
+    if (rc != LS_OK || !*taken) {
+        return rc;
+    }
+    while (!r->checkpoint->has_thread && go_on(r->checkpoint)) {
+    }
+    rc = note_result(r);
+    *taken = rc == LS_OK;
+    return rc;
 }

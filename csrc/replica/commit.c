@@ -239,6 +239,24 @@ int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
 
 int ls_replica_durable(ls_replica *replica, uint64_t lsn) { return replica_durable(replica, lsn); }
 
+void ls_replica_catalog_has(ls_replica *replica, uint64_t lsn) {
+    replica->catalog_lsn = lsn > replica->catalog_lsn ? lsn : replica->catalog_lsn;
+}
+
+int ls_replica_checkpoint_begin(ls_replica *replica, int *begun) {
+    bool has_begun;
+    int rc = replica_checkpoint_begin(replica, &has_begun);
+    *begun = has_begun ? 1 : 0;
+    return rc;
+}
+
+int ls_replica_checkpoint_ended(ls_replica *replica, int *ended) {
+    bool has_ended;
+    int rc = replica_checkpoint_ended(replica, &has_ended);
+    *ended = has_ended ? 1 : 0;
+    return rc;
+}
+
 int ls_replica_checkpoint(ls_replica *replica, int *taken) {
     bool was_taken;
     int rc = replica_checkpoint(replica, &was_taken);

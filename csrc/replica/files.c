@@ -1,5 +1,6 @@
 /* A copy's segment files: the one that is written, spares, and those that must not stand above it. See replica.h. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "os/array.h"
@@ -84,6 +85,7 @@ int replica_remove_above(struct replica *r, uint64_t first_lsn) {
     if (r->highest_first_lsn <= first_lsn) {
         return LS_OK;
     }
+    replica_take_spare(r); /* its file could appear above */
     int rc = d->v->list(d->v, d->dir, note_above, &l);
     if (l.no_memory) {
         free(l.found.all);
@@ -113,6 +115,86 @@ int replica_remove_above(struct replica *r, uint64_t first_lsn) {
     return LS_OK;
 }
 
+/* ---- a spare ahead of need ---- */
+
+struct replica_spare {
+    struct directory *directory;
+    uint64_t first_lsn;
+    uint64_t bytes;
+    bool zero_fill;
+    int result; /* -errno, or the open file */
+    atomic_bool ended;
+    pthread_t thread;
+};
+
+static void *spare_thread(void *context) {
+    struct replica_spare *s = context;
+    s->result = segment_file_make(s->directory, s->first_lsn, s->bytes, s->zero_fill);
+    atomic_store(&s->ended, true);
+    return NULL;
+}
+
+static bool has_name(const struct replica_files *files, uint64_t first_lsn) {
+    bool has = false;
+    for (size_t i = 0; i < files->count; i++) {
+        has = has || files->all[i] == first_lsn;
+    }
+    return has;
+}
+
+/* Below the term's first segment, and not above the batch that is written next. 0: it is in use. */
+static uint64_t name_of_spare(const struct replica *r) {
+    uint64_t size = r->store->meta.segment_size, term = r->segments[r->segment_count - 1].term;
+    uint64_t first_lsn = round_up(term << TERM_SHIFT, size) - size;
+    bool in_use = has_name(&r->spares, first_lsn) || has_name(&r->cut, first_lsn);
+    for (size_t i = 0; i < r->segment_count; i++) {
+        in_use = in_use || r->segments[i].first_lsn == first_lsn;
+    }
+    return in_use ? 0 : first_lsn;
+}
+
+/* As in a store that serves, a new file is filled with zeros unless the log grows fast. */
+void replica_make_spare(struct replica *r) {
+    vfs *v = r->store->directory.v;
+    uint64_t now_us = v->monotonic_us(v), lasted_us = now_us - r->turned_us;
+    r->turned_us = now_us;
+    uint64_t first_lsn = name_of_spare(r);
+    if (r->store->options.background == 0 || r->spare != NULL || r->spares.count > 0 || first_lsn == 0) {
+        return;
+    }
+    struct replica_spare *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return; /* then the next segment's file is made when it is needed */
+    }
+    s->directory = &r->store->directory;
+    s->first_lsn = first_lsn;
+    s->bytes = r->store->meta.segment_size;
+    s->zero_fill = lasted_us >= FAST_SWITCH_US;
+    if (pthread_create(&s->thread, NULL, spare_thread, s) != 0) {
+        free(s);
+        return;
+    }
+    r->spare = s;
+}
+
+void replica_take_spare(struct replica *r) {
+    struct replica_spare *s = r->spare;
+    if (s == NULL) {
+        return;
+    }
+    (void)pthread_join(s->thread, NULL);
+    if (s->result >= 0) {
+        (void)s->directory->v->close(s->directory->v, s->result);
+        if (!replica_add_file(&r->spares, s->first_lsn)) {
+            char name[SEGMENT_NAME_BYTES];
+            format_segment_name(name, s->first_lsn);
+            (void)s->directory->v->unlink(s->directory->v, s->directory->dir, name);
+        }
+    }
+    r->spare = NULL;
+    free(s);
+}
+
 /* ---- the next file ---- */
 
 /* A spare is renamed; without one a file is made. One that has the name, and no batch of the log, is replaced. Its name is durable. */
@@ -121,6 +203,9 @@ int replica_make_file(struct replica *r, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES], from[SEGMENT_NAME_BYTES];
     int rc = 0;
     close_file(r);
+    if (r->spare != NULL && atomic_load(&r->spare->ended)) {
+        replica_take_spare(r);
+    }
     format_segment_name(name, first_lsn);
     forget_file(&r->cut, first_lsn);
     r->file_lsn = first_lsn;

@@ -53,6 +53,8 @@ static int read_log(struct replica *r) {
                                           .known_durable_lsn = r->replay.newest.known_durable_lsn};
         r->durable_lsn = loaded.lsn > r->durable_lsn ? loaded.lsn : r->durable_lsn;
         r->checkpoint_lsn = loaded.lsn;
+        replica_note_base(r, loaded.base_lsn, loaded.lsn);
+        replica_sweep_begin(r); /* of queues that it has as deleted */
     }
     r->end = r->applied;
     if (store->options.background != 0) {
@@ -150,6 +152,8 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
     }
     o.create = 0;
     r->file = -1;
+    r->catalog_lsn = o.catalog_lsn != 0 ? o.catalog_lsn : UINT64_MAX;
+    (void)pthread_mutex_init(&r->table_lock, NULL);
     int rc = store_new(&o, NULL, 0, &r->store);
     rc = rc == LS_OK ? store_open_directory(r->store, system != NULL ? system : vfs_posix(), store_dir, &o) : rc;
     if (rc == LS_OK) {
@@ -179,6 +183,9 @@ void replica_free(struct replica *r) {
     if (r == NULL) {
         return;
     }
+    replica_checkpoint_give_up(r);
+    replica_take_spare(r);
+    (void)pthread_mutex_destroy(&r->table_lock);
     for (size_t i = r->waiting_from; i < r->waiting_count; i++) {
         free(r->waiting[i].bytes);
     }
@@ -356,6 +363,9 @@ int replica_take(struct replica *r, const struct shipment *s) {
     }
     r->end = end_of(&b);
     r->stats.batches++;
+    if (s->header != NULL) {
+        replica_make_spare(r);
+    }
     return replica_durable(r, b.batch.known_durable_lsn);
 }
 

@@ -36,7 +36,7 @@ static bool parse_copy_name(const char *name, uint64_t *copy) {
 }
 
 struct other_copies {
-    uint64_t present;
+    uint64_t present; /* the number that is left out */
     uint64_t *all;
     size_t count;
     size_t capacity;
@@ -100,15 +100,19 @@ static int remove_copy(const struct host *h, uint64_t copy) {
                                 h->vote->path, copy);
 }
 
-/* They take room, and nothing else: what cannot be removed now is removed at a later open. */
-static void remove_other_copies(const struct host *h) {
+/* Of earlier numbers, or all others. 0 or -errno, the first that was met; the rest is removed all the same. */
+static int remove_other_copies(const struct host *h, bool also_later) {
     const struct directory *d = &h->vote->host;
     struct other_copies o = {.present = h->vote->now.copy};
-    (void)d->v->list(d->v, d->dir, note_copy, &o);
+    int rc = d->v->list(d->v, d->dir, note_copy, &o);
     for (size_t i = 0; i < o.count; i++) {
-        (void)remove_copy_dir(d->v, d->dir, o.all[i]);
+        if (o.all[i] < o.present || also_later) {
+            int failed = remove_copy_dir(d->v, d->dir, o.all[i]);
+            rc = rc == 0 ? failed : rc;
+        }
     }
     free(o.all);
+    return rc;
 }
 
 /* ---- making a host ---- */
@@ -268,7 +272,7 @@ static int open_in(struct host *h, vfs *v, const char *path) {
     h->start_term = now->term;
     rc = host_follow(h);
     if (rc == LS_OK) {
-        remove_other_copies(h);
+        (void)remove_other_copies(h, false); /* they take room, and nothing else */
     }
     return rc;
 }
@@ -409,11 +413,15 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next) {
 
 int host_remove_copy(struct host *h) {
     uint64_t copy = h->vote->now.copy;
+    int rc = LS_OK;
     if (h->follows == NULL) {
         return fail_not_following(h);
     }
-    int rc = remove_copy(h, copy + 1); /* an update that was given up left it, and it would count */
-    if (rc == LS_OK && h->header_term > h->vote->now.term) { /* the header that says so goes */
+    int error = remove_other_copies(h, true); /* what an update left in the next one's directory would count */
+    if (error != 0) {
+        return fail_errno(LS_IO, -error, "what an update left in %s cannot be removed", h->vote->path);
+    }
+    if (h->header_term > h->vote->now.term) { /* the header that says so goes */
         rc = host_vote(h, h->header_term, 0);
     }
     rc = rc == LS_OK ? vote_next_rebuild(h->vote) : rc;

@@ -1,14 +1,14 @@
 /*
  * A host: a member's directory, with VOTE and the copy of the store that counts. Nothing of the copy is used without VOTE.
  *
- *   HOST/VOTE   HOST/copy-N/   (N as VOTE says; another copy-M is left over from an update or a removal)
+ *   HOST/VOTE   HOST/copy-N/   (N as VOTE says; an earlier one was replaced, the next one is what an update has so far)
  *
  * What always holds:
  *   - VOTE is locked as long as the host is open, and is written, and forced, before anything that follows from it;
  *   - the copy takes no batch of a term that VOTE does not have, and leads only in a term in which this run of the member
  *     voted for itself, once: so a sole voter takes a new term each time;
  *   - the log reaches the floor at each start; the floor is lowered, and forced, before a cut;
- *   - only the copy that VOTE names counts; the directory of another one is removed, and may be gone in part;
+ *   - only the copy that VOTE names counts; an earlier one is removed, and may be gone in part;
  *   - a host that is detached never takes part again.
  *
  * One thread at a time uses a host. After LS_OUTCOME_UNKNOWN or LS_POISONED of VOTE, close it and open it again.
@@ -39,8 +39,8 @@ struct host {
 int host_create(vfs *v, const char *path, const struct vote *first);
 
 /*
- * Opens VOTE and the copy, checks that the log may take part, raises the floor to the forced tail, and removes other copies as
- * far as it can.
+ * Opens VOTE and the copy, checks that the log may take part, raises the floor to the forced tail, and removes copies of
+ * earlier numbers as far as it can. A later one stays: an update goes on with it.
  * LS codes of vote_open, vote_find_copy, replica_open and vote_check_log. LS_NOT_A_STORE, too: it is detached; or the log is,
  * and VOTE is not, so it comes from elsewhere.
  */

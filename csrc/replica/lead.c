@@ -68,6 +68,8 @@ static int take_segments(struct replica *r) {
 
 static int settle(struct replica *r) {
     int rc = replica_apply(r, r->end.lsn);
+    replica_checkpoint_give_up(r); /* places change their form */
+    replica_take_spare(r);
     replay_free(&r->replay);
     r->replay.counted = NULL;
     rc = rc == LS_OK ? take_segments(r) : rc;

@@ -66,7 +66,9 @@ struct replica {
     size_t segment_capacity;
     struct replica_files spares;
     struct replica_files cut;
-    uint64_t highest_first_lsn; /* of all files, in the log or not */
+    struct replica_spare *spare; /* that a thread makes; NULL: none */
+    uint64_t turned_us;          /* when the last segment began */
+    uint64_t highest_first_lsn;  /* of all files, in the log or not */
 
     int file; /* of the last segment; -1: not open */
     uint64_t file_lsn;
@@ -78,10 +80,19 @@ struct replica {
     struct {
         uint64_t lsn; /* 0: none since it was opened */
         uint64_t checksum;
-    } applied_batch;    /* the newest one of them */
+    } applied_batch; /* the newest one of them */
+    struct {
+        uint32_t next;          /* the numbers of messages from here */
+        uint32_t end;           /* to here may have places on deleted queues, */
+        bool again;             /* and all, once that pass is done: a queue was deleted since it began */
+        uint64_t forgotten_lsn; /* queues that were deleted below it are gone */
+    } sweep;
     uint64_t mid_chain; /* copies of this chain were applied, and not yet the state that completes them; 0: of none */
-    uint64_t checkpoint_lsn; /* of the checkpoint in place; 0: none */
-    uint64_t durable_lsn;    /* a majority has everything below it, as far as this copy knows */
+    uint64_t checkpoint_lsn;               /* of the checkpoint in place; 0: none */
+    uint64_t checkpoint_retry_lsn;         /* after a failure none is due before this LSN is applied */
+    struct replica_checkpoint *checkpoint; /* that is being taken; NULL: none */
+    pthread_mutex_t table_lock;            /* held to change the table, and by the thread that copies it */
+    uint64_t durable_lsn;                  /* a majority has everything below it, as far as this copy knows */
 
     struct replica_batch *waiting; /* from `applied` to `end`, oldest first */
     size_t waiting_from;
@@ -91,6 +102,7 @@ struct replica {
     uint64_t base_lsn;        /* that the newest applied batch names */
     uint64_t safe_base_lsn;   /* the newest that counts: its batch is said to be durable by another that is */
     uint64_t hinted_base_lsn; /* no reader goes by a lower one */
+    uint64_t catalog_lsn;     /* the catalog may lack a change from there on, whose segment stays */
     uint64_t said_lsn;        /* the largest known_durable_lsn of an applied batch */
     struct {
         uint64_t end_lsn;
@@ -115,8 +127,13 @@ int replica_find_cut(const struct replica *r, uint64_t index, struct replica_end
 int replica_cut(struct replica *r, uint64_t index);
 /* A majority has everything below lsn, the end of a batch: of that, what is here is applied. */
 int replica_durable(struct replica *r, uint64_t lsn);
-/* The table as it is, unless *taken is false: at this moment none can be taken. It does not return before the file is forced.
-   LS_FULL, LS_IO, LS_NO_MEMORY: there is none, and nothing else has changed. */
+/* Begins a checkpoint of the table as it is now, unless *begun is false: at this moment none can be taken, or one is. Batches are
+   taken meanwhile. With options.background a thread copies and writes the rows, else each call of replica_checkpoint_ended does
+   a part of that. LS_IO, LS_NO_MEMORY. */
+int replica_checkpoint_begin(struct replica *r, bool *begun);
+/* Whether it has ended, and then its result. LS_FULL, LS_IO, LS_NO_MEMORY: there is no new checkpoint, and nothing else has changed. */
+int replica_checkpoint_ended(struct replica *r, bool *ended);
+/* Both, and waits until the file is forced. */
 int replica_checkpoint(struct replica *r, bool *taken);
 bool replica_checkpoint_is_due(const struct replica *r); /* an open would have to replay much */
 uint64_t replica_highest_term(const struct replica *r);  /* of a header in its directory */
@@ -153,12 +170,23 @@ static inline uint64_t replica_next_index(const struct replica *r) {
 /* apply.c */
 int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to there, and nothing else */
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
+void replica_note_base(struct replica *r, uint64_t base_lsn, uint64_t end_lsn); /* a batch with this end names it */
 void replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
+
+/* sweep.c */
+void replica_sweep_begin(struct replica *r); /* a queue was deleted */
+void replica_sweep_some(struct replica *r);  /* after a batch was applied */
+
+/* checkpoint.c */
+void replica_checkpoint_give_up(struct replica *r); /* ends the one that is being taken, if any */
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);
 int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -errno */
 int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
+void replica_make_spare(struct replica *r); /* a thread makes the file for the next segment, unless there is one */
+void replica_take_spare(
+    struct replica *r); /* waits for it; it is one of the spares then, unless it could not be made */
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn);
 int replica_fail_disk(struct replica *r, int error, const char *what);
 int replica_fail_poisoned(const struct replica *r);

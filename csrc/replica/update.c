@@ -524,8 +524,10 @@ static int force_all(struct update *u) {
 /* As any copy is opened. All that it has is durable: the sender says so of its end. */
 static int open_copy(struct update *u, struct replica **next) {
     const ls_update_manifest *m = &u->manifest;
+    ls_options o = u->host->options;
+    o.catalog_lsn = u->segments[0].first_lsn; /* the catalog that the caller put there may lack what follows */
     close_handle(u, &u->lock_file); /* the copy takes it; nobody else uses this directory while VOTE is locked */
-    int rc = replica_open(u->v, u->path, &u->host->options, next);
+    int rc = replica_open(u->v, u->path, &o, next);
     if (rc != LS_OK) {
         return rc;
     }

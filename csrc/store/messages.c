@@ -41,7 +41,7 @@ void store_log_deaths(ls_store *store) {
     store->death_count = 0;
 }
 
-static int unknown_message(uint64_t id) {
+int message_fail_unknown(uint64_t id) {
     return fail(LS_UNKNOWN_MESSAGE, "there is no message %llu: it was never stored, or is gone already",
                 (unsigned long long)id);
 }
@@ -49,7 +49,7 @@ static int unknown_message(uint64_t id) {
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
     *number = table_find(&store->state.table, id);
     if (*number == INDEX_NONE) {
-        return unknown_message(id);
+        return message_fail_unknown(id);
     }
     *m = table_message(&store->state.table, *number);
     return LS_OK;

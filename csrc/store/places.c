@@ -166,6 +166,9 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
+    if (rc == LS_OK && message_is_going(m)) { /* a copy that follows has swept it already */
+        rc = message_fail_unknown(id);
+    }
     rc = rc == LS_OK ? work_check_limit(tx, n) : rc;
     rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {

@@ -134,6 +134,7 @@ void store_log_deaths(ls_store *store);
 
 /* messages.c, for places.c; lock held. */
 int message_find(ls_store *store, uint64_t id, uint32_t *number, struct message **m);
+int message_fail_unknown(uint64_t id);
 int message_too_large(const char *what, uint64_t bytes, uint64_t limit);
 int message_fail_appending(uint64_t id); /* its content is not whole */
 /* (waits) A start record with as much content as fits, and chunks with the rest. */

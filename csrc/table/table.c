@@ -205,6 +205,14 @@ uint64_t message_start_weight(const struct message *m) {
     return (uint64_t)m->record_bytes + (m->extra != NULL ? m->extra->state_bytes : 0);
 }
 
+bool message_is_going(struct message *m) {
+    bool going = (m->flags & MESSAGE_STAGED) == 0 && message_pending(m) == 0;
+    for (uint32_t i = 0; going && i < m->place_count; i++) {
+        going = message_places(m)[i].at.chunk->queue->deleted;
+    }
+    return going;
+}
+
 void message_changed(struct message *m) {
     if (m->extra != NULL) {
         m->extra->version++;

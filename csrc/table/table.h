@@ -365,6 +365,9 @@ static inline void message_appended(struct message *m, uint64_t lsn) {
     }
 }
 
+/* Outside a replay: all its places are on deleted queues, and nothing else keeps it, so the sweep will end it. */
+bool message_is_going(struct message *m);
+
 void message_changed(struct message *m); /* call it after a change to the state that a relocation would write */
 
 /*

@@ -229,11 +229,36 @@ class Copy:
         """
         check(lib.ls_replica_durable(self._usable(), lsn))
 
+    def catalog_has(self, lsn: int) -> None:
+        """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
+
+        A copy that an update brought keeps all segments until it is told.
+        """
+        lib.ls_replica_catalog_has(self._usable(), arguments.integer("lsn", lsn, 0, arguments.LSN_MAX))
+
     def checkpoint(self) -> bool:
         """Writes a checkpoint of the applied table; whether one can be taken at this moment."""
         taken = ffi.new("int *")
         check(lib.ls_replica_checkpoint(self._usable(), taken))
         return bool(taken[0])
+
+    def begin_checkpoint(self) -> bool:
+        """Begins a checkpoint of the applied table; a thread of the copy writes it while batches are taken.
+
+        False: none can be taken at this moment, or one is being taken.
+        """
+        begun = ffi.new("int *")
+        check(lib.ls_replica_checkpoint_begin(self._usable(), begun))
+        return bool(begun[0])
+
+    def checkpoint_ended(self) -> bool:
+        """Whether no checkpoint is being taken any more.
+
+        Raises ``StoreFull`` or ``StoreError``, once, if the one that was taken could not be written.
+        """
+        ended = ffi.new("int *")
+        check(lib.ls_replica_checkpoint_ended(self._usable(), ended))
+        return bool(ended[0])
 
     def info(self) -> CopyInfo:
         """Where the copy stands."""

@@ -118,6 +118,20 @@ def test_what_the_leader_publishes_is_in_every_copy(group: Group) -> None:
     assert len(list(store.messages("orders"))) == 101
 
 
+def test_a_copy_that_follows_writes_a_checkpoint_while_it_is_used(group: Group) -> None:
+    store = group.lead(0)
+    for number in range(10):
+        store.publish("orders", content=b"%d" % number)
+    group.cease()
+    copy = group.copy(1)
+    assert copy.checkpoint_ended()
+    assert copy.begin_checkpoint()
+    assert not copy.begin_checkpoint()
+    wait_until(copy.checkpoint_ended, "the checkpoint is written")
+    assert copy.info().stats["checkpoints"] == 1
+    assert (group.paths[1] / "CHECKPOINT").exists()
+
+
 def test_a_copy_opens_as_no_ordinary_store(group: Group) -> None:
     group.lead(0).publish("orders", b"one")
     group.close()

@@ -32,6 +32,7 @@ struct extent admission_extent(const struct log *g) {
         .largest_bytes = largest_bytes(g),
         .expansion = admission_expansion(g),
         .growth_asked = space->growth_asked,
+        .longest_asked = space->longest_asked,
     };
 }
 
@@ -253,8 +254,10 @@ int spares_need(struct log *g, enum purpose purpose) {
 int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
     log_may_wait(g);
     g->space.growth_asked += bytes + expansion;
+    g->space.longest_asked = bytes > g->space.longest_asked ? bytes : g->space.longest_asked;
     int rc = free_what_died(g);
     g->space.growth_asked -= bytes + expansion;
+    g->space.longest_asked = g->space.growth_asked > 0 ? g->space.longest_asked : 0;
     admission_compute_needs(g);
     bool full = g->space.cannot_grow && (!admission_has_room(g, bytes, expansion) || over_admission_limit(g));
     g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;

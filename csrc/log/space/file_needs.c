@@ -28,6 +28,7 @@ struct file_needs extent_needs(const struct extent *e) {
         .gap_bytes = at_most(e->largest_bytes, format_record_bytes_max(size)),
         .live_bytes = extent_live_bytes(e->live_bytes, used_bytes),
     };
+    needs.gap_bytes = e->longest_asked > needs.gap_bytes ? e->longest_asked : needs.gap_bytes;
     needs.usable = extent_usable(size, needs.gap_bytes);
     uint64_t packed = (needs.live_bytes + expansion + size / ROOM_TO_WORK) / needs.usable + 1;
     needs.spares_wanted = SPARES_RESERVED + (size_t)(packed > e->segments ? packed - e->segments : 0);

@@ -31,6 +31,7 @@ struct extent {
     uint64_t largest_bytes; /* of one live record */
     uint64_t expansion;     /* bytes by which the live records grow at most once they are moved */
     uint64_t growth_asked;  /* bytes that threads wait to append, and will add when these are moved */
+    uint64_t longest_asked; /* the most that one of them waits for: it may be longer than any live record */
 };
 
 struct file_needs {

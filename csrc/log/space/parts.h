@@ -7,8 +7,6 @@
 
 #include "log/parts.h"
 
-enum { FAST_SWITCH_US = 500 * 1000 };
-
 /* Bytes by which live records grow once moved, within what the log can hold. */
 uint64_t admission_expansion(const struct log *g);
 size_t spares_most(const struct log *g); /* that are kept when segments die */

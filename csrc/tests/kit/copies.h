@@ -266,6 +266,7 @@ static inline bool settles(struct replica *f, uint64_t base_lsn) {
             .behind = from->first_lsn < base_lsn,
         };
     }
+    replica_checkpoint_give_up(f);
     free(s->segments);
     s->segments = made;
     s->segment_count = f->segment_count;
@@ -296,6 +297,24 @@ static inline bool has_the_table_of_its_directory(int i) {
     vfs_sim_free(left);
     replica_free(copies[i].follows);
     return follow_again(i) == LS_OK && same;
+}
+
+/* All have what the leader has; then every copy's directory verifies, and gives the same state. */
+static inline bool copies_agree(void) {
+    for (int i = 0; i < COPIES; i++)
+        if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
+            return complain("durable");
+    ls_store *first = read_disk(disk_of(&copies[0]), LS_INSPECT_CHECK);
+    bool same = first != NULL;
+
+    for (int i = 1; i < COPIES; i++) {
+        ls_store *other = read_disk(disk_of(&copies[i]), LS_INSPECT_CHECK);
+
+        same = same && are_equal(first, other);
+        ls_free(other);
+    }
+    ls_free(first);
+    return same;
 }
 
 static inline void copies_end(void) {

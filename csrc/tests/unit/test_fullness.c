@@ -150,6 +150,21 @@ static void a_limit_is_set_between_open_and_serve_and_while_the_store_serves(voi
     done();
 }
 
+/* The files that it needs are counted with the longest record, and this one may be longer than all that live. */
+static void the_first_record_of_its_length_gets_its_file(void) {
+    for (int live = 40; live <= 60; live++) {
+        for (uint32_t longer = 3001; longer < 8000; longer += 899) {
+            fresh();
+            churn(40);
+            for (int i = 0; i < live; i++)
+                (void)put_bytes(2, 'z', 3000, 0);
+            for (int i = 0; i < 30; i++)
+                check(take(put_bytes(1, 'a', longer, 0), 1, NULL) == LS_OK);
+            done();
+        }
+    }
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free,
@@ -157,6 +172,7 @@ int main(void) {
         room_on_the_disk_ends_it_with_the_next_publish,
         an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full,
         a_limit_is_set_between_open_and_serve_and_while_the_store_serves,
+        the_first_record_of_its_length_gets_its_file,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);

@@ -5,24 +5,6 @@
 #include "log/parts.h"
 #include "tests/kit/copies.h"
 
-/* All have what the leader has; then every copy's directory verifies, and gives the same state. */
-static bool copies_agree(void) {
-    for (int i = 0; i < COPIES; i++)
-        if (copies[i].follows != NULL && replica_durable(copies[i].follows, ls_durable_lsn(r.store)) != LS_OK)
-            return complain("durable");
-    ls_store *first = read_disk(disk_of(&copies[0]), LS_INSPECT_CHECK);
-    bool same = first != NULL;
-
-    for (int i = 1; i < COPIES; i++) {
-        ls_store *other = read_disk(disk_of(&copies[i]), LS_INSPECT_CHECK);
-
-        same = same && are_equal(first, other);
-        ls_free(other);
-    }
-    ls_free(first);
-    return same;
-}
-
 /* With the lock: writes and forces what was appended, whatever a majority has. */
 static bool force_here(struct log *g) {
     while (g->poison == 0 && log_unforced(g) > 0)
@@ -80,63 +62,6 @@ static void a_copy_that_was_killed_goes_on_where_it_was(void) {
     copies_end();
 }
 
-/* ---- checkpoints ---- */
-
-/* The directory with its checkpoint, and without, gives the same state. */
-static bool checkpoint_agrees(int i) {
-    ls_store *with = read_disk(disk_of(&copies[i]), 0),
-             *without = read_disk(disk_of(&copies[i]), LS_INSPECT_NO_CHECKPOINT);
-    bool same = are_equal(with, without) && with->state.report.checkpoint_used != 0;
-
-    ls_free(with);
-    ls_free(without);
-    return same;
-}
-
-static void a_checkpoint_of_the_applied_table_replaces_its_replay(void) {
-    bool taken = false;
-    uint64_t applied;
-    ls_tx *tx;
-    static const ls_xid xid = {.format_id = 1, .gtrid_bytes = 1, .data = "x"};
-
-    copies_start();
-    check(lead_in(0, 2) == LS_OK);
-    for (int i = 0; i < 200; i++)
-        (void)put_bytes(1 + (uint32_t)i % 2, 'x', 500, i % 8 == 7 ? LS_WAIT : 0);
-    check(ls_begin(r.store, &xid, &tx) == LS_OK);
-    (void)put(2, "pending", tx);
-    check(ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
-    ls_tx_free(tx);
-    (void)put(1, "last", NULL);
-    check(replica_checkpoint(copies[1].follows, &taken) == LS_OK && taken);
-    check(replica_durable(copies[1].follows, ls_durable_lsn(r.store)) == LS_OK);
-    check(checkpoint_agrees(1));
-    applied = copies[1].follows->stats.applied_batches;
-    replica_free(copies[1].follows);
-    check(follow_again(1) == LS_OK || complain("follow"));
-    check(copies[1].follows->stats.applied_batches < applied / 4);
-    (void)put(1, "for all", NULL);
-    check(copies_agree());
-    cease();
-    check(lead_in(1, 3) == LS_OK && copies_agree());
-    copies_end();
-}
-
-static void a_leaders_checkpoint_has_the_configuration(void) {
-    copies_start();
-    check(lead_in(0, 2) == LS_OK);
-    for (int i = 0; i < 200; i++)
-        (void)put_bytes(1, 'x', 500, i % 8 == 7 ? LS_WAIT : 0);
-    check(ls_checkpoint(r.store, NULL) == LS_OK);
-    (void)put(1, "last", NULL);
-    check(checkpoint_agrees(0));
-    cease();
-    check(copies[0].follows->stats.applied_batches < 10);
-    check(replication_members(copies[0].follows->store->state.clients)->config_bytes == 5);
-    check(copies[0].follows->end.index == sent[copies[0].last].s.index);
-    copies_end();
-}
-
 /* ---- recycling ---- */
 
 static void every_copy_recycles_what_lies_below_the_base(void) {
@@ -153,6 +78,72 @@ static void every_copy_recycles_what_lies_below_the_base(void) {
     cease();
     check(lead_in(2, 9) == LS_OK);
     churn(100);
+    check(copies_agree());
+    copies_end();
+}
+
+/* A thread makes the next segment's file, under a name that no header of this term can cut. */
+static void a_copy_has_a_spare_before_a_segment_begins(void) {
+    size_t segments;
+    uint64_t allocated;
+
+    copies_start();
+    replica_free(copies[1].follows);
+    r.options.background = 1;
+    check(follow_again(1) == LS_OK);
+    r.options.background = 0;
+    check(lead_in(0, 2) == LS_OK);
+    for (int turn = 0; turn < 3; turn++) {
+        segments = copies[1].follows->segment_count;
+        replica_take_spare(copies[1].follows); /* waits for the thread */
+        check(copies[1].follows->spares.count == 1);
+        check(copies_agree());
+        allocated = vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE);
+        copies[1].follows->turned_us = UINT64_MAX / 2; /* the last segment lasted long: the next is filled with zeros */
+        while (copies[1].follows->segment_count == segments)
+            (void)put_bytes(1, 'x', 3900, LS_WAIT);
+        replica_take_spare(copies[1].follows);
+        check(vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE) == allocated);
+    }
+    replica_free(copies[1].follows);
+    check(follow_again(1) == LS_OK && copies_agree()); /* the spare goes; its batches come without a thread */
+    cease();
+    check(lead_in(2, 3) == LS_OK);
+    (void)put(1, "for all", NULL);
+    check(copies_agree());
+    copies_end();
+}
+
+/* What it could recycle before, it can at once when it is opened again, from its log alone: and never more. */
+static void a_copy_that_is_opened_again_recycles_what_it_could_before(void) {
+    static const uint8_t content[3900];
+    uint32_t queue = 1;
+    uint64_t id, lsn;
+    int same = 0, more = 0;
+    bool taken;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    for (int i = 0; i < 400; i++) {
+        uint64_t before, after;
+
+        check(ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, i % 3 == 0 ? LS_WAIT : 0, &id) ==
+              LS_OK);
+        check(ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
+        if (i == 200)
+            check(replica_checkpoint(copies[1].follows, &taken) == LS_OK && taken);
+        before = copies[1].follows->safe_base_lsn;
+        replica_free(copies[1].follows);
+        check(follow_again(1) == LS_OK || complain("follow"));
+        after = copies[1].follows->safe_base_lsn;
+        check(copies[1].follows->segments[0].first_lsn >= after);
+        same += after == before;
+        more += after > before;
+    }
+    check(more == 0 && same > 300);
+    (void)put(1, "last", NULL);
+    (void)put(1, "and what makes it durable", NULL);
+    check(copies[1].follows->safe_base_lsn > 0 && copies[1].follows->segment_count < 8);
     check(copies_agree());
     copies_end();
 }
@@ -562,9 +553,9 @@ int main(void) {
         followers_have_the_leaders_bytes_and_apply_what_is_durable,
         a_message_is_durable_without_one_of_three_copies_and_not_without_two,
         a_copy_that_was_killed_goes_on_where_it_was,
-        a_checkpoint_of_the_applied_table_replaces_its_replay,
-        a_leaders_checkpoint_has_the_configuration,
         every_copy_recycles_what_lies_below_the_base,
+        a_copy_has_a_spare_before_a_segment_begins,
+        a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,
         a_copy_of_which_a_term_was_cut_goes_on_below_it,
