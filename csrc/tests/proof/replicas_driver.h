@@ -22,7 +22,8 @@ static void take_a_checkpoint(int i) {
     int rc;
 
     memory_is_short(4, 12);
-    rc = replica_checkpoint(copies[i].follows, &taken);
+    rc = dice(3) == 0 ? replica_checkpoint(copies[i].follows, &taken)
+                      : replica_checkpoint_begin(copies[i].follows, &taken); /* batches are taken meanwhile */
     d.checkpoints += taken;
     if (!memory_was_short() && rc != LS_OK && !was_struck(i))
         (void)violated(ANSWER, "a follower's checkpoint fails");
@@ -130,6 +131,19 @@ static void note_tail_of(int i, struct tail forced) {
         (void)starts_again(i);
 }
 
+/* A part of one that was begun. */
+static void checkpoint_moves_on(int i) {
+    bool ended = false;
+    int rc;
+
+    if (copies[i].follows->checkpoint == NULL)
+        return;
+    memory_is_short(8, 12);
+    rc = replica_checkpoint_ended(copies[i].follows, &ended);
+    if (!memory_was_short() && rc != LS_OK && !was_struck(i))
+        (void)violated(ANSWER, "a follower's checkpoint cannot be finished");
+}
+
 /* Followers learn what is durable, or not yet. */
 static void tell_followers(int durable) {
     for (int i = 0; durable >= 0 && i < d.members; i++) {
@@ -142,6 +156,7 @@ static void tell_followers(int durable) {
             (void)violated(ANSWER, "a follower cannot apply what is durable");
         if (dice(25) == 0)
             take_a_checkpoint(i);
+        checkpoint_moves_on(i);
         if (dice(8) == 0)
             note_tail_of(i, host_tail(c->host));
     }
