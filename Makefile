@@ -34,7 +34,7 @@ LAYOUT := csrc/format/layout.def
 SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
 # Without the source of libraft the tests of what is built with it are left out.
 LIBRAFT := build/libraft
-CTESTS := $(sort $(filter-out $(if $(wildcard $(LIBRAFT)/origin),,csrc/tests/unit/test_engine%),$(wildcard csrc/tests/unit/test_*.c)))
+CTESTS := $(sort $(filter-out $(if $(wildcard $(LIBRAFT)/origin),,csrc/tests/unit/test_engine_%),$(wildcard csrc/tests/unit/test_*.c)))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
 HOT := $(sort $(wildcard logstore/_hot/*.c))
 HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
@@ -473,7 +473,7 @@ $(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compile
 	@mkdir -p $(@D)
 	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
 
-$(OUT)/test_engine%: csrc/tests/unit/test_engine%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
+$(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS) $(ENGINE_OBJECTS)
 
 .SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS) $(ENGINE_OBJECTS)

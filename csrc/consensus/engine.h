@@ -51,10 +51,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* cffi:begin */
+
 /* Limits. */
 #define ENGINE_MEMBERS_MAX       16   /* in one configuration */
 #define ENGINE_ADDRESS_MAX       255  /* bytes of an address, without its end */
-#define ENGINE_CONFIGURATION_MAX 4400 /* bytes of an encoded configuration */
+#define ENGINE_CONFIGURATION_MAX 4256 /* bytes of an encoded configuration */
 #define ENGINE_ENTRIES_MAX       64   /* entries of one frame */
 #define ENGINE_TERM_MAX          8388607
 
@@ -195,10 +197,8 @@ struct engine_stats {
 
 typedef struct engine engine;
 
-/* cffi:begin */
 /* The version of libraft that the engine is built with: major * 10000 + minor * 100 + release. */
 int engine_raft_version(void);
-/* cffi:end */
 
 /* ENGINE_INVALID: the log contradicts itself. A sole voter takes a new term, and leads when that is forced. */
 int engine_open(const struct engine_options *options, const struct engine_log *log, uint64_t now_ms, engine **made);
@@ -252,5 +252,7 @@ size_t engine_members(const engine *e, struct engine_member *into); /* room for 
 /* The encoded form of a configuration whose members are all voters, for the first MEMBERS of a group. */
 int engine_bootstrap(const uint64_t *members, const char *const *addresses, size_t count, uint8_t *into,
                      uint32_t *bytes);
+
+/* cffi:end */
 
 #endif
