@@ -70,11 +70,11 @@ static uint64_t durable_everywhere;
 static uint64_t leader_of_term[TERMS];
 static uint64_t now_ms;
 
-static void act(struct node *n, const struct engine_frame *received);
+static inline void act(struct node *n, const struct engine_frame *received);
 
-static uint64_t id_of(const struct node *n) { return (uint64_t)(n - nodes); }
+static inline uint64_t id_of(const struct node *n) { return (uint64_t)(n - nodes); }
 
-static int add_configuration(const uint8_t *bytes, uint32_t count) {
+static inline int add_configuration(const uint8_t *bytes, uint32_t count) {
     for (int i = 0; i < configuration_count; i++)
         if (configurations[i].count == count && memcmp(configurations[i].bytes, bytes, count) == 0)
             return i;
@@ -85,7 +85,7 @@ static int add_configuration(const uint8_t *bytes, uint32_t count) {
     return configuration_count++;
 }
 
-static struct engine_entry entry_of(const struct batch *b) {
+static inline struct engine_entry entry_of(const struct batch *b) {
     struct engine_entry entry = {.term = b->term, .kind = b->kind};
     if (b->configuration >= 0) {
         entry.configuration = configurations[b->configuration].bytes;
@@ -94,7 +94,7 @@ static struct engine_entry entry_of(const struct batch *b) {
     return entry;
 }
 
-static void lose(struct link *l) {
+static inline void lose(struct link *l) {
     while (l->count > 0) {
         free(l->letters[l->first]);
         l->first = (l->first + 1) % LINK_MAX;
@@ -102,7 +102,7 @@ static void lose(struct link *l) {
     }
 }
 
-static void post(struct node *from, const struct engine_frame *f) {
+static inline void post(struct node *from, const struct engine_frame *f) {
     struct link *l = &links[id_of(from)][f->peer];
     if (f->type == ENGINE_APPEND && f->count == 0)
         from->empty_appends++;
@@ -120,7 +120,7 @@ static void post(struct node *from, const struct engine_frame *f) {
     l->letters[(l->first + l->count++) % LINK_MAX] = letter;
 }
 
-static void force_disk(struct node *n) {
+static inline void force_disk(struct node *n) {
     while (n->e != NULL && !n->holds_disk && n->forced < n->last) {
         uint64_t index = ++n->forced;
         check(engine_forced(n->e, now_ms, index, n->log[index].term) == ENGINE_OK);
@@ -128,7 +128,7 @@ static void force_disk(struct node *n) {
     }
 }
 
-static void force_vote(struct node *n) {
+static inline void force_vote(struct node *n) {
     uint64_t number = n->vote_number;
     n->vote_number = 0;
     if (number == 0)
@@ -142,7 +142,7 @@ static void force_vote(struct node *n) {
 }
 
 /* The leader's batch. */
-static bool put(struct node *n, uint32_t kind, int configuration) {
+static inline bool put(struct node *n, uint32_t kind, int configuration) {
     if (n->e == NULL || !engine_may_submit(n->e))
         return false;
     struct batch b = {n->lead_term, kind, configuration};
@@ -158,12 +158,12 @@ static bool put(struct node *n, uint32_t kind, int configuration) {
     return true;
 }
 
-static void put_first(struct node *n) {
+static inline void put_first(struct node *n) {
     if (n->lead_term != 0)
         check(put(n, ENGINE_FIRST, -1));
 }
 
-static int newest_members(const struct node *n, uint64_t up_to, uint64_t *index) {
+static inline int newest_members(const struct node *n, uint64_t up_to, uint64_t *index) {
     for (uint64_t i = up_to; i > 0; i--) {
         if (n->log[i].kind == ENGINE_MEMBERS) {
             *index = i;
@@ -174,7 +174,7 @@ static int newest_members(const struct node *n, uint64_t up_to, uint64_t *index)
 }
 
 /* Brings the wanted copy from any member that has it. */
-static void bring_copy(struct node *n) {
+static inline void bring_copy(struct node *n) {
     struct node *from = &nodes[n->copy_from];
     uint64_t index = n->copy_index;
     uint64_t members_index = 0;
@@ -197,7 +197,7 @@ static void bring_copy(struct node *n) {
     act(n, NULL);
 }
 
-static void note_led(struct node *n, const struct engine_answer *a) {
+static inline void note_led(struct node *n, const struct engine_answer *a) {
     n->lead_term = a->term;
     n->first_index = a->first_index;
     n->serves = false;
@@ -209,7 +209,7 @@ static void note_led(struct node *n, const struct engine_answer *a) {
         check(i <= n->last && n->log[i].term == durable_log[i].term);
 }
 
-static void note_durable_of(struct node *n, uint64_t index) {
+static inline void note_durable_of(struct node *n, uint64_t index) {
     check(index > n->durable && index <= n->forced);
     n->durable = index;
     for (uint64_t i = 1; i <= index && i <= n->last; i++) {
@@ -222,7 +222,7 @@ static void note_durable_of(struct node *n, uint64_t index) {
 }
 
 /* What the program does with an answer. */
-static void act(struct node *n, const struct engine_frame *received) {
+static inline void act(struct node *n, const struct engine_frame *received) {
     struct engine_answer a = *engine_answer(n->e);
     struct engine_frame *frames = a.frame_count > 0 ? malloc(a.frame_count * sizeof *frames) : NULL;
     if (frames != NULL)
@@ -285,7 +285,7 @@ static void act(struct node *n, const struct engine_frame *received) {
         bring_copy(n);
 }
 
-static struct engine_options options_of(const struct node *n) {
+static inline struct engine_options options_of(const struct node *n) {
     return (struct engine_options){.group = GROUP,
                                    .member = id_of(n),
                                    .election_ms = ELECTION_MS,
@@ -298,7 +298,7 @@ static struct engine_options options_of(const struct node *n) {
 }
 
 /* Starts a member from what its disk has. */
-static void boot(struct node *n) {
+static inline void boot(struct node *n) {
     static struct engine_entry entries[LOG_MAX];
     struct engine_options options = options_of(n);
     struct engine_log log = {.vote_term = n->vote_term, .voted_for = n->voted_for};
@@ -329,7 +329,7 @@ static void boot(struct node *n) {
     act(n, NULL);
 }
 
-static void stop(struct node *n) {
+static inline void stop(struct node *n) {
     engine_close(n->e);
     n->e = NULL;
     for (int i = 1; i <= NODES; i++) {
@@ -338,7 +338,7 @@ static void stop(struct node *n) {
     }
 }
 
-static void begin_group(size_t voters) {
+static inline void begin_group(size_t voters) {
     static const char *const addresses[] = {"one:1", "two:2", "three:3", "four:4", "five:5"};
     uint64_t ids[NODES];
     uint8_t bytes[ENGINE_CONFIGURATION_MAX];
@@ -364,12 +364,12 @@ static void begin_group(size_t voters) {
         boot(&nodes[i]);
 }
 
-static void end_group(void) {
+static inline void end_group(void) {
     for (int i = 1; i <= NODES; i++)
         stop(&nodes[i]);
 }
 
-static void deliver_from(int from) {
+static inline void deliver_from(int from) {
     for (int to = 1; to <= NODES; to++) {
         struct link *l = &links[from][to];
         while (l->count > 0 && !nodes[to].frozen) {
@@ -385,7 +385,7 @@ static void deliver_from(int from) {
     }
 }
 
-static void run(uint64_t ms) {
+static inline void run(uint64_t ms) {
     for (uint64_t end = now_ms + ms; now_ms < end; now_ms++) {
         for (int i = 1; i <= NODES; i++) {
             if (nodes[i].e == NULL || nodes[i].frozen)
@@ -400,7 +400,7 @@ static void run(uint64_t ms) {
 }
 
 /* The member that serves in the highest term. */
-static struct node *leader(void) {
+static inline struct node *leader(void) {
     struct node *found = NULL;
     for (int i = 1; i <= NODES; i++)
         if (nodes[i].e != NULL && !nodes[i].frozen && nodes[i].serves &&
@@ -409,14 +409,14 @@ static struct node *leader(void) {
     return found;
 }
 
-static struct node *elect(void) {
+static inline struct node *elect(void) {
     for (int i = 0; i < 100 && leader() == NULL; i++)
         run(50);
     check(leader() != NULL);
     return leader();
 }
 
-static void isolate(struct node *n, bool cut) {
+static inline void isolate(struct node *n, bool cut) {
     for (int i = 1; i <= NODES; i++) {
         links[id_of(n)][i].cut = links[i][id_of(n)].cut = cut;
         lose(&links[id_of(n)][i]);
@@ -424,7 +424,7 @@ static void isolate(struct node *n, bool cut) {
     }
 }
 
-static bool put_many(struct node *n, int count) {
+static inline bool put_many(struct node *n, int count) {
     bool all = true;
     for (int i = 0; i < count; i++) {
         all = put(n, ENGINE_BATCH, -1) && all;
@@ -434,7 +434,7 @@ static bool put_many(struct node *n, int count) {
 }
 
 /* Plans a change and submits it. */
-static int change_members(struct node *n, uint32_t what, uint64_t member) {
+static inline int change_members(struct node *n, uint32_t what, uint64_t member) {
     static const char *const addresses[] = {"none", "one:1", "two:2", "three:3", "four:4", "five:5"};
     struct engine_change change = {what, member, addresses[member]};
     uint8_t bytes[ENGINE_CONFIGURATION_MAX];
@@ -446,7 +446,7 @@ static int change_members(struct node *n, uint32_t what, uint64_t member) {
 }
 
 /* The leader's snapshot is all that is durable, and so many entries before its end are kept. */
-static int take_snapshot(struct node *n, uint64_t kept) {
+static inline int take_snapshot(struct node *n, uint64_t kept) {
     uint64_t from = 0;
     uint64_t first = n->durable + 1 > kept ? n->durable + 1 - kept : 1;
     int code = engine_snapshot(n->e, now_ms, n->durable, first, &from);

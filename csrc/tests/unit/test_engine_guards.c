@@ -629,11 +629,57 @@ static void the_term_at_a_start_is_the_larger_of_vote_and_the_highest_header(voi
     end_group();
 }
 
+static void a_transfer_stops_batches_and_starts_when_its_target_has_all(void) {
+    begin_group(3);
+    struct node *l = elect();
+    require(l != NULL && put_many(l, 5));
+    struct node *to = &nodes[id_of(l) % 3 + 1];
+    to->holds_disk = true;
+    require(put_many(l, 5));
+    check(engine_transfer(l->e, now_ms, id_of(to)) == ENGINE_OK);
+    act(l, NULL);
+    check(!engine_may_submit(l->e));
+    run(5);
+    uint64_t index = ++to->forced; /* one of five: libraft would begin now, in vain */
+    check(engine_forced(to->e, now_ms, index, to->log[index].term) == ENGINE_OK);
+    act(to, NULL);
+    run(5);
+    check(l->lead_term != 0);
+    to->holds_disk = false;
+    force_disk(to);
+    run(30);
+    check(leader() == to);
+    end_group();
+}
+
+static void the_sender_of_an_update_keeps_what_follows_it(void) {
+    begin_group(3);
+    struct node *l = elect();
+    require(l != NULL && put_many(l, 10));
+    struct node *late = &nodes[id_of(l) % 3 + 1];
+    isolate(late, true);
+    require(put_many(l, 100));
+    check(take_snapshot(l, 3) == ENGINE_OK);
+    late->holds_copies = true;
+    isolate(late, false);
+    run(300);
+    require(late->copy_index != 0);
+    require(put_many(l, 50));
+    check(take_snapshot(l, 0) == ENGINE_OK);
+    check(l->first_kept <= late->copy_index + 1);
+    bring_copy(late);
+    late->holds_copies = false;
+    run(300);
+    check(late->durable == l->last);
+    end_group();
+}
+
 static void a_clock_that_goes_back_stands_still(void) {
     begin_group(3);
     struct node *l = elect();
     require(l != NULL && put_many(l, 5));
     now_ms -= 900;
+    require(put(l, ENGINE_BATCH, -1));
     run(1500);
     check(leader() != NULL);
     require(put_many(leader(), 3));
@@ -672,6 +718,8 @@ int main(void) {
         a_frame_that_contradicts_what_is_durable_changes_nothing_and_is_told,
         no_frame_of_a_term_leaves_before_vote_has_it,
         the_term_at_a_start_is_the_larger_of_vote_and_the_highest_header,
+        a_transfer_stops_batches_and_starts_when_its_target_has_all,
+        the_sender_of_an_update_keeps_what_follows_it,
         a_clock_that_goes_back_stands_still,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
