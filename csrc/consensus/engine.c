@@ -223,6 +223,13 @@ static void emit(engine *e, struct engine_frame f) {
 /* Entries that the program does not have yet wait for it; a peer hears from the leader all the same. */
 static void send_append(engine *e, struct engine_frame f) {
     struct peer *p = peer_of(e, f.peer);
+    /* A member without content never begins with entry 1: what was there before it would be missing. */
+    if (f.index == 0) {
+        f.index = e->durable;
+        f.index_term = term_at(e, e->durable);
+        f.count = 0;
+        e->answer.flags |= ENGINE_SNAPSHOT;
+    }
     if (p != NULL && f.count > 0 && f.index + f.count > e->given) {
         p->held = true;
         p->frame = f;

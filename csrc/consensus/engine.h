@@ -24,6 +24,7 @@
  *   UPDATE    the log of `update.from` goes on above what this member can take: a copy up to `update.index` is to be brought
  *             here. Then engine_updated, or engine_update_failed. It is not said again before one of them
  *   SWITCH    that copy is to be switched in (VOTE); then engine_switched
+ *   SNAPSHOT  a member without content waits for an update, and this leader has no snapshot yet: engine_snapshot is wanted
  *   CONFLICT  a frame contradicts what is durable: this copy or the sender's is not of this group. Nothing was changed
  *
  * What the program owes:
@@ -149,6 +150,7 @@ struct engine_log {
 #define ENGINE_COPY     128 /* UPDATE above */
 #define ENGINE_SWITCH   256
 #define ENGINE_CONFLICT 512
+#define ENGINE_SNAPSHOT 1024
 
 struct engine_answer {
     uint32_t flags;
@@ -231,8 +233,9 @@ int engine_transfer(engine *e, uint64_t now_ms, uint64_t member);
    keeps more for a peer that is being updated. ENGINE_REFUSED: not now. */
 int engine_snapshot(engine *e, uint64_t now_ms, uint64_t snapshot, uint64_t first_kept, uint64_t *kept);
 
-/* The copy is complete, ends at `index`, and this is the newest configuration in it. ENGINE_REFUSED: it is of no use now; it
-   may be thrown away, and the next UPDATE begins anew. */
+/* The copy is complete, ends at `index`, and this is the newest configuration in it. ENGINE_REFUSED: not now, because entries
+   are being written or no leader is known; or it is of no use any more. The program may ask again, or throw the copy away
+   and call engine_update_failed; then the next UPDATE begins anew. */
 int engine_updated(engine *e, uint64_t now_ms, uint64_t index, uint64_t index_term, uint64_t members_index,
                    const uint8_t *members, uint32_t members_bytes);
 int engine_update_failed(engine *e);

@@ -51,6 +51,8 @@ struct node {
     bool holds_first;
     bool holds_copies;
     bool frozen;
+    bool copy_waits;
+    bool snapshot_wanted;
     uint64_t copy_from;
     uint64_t copy_index;
     uint64_t cuts;
@@ -177,6 +179,7 @@ static inline int newest_members(const struct node *n, uint64_t up_to, uint64_t 
 static inline void bring_copy(struct node *n) {
     struct node *from = &nodes[n->copy_from];
     uint64_t index = n->copy_index;
+    n->copy_waits = false;
     uint64_t members_index = 0;
     int members = newest_members(from, index, &members_index);
     require(members >= 0 && from->last >= index);
@@ -260,6 +263,8 @@ static inline void act(struct node *n, const struct engine_frame *received) {
     free(frames);
     if ((a.flags & ENGINE_CONFLICT) != 0)
         n->conflicts++;
+    if ((a.flags & ENGINE_SNAPSHOT) != 0)
+        n->snapshot_wanted = true;
     if ((a.flags & ENGINE_VOTE) != 0) {
         n->vote_number = a.vote.number;
         n->told_vote_term = a.vote.term;
@@ -272,6 +277,7 @@ static inline void act(struct node *n, const struct engine_frame *received) {
     if ((a.flags & ENGINE_DURABLE) != 0)
         note_durable_of(n, a.durable_index);
     if ((a.flags & ENGINE_COPY) != 0) {
+        n->copy_waits = true;
         n->copy_from = a.update.from;
         n->copy_index = a.update.index;
     }
@@ -305,8 +311,7 @@ static inline void boot(struct node *n) {
     n->last = n->forced;
     n->vote_number = 0;
     n->lead_term = 0;
-    n->serves = false;
-    n->frozen = false;
+    n->serves = n->frozen = n->copy_waits = n->snapshot_wanted = false;
     if (n->last > 0) {
         log.known_durable = n->durable < 2 ? 0 : n->durable;
         log.first_kept = n->durable < 2 ? 1 : n->first_kept < 2 ? 2 : n->first_kept;
@@ -385,12 +390,25 @@ static inline void deliver_from(int from) {
     }
 }
 
+/* The leader's snapshot is all that is durable, and so many entries before its end are kept. */
+static inline int take_snapshot(struct node *n, uint64_t kept) {
+    uint64_t from = 0;
+    uint64_t first = n->durable + 1 > kept ? n->durable + 1 - kept : 1;
+    int code = engine_snapshot(n->e, now_ms, n->durable, first, &from);
+    act(n, NULL);
+    if (code == ENGINE_OK)
+        n->first_kept = from;
+    return code;
+}
+
 static inline void run(uint64_t ms) {
     for (uint64_t end = now_ms + ms; now_ms < end; now_ms++) {
         for (int i = 1; i <= NODES; i++) {
             if (nodes[i].e == NULL || nodes[i].frozen)
                 continue;
             deliver_from(i);
+            if (nodes[i].snapshot_wanted && take_snapshot(&nodes[i], 3) == ENGINE_OK)
+                nodes[i].snapshot_wanted = false;
             if (engine_answer(nodes[i].e)->due_ms <= now_ms) {
                 check(engine_time(nodes[i].e, now_ms) == ENGINE_OK);
                 act(&nodes[i], NULL);
@@ -442,17 +460,6 @@ static inline int change_members(struct node *n, uint32_t what, uint64_t member)
     int code = engine_plan(n->e, &change, bytes, &count);
     if (code == ENGINE_OK)
         check(put(n, ENGINE_MEMBERS, add_configuration(bytes, count)));
-    return code;
-}
-
-/* The leader's snapshot is all that is durable, and so many entries before its end are kept. */
-static inline int take_snapshot(struct node *n, uint64_t kept) {
-    uint64_t from = 0;
-    uint64_t first = n->durable + 1 > kept ? n->durable + 1 - kept : 1;
-    int code = engine_snapshot(n->e, now_ms, n->durable, first, &from);
-    act(n, NULL);
-    if (code == ENGINE_OK)
-        n->first_kept = from;
     return code;
 }
 

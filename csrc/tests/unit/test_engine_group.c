@@ -149,6 +149,129 @@ static void a_group_comes_back_after_all_were_killed(void) {
     end_group();
 }
 
+/* ---- random runs ---- */
+
+static uint64_t seed;
+
+static uint64_t some(uint64_t n) {
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (seed >> 33) % n;
+}
+
+static void heal(void) {
+    for (int i = 1; i <= NODES; i++) {
+        isolate(&nodes[i], false);
+        nodes[i].frozen = false;
+        nodes[i].holds_disk = nodes[i].holds_votes = nodes[i].holds_first = nodes[i].holds_copies = false;
+        if (nodes[i].e == NULL && nodes[i].forced > 0)
+            boot(&nodes[i]);
+        if (nodes[i].e == NULL)
+            continue;
+        force_vote(&nodes[i]);
+        force_disk(&nodes[i]);
+        if (nodes[i].lead_term != 0 && !nodes[i].serves && engine_may_submit(nodes[i].e) &&
+            nodes[i].last < nodes[i].first_index)
+            put_first(&nodes[i]);
+        if (nodes[i].copy_waits)
+            bring_copy(&nodes[i]);
+    }
+}
+
+static void disturb(void) {
+    struct node *n = &nodes[1 + some(NODES)];
+    struct node *l = leader();
+    if (some(12) == 0)
+        heal();
+    switch (some(20)) {
+    case 0:
+        if (n->e != NULL)
+            stop(n);
+        break;
+    case 1:
+    case 2:
+        if (n->e == NULL)
+            boot(n);
+        break;
+    case 3:
+        isolate(some(2) == 0 && l != NULL ? l : n, some(2) == 0);
+        break;
+    case 4:
+        links[id_of(n)][1 + some(NODES)].cut = some(3) == 0;
+        break;
+    case 5:
+        n->frozen = some(3) == 0;
+        break;
+    case 6:
+        n->holds_disk = some(3) == 0;
+        if (n->e != NULL)
+            force_disk(n);
+        break;
+    case 7:
+        n->holds_votes = some(3) == 0;
+        if (n->e != NULL && !n->holds_votes)
+            force_vote(n);
+        break;
+    case 8:
+        if (l != NULL)
+            (void)change_members(l, ENGINE_ADD + (uint32_t)some(3), id_of(n));
+        break;
+    case 9:
+        if (l != NULL) {
+            (void)engine_transfer(l->e, now_ms, some(2) == 0 ? 0 : id_of(n));
+            act(l, NULL);
+        }
+        break;
+    case 10:
+        if (n->e != NULL && n->durable > 0)
+            (void)take_snapshot(n, some(20));
+        break;
+    case 11:
+        if (n->e != NULL) {
+            (void)engine_lost(n->e, now_ms, 1 + some(NODES));
+            act(n, NULL);
+        }
+        break;
+    case 12:
+        n->holds_first = some(3) == 0;
+        break;
+    case 13:
+        n->holds_copies = some(3) == 0;
+        break;
+    default:
+        for (uint64_t i = some(8); l != NULL && l->serves && i > 0; i--)
+            (void)put(l, ENGINE_BATCH, -1);
+        break;
+    }
+}
+
+static void whatever_happens_nothing_durable_is_lost_and_a_healed_group_goes_on(void) {
+    const char *more = getenv("LOGSTORE_SEEDS");
+    uint64_t seeds = more != NULL ? strtoull(more, NULL, 10) : 100 / ONE_IN;
+    for (uint64_t s = 1; s <= seeds; s++) {
+        int failures = failures_here;
+        seed = s;
+        begin_group(s % 3 == 0 ? 1 : 3);
+        for (int i = 0; i < 300; i++) {
+            disturb();
+            run(some(some(8) == 0 ? 1500 : 40));
+        }
+        heal();
+        run(4000);
+        struct node *l = elect();
+        if (l != NULL) {
+            check(put_many(l, 5));
+            run(3000);
+            l = elect();
+            check(l != NULL && l->durable == l->last);
+        }
+        if (failures != failures_here)
+            printf("  seed %llu\n", (unsigned long long)s);
+        end_group();
+        if (failures_here > failures + 20 || failures_here > 60)
+            return;
+    }
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         three_members_elect_one_and_all_of_them_learn_what_is_durable,
@@ -159,6 +282,7 @@ int main(void) {
         members_join_by_an_update_become_voters_and_leave,
         a_member_behind_the_kept_entries_is_updated,
         a_group_comes_back_after_all_were_killed,
+        whatever_happens_nothing_durable_is_lost_and_a_healed_group_goes_on,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -476,6 +476,27 @@ static void nobody_is_added_before_the_snapshot_is_at_two(void) {
     end_group();
 }
 
+static void a_leader_without_a_snapshot_asks_for_one_and_sends_no_first_entry(void) {
+    begin_group(2);
+    struct node *l = elect();
+    require(l != NULL && put_many(l, 5));
+    check(take_snapshot(l, 2) == ENGINE_OK);
+    nodes[3].frozen = true;
+    boot(&nodes[3]);
+    nodes[3].frozen = true;
+    require(change_members(l, ENGINE_ADD, 3) == ENGINE_OK);
+    run(50);
+    struct node *next = &nodes[3 - id_of(l)]; /* it has never had one */
+    check(engine_transfer(l->e, now_ms, id_of(next)) == ENGINE_OK);
+    act(l, NULL);
+    run(200);
+    require(leader() == next);
+    nodes[3].frozen = false;
+    run(1000);
+    check(nodes[3].durable == next->last && nodes[3].first_kept > 2);
+    end_group();
+}
+
 static void members_change_only_while_the_reachable_voters_are_near(void) {
     begin_group(3);
     struct node *l = elect();
@@ -710,6 +731,7 @@ int main(void) {
         a_leader_that_was_killed_is_replaced_at_once_where_its_connection_broke,
         a_change_waits_for_the_terms_first_batch_and_for_the_one_before,
         nobody_is_added_before_the_snapshot_is_at_two,
+        a_leader_without_a_snapshot_asks_for_one_and_sends_no_first_entry,
         members_change_only_while_the_reachable_voters_are_near,
         a_voter_becomes_no_standby,
         while_a_copy_is_switched_in_no_frame_changes_the_log,
