@@ -290,7 +290,8 @@ def judge_equivalent(mutant: Mutant, asked: argparse.Namespace) -> Verdict:
     verdict = Verdict(mutant)
     runs = [["explorer", "--per-family", "1", "--jobs", "1", "--seconds", "2", "--first-violation"]]
     if asked.tier == "full":
-        runs = [[*runs[0][:-2], "20", "--first-violation"], ["bytes", "--first-violation"], *([name] for name in tests())]
+        runs = [[*runs[0][:-2], "20", "--first-violation"], ["bytes", "--first-violation"]]
+        runs += [[name] for name in tests()]
     for killer in runs:
         seen = run(killer, mutant.name, 4 * asked.limit)
         if seen.checks:
