@@ -451,7 +451,8 @@ static void tell_durable(engine *e) {
                                              .term = e->lead_term,
                                              .index = has,
                                              .index_term = term,
-                                             .other = e->raft.commit_index});
+                                             .other = e->raft.commit_index,
+                                             .flags = ENGINE_NO_ANSWER});
     }
 }
 
@@ -748,9 +749,16 @@ static void receive_append(engine *e, struct engine_frame f) {
         m.append_entries.prev_log_index = f.index;
         m.append_entries.prev_log_term = f.index_term;
         m.append_entries.leader_commit = f.other;
+        size_t before = e->out_count;
+        uint64_t answered_ms = e->answered_ms;
         if (give(e, &m) == RAFT_SHUTDOWN) {
             e->stats.conflicts++;
             e->answer.flags |= ENGINE_CONFLICT;
+        }
+        if ((f.flags & ENGINE_NO_ANSWER) != 0 && e->out_count == before + 1 && e->out[before].type == ENGINE_APPENDED &&
+            e->out[before].other == 0) {
+            e->out_count--;
+            e->answered_ms = answered_ms;
         }
         return;
     }

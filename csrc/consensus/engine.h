@@ -81,7 +81,7 @@ struct engine_entry {
 
 /* Types of frames. Which fields count, and what they mean:
                    index                 index_term   other                    count, flags
-   APPEND          of the entry before   its term     what is durable          entries that follow
+   APPEND          of the entry before   its term     what is durable          entries that follow; NO_ANSWER
    APPENDED        the last that is      -            refused index, or 0      -
                    forced and agrees
    ASK_VOTE        the last forced       its term     -                        PRE_VOTE, BY_TRANSFER
@@ -98,6 +98,7 @@ struct engine_entry {
 #define ENGINE_PRE_VOTE    1
 #define ENGINE_BY_TRANSFER 2
 #define ENGINE_GRANTED     4
+#define ENGINE_NO_ANSWER   8 /* of an APPEND without entries that only tells what is durable */
 
 struct engine_frame {
     uint64_t group; /* of the sender; frames of another group are refused */

@@ -404,6 +404,25 @@ static void what_became_durable_is_told_at_once_and_not_with_the_next_heartbeat(
     end_group();
 }
 
+static void only_a_rejection_answers_a_frame_that_tells_what_is_durable(void) {
+    struct node *n = begin_follower(3);
+    struct engine_frame f = frame_of(ENGINE_APPEND, 2, 2);
+    f.index = 4;
+    f.index_term = 2;
+    f.other = 4;
+    check(receive(n, &f) == ENGINE_OK);
+    check(sent(n, 2, ENGINE_APPENDED) != NULL); /* a heartbeat */
+    lose_all(n);
+    f.flags = ENGINE_NO_ANSWER;
+    check(receive(n, &f) == ENGINE_OK);
+    check(sent(n, 2, ENGINE_APPENDED) == NULL);
+    f.index = 9;
+    check(receive(n, &f) == ENGINE_OK);
+    require(sent(n, 2, ENGINE_APPENDED) != NULL);
+    check(sent(n, 2, ENGINE_APPENDED)->other == 9);
+    end_group();
+}
+
 static void a_leader_whose_disk_hangs_ceases_after_two_election_timeouts(void) {
     begin_group(3);
     struct node *l = elect();
@@ -727,6 +746,7 @@ int main(void) {
         an_isolated_leader_ceases_within_an_election_timeout_and_a_heartbeat,
         an_idle_group_sends_a_batch_at_once,
         what_became_durable_is_told_at_once_and_not_with_the_next_heartbeat,
+        only_a_rejection_answers_a_frame_that_tells_what_is_durable,
         a_leader_whose_disk_hangs_ceases_after_two_election_timeouts,
         a_leader_that_was_killed_is_replaced_at_once_where_its_connection_broke,
         a_change_waits_for_the_terms_first_batch_and_for_the_one_before,
