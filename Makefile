@@ -23,16 +23,22 @@ ifeq ($(origin CC),default)
 CC := $(firstword $(foreach name,cc gcc clang,$(if $(shell command -v $(name) 2>/dev/null),$(name))))
 endif
 
-# Each folder is a layer; csrc/tests is linked only into test programs.
-CORE := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c csrc/*/*/*.c)))
-CORE_HEADERS := $(sort $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*/*.h)))
+# Each folder is a layer; csrc/tests is linked only into test programs, and csrc/consensus is a module of its own.
+CORE := $(sort $(filter-out csrc/consensus/% csrc/tests/%,$(wildcard csrc/*/*.c csrc/*/*/*.c)))
+CORE_HEADERS := $(sort $(filter-out csrc/consensus/% csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*/*.h)))
+CONSENSUS := $(sort $(wildcard csrc/consensus/*.c))
+CONSENSUS_HEADERS := $(sort $(wildcard csrc/consensus/*.h))
+# In a recipe: what of it can be compiled. A sub-make may have just found libraft.
+ENGINE = $(if $(shell [ ! -e $(LIBRAFT)/origin ] || echo it is here),$(CONSENSUS))
 LAYOUT := csrc/format/layout.def
 SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
-CTESTS := $(sort $(wildcard csrc/tests/unit/test_*.c))
+# Without the source of libraft the tests of what is built with it are left out.
+LIBRAFT := build/libraft
+CTESTS := $(sort $(filter-out $(if $(wildcard $(LIBRAFT)/origin),,csrc/tests/unit/test_engine_%),$(wildcard csrc/tests/unit/test_*.c)))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
 HOT := $(sort $(wildcard logstore/_hot/*.c))
 HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
-ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
+ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(CONSENSUS) $(CONSENSUS_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 PYTHON_H = $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
@@ -122,26 +128,47 @@ $(BENCH): $(PINS)
 $(DEMO): $(PINS)
 	$(call INSTALL,broker$(COMMA)demo$(COMMA)report$(COMMA)spark$(if $(shell command -v java),,$(COMMA)java))
 
+# ---- The source of libraft ----------------------------------------------------------------------------------------
+
+# Looked for once, and again if another one is named. Without it one line says so, and all but the cluster is built.
+LOOKED_FOR := build/.libraft-looked-for
+NAMED := build/.libraft-named
+
+$(NAMED): FORCE
+	@mkdir -p build
+	@echo '$(LOGSTORE_RAFT_SOURCE)' > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+
+$(LOOKED_FOR): logstore/_build_consensus.py $(NAMED)
+	@$(PYTHON) logstore/_build_consensus.py $(LIBRAFT)
+	@touch $@
+
+.PHONY: libraft
+libraft: ## look again for the source of libraft, which the cluster needs (LOGSTORE_RAFT_SOURCE=...)
+	@rm -f $(LOOKED_FOR)
+	+@$(SUBMAKE) $(LOOKED_FOR)
+
 # ---- The extension modules ----------------------------------------------------------------------------------------
 
 EXTENSION := build/.extension
 BUILT_WITH := build/.extension-built-with
-MODULES := logstore/_core*.so logstore/_hot*.so
+MODULES := logstore/_core*.so logstore/_hot*.so logstore/_consensus*.so
 
 # Rewritten only if it changes: Python, the compiler, the flags, the list of source files, or how they are built.
 $(BUILT_WITH): FORCE
 	@mkdir -p build
-	@echo "$$($(BIN)/python -V)" '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(HOT)' \
-		"$$(cat setup.py logstore/_build_core.py | cksum)" > $@.now
+	@echo "$$($(BIN)/python -V)" '$(CC) $(CFLAGS) $(LOGSTORE_SANITIZE) $(CORE) $(CONSENSUS) $(HOT)' \
+		"$$(cat setup.py logstore/_build_core.py logstore/_build_consensus.py | cksum)" > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else \
 		[ ! -e $@ ] || rm -rf $(MODULES) build/lib.* build/temp.*; mv $@.now $@; fi
 
 # In a parallel make the environment comes first, because its Python builds the modules.
 $(EXTENSION) $(BUILT_WITH): | $(if $(STAGE),$(FULL))
 
-$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) logstore/_build_core.py setup.py $(BUILT_WITH)
+$(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) $(CONSENSUS) $(CONSENSUS_HEADERS) \
+		logstore/_build_core.py setup.py $(BUILT_WITH) $(LOOKED_FOR)
 	$(CHECK_TOOLS)
-	@echo "logstore: compiling the extension modules ($(words $(CORE) $(HOT)) C files)"
+	@echo "logstore: compiling the extension modules ($(words $(CORE) $(HOT) $(CONSENSUS)) C files)"
 	@[ -e $@ ] || rm -rf build/lib.* build/temp.* # an interrupted build leaves files that look complete
 	@rm -f $@
 	@CC='$(CC)' $(BIN)/python setup.py --quiet build_ext --inplace
@@ -179,7 +206,7 @@ check: ## the long checks: sanitizers, slow tests and the proof
 
 # A C test program needs no Python.
 .PHONY: test-one
-test-one: $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a C program, a Python file or a part of names (T=test_queues)
+test-one: $(LOOKED_FOR) $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup)) ## one test: a C program, a Python file or a part of names (T=test_queues)
 	+@if [ -z '$(T)' ]; then echo "logstore: which one? make test-one T=test_queues, the name of a C test program (csrc/tests/unit/)," \
 		"a Python file (T=tests/store/test_queues.py), or a part of names of Python tests (T=purge)" >&2; exit 2; \
 	elif [ -e 'csrc/tests/unit/$(T).c' ]; then $(SUBMAKE) VARIANT=plain 'run-$(T)'; \
@@ -286,8 +313,8 @@ TIDY := tidy
 NODES_tidy := -Xclang -analyzer-config -Xclang max-nodes=75000
 NODES_tidy-deep :=
 
-tidy:
-	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=$(TIDY) $(patsubst csrc/%.c,build/c/$(TIDY)/%.ok,$(CORE) $(SIMULATOR)) \
+tidy: $(LOOKED_FOR)
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=$(TIDY) $(patsubst csrc/%.c,build/c/$(TIDY)/%.ok,$(CORE) $(SIMULATOR) $(ENGINE)) \
 		$(HOT:%.c=build/c/$(TIDY)/%.ok); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
@@ -300,20 +327,20 @@ format: setup ## format the code with ruff and clang-format
 		else $(call LOUDLY,clang-format is not here: the C code was left as it is); fi
 
 .PHONY: ctest
-ctest: ## the C unit tests
+ctest: $(LOOKED_FOR) ## the C unit tests
 	+@$(SUBMAKE) VARIANT=plain run-ctests
 
 .PHONY: sanitize sanitize-asan sanitize-tsan
 sanitize: sanitize-asan sanitize-tsan ## the C unit tests under ASan with UBSan, and under TSan
 
-sanitize-asan:
+sanitize-asan: $(LOOKED_FOR)
 	+@$(call WITH_SANITIZER,asan,address$(COMMA)undefined)
 
-sanitize-tsan:
+sanitize-tsan: $(LOOKED_FOR)
 	+@$(call WITH_SANITIZER,tsan,thread)
 
 .PHONY: ctest-trail
-ctest-trail: ## the C unit tests where a batch that is forced is durable only later, as with copies on other members
+ctest-trail: $(LOOKED_FOR) ## the C unit tests where a batch that is forced is durable only later, as with copies on other members
 	+@$(SUBMAKE) VARIANT=trail run-ctests
 
 # gcov counts branches; the longest series of power cuts reach no further branch and are left out.
@@ -328,7 +355,7 @@ instructions-baseline: ## rewrite tools/instructions.json (WHY="reason for the c
 	@$(PYTHON) tools/instructions.py --write "$$WHY"
 
 .PHONY: coverage
-coverage: $(FULL) ## lines and branches of the core that the C tests reach (fails below its floor)
+coverage: $(LOOKED_FOR) $(FULL) ## lines and branches of the core that the C tests reach (fails below its floor)
 	+@if command -v gcc >/dev/null 2>&1 && command -v gcov >/dev/null 2>&1; then \
 		$(SUBMAKE) VARIANT=coverage CC=gcc made-ctests && find build/c/coverage -name '*.gcda' -delete && \
 		$(SUBMAKE) VARIANT=coverage CC=gcc run-ctests && \
@@ -336,9 +363,9 @@ coverage: $(FULL) ## lines and branches of the core that the C tests reach (fail
 		else $(call LOUDLY,gcc and gcov are not here: coverage was NOT measured); fi
 
 .PHONY: strict
-strict: ## compile the core and the extension with every warning an error, under gcc and clang
+strict: $(LOOKED_FOR) ## compile the core and the extension with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
-		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR)) \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR) $(ENGINE)) \
 			$(HOT:%.c=build/c/strict-$$cc/objects/%.o) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
@@ -395,7 +422,7 @@ PROGRAMS := $(CTESTS:csrc/tests/unit/%.c=$(OUT)/%)
 PROOF_PROGRAMS := $(PROOFS:csrc/tests/proof/%.c=$(OUT)/%)
 
 $(OUT)/.compiled-with: FORCE
-	@mkdir -p $(OUT) $(sort $(dir $(OBJECTS)))
+	@mkdir -p $(OUT) $(sort $(dir $(OBJECTS))) $(OUT)/objects/consensus
 	@echo '$(CC) $(FLAGS) $(CORE)' > $@.now
 	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
 
@@ -419,9 +446,9 @@ $(OUT)/instructions: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled
 $(OUT)/instructions-planted: csrc/tests/guard/instructions.c $(OBJECTS) $(OUT)/.compiled-with FORCE
 	@$(CC) $(FLAGS) -DPLANTED_INSTRUCTIONS=$(PLANTED) -Wl,--wrap=table_add -o $@ $< $(OBJECTS)
 
-$(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(LAYOUT) .clang-tidy
+$(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(CONSENSUS_HEADERS) $(LAYOUT) .clang-tidy
 	@mkdir -p $(@D)
-	@clang-tidy --quiet $< -- $(C_FLAGS) $(NODES_$(VARIANT)) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@clang-tidy --quiet $< -- $(C_FLAGS) $(NODES_$(VARIANT)) -isystem $(LIBRAFT)/include > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
 $(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
@@ -438,8 +465,20 @@ else
 $(PROGRAMS): private FLAGS += -O0
 endif
 
-.SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS)
--include $(OBJECTS:.o=.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+# libraft is not ours: its warnings are not shown, and its branches are not counted.
+LIBRAFT_OBJECTS := $(patsubst $(LIBRAFT)/src/%.c,$(OUT)/libraft/%.o,$(sort $(wildcard $(LIBRAFT)/src/*.c)))
+ENGINE_OBJECTS := $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.o) $(LIBRAFT_OBJECTS)
+$(CONSENSUS:csrc/%.c=$(OUT)/objects/%.o): private FLAGS += -isystem $(LIBRAFT)/include
+
+$(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compiled-with
+	@mkdir -p $(@D)
+	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
+
+$(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS) $(ENGINE_OBJECTS)
+
+.SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS) $(ENGINE_OBJECTS)
+-include $(OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)

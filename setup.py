@@ -2,6 +2,7 @@
 import os
 import re
 import runpy
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 BUILDER = "logstore/_build_core.py"  # run, not imported: an import would import the package, which is not built yet
+CONSENSUS = "logstore/_build_consensus.py"
 ROOT = Path(__file__).resolve().parent
 
 IMAGE = re.compile(r"!\[([^]]*)\]\((?!\w+:)([^)\s]+)\)\n*")
@@ -21,13 +23,34 @@ class BuildModules(build_ext):
     def run(self):
         self.is_stripped = not (self.inplace or self.editable_mode or os.environ.get("LOGSTORE_SANITIZE"))
         self.force = self.force or self.is_stripped  # build/ may hold modules that a checkout's build left there
+        self.consensus = runpy.run_path(CONSENSUS)
+        self.libraft = self.consensus["prepare"](ROOT / self.consensus["UNPACKED"])
+        if self.libraft is None:
+            self.extensions = [each for each in self.extensions if each.name != "logstore._consensus"]
         super().run()
 
     def build_extension(self, extension):
+        if extension.name == "logstore._consensus":
+            self.add_libraft(extension)
         if self.is_stripped:
             extension.extra_compile_args = [*extension.extra_compile_args, "-g0"]
             extension.extra_link_args = [*extension.extra_link_args, "-Wl,-s"]
         super().build_extension(extension)
+
+    def add_libraft(self, extension):
+        """Compiles libraft with flags of its own, and adds its licence to a wheel."""
+        flags = [*self.consensus["COMPILE_FLAGS"], *self.consensus["sanitizers"]()]
+        extension.extra_objects = self.compiler.compile(
+            self.consensus["library_files"](),
+            output_dir=self.build_temp,
+            include_dirs=[str(self.libraft / "include")],
+            extra_preargs=flags,
+            extra_postargs=["-g0"] if self.is_stripped else [],
+        )
+        if not self.inplace:
+            place = Path(self.get_ext_fullpath(extension.name)).with_name("_consensus.LICENSE")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.libraft / "LICENSE", place)
 
 
 def description(readme, base):
@@ -52,7 +75,7 @@ if __name__ == "__main__":
     modules = os.environ.get("LOGSTORE_MODULES") != "no"
     setup(
         cmdclass={"build_ext": BuildModules},
-        cffi_modules=[f"{BUILDER}:builder"] if modules else [],
+        cffi_modules=[f"{BUILDER}:builder", f"{CONSENSUS}:builder"] if modules else [],
         ext_modules=[runpy.run_path(BUILDER)["hot"]()] if modules else [],
         long_description=description((ROOT / "README.md").read_text("utf-8"), project.get("urls", {}).get("Files")),
         long_description_content_type="text/markdown",

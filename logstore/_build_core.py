@@ -128,9 +128,9 @@ def hot_files(suffix: str) -> list[str]:
 
 
 def core_files(suffix: str) -> list[str]:
-    """The files of the core with this suffix, relative to the checkout: every folder of ``csrc/`` but ``tests``."""
+    """The files of the core with this suffix, relative to the checkout. ``consensus`` is a module of its own."""
     found = (path.relative_to(ROOT) for path in (ROOT / "csrc").rglob(f"*{suffix}"))
-    return sorted(path.as_posix() for path in found if path.parts[1] != "tests")
+    return sorted(path.as_posix() for path in found if path.parts[1] not in {"consensus", "tests"})
 
 
 def builder() -> FFI:

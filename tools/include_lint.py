@@ -27,6 +27,7 @@ LAYERS = {
     "store": "inspect checkpoint relocate replay table read log format os client",
     "replica": "store checkpoint replay table read log format os client",
     "analysis": "table read format os",
+    "consensus": "",
 }
 # By the folder that alone may include them: other layers do with a log what log/log.h has.
 PRIVATE = {"log/parts.h": "log", "log/space/parts.h": "log"}

@@ -148,9 +148,11 @@ def copy_checkout() -> None:
     TREE.mkdir(parents=True, exist_ok=True)
     for old in TREE.rglob("*.py"):
         old.unlink()  # the file may have been removed from the checkout
-    skipped = shutil.ignore_patterns("_core*.so", "_hot*.so", "__pycache__")
+    skipped = shutil.ignore_patterns("_core*.so", "_hot*.so", "_consensus*.so", "__pycache__")
     for folder in COPIED:
         shutil.copytree(ROOT / folder, TREE / folder, ignore=skipped, dirs_exist_ok=True)
+    if (ROOT / "build/libraft").is_dir():
+        shutil.copytree(ROOT / "build/libraft", TREE / "build/libraft", dirs_exist_ok=True)
     for path in ROOT.iterdir():
         if path.is_file() and path.name != ".git":
             shutil.copy2(path, TREE)

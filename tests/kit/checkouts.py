@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def checkout(where: Path) -> Path:
     """A copy of the files that a clone has, with the changes that are not committed."""
-    leave = shutil.ignore_patterns("__pycache__", "*.so", "_core.c", "*.egg-info", "tests", "decisions")
+    leave = shutil.ignore_patterns("__pycache__", "*.so", "_core.c", "_consensus.c", "*.egg-info", "tests", "decisions")
     for name in ("logstore", "csrc", "tools", "docs"):
         shutil.copytree(ROOT / name, where / name, ignore=leave)
-    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE"):
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, where / name)
     return where
 
