@@ -291,7 +291,7 @@ static void a_power_cut_anywhere_in_a_members_life_loses_nothing_that_was_told(v
                 printf("  event %zu of %zu, in step %zu, seed %llu\n", k, n, returned, (unsigned long long)seed);
         }
     }
-    check(disks > 500);
+    check(disks > 500 || ONE_IN > 1);
     leave();
     log_ends();
 }
@@ -1011,7 +1011,7 @@ static void after_any_failed_call_the_host_opens_with_all_that_was_told(void) {
             }
         }
     }
-    check(cases > 300);
+    check(cases > 300 || ONE_IN > 1);
     log_ends();
 }
 
