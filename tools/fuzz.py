@@ -106,7 +106,9 @@ def build(name: str, source: Path, compiler: list[str], link: list[str], jobs: i
     """Build a program of the core and one more file."""
     into = BUILD / name
     into.mkdir(parents=True, exist_ok=True)
-    core = sorted(path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] != "tests")
+    core = sorted(
+        path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] not in ("consensus", "tests")
+    )
     core += sorted((ROOT / "csrc/tests/sim").glob("*.c"))
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda path: compile_one(path, into, compiler), [*core, source]))
