@@ -21,6 +21,7 @@ enum { RUN = 1000, CONTENT = 100, LARGE = 1024, LISTED_MAX = 1 << 16 };
 static const uint32_t queue = 1;
 static ls_options options;
 static char paths[2][512];
+static ls_host *hosts[2];
 static ls_store *leads;
 static ls_replica *copy;
 
@@ -141,23 +142,36 @@ static void checkpoint(void) {
 static void begin(const char *place) {
     char command[2200];
     ls_store *store;
-    ls_replica *first;
     ls_replica_info info;
     for (int i = 0; i < 2; i++) {
-        (void)snprintf(paths[i], sizeof paths[i], "%s/copy-%d", place, i);
+        ls_member member = {.cluster_uuid = {1}, .member_id = (uint64_t)i + 1, .copy = 1};
+        char first[560];
+        (void)snprintf(paths[i], sizeof paths[i], "%s/member-%d", place, i + 1);
+        (void)snprintf(first, sizeof first, "%s/copy-1", paths[i]);
+        if (i == 0) {
+            (void)snprintf(command, sizeof command, "mkdir '%s'", paths[0]);
+        } else {
+            (void)snprintf(command, sizeof command, "mkdir '%s' && cp -r '%s/copy-1' '%s'", paths[1], paths[0],
+                           paths[1]);
+        }
+        if (system(command) != 0) {
+            exit(1);
+        }
+        if (i == 0) {
+            must(ls_open(NULL, first, &options, &store), "open");
+            must(ls_serve(store, &queue, 1, 2), "serve");
+            must(ls_close(store), "close");
+            ls_free(store);
+        }
+        must(ls_host_create(NULL, paths[i], &member), "create");
     }
-    must(ls_open(NULL, paths[0], &options, &store), "open");
-    must(ls_serve(store, &queue, 1, 2), "serve");
-    must(ls_close(store), "close");
-    ls_free(store);
-    (void)snprintf(command, sizeof command, "cp -r '%s' '%s'", paths[0], paths[1]);
-    if (system(command) != 0) {
-        exit(1);
+    for (int i = 0; i < 2; i++) {
+        must(ls_host_open(NULL, paths[i], &options, &hosts[i]), "follow");
+        ls_replica_describe(ls_host_replica(hosts[i]), &info);
+        must(ls_host_vote(hosts[i], info.least_term, 1), "vote");
     }
-    must(ls_replica_open(NULL, paths[0], &options, &first), "follow");
-    must(ls_replica_open(NULL, paths[1], &options, &copy), "follow");
-    ls_replica_describe(first, &info);
-    must(ls_replica_lead(first, info.least_term, (const uint8_t *)"1,2", 3, &leads), "lead");
+    copy = ls_host_replica(hosts[1]);
+    must(ls_host_lead(hosts[0], info.least_term, (const uint8_t *)"1,2", 3, &leads), "lead");
     pump(false);
     must(ls_replica_serve(leads, &queue, 1, 2), "serve");
 }
@@ -181,6 +195,7 @@ int main(int argc, char **argv) {
     show("batches that begin one", &turns);
     must(ls_replica_cease(leads), "cease");
     ls_free(leads);
-    ls_replica_free(copy);
+    ls_host_close(hosts[0]);
+    ls_host_close(hosts[1]);
     return 0;
 }
