@@ -105,6 +105,8 @@ int replica_mark_open(struct replica *r) {
     }
     r->mark.sequence = m->sequence;
     error = error == 0 ? put_both(r) : error;
+    error = error == 0 ? r->store->directory.v->sync_dir(r->store->directory.v, r->store->directory.dir)
+                       : error; /* a process that was killed may have renamed it, and no more */
     if (error == -ENOMEM) {
         return fail_memory();
     }

@@ -189,6 +189,56 @@ static void a_crash_anywhere_in_a_group_loses_nothing_that_was_told(void) { cras
 
 static void a_crash_anywhere_in_the_first_group_loses_nothing_that_was_told(void) { crash_anywhere(false); }
 
+/* Takes all that the leader has, in groups. */
+static void take_the_rest(struct replica *f) {
+    while (last_of(f) != copies[0].last) {
+        struct shipment all[BEHIND];
+        int at = copies[0].last, have = last_of(f), n = 0;
+        size_t taken;
+
+        for (int i = at; i != have; i = sent[i].before)
+            n++;
+        for (int i = n; i-- > 0; at = sent[at].before)
+            if (i < BEHIND)
+                all[i] = sent[at].s;
+        require(replica_take_many(f, all, (size_t)(n < BEHIND ? n : BEHIND), &taken) == LS_OK || complain("take"));
+    }
+}
+
+/* A killed process leaves what it wrote and did not force, the name of MARK among that. */
+static void after_a_kill_what_was_left_is_forced_before_the_next_group_relies_on_it(void) {
+    const vfs_sim_event *events;
+    struct copy *c = &copies[1];
+
+    it_leads();
+    leave_behind(BEHIND);
+    (void)vfs_sim_record(c->sim, 1);
+    tell(c);
+    catch_up_whole(c);
+    leave_behind(BEHIND);
+    size_t n = vfs_sim_journal(c->sim, &events);
+    for (size_t k = 1; k <= n; k += ONE_IN) {
+        vfs_sim *left = vfs_sim_at(c->sim, k);
+        struct replica *f = NULL;
+
+        require(replica_open(vfs_sim_table(left), "/s", &r.options, &f) == LS_OK || complain("open"));
+        (void)vfs_sim_record(left, 1);
+        take_the_rest(f);
+        replica_free(f);
+        size_t more = vfs_sim_journal(left, &events);
+        for (size_t j = 0; j <= more; j++) {
+            vfs_sim_loss loss = {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_LOST, .seed = k * 1000 + j};
+            vfs_sim *cut = vfs_sim_crash_at(left, j, &loss);
+
+            require(goes_on_with(cut, told_before(c->sim, k)));
+            vfs_sim_free(cut);
+        }
+        vfs_sim_free(left);
+    }
+    check(catch_up(c, copies[0].last) == LS_OK && copies_agree());
+    copies_end();
+}
+
 static void a_group_whose_call_fails_is_taken_after_the_copy_was_opened_again(void) {
     struct copy *c = &copies[1];
     uint64_t fired = 1;
@@ -355,6 +405,7 @@ int main(void) {
         what_does_not_follow_ends_a_group_and_is_refused_by_itself,
         a_crash_anywhere_in_a_group_loses_nothing_that_was_told,
         a_crash_anywhere_in_the_first_group_loses_nothing_that_was_told,
+        after_a_kill_what_was_left_is_forced_before_the_next_group_relies_on_it,
         a_group_whose_call_fails_is_taken_after_the_copy_was_opened_again,
         damage_under_a_mark_is_a_torn_tail_and_corruption_once_the_mark_has_moved_on,
         what_stands_behind_a_hole_is_erased_before_the_mark_goes,
