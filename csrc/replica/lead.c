@@ -208,6 +208,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
         (void)r->store->directory.v->close(r->store->directory.v, r->file);
     }
     r->file = -1;
+    replica_mark_close(r);
     r->store = NULL;
     replica_free(r);
     return LS_OK;

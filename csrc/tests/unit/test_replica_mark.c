@@ -87,6 +87,22 @@ static void what_does_not_follow_ends_a_group_and_is_refused_by_itself(void) {
     copies_end();
 }
 
+static void a_copy_that_has_written_groups_leads_and_follows(void) {
+    it_leads();
+    leave_behind(BEHIND);
+    catch_up_whole(&copies[1]);
+    cease();
+    check(lead_in(1, 3) == LS_OK || complain("lead"));
+    (void)put(1, "in the next term", NULL);
+    check(copies_agree());
+    cease();
+    check(lead_in(0, 4) == LS_OK || complain("lead"));
+    leave_behind(BEHIND);
+    catch_up_whole(&copies[1]);
+    check(copies_agree() && has_the_table_of_its_directory(1));
+    copies_end(); /* no file is left open */
+}
+
 /* ---- interrupted ---- */
 
 /* Copy 1's disk after a crash: a member begins with it, and then has all that was told, and takes the rest. */
@@ -402,6 +418,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_copy_that_lags_writes_many_batches_with_one_force,
         batches_of_several_segments_are_taken_by_segment,
+        a_copy_that_has_written_groups_leads_and_follows,
         what_does_not_follow_ends_a_group_and_is_refused_by_itself,
         a_crash_anywhere_in_a_group_loses_nothing_that_was_told,
         a_crash_anywhere_in_the_first_group_loses_nothing_that_was_told,
