@@ -103,7 +103,8 @@ typedef struct ls_options {
     int relaxed;                  /* LS_WAIT does not wait */
     int background;               /* run threads that flush, make spares, checkpoint; 0: callers do the first two */
     int no_checkpoint;            /* use no checkpoint, and write one only when ls_checkpoint is called */
-    uint64_t catalog_lsn;         /* of a copy that follows, see ls_replica_catalog_has; 0: its catalog has all */
+    uint64_t catalog_lsn;         /* of a member's copy, see ls_host_catalog_has; 0: its catalog has all */
+    uint64_t kept_bytes;          /* of a member's copy, see ls_host_kept; 0: none are kept for others */
 } ls_options;
 
 #define LS_BUFFERS_MAX 64
@@ -800,6 +801,17 @@ typedef struct ls_replica_batch {
     const uint8_t *bytes;  /* end_lsn - lsn of them */
 } ls_replica_batch;
 
+#define LS_ENTRY_BATCH   1
+#define LS_ENTRY_FIRST   2 /* the empty first batch of a term */
+#define LS_ENTRY_MEMBERS 3 /* a configuration, alone in its batch */
+
+typedef struct ls_replica_entry {
+    uint64_t index, term;
+    uint64_t lsn, end_lsn; /* of the batch */
+    uint64_t first_lsn;    /* of its segment */
+    uint32_t kind;         /* LS_ENTRY */
+} ls_replica_entry;
+
 typedef struct ls_replica_info {
     uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
     uint64_t applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
@@ -854,6 +866,27 @@ int ls_host_follow(ls_host *host); /* the copy follows again; as ls_host_open */
 /* Now and then while batches are forced: VOTE notes, at most each half second, how far the log reaches. `leads`: the store of the
    copy that leads; NULL: it follows. Call it when nobody waits for an answer. */
 int ls_host_note_tail(ls_host *host, const ls_store *leads);
+/*
+ * The kept window: the newest batches, which the copy can still give to other members. With options.kept_bytes an open finds the last so
+ * many bytes of them (never less than what is not known to be durable), and those that come are added, as a leader by
+ * ls_replica_next. They stay, with their segments, until the program drops them: so it does that before the log needs the space. The thread that uses
+ * the host takes the leader's batches, too.
+ */
+void ls_host_kept(const ls_host *host, uint64_t *first, uint64_t *last); /* indexes; last below first: there are none */
+void ls_host_drop_kept(ls_host *host, ls_store *leads,
+                       uint64_t index); /* those below it; leads: NULL: the copy follows */
+int ls_host_entry(const ls_host *host, uint64_t index, ls_replica_entry *entry); /* LS_REFUSED: it is not kept */
+/* One of them, with its bytes, which were read and verified, and are valid until the next call. LS_REFUSED: it is not kept; LS_CORRUPT,
+   LS_IO, LS_NO_MEMORY. */
+int ls_host_read(ls_host *host, uint64_t index, ls_replica_batch *batch);
+/* The configuration in a batch of the kind LS_ENTRY_MEMBERS; it points into the batch. LS_OPTION: there is none. */
+int ls_replica_members(const ls_replica_batch *batch, const uint8_t **config, size_t *config_bytes);
+/* The newest configuration that is known to be durable, of a copy that follows; valid until the next call for the host. LS_OPTION: there
+   is none. */
+int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config, size_t *config_bytes);
+/* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base, while it follows and while it leads; it
+   never goes back. */
+void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn);
 /* The copy's directory is removed, after VOTE counts the next one. */
 int ls_host_remove_copy(ls_host *host);
 /* A store that leads is freed before. NULL: nothing. */
@@ -876,8 +909,6 @@ int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
 int ls_replica_take_many(ls_replica *replica, const ls_replica_batch *batches, size_t n, size_t *taken);
 /* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
 int ls_replica_durable(ls_replica *replica, uint64_t lsn);
-/* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base; it never goes back. */
-void ls_replica_catalog_has(ls_replica *replica, uint64_t lsn);
 /*
  * Begins a checkpoint of the table as it is now; *begun 0: none can be taken at this moment, or one is. Batches can be taken
  * meanwhile. With options.background a thread writes it, else each call of ls_replica_checkpoint_ended does a part of that. LS_IO,

@@ -284,7 +284,8 @@ size_t log_window_bytes(const struct log *g); /* buffer to read a segment with: 
 /* Enclose the records of a relocation that take effect together: no batch is named between them. */
 void log_begin_chain(struct log *g);
 void log_end_chain(struct log *g);
-void spares_finish_tries(struct log *g);               /* (waits) until no requested try is in progress */
+void spares_finish_tries(struct log *g);         /* (waits) until no requested try is in progress */
+void log_keep_from(struct log *g, uint64_t lsn); /* segments from there on stay, whatever the base; UINT64_MAX: none */
 int log_planned(struct log *g, struct planned_log *l); /* (waits) l->segments is allocated. LS_NO_MEMORY */
 /* (waits) Relocates all live records below to_lsn, and gives spares back. If only a part was done, the caller
    reports why: LS_CLOSED, LS_FULL, or LS_CORRUPT (the segment at the base cannot be moved). */

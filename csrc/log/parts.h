@@ -156,6 +156,7 @@ struct space {
     struct segment *spares; /* in ascending order; first_lsn is the name of the file */
     size_t spare_count;
     uint64_t next_spare_lsn;
+    uint64_t kept_lsn;                /* see log_keep_from */
     struct segment *unnamed_segments; /* dead, without a file name, until the last reader is done; by next_spare */
     size_t held_count;                /* dead segments that only a hold keeps, as of the last look at the holds */
     uint64_t looked_lsn; /* dead segments below it were checked at that look: recycled, held or being read */

@@ -146,6 +146,7 @@ static void recycle(struct replica *r) {
     uint64_t below_lsn = needless_below(r), size = r->store->meta.segment_size, catalog_lsn = r->catalog_lsn;
     size_t dead = 0;
     below_lsn = catalog_lsn / size * size < below_lsn ? catalog_lsn / size * size : below_lsn;
+    below_lsn = kept_lsn(r->kept) < below_lsn ? kept_lsn(r->kept) : below_lsn;
     while (dead + 1 < r->segment_count && r->segments[dead].first_lsn < below_lsn) {
         dead++;
     }

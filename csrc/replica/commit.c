@@ -32,7 +32,8 @@ struct leader {
     uint64_t put;   /* how many were handed out */
     uint64_t taken; /* how many the program has taken */
     uint64_t taken_end_lsn;
-    int error; /* no memory: what follows cannot be sent */
+    int error;         /* no memory: what follows cannot be sent */
+    struct kept *kept; /* of the host; NULL: it keeps nothing */
     _Atomic uint64_t forced_index;
 };
 
@@ -126,6 +127,13 @@ struct replication leader_calls(struct leader *l) {
 
 static int fail_not_leading(void) { return fail(LS_CLOSED, "this store is no copy that leads"); }
 
+static bool keep(const struct leader *l, const ls_replica_batch *batch) {
+    struct scan_batch b = {.bytes = batch->bytes, .lsn = batch->lsn, .first_lsn = batch->first_lsn};
+    struct record record;
+    format_read_verified(b.bytes, &record);
+    return l->kept == NULL || (format_get_batch(&record, &b.batch) == FORMAT_OK && kept_add(l->kept, &b));
+}
+
 int ls_replica_next(ls_store *store, ls_replica_batch *batch) {
     struct leader *l = store->leader;
     if (l == NULL) {
@@ -139,6 +147,9 @@ int ls_replica_next(ls_store *store, ls_replica_batch *batch) {
         l->taken_end_lsn = batch->end_lsn;
     }
     (void)pthread_mutex_unlock(&l->lock);
+    if (any && !keep(l, batch)) {
+        error = l->error = ENOMEM;
+    }
     if (error != 0) {
         return fail(LS_NO_MEMORY, "there was no memory for a batch, so the other copies cannot have it; cease to lead");
     }
@@ -209,7 +220,7 @@ int ls_replica_cease(ls_store *store) {
     return LS_OK;
 }
 
-int leader_of(ls_store *store, struct replication *calls) {
+int leader_of(ls_store *store, struct kept *kept, struct replication *calls) {
     if (store->leader == NULL) { /* it stays with the store, which may call it until it is freed */
         store->leader = leader_new(store->directory.v);
         store->free_leader = leader_free;
@@ -217,6 +228,7 @@ int leader_of(ls_store *store, struct replication *calls) {
     if (store->leader == NULL) {
         return ls_last_error()->code;
     }
+    store->leader->kept = kept;
     *calls = leader_calls(store->leader);
     return LS_OK;
 }
@@ -251,10 +263,6 @@ int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
 }
 
 int ls_replica_durable(ls_replica *replica, uint64_t lsn) { return replica_durable(replica, lsn); }
-
-void ls_replica_catalog_has(ls_replica *replica, uint64_t lsn) {
-    replica->catalog_lsn = lsn > replica->catalog_lsn ? lsn : replica->catalog_lsn;
-}
 
 int ls_replica_checkpoint_begin(ls_replica *replica, int *begun) {
     bool has_begun;

@@ -10,7 +10,8 @@ struct leader *leader_new(vfs *v); /* NULL: no memory, or no eventfd: ls_last_er
 void leader_free(struct leader *l);
 /* What log_replicate is given. */
 struct replication leader_calls(struct leader *l);
-/* The same for the leader of this store, which is made if need be and goes with the store. LS_NO_MEMORY, LS_IO. */
-int leader_of(ls_store *store, struct replication *calls);
+/* The same for the leader of this store, which is made if need be and goes with the store; batches that the program takes are kept
+   (NULL: they are not). LS_NO_MEMORY, LS_IO. */
+int leader_of(ls_store *store, struct kept *kept, struct replication *calls);
 
 #endif

@@ -37,6 +37,30 @@ static struct replica_end end_of(const struct scan_batch *b) {
     };
 }
 
+/* Whether there is memory for it in the window, if it belongs there. */
+static bool keep(struct replica *r, const struct scan_batch *b) {
+    return r->kept == NULL || b->batch.index == 0 || kept_add(r->kept, b);
+}
+
+/* The window reaches below the checkpoint, from which on the log is read. What cannot be read there is not kept, no more. */
+static void read_kept(struct replica *r) {
+    struct scan *s = &r->store->scan;
+    uint64_t bytes = 0;
+    size_t at = s->last;
+    for (size_t i = s->last + 1; i-- > s->first && bytes < r->store->options.kept_bytes;) {
+        if (s->files[i].in_log) {
+            at = i;
+            bytes += (s->files[i].end_lsn != 0 ? s->files[i].end_lsn : s->end_lsn) - s->files[i].first_lsn;
+        }
+    }
+    struct scan_batch b;
+    scan_rewind(s);
+    scan_seek(s, s->files[at].first_lsn + SEGMENT_HEADER_BYTES);
+    while (scan_next(s, &b) == LS_OK && keep(r, &b)) {
+    }
+    scan_rewind(s);
+}
+
 /* Batches without an index are durable by definition, and so is what a checkpoint covers. */
 static int read_log(struct replica *r) {
     ls_store *store = r->store;
@@ -44,6 +68,9 @@ static int read_log(struct replica *r) {
     struct loaded_checkpoint loaded = {.lsn = 0};
     struct scan_batch b;
     bool used = false;
+    if (r->kept != NULL) {
+        read_kept(r);
+    }
     int rc =
         store->options.no_checkpoint != 0 ? LS_OK : checkpoint_load(&r->replay, store->directory.dir, &loaded, &used);
     if (rc == LS_OK && used) {
@@ -62,6 +89,10 @@ static int read_log(struct replica *r) {
     }
     while (rc == LS_OK && (rc = scan_next(s, &b)) == LS_OK) {
         r->end = end_of(&b);
+        if (!keep(r, &b)) {
+            rc = fail_memory();
+            break;
+        }
         rc = b.batch.index == 0 || r->end.lsn <= r->durable_lsn ? replica_apply_batch(r, &b) : add_waiting(r, &b);
     }
     scan_ahead_stop(s);
@@ -114,7 +145,7 @@ static int load_block(struct replica *r) {
     return replica_fail_disk(r, got < 0 ? (int)-got : EIO, "the end of the log cannot be read");
 }
 
-static int open_log(struct replica *r) {
+static int open_log(struct replica *r, const char *store_dir) {
     ls_store *store = r->store;
     struct scan *s = &store->scan;
     int rc = scan_open(s, store->directory.v, store->directory.dir, &store->meta, true, NULL);
@@ -133,6 +164,7 @@ static int open_log(struct replica *r) {
     rc = state_take_segments(&store->state, s);
     rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
     rc = rc == LS_OK ? replica_mark_open(r) : rc;
+    rc = rc == LS_OK && store->options.kept_bytes != 0 ? kept_new(store->directory.v, store_dir, s, &r->kept) : rc;
     rc = rc == LS_OK ? read_log(r) : rc;
     rc = rc == LS_OK ? take_files(r) : rc;
     rc = rc == LS_OK ? load_block(r) : rc;
@@ -162,7 +194,7 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
         r->block = aligned_alloc(BLOCK_BYTES, round_up(r->block_bytes, BLOCK_BYTES) + 2 * BLOCK_BYTES);
         r->mark.slot = aligned_alloc(BLOCK_BYTES, MARK_SLOT_BYTES);
         r->store->scan.all_durable = all_durable;
-        rc = r->block == NULL || r->mark.slot == NULL ? fail_memory() : open_log(r);
+        rc = r->block == NULL || r->mark.slot == NULL ? fail_memory() : open_log(r, store_dir);
     }
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
@@ -197,6 +229,7 @@ void replica_free(struct replica *r) {
     free(r->cut.all);
     free(r->block);
     free(r->mark.slot);
+    kept_free(r->kept);
     if (r->store != NULL) {
         replica_mark_close(r);
         if (r->file >= 0) {
@@ -356,6 +389,7 @@ static int free_cut_files(struct replica *r) {
 static int accept(struct replica *r, const struct shipment *s) {
     struct scan_batch b = {.bytes = s->bytes, .lsn = s->lsn, .first_lsn = s->first_lsn};
     int rc = check(r, s, &b.batch);
+    rc = rc == LS_OK && !keep(r, &b) ? fail_memory() : rc;
     rc = rc == LS_OK ? add_waiting(r, &b) : rc;
     if (rc == LS_OK) {
         r->end = end_of(&b);
@@ -383,6 +417,9 @@ int replica_take_many(struct replica *r, const struct shipment *all, size_t n, s
     while (rc == LS_OK && count < group) {
         rc = accept(r, &all[count]);
         count += rc == LS_OK ? 1 : 0;
+    }
+    if (count < group && r->kept != NULL) {
+        kept_cut(r->kept, r->end.index); /* one that was kept, and not taken */
     }
     if (count == 0) {
         return rc;
@@ -453,6 +490,9 @@ int replica_cut(struct replica *r, uint64_t index) {
         r->stats.cut_batches++;
     }
     r->end = end;
+    if (r->kept != NULL) {
+        kept_cut(r->kept, end.index);
+    }
     while (r->segment_count > 0 && r->segments[r->segment_count - 1].first_lsn >= end.lsn) {
         if (!replica_add_file(&r->cut, r->segments[r->segment_count - 1].first_lsn)) {
             r->error = ENOMEM;

@@ -235,7 +235,9 @@ int host_follow(struct host *h) {
     struct replica *r = NULL;
     bool present;
     replica_free(h->follows);
+    kept_free(h->kept);
     h->follows = NULL;
+    h->kept = NULL;
     int rc = vote_find_copy(h->vote, &present);
     if (rc != LS_OK || !present) {
         return rc;
@@ -279,6 +281,7 @@ static int open_in(struct host *h, vfs *v, const char *path) {
 
 static void free_host(struct host *h) {
     replica_free(h->follows);
+    kept_free(h->kept);
     vote_close(h->vote);
     free(h);
 }
@@ -404,6 +407,7 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next) {
     }
     replica_free(h->follows);
     h->follows = next;
+    h->options.catalog_lsn = next->catalog_lsn;
     next->vote = now;
     uint64_t highest = replica_highest_term(next);
     h->header_term = highest > h->header_term ? highest : h->header_term;

@@ -23,6 +23,7 @@ struct host {
     struct vote_file *vote;
     ls_options options;
     struct replica *follows; /* the present copy; NULL: it leads, or is to come by an update */
+    struct kept *kept;       /* of the copy, while it leads; else NULL */
     uint64_t start_term;     /* VOTE's, as the open found it: a peer judges the member by it */
     uint64_t header_term; /* the highest of a header in the copy's log; VOTE may not have it, if it is an older one */
     uint64_t stands_in;   /* the term in which this run voted for itself and has not led yet; 0: none */

@@ -45,8 +45,19 @@ int ls_host_lead(ls_host *host, uint64_t term, const uint8_t *config, size_t con
     if (config_bytes > MEMBERS_CONFIG_MAX) {
         return fail(LS_OPTION, "a configuration has 1 to %d bytes", MEMBERS_CONFIG_MAX);
     }
-    int rc = host->follows != NULL ? leader_of(host->follows->store, &calls) : LS_OK;
-    return rc == LS_OK ? host_lead(host, term, &calls, config, (uint32_t)config_bytes, store) : rc;
+    if (host->follows == NULL) {
+        return host_lead(host, term, &calls, config, (uint32_t)config_bytes, store);
+    }
+    struct kept *kept = host->follows->kept;
+    uint64_t catalog_lsn = host->follows->catalog_lsn;
+    int rc = leader_of(host->follows->store, kept, &calls);
+    rc = rc == LS_OK ? host_lead(host, term, &calls, config, (uint32_t)config_bytes, store) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    host->kept = kept;
+    host->options.catalog_lsn = catalog_lsn;
+    return rc;
 }
 
 int ls_host_follow(ls_host *host) { return host_follow(host); }
@@ -57,6 +68,70 @@ int ls_host_note_tail(ls_host *host, const ls_store *leads) {
         forced = (struct tail){leads->state.report.epoch, ls_replica_forced(leads)};
     }
     return host_note_tail(host, forced);
+}
+
+/* ---- the kept window ---- */
+
+static struct kept *kept_of(const ls_host *host) { return host->follows != NULL ? host->follows->kept : host->kept; }
+
+void ls_host_kept(const ls_host *host, uint64_t *first, uint64_t *last) { kept_range(kept_of(host), first, last); }
+
+int ls_host_entry(const ls_host *host, uint64_t index, ls_replica_entry *entry) {
+    return kept_entry(kept_of(host), index, entry);
+}
+
+int ls_host_read(ls_host *host, uint64_t index, ls_replica_batch *batch) {
+    return kept_read(kept_of(host), index, batch);
+}
+
+/* What the leader's log may not recycle. A copy that follows looks by itself. */
+static void keep(ls_host *host, ls_store *leads) {
+    uint64_t kept = kept_lsn(host->kept), catalog_lsn = host->options.catalog_lsn;
+    if (leads != NULL) {
+        log_lock(leads->log);
+        log_keep_from(leads->log, catalog_lsn != 0 && catalog_lsn < kept ? catalog_lsn : kept);
+        log_unlock(leads->log);
+    }
+}
+
+void ls_host_drop_kept(ls_host *host, ls_store *leads, uint64_t index) {
+    if (kept_of(host) != NULL) {
+        kept_drop(kept_of(host), index);
+    }
+    keep(host, leads);
+}
+
+void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn) {
+    struct replica *r = host->follows;
+    uint64_t had = r != NULL ? r->catalog_lsn : host->options.catalog_lsn;
+    host->options.catalog_lsn = lsn > had ? lsn : had;
+    if (r != NULL) {
+        r->catalog_lsn = host->options.catalog_lsn;
+    }
+    keep(host, leads);
+}
+
+int ls_replica_members(const ls_replica_batch *batch, const uint8_t **config, size_t *config_bytes) {
+    struct scan_batch b = {.bytes = batch->bytes, .lsn = batch->lsn};
+    struct record r;
+    struct members m;
+    uint32_t at = BATCH_RECORD_BYTES;
+    format_read_verified(b.bytes, &r);
+    bool found = format_get_batch(&r, &b.batch) == FORMAT_OK && scan_record(&b, &at, &r) && r.type == MEMBERS &&
+                 (r.flags & FLAG_COPY) == 0 && format_get_members(&r, &m) == FORMAT_OK;
+    *config = found ? m.config : NULL;
+    *config_bytes = found ? m.config_bytes : 0;
+    return found ? LS_OK : fail(LS_OPTION, "batch %llu has no configuration", (unsigned long long)batch->index);
+}
+
+int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config, size_t *config_bytes) {
+    const struct newest_members *newest =
+        host->follows != NULL ? replication_members(host->follows->store->state.clients) : NULL;
+    bool found = newest != NULL && newest->id != 0;
+    *index = found ? newest->index : 0;
+    *config = found ? newest->config : NULL;
+    *config_bytes = found ? newest->config_bytes : 0;
+    return found ? LS_OK : fail(LS_OPTION, "there is no copy that follows, or it is not replicated yet");
 }
 
 int ls_host_remove_copy(ls_host *host) { return host_remove_copy(host); }

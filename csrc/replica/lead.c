@@ -181,6 +181,7 @@ static int lead(struct replica *r, uint64_t term, const struct replication *call
         return rc;
     }
     log_replicate(g, &told);
+    log_keep_from(g, kept_lsn(r->kept) < r->catalog_lsn ? kept_lsn(r->kept) : r->catalog_lsn);
     rc = begin_term(r, term);
     rc = rc == LS_OK ? log_serve(g) : rc;
     return rc == LS_OK ? first_batch(r, config, config_bytes) : rc;
@@ -209,6 +210,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
     }
     r->file = -1;
     replica_mark_close(r);
+    r->kept = NULL;
     r->store = NULL;
     replica_free(r);
     return LS_OK;

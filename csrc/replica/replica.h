@@ -20,6 +20,7 @@
 #define LOGSTORE_REPLICA_H
 
 #include "replay/replay.h"
+#include "replica/kept.h"
 #include "store/store.h"
 
 enum { REPLICA_SPARES = 3, REPLICA_BASES = 32, DETACHED_TERMS = 1 << 16 };
@@ -110,6 +111,7 @@ struct replica {
     uint64_t safe_base_lsn;   /* the newest that counts: its batch is said to be durable by another that is */
     uint64_t hinted_base_lsn; /* no reader goes by a lower one */
     uint64_t catalog_lsn;     /* the catalog may lack a change from there on, whose segment stays */
+    struct kept *kept;        /* NULL: nothing is kept for other members */
     uint64_t said_lsn;        /* the largest known_durable_lsn of an applied batch */
     struct {
         uint64_t end_lsn;
@@ -152,7 +154,7 @@ uint64_t replica_least_term(const struct replica *r);
 /*
  * Begins the term: all is applied and settled, the term's segment begun, its first batch written, handed out and forced here.
  * That batch is empty, or has the first MEMBERS of a log that becomes replicated. On LS_OK the replica is gone and *store
- * has it, not served yet; after a failure it can only be freed.
+ * has it, not served yet, and the kept window is the caller's; after a failure it can only be freed.
  */
 int replica_lead(struct replica *r, uint64_t term, const struct replication *calls, const void *config,
                  uint32_t config_bytes, ls_store **store);

@@ -79,13 +79,28 @@ static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_
     return n;
 }
 
+/* By a hold, or for others that the program knows. */
+static uint64_t lowest_kept(struct log *g, const struct holds *holds, uint64_t below_lsn) {
+    uint64_t held_lsn = holds_lowest(g, holds, below_lsn);
+    return held_lsn < g->space.kept_lsn ? held_lsn : g->space.kept_lsn;
+}
+
 uint64_t spares_kept_from(struct log *g) {
     log_may_wait(g);
     struct holds holds;
     log_unlock_for_io(g);
     holds_look(g, &holds);
     log_relock_after_io(g);
-    return holds_lowest(g, &holds, log_base_lsn(g));
+    return lowest_kept(g, &holds, log_base_lsn(g));
+}
+
+void log_keep_from(struct log *g, uint64_t lsn) {
+    bool raised = lsn > g->space.kept_lsn;
+    g->space.kept_lsn = lsn;
+    if (raised && g->space.held_count > 0) {
+        g->space.looked_lsn = 0; /* the spare thread looks again */
+        (void)pthread_cond_signal(&g->spare_thread.wake);
+    }
 }
 
 /*
@@ -119,7 +134,7 @@ void spares_recycle(struct log *g) {
     log_unlock_for_io(g);
     holds_look(g, &holds);
     log_relock_after_io(g);
-    uint64_t kept_from = holds_lowest(g, &holds, below_lsn);
+    uint64_t kept_from = lowest_kept(g, &holds, below_lsn);
     g->space.held_count = count_held(g, below_lsn, kept_from);
     while (oldest_is_dead(g, below_lsn) && first_above(g, g->segments[0]) <= kept_from) {
         struct segment *s = g->segments[0];
