@@ -99,6 +99,7 @@ class ls_options(Value):
     background: int
     no_checkpoint: int
     catalog_lsn: int
+    kept_bytes: int
 
 class ls_options_ptr(ls_options, Pointer[ls_options]): ...
 
@@ -462,6 +463,16 @@ class ls_replica_batch(Value):
 
 class ls_replica_batch_ptr(ls_replica_batch, Pointer[ls_replica_batch]): ...
 
+class ls_replica_entry(Value):
+    index: int
+    term: int
+    lsn: int
+    end_lsn: int
+    first_lsn: int
+    kind: int
+
+class ls_replica_entry_ptr(ls_replica_entry, Pointer[ls_replica_entry]): ...
+
 class ls_replica_info(Value):
     term: int
     index: int
@@ -761,6 +772,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_replica_batch[]"], init: object = None, /) -> Array[ls_replica_batch]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_replica_entry *"], init: object = None, /) -> ls_replica_entry_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_entry[]"], init: object = None, /) -> Array[ls_replica_entry]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_replica_info *"], init: object = None, /) -> ls_replica_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica_info[]"], init: object = None, /) -> Array[ls_replica_info]: ...
@@ -930,6 +945,9 @@ class Lib:
     LS_LIFE_DESTROYED: Final[int]
     LS_LIFE_ROLLED_BACK: Final[int]
     LS_LIFE_DROPPED: Final[int]
+    LS_ENTRY_BATCH: Final[int]
+    LS_ENTRY_FIRST: Final[int]
+    LS_ENTRY_MEMBERS: Final[int]
     LS_UPDATE_SEGMENTS_MAX: Final[int]
     LS_INSPECT_CHECK: Final[int]
     LS_INSPECT_DIRECT: Final[int]
@@ -1521,6 +1539,44 @@ class Lib:
     ) -> int: ...
     def ls_host_follow(self, host: ls_host_ptr | Null, /) -> int: ...
     def ls_host_note_tail(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, /) -> int: ...
+    def ls_host_kept(
+        self,
+        host: ls_host_ptr | Null,
+        first: Numbers[uint64_t] | Null,
+        last: Numbers[uint64_t] | Null,
+        /,
+    ) -> None: ...
+    def ls_host_drop_kept(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, index: int, /) -> None: ...
+    def ls_host_entry(
+        self,
+        host: ls_host_ptr | Null,
+        index: int,
+        entry: ls_replica_entry_ptr | Array[ls_replica_entry] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_read(
+        self,
+        host: ls_host_ptr | Null,
+        index: int,
+        batch: ls_replica_batch_ptr | Array[ls_replica_batch] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_members(
+        self,
+        batch: ls_replica_batch_ptr | Array[ls_replica_batch] | Null,
+        config: Pointer[Numbers[uint8_t]] | Null,
+        config_bytes: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_members(
+        self,
+        host: ls_host_ptr | Null,
+        index: Numbers[uint64_t] | Null,
+        config: Pointer[Numbers[uint8_t]] | Null,
+        config_bytes: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_catalog_has(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, lsn: int, /) -> None: ...
     def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...
     def ls_host_close(self, host: ls_host_ptr | Null, /) -> None: ...
     def ls_host_detach(
@@ -1554,7 +1610,6 @@ class Lib:
         /,
     ) -> int: ...
     def ls_replica_durable(self, replica: ls_replica_ptr | Null, lsn: int, /) -> int: ...
-    def ls_replica_catalog_has(self, replica: ls_replica_ptr | Null, lsn: int, /) -> None: ...
     def ls_replica_checkpoint_begin(self, replica: ls_replica_ptr | Null, begun: Numbers[c_int] | Null, /) -> int: ...
     def ls_replica_checkpoint_ended(self, replica: ls_replica_ptr | Null, ended: Numbers[c_int] | Null, /) -> int: ...
     def ls_replica_checkpoint(self, replica: ls_replica_ptr | Null, taken: Numbers[c_int] | Null, /) -> int: ...

@@ -28,6 +28,7 @@ struct kept {
     size_t count;
     size_t capacity;
     uint64_t first_index; /* of all[from] */
+    uint64_t needed_lsn;  /* see kept_lsn */
     int file;             /* -1: none is open */
     uint64_t file_lsn;
     uint8_t *header;
@@ -44,6 +45,7 @@ int kept_new(vfs *v, const char *store_dir, const struct scan *s, struct kept **
     k->meta = s->meta;
     k->known = s->known;
     k->file = -1;
+    k->needed_lsn = UINT64_MAX;
     k->dir = v->open_dir(v, store_dir);
     return k->dir >= 0 ? LS_OK : fail_errno(LS_IO, -k->dir, "%s cannot be opened", store_dir);
 }
@@ -93,12 +95,19 @@ static void close_gap(struct kept *k) {
 }
 
 bool kept_add(struct kept *k, const struct scan_batch *b) {
-    if (k->count == k->from || b->batch.index != last_index(k) + 1) {
+    bool any = k->count > k->from;
+    if (any && b->batch.index >= k->first_index && b->batch.index <= last_index(k)) {
+        return true; /* an open reads what lies above a checkpoint twice */
+    }
+    if (!any || b->batch.index != last_index(k) + 1) {
         k->from = k->count = 0;
         k->first_index = b->batch.index;
     }
     if (!array_grow(&k->all, &k->capacity, k->count, 1)) {
         return false;
+    }
+    if (k->from == k->count) {
+        k->needed_lsn = b->first_lsn;
     }
     k->all[k->count++] = (struct place){
         .term = b->batch.epoch,
@@ -119,9 +128,10 @@ void kept_cut(struct kept *k, uint64_t index) {
 
 void kept_drop(struct kept *k, uint64_t index) {
     while (k->from < k->count && k->first_index < index) {
-        k->from++;
+        k->needed_lsn = k->all[k->from++].first_lsn;
         k->first_index++;
     }
+    k->needed_lsn = k->from < k->count ? k->all[k->from].first_lsn : k->needed_lsn;
     close_gap(k);
 }
 
@@ -131,9 +141,7 @@ void kept_range(const struct kept *k, uint64_t *first, uint64_t *last) {
     *last = none ? 0 : last_index(k);
 }
 
-uint64_t kept_lsn(const struct kept *k) {
-    return k == NULL || k->from == k->count ? UINT64_MAX : k->all[k->from].first_lsn;
-}
+uint64_t kept_lsn(const struct kept *k) { return k != NULL ? k->needed_lsn : UINT64_MAX; }
 
 static const struct place *find(const struct kept *k, uint64_t index) {
     bool there = k != NULL && k->count > k->from && index >= k->first_index && index <= last_index(k);

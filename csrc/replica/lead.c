@@ -168,6 +168,13 @@ int replica_detach(struct replica *r, uint64_t highest_term) {
 
 /* ---- leading ---- */
 
+/* By other members and by the catalog: what lies below may be recycled. */
+static uint64_t needed_from(const struct replica *r, uint64_t term) {
+    uint64_t kept = kept_lsn(r->kept);
+    kept = r->kept != NULL && kept == UINT64_MAX ? round_up(term << TERM_SHIFT, r->store->meta.segment_size) : kept;
+    return kept < r->catalog_lsn ? kept : r->catalog_lsn;
+}
+
 /* Lock held. */
 static int lead(struct replica *r, uint64_t term, const struct replication *calls, const void *config,
                 uint32_t config_bytes) {
@@ -181,7 +188,7 @@ static int lead(struct replica *r, uint64_t term, const struct replication *call
         return rc;
     }
     log_replicate(g, &told);
-    log_keep_from(g, kept_lsn(r->kept) < r->catalog_lsn ? kept_lsn(r->kept) : r->catalog_lsn);
+    log_keep_from(g, needed_from(r, term));
     rc = begin_term(r, term);
     rc = rc == LS_OK ? log_serve(g) : rc;
     return rc == LS_OK ? first_batch(r, config, config_bytes) : rc;

@@ -50,6 +50,23 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A kept batch, without its bytes."""
+
+    index: int
+    term: int
+    lsn: int
+    end_lsn: int
+    first_lsn: int
+    """The first LSN of its segment."""
+    kind: str
+    """``batch``, ``first`` (the empty first batch of a term) or ``members`` (a configuration)."""
+
+
+KINDS: Final = {lib.LS_ENTRY_BATCH: "batch", lib.LS_ENTRY_FIRST: "first", lib.LS_ENTRY_MEMBERS: "members"}
+
+
+@dataclass(frozen=True, slots=True)
 class CopyInfo:
     """Where a copy stands. Numbers are 0 while the log is not replicated."""
 
@@ -127,12 +144,32 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
     return path / f"copy-{copy[0]}"
 
 
-def _options(max_write_buffers: int = 10) -> Any:
+def _options(max_write_buffers: int = 10, kept_bytes: int = 0) -> Any:
     options = ffi.new("ls_options *")
     lib.ls_options_default(options)
     options.create = False
     options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
+    options.kept_bytes = arguments.integer("kept_bytes", kept_bytes, 0, arguments.LSN_MAX)
     return options
+
+
+def _batch_of(found: Any) -> Batch:
+    """A copy of what the core shows until its next call."""
+    header = None if found.header == ffi.NULL else bytes(ffi.buffer(found.header, HEADER_BYTES))
+    data = bytes(ffi.buffer(found.bytes, found.end_lsn - found.lsn))
+    return Batch(
+        found.term, found.index, found.lsn, found.end_lsn, found.first_lsn, found.known_durable_lsn, header, data
+    )
+
+
+def configuration_of(batch: Batch) -> bytes:
+    """The configuration in a batch of the kind ``members``. Raises ``OptionError`` if it has none."""
+    data = ffi.from_buffer("uint8_t[]", batch.data)
+    numbers = batch.term, batch.index, batch.lsn, batch.end_lsn, batch.first_lsn, batch.known_durable_lsn
+    given = ffi.new("ls_replica_batch *", [*numbers, ffi.NULL, data])
+    config, size = ffi.new("uint8_t **"), ffi.new("size_t *")
+    check(lib.ls_replica_members(given, config, size))
+    return bytes(ffi.buffer(config[0], size[0]))
 
 
 def _why_not(batch: Batch) -> str | None:
@@ -158,15 +195,16 @@ class Copy:
         self._leading: LeadingStore | None = None
 
     @classmethod
-    def open(cls, host_dir: str | os.PathLike[str], *, max_write_buffers: int = 10) -> Self:
+    def open(cls, host_dir: str | os.PathLike[str], *, max_write_buffers: int = 10, kept_bytes: int = 0) -> Self:
         """Opens a member's directory: checks that its copy may take part, and forces the tail of its log again.
 
-        Directories of copies that do not count are removed. Raises ``NotAStore`` without ``VOTE``, or if replication
+        With ``kept_bytes`` the copy gives its newest batches to other members, see :meth:`kept`. Directories of copies
+        that do not count are removed. Raises ``NotAStore`` without ``VOTE``, or if replication
         has ended there; ``CorruptLog`` if ``VOTE`` is damaged, or if the log is older than what this member had
         acknowledged; ``StoreLocked`` and ``VersionError`` as :func:`logstore.open` does.
         """
         path = Path(arguments.path("host_dir", host_dir))
-        options = _options(max_write_buffers)
+        options = _options(max_write_buffers, kept_bytes)
         made = ffi.new("ls_host **")
         check(lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made))
         return cls(path, options, made[0])
@@ -181,6 +219,9 @@ class Copy:
         if found == ffi.NULL:
             raise errors.StoreClosed("this copy does not follow: it leads, or the member has none yet")
         return found
+
+    def _leads(self) -> Any:
+        return ffi.NULL if self._leading is None else self._leading.store
 
     def member(self) -> MemberInfo:
         """What ``VOTE`` says."""
@@ -204,8 +245,7 @@ class Copy:
 
         An open of an older copy of the directory is refused by this. It waits for the disk.
         """
-        leads = ffi.NULL if self._leading is None else self._leading.store
-        check(lib.ls_host_note_tail(self._member(), leads))
+        check(lib.ls_host_note_tail(self._member(), self._leads()))
 
     def remove(self) -> None:
         """Removes the copy's directory. The member keeps its vote, and has no copy then."""
@@ -257,9 +297,50 @@ class Copy:
     def catalog_has(self, lsn: int) -> None:
         """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
 
-        A copy that an update brought keeps all segments until it is told.
+        A copy that an update brought keeps all segments until it is told. It counts while the copy leads, too.
         """
-        lib.ls_replica_catalog_has(self._usable(), arguments.integer("lsn", lsn, 0, arguments.LSN_MAX))
+        lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+        lib.ls_host_catalog_has(self._member(), self._leads(), lsn)
+
+    def kept(self) -> range:
+        """The indexes of the batches that this copy can still give to other members.
+
+        They are the newest. An open finds the last ``kept_bytes`` of them; those that come are added, as a leader by
+        :meth:`LeadingStore.next`. They stay, with their segments, until :meth:`drop_kept`: a program calls it before
+        the log needs the space.
+        """
+        first, last = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        lib.ls_host_kept(self._member(), first, last)
+        return range(int(first[0]), int(last[0]) + 1)
+
+    def drop_kept(self, index: int) -> None:
+        """Batches below this index need not stay for other members."""
+        lib.ls_host_drop_kept(self._member(), self._leads(), arguments.integer("index", index, 0, ID_MAX))
+
+    def entry(self, index: int) -> Entry:
+        """Where a kept batch lies, and of which kind it is. Raises ``BatchRefused`` if it is not kept."""
+        found = ffi.new("ls_replica_entry *")
+        check(lib.ls_host_entry(self._member(), arguments.integer("index", index, 0, ID_MAX), found))
+        values = vars(copied(found[0]))
+        return Entry(**values | {"kind": KINDS[values["kind"]]})
+
+    def read(self, index: int) -> Batch:
+        """A kept batch, read from the log and verified.
+
+        Raises ``BatchRefused`` if it is not kept, ``CorruptLog`` if the disk has spoilt it, and ``StoreError``.
+        """
+        found = ffi.new("ls_replica_batch *")
+        check(lib.ls_host_read(self._member(), arguments.integer("index", index, 0, ID_MAX), found))
+        return _batch_of(found)
+
+    def members(self) -> tuple[int, bytes]:
+        """The newest configuration that is known to be durable, and the index of its batch; the copy follows.
+
+        Raises ``OptionError`` if the log is not replicated yet.
+        """
+        index, config, size = ffi.new("uint64_t *"), ffi.new("uint8_t **"), ffi.new("size_t *")
+        check(lib.ls_host_members(self._member(), index, config, size))
+        return int(index[0]), bytes(ffi.buffer(config[0], size[0]))
 
     def checkpoint(self) -> bool:
         """Writes a checkpoint of the applied table; whether one can be taken at this moment."""
@@ -354,10 +435,7 @@ class LeadingStore:
         if code == lib.LS_END:
             return None
         check(code)
-        header = None if found.header == ffi.NULL else bytes(ffi.buffer(found.header, HEADER_BYTES))
-        data = bytes(ffi.buffer(found.bytes, found.end_lsn - found.lsn))
-        numbers = found.term, found.index, found.lsn, found.end_lsn, found.first_lsn, found.known_durable_lsn
-        return Batch(*numbers, header, data)
+        return _batch_of(found)
 
     @property
     def forced(self) -> int:

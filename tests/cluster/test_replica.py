@@ -13,7 +13,7 @@ import logstore.backup
 from kit.patience import wait_until
 from kit.stores import SMALL_SEGMENT
 from logstore import errors
-from logstore.cluster.replica import Batch, Copy, LeadingStore, create, detach
+from logstore.cluster.replica import Batch, Copy, LeadingStore, configuration_of, create, detach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Group:
             shutil.copytree(self.stores[0], path)
         for number, path in enumerate(self.paths):
             create(path, number + 1, CLUSTER)
-        self.copies = [Copy.open(path) for path in self.paths]
+        self.copies = [Copy.open(path, kept_bytes=1 << 20) for path in self.paths]
         self.leads: int | None = None
         self.reached = set(range(copies))
         self.leading: LeadingStore | None = None
@@ -138,6 +138,30 @@ def test_a_copy_that_lags_takes_many_batches_with_one_force(group: Group) -> Non
     assert calls < 40
     assert lagging.info().end_lsn == group.copy(1).info().end_lsn
     group.reached = {0, 1, 2}
+
+
+def test_every_copy_gives_the_batches_that_were_handed_out(group: Group) -> None:
+    store = group.lead(0)
+    for number in range(20):
+        store.publish("orders", content=b"%d" % number)
+    group.cease()
+    sent = {batch.index: batch for batch in group.sent}
+    group.copies[0].close()
+    group.copies[0] = Copy.open(group.paths[0], kept_bytes=1 << 20)
+    for copy in group.copies:
+        kept = copy.kept()
+        assert kept[0] == 1
+        assert all(copy.read(index) == sent[index] for index in kept if index in sent)
+        assert copy.entry(1).kind == "members"
+        assert copy.entry(kept[-1]).term == sent[kept[-1]].term
+        assert copy.members() == (1, b"1,2,3")
+        assert configuration_of(copy.read(1)) == b"1,2,3"
+        with pytest.raises(errors.OptionError):
+            configuration_of(copy.read(2))
+        copy.drop_kept(5)
+        assert copy.kept()[0] == 5
+        with pytest.raises(errors.BatchRefused, match="batch 4 is not kept: batches 5 to"):
+            copy.read(4)
 
 
 def test_a_copy_that_follows_writes_a_checkpoint_while_it_is_used(group: Group) -> None:
