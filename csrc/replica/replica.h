@@ -179,6 +179,8 @@ void replica_sweep_some(struct replica *r);  /* after a batch was applied */
 
 /* checkpoint.c */
 void replica_checkpoint_give_up(struct replica *r); /* ends the one that is being taken, if any */
+/* That, and removes the one in place: the log needs the disk's last blocks. Whether there was any. */
+bool replica_checkpoint_give_up_space(struct replica *r);
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);
