@@ -66,6 +66,7 @@ TESTS = (
     "test_vote",
     "test_host",
     "test_replica",
+    "test_replica_mark",
     "test_update",
     "test_engine_guards",
     "test_engine_group",

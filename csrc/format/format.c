@@ -319,3 +319,32 @@ enum format_result format_get_vote(const uint8_t *from, size_t available, struct
     bool floored = v->floor_term <= v->term && (v->floor_term == 0) == (v->floor_index == 0);
     return judge(from, VOTE_SLOT_BYTES, AT(VOTE, zero), named && floored && v->term < TERM_LIMIT);
 }
+
+/*
+ *  0          32         40         48       56  4088       4096
+ *  | preamble | sequence | from_lsn | to_lsn | 0 | checksum |
+ */
+void format_put_mark(uint8_t *into, const struct mark *m) {
+    put_preamble(into, "LSTRMARK", MARK_SLOT_BYTES, m->uuid);
+    PUT(into, MARK, sequence, m->sequence);
+    PUT(into, MARK, from_lsn, m->from_lsn);
+    PUT(into, MARK, to_lsn, m->to_lsn);
+    PUT(into, MARK, checksum, xxh64(into, AT(MARK, checksum), 0));
+}
+
+enum format_result format_get_mark(const uint8_t *from, size_t available, struct mark *m) {
+    enum format_result result = get_preamble(from, available, "LSTRMARK", MARK_SLOT_BYTES);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    if (GET(from, MARK, checksum) != xxh64(from, AT(MARK, checksum), 0)) {
+        return FORMAT_CHECK;
+    }
+    memcpy(m->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    m->sequence = GET(from, MARK, sequence);
+    m->from_lsn = GET(from, MARK, from_lsn);
+    m->to_lsn = GET(from, MARK, to_lsn);
+    bool empty = m->from_lsn == 0 && m->to_lsn == 0;
+    bool some = is_lsn(m->from_lsn) && is_lsn(m->to_lsn) && m->from_lsn < m->to_lsn;
+    return judge(from, MARK_SLOT_BYTES, AT(MARK, zero), m->sequence > 0 && (empty || some));
+}

@@ -157,6 +157,16 @@ struct vote {
     uint64_t detached;    /* 1: replication has ended here */
 };
 
+enum { MARK_SLOTS = 2 };
+
+/* A slot of MARK: batches of one segment that a copy writes with one force. */
+struct mark {
+    uint8_t uuid[UUID_BYTES];
+    uint64_t sequence; /* the larger one of the two valid slots counts */
+    uint64_t from_lsn; /* what these batches call durable counts only up to here; 0: none are marked */
+    uint64_t to_lsn;
+};
+
 /* A record's header, and where it stands in memory. */
 struct record {
     const uint8_t *bytes;
@@ -334,6 +344,8 @@ void format_put_hold(uint8_t *into, const struct hold *h);
 enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h);
 void format_put_vote(uint8_t *into, const struct vote *v); /* one slot */
 enum format_result format_get_vote(const uint8_t *from, size_t available, struct vote *v);
+void format_put_mark(uint8_t *into, const struct mark *m); /* one slot */
+enum format_result format_get_mark(const uint8_t *from, size_t available, struct mark *m);
 
 /* Names of segment files: 16 hexadecimal digits and ".seg". */
 enum { SEGMENT_NAME_BYTES = 21 };

@@ -868,6 +868,12 @@ int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *optio
 /* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, or VOTE does not have
    its term; nothing was written. LS_POISONED after a failed write: ls_host_follow opens it again. */
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
+/*
+ * The same for the first *taken of n batches, at least one on LS_OK, so that a copy that lags catches up: where three or more lie in
+ * one segment, up to 24 of them are written with one force, under a mark that is forced before (docs/format.md, section 8). The codes
+ * are those of the first batch; one behind it that does not follow is left for the next call.
+ */
+int ls_replica_take_many(ls_replica *replica, const ls_replica_batch *batches, size_t n, size_t *taken);
 /* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
 int ls_replica_durable(ls_replica *replica, uint64_t lsn);
 /* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base; it never goes back. */

@@ -128,6 +128,7 @@ int scan_open(struct scan *s, vfs *v, int dir, const struct meta *meta, bool wan
     s->limit_lsn = live != NULL ? live->durable_lsn : 0;
     rc = rc == LS_OK ? scan_list_files(s) : rc;
     rc = rc == LS_OK && live == NULL ? scan_read_closed(s) : rc;
+    rc = rc == LS_OK && live == NULL ? scan_read_mark(v, dir, meta, &s->mark) : rc;
     rc = rc == LS_OK ? scan_find_last(s) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -263,6 +264,34 @@ void scan_close(struct scan *s) {
     free(s->window);
     s->files = NULL;
     s->window = NULL;
+}
+
+int scan_read_mark(vfs *v, int dir, const struct meta *meta, struct mark *mark) {
+    uint8_t bytes[MARK_SLOTS * MARK_SLOT_BYTES];
+    *mark = (struct mark){.sequence = 0};
+    int file = v->open(v, dir, "MARK", 0);
+    if (file < 0) {
+        return file == -ENOENT ? LS_OK : fail_errno(LS_IO, -file, "MARK cannot be opened");
+    }
+    int64_t got = io_read(v, file, bytes, sizeof bytes, 0);
+    (void)v->close(v, file);
+    if (got < 0) {
+        return fail_errno(LS_IO, (int)-got, "MARK cannot be read");
+    }
+    for (size_t at = 0; at < (size_t)got; at += MARK_SLOT_BYTES) {
+        struct mark one;
+        enum format_result result = format_get_mark(bytes + at, (size_t)got - at, &one);
+        if (result == FORMAT_NEWER) {
+            return fail(LS_VERSION, "a later version of logstore wrote MARK; use that version");
+        }
+        bool ours = result == FORMAT_OK && memcmp(one.uuid, meta->uuid, UUID_BYTES) == 0;
+        bool empty = ours && one.to_lsn == 0;
+        if (ours && (empty || one.from_lsn / meta->segment_size == (one.to_lsn - 1) / meta->segment_size) &&
+            one.sequence > mark->sequence) {
+            *mark = one;
+        }
+    }
+    return LS_OK;
 }
 
 int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m) {

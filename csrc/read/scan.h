@@ -55,6 +55,7 @@ struct scan {
     uint64_t end_lsn;
     uint64_t seen_lsn; /* end of the accepted batches, also of a last segment that was set aside */
     uint64_t watermark_lsn;
+    struct mark mark; /* of MARK, if that is this log's; sequence 0: there is none */
     uint64_t epoch_max;
     uint64_t renamed_epoch; /* newest epoch in the headers of renamed files; 0: none */
     uint64_t renamed_lsn;   /* end of the segment that this header names */
@@ -136,6 +137,9 @@ void scan_raise_watermark(struct scan *s, uint64_t lsn);
 
 /* Reads META or META.new. LS_NOT_A_STORE, LS_VERSION, LS_CORRUPT, LS_IO. */
 int scan_read_meta(vfs *v, int dir, const char *name, struct meta *m);
+
+/* Reads MARK into *mark; sequence 0: there is none, or it is damaged or another store's. LS_VERSION, LS_IO. */
+int scan_read_mark(vfs *v, int dir, const struct meta *meta, struct mark *mark);
 
 /* A batch at its place as recovery would accept it, but for the end of its segment's part of the log. */
 enum format_result scan_check_batch(const uint8_t *at, size_t bytes, uint64_t lsn, uint64_t epoch, uint64_t seed,

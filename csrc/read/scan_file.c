@@ -328,7 +328,8 @@ int scan_search_batches(struct scan *s, size_t index, uint64_t offset, uint64_t 
             uint64_t seed = format_segment_seed(s->meta.uuid, f->first_lsn, as);
             struct batch b;
             if (scan_batch_record(at + step, available - step, lsn, as, seed, &b) == FORMAT_OK) {
-                scan_raise_watermark(s, b.durable_lsn);
+                bool marked = lsn >= s->mark.from_lsn && lsn < s->mark.to_lsn;
+                scan_raise_watermark(s, marked && b.durable_lsn > s->mark.from_lsn ? s->mark.from_lsn : b.durable_lsn);
                 (*found)++;
             }
             step += 8;

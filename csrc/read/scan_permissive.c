@@ -96,6 +96,7 @@ int scan_open_permissive(struct scan *s, vfs *v, int dir, const struct meta *met
     rc = rc == LS_OK ? scan_list_files(s) : rc;
     if (rc == LS_OK && live == NULL) {
         (void)scan_read_closed(s); /* optional */
+        (void)scan_read_mark(v, dir, meta, &s->mark);
     }
     rc = rc == LS_OK ? scan_find_last(s) : rc;
     if (rc != LS_OK || s->last == SIZE_MAX) {

@@ -223,18 +223,31 @@ int leader_of(ls_store *store, struct replication *calls) {
 
 /* ---- a copy that follows, by its public names ---- */
 
+int ls_replica_take_many(ls_replica *replica, const ls_replica_batch *batches, size_t n, size_t *taken) {
+    struct shipment all[GROUP_BATCHES_MAX];
+    size_t count = n < GROUP_BATCHES_MAX ? n : GROUP_BATCHES_MAX;
+    *taken = 0;
+    if (n == 0) {
+        return LS_OK;
+    }
+    for (size_t i = 0; i < count; i++) {
+        all[i] = (struct shipment){
+            .term = batches[i].term,
+            .index = batches[i].index,
+            .lsn = batches[i].lsn,
+            .end_lsn = batches[i].end_lsn,
+            .first_lsn = batches[i].first_lsn,
+            .known_durable_lsn = batches[i].known_durable_lsn,
+            .header = batches[i].header,
+            .bytes = batches[i].bytes,
+        };
+    }
+    return replica_take_many(replica, all, count, taken);
+}
+
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch) {
-    const struct shipment s = {
-        .term = batch->term,
-        .index = batch->index,
-        .lsn = batch->lsn,
-        .end_lsn = batch->end_lsn,
-        .first_lsn = batch->first_lsn,
-        .known_durable_lsn = batch->known_durable_lsn,
-        .header = batch->header,
-        .bytes = batch->bytes,
-    };
-    return replica_take(replica, &s);
+    size_t taken;
+    return ls_replica_take_many(replica, batch, 1, &taken);
 }
 
 int ls_replica_durable(ls_replica *replica, uint64_t lsn) { return replica_durable(replica, lsn); }

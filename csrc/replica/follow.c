@@ -132,6 +132,7 @@ static int open_log(struct replica *r) {
     r->durable_lsn = s->index != 0 ? s->durable_lsn : s->end_lsn;
     rc = state_take_segments(&store->state, s);
     rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
+    rc = rc == LS_OK ? replica_mark_open(r) : rc;
     rc = rc == LS_OK ? read_log(r) : rc;
     rc = rc == LS_OK ? take_files(r) : rc;
     rc = rc == LS_OK ? load_block(r) : rc;
@@ -151,16 +152,17 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
         return fail_memory();
     }
     o.create = 0;
-    r->file = -1;
+    r->file = r->mark.file = -1;
     r->catalog_lsn = o.catalog_lsn != 0 ? o.catalog_lsn : UINT64_MAX;
     (void)pthread_mutex_init(&r->table_lock, NULL);
     int rc = store_new(&o, NULL, 0, &r->store);
     rc = rc == LS_OK ? store_open_directory(r->store, system != NULL ? system : vfs_posix(), store_dir, &o) : rc;
     if (rc == LS_OK) {
-        uint64_t most = format_batch_bytes_max(r->store->meta.segment_size);
-        r->block = aligned_alloc(BLOCK_BYTES, round_up(most, BLOCK_BYTES) + 2 * BLOCK_BYTES);
+        r->block_bytes = format_batch_bytes_max(r->store->meta.segment_size);
+        r->block = aligned_alloc(BLOCK_BYTES, round_up(r->block_bytes, BLOCK_BYTES) + 2 * BLOCK_BYTES);
+        r->mark.slot = aligned_alloc(BLOCK_BYTES, MARK_SLOT_BYTES);
         r->store->scan.all_durable = all_durable;
-        rc = r->block == NULL ? fail_memory() : open_log(r);
+        rc = r->block == NULL || r->mark.slot == NULL ? fail_memory() : open_log(r);
     }
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
@@ -194,7 +196,9 @@ void replica_free(struct replica *r) {
     free(r->spares.all);
     free(r->cut.all);
     free(r->block);
+    free(r->mark.slot);
     if (r->store != NULL) {
+        replica_mark_close(r);
         if (r->file >= 0) {
             (void)r->store->directory.v->close(r->store->directory.v, r->file);
         }
@@ -311,18 +315,23 @@ static int begin_segment(struct replica *r, const struct shipment *s) {
     return LS_OK;
 }
 
-/* Whole blocks, so that the page cache never has to read one first; the tail's block keeps what stood in it. */
-static int write_batch(struct replica *r, const struct shipment *s) {
+/* One after the other in a segment. Whole blocks, so that the page cache never has to read one first; the tail's block keeps what
+   stood in it. */
+static int write_batches(struct replica *r, const struct shipment *all, size_t n) {
     struct directory *d = &r->store->directory;
-    size_t bytes = (size_t)(s->end_lsn - s->lsn), lead = s->lsn % BLOCK_BYTES, used = lead + bytes;
-    size_t whole = round_up(used, BLOCK_BYTES);
-    int file = replica_open_file(r, s->first_lsn);
+    size_t lead = all[0].lsn % BLOCK_BYTES, used = lead;
+    int file = replica_open_file(r, all[0].first_lsn);
     if (file < 0) {
         return replica_fail_disk(r, -file, "the segment cannot be opened");
     }
-    memcpy(r->block + lead, s->bytes, bytes);
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = (size_t)(all[i].end_lsn - all[i].lsn);
+        memcpy(r->block + used, all[i].bytes, bytes);
+        used += bytes;
+    }
+    size_t whole = round_up(used, BLOCK_BYTES);
     memset(r->block + used, 0, whole - used);
-    int error = io_write(d->v, file, r->block, whole, s->lsn - lead - s->first_lsn, &d->written);
+    int error = io_write(d->v, file, r->block, whole, all[0].lsn - lead - all[0].first_lsn, &d->written);
     error = error == 0 ? d->v->sync_data(d->v, file) : error;
     r->stats.forces++;
     if (error != 0) {
@@ -343,30 +352,67 @@ static int free_cut_files(struct replica *r) {
     return LS_OK;
 }
 
-int replica_take(struct replica *r, const struct shipment *s) {
+/* Checks the next one, and takes it into memory. */
+static int accept(struct replica *r, const struct shipment *s) {
     struct scan_batch b = {.bytes = s->bytes, .lsn = s->lsn, .first_lsn = s->first_lsn};
-    if (r->error != 0) {
-        return replica_fail_poisoned(r);
-    }
     int rc = check(r, s, &b.batch);
     rc = rc == LS_OK ? add_waiting(r, &b) : rc;
-    if (rc != LS_OK) {
+    if (rc == LS_OK) {
+        r->end = end_of(&b);
+    }
+    return rc;
+}
+
+/* How many of these may be written with one force. A header is forced, or written, before its batch. */
+static size_t count_group(const struct replica *r, const struct shipment *all, size_t n) {
+    uint64_t bytes = 0;
+    size_t count = 0;
+    while (count < n && count < GROUP_BATCHES_MAX && all[count].header == NULL &&
+           all[count].first_lsn == all[0].first_lsn && all[count].end_lsn - all[count].lsn <= r->block_bytes - bytes) {
+        bytes += all[count].end_lsn - all[count].lsn;
+        count++;
+    }
+    return count >= GROUP_BATCHES_MIN ? count : 1;
+}
+
+int replica_take_many(struct replica *r, const struct shipment *all, size_t n, size_t *taken) {
+    struct replica_end before = r->end;
+    size_t waiting = r->waiting_count, group = count_group(r, all, n), count = 0;
+    int rc = r->error != 0 ? replica_fail_poisoned(r) : LS_OK;
+    *taken = 0;
+    while (rc == LS_OK && count < group) {
+        rc = accept(r, &all[count]);
+        count += rc == LS_OK ? 1 : 0;
+    }
+    if (count == 0) {
         return rc;
     }
-    rc = s->header != NULL ? begin_segment(r, s) : replica_remove_above(r, s->first_lsn);
-    rc = rc == LS_OK ? write_batch(r, s) : rc;
+    struct replica_end after = r->end;
+    r->end = before;
+    rc = all[0].header != NULL ? begin_segment(r, &all[0]) : replica_remove_above(r, all[0].first_lsn);
+    rc = rc == LS_OK && group > 1 ? replica_mark_set(r, before.lsn, after.lsn) : rc;
+    rc = rc == LS_OK ? write_batches(r, all, count) : rc;
     rc = rc == LS_OK ? free_cut_files(r) : rc;
     if (rc != LS_OK) {
         r->error = r->error != 0 ? r->error : ENOMEM; /* the disk may have more than memory says */
-        free(r->waiting[--r->waiting_count].bytes);
+        while (r->waiting_count > waiting) {
+            free(r->waiting[--r->waiting_count].bytes);
+        }
         return rc;
     }
-    r->end = end_of(&b);
-    r->stats.batches++;
-    if (s->header != NULL) {
+    r->end = after;
+    r->stats.batches += count;
+    if (all[0].header != NULL) {
         replica_make_spare(r);
     }
-    return replica_durable(r, b.batch.known_durable_lsn);
+    rc = replica_durable(r, after.known_durable_lsn);
+    *taken = rc == LS_OK ? count : 0;
+    return rc;
+}
+
+int replica_take(struct replica *r, const struct shipment *s) {
+    size_t taken;
+    return replica_take_many(r, s, 1, &taken);
 }
 
 /* ---- cutting ---- */

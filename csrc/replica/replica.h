@@ -23,6 +23,7 @@
 #include "store/store.h"
 
 enum { REPLICA_SPARES = 3, REPLICA_BASES = 32, DETACHED_TERMS = 1 << 16 };
+enum { GROUP_BATCHES_MIN = 3, GROUP_BATCHES_MAX = 24 }; /* that are written with one force */
 
 /* A segment of the log; the last is the one that is written. */
 struct replica_segment {
@@ -72,8 +73,14 @@ struct replica {
 
     int file; /* of the last segment; -1: not open */
     uint64_t file_lsn;
-    uint8_t *block; /* the tail's block, and room for a batch */
-    int error;      /* errno of what failed: a write, a sync, or memory for a batch that was applied in part */
+    uint8_t *block;       /* the tail's block, and room for a batch */
+    uint64_t block_bytes; /* that room */
+    struct {
+        int file;          /* MARK; -1: there is none yet */
+        uint64_t sequence; /* of what was written last */
+        uint8_t *slot;
+    } mark;
+    int error; /* errno of what failed: a write, a sync, or memory for a batch that was applied in part */
 
     struct replica_end end;     /* forced here */
     struct replica_end applied; /* what the table has */
@@ -121,6 +128,9 @@ int replica_open_backup(vfs *system, const char *store_dir, const ls_options *op
 /* The next batch: checked, written, forced; then what it says is durable is applied. LS_REFUSED: it does not follow, and
    nothing was written. LS_POISONED. */
 int replica_take(struct replica *r, const struct shipment *s);
+/* The same for the first *taken of these, at least one. Where this copy lags by GROUP_BATCHES_MIN or more, those of one segment are
+   written with one force, under a mark (mark.c). LS_REFUSED: the first of them does not follow. */
+int replica_take_many(struct replica *r, const struct shipment *all, size_t n, size_t *taken);
 /* What would be the end after replica_cut, with its errors. */
 int replica_find_cut(const struct replica *r, uint64_t index, struct replica_end *end);
 /* Everything above this index is abandoned. LS_REFUSED: some of it is durable, or there is no such batch. */
@@ -172,6 +182,11 @@ int replica_apply(struct replica *r, uint64_t lsn); /* the waiting batches up to
 int replica_apply_batch(struct replica *r, const struct scan_batch *b);
 void replica_note_base(struct replica *r, uint64_t base_lsn, uint64_t end_lsn); /* a batch with this end names it */
 void replica_publish(struct replica *r); /* the hint, and what it makes needless becomes spares */
+
+/* mark.c */
+int replica_mark_open(struct replica *r); /* erases what an open mark covers above the end, and ends the mark */
+int replica_mark_set(struct replica *r, uint64_t from_lsn, uint64_t to_lsn); /* forced when it returns */
+void replica_mark_close(struct replica *r);
 
 /* sweep.c */
 void replica_sweep_begin(struct replica *r); /* a queue was deleted */

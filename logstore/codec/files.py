@@ -275,6 +275,27 @@ class Vote(_Block):
             raise ValueError("a floor has a term and an index, or neither")
 
 
+@dataclass(frozen=True, slots=True)
+class Mark(_Block):
+    """One slot of ``MARK``: batches that a copy writes with one force (section 8)."""
+
+    sequence: int  # the larger one of the two valid slots counts
+    from_lsn: int  # what these batches call durable counts only up to here; 0: none are marked
+    to_lsn: int
+
+    MAGIC: ClassVar[bytes] = b"LSTRMARK"
+    BYTES: ClassVar[int] = BLOCK_BYTES
+
+    def _check(self) -> None:
+        if self.sequence == 0:
+            raise ValueError("a slot without a sequence")
+        if self.from_lsn or self.to_lsn:
+            _check_lsn(self.from_lsn, "from_lsn")
+            _check_lsn(self.to_lsn, "to_lsn")
+            if self.from_lsn >= self.to_lsn:
+                raise ValueError("a mark that ends before it begins")
+
+
 # ---- A segment's part of the log, section 1.
 
 

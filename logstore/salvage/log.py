@@ -100,7 +100,7 @@ class _Reading:
                         watermark_lsn = max(watermark_lsn, item.lsn)
                 if run.batch is not None:
                     base_lsn = max(base_lsn, run.batch.base_lsn)
-                    watermark_lsn = max(watermark_lsn, run.batch.durable_lsn)
+                    watermark_lsn = max(watermark_lsn, self.source.forced_by(run.lsn, run.batch))
             if base_lsn:
                 break
         for one in self.files:

@@ -9,6 +9,7 @@ the disk cannot read is replaced by zeros and counted, and is damage like any ot
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -26,6 +27,7 @@ from logstore.codec.files import (
     SEGMENT_SIZE_MIN,
     Closed,
     Hint,
+    Mark,
     Meta,
     SegmentHeader,
 )
@@ -38,6 +40,8 @@ from logstore.errors import NotAStore, StoreError, VersionError
 if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
+
+    from logstore.codec.bodies import Batch
 
 _NAME = re.compile(r"[0-9a-f]{16}\.seg")
 _READ_BYTES = 1 << 20
@@ -141,10 +145,29 @@ class Source:
             self.notes.append(f"{name} is damaged: {error.reason}")
             return None
 
+    def _marks(self) -> list[Mark]:
+        """The valid slots of MARK. A damaged one counts for nothing, as at an open."""
+        raw, marks = self._small("MARK", 2 * Mark.BYTES), []
+        for at in range(0, len(raw), Mark.BYTES):
+            with contextlib.suppress(InvalidRecord):
+                marks.append(Mark.decode(raw[at : at + Mark.BYTES]))
+        return marks
+
+    def _is_in_one_segment(self, mark: Mark) -> bool:
+        return not mark.to_lsn or mark.from_lsn // self.segment_size == (mark.to_lsn - 1) // self.segment_size
+
+    def forced_by(self, lsn: int, batch: Batch) -> int:
+        """Below this LSN everything was forced once, as a batch record at ``lsn`` says; under a mark it says less."""
+        mark = self.mark
+        if mark is not None and mark.from_lsn <= lsn < mark.to_lsn:
+            return min(batch.durable_lsn, mark.from_lsn)
+        return batch.durable_lsn
+
     def _identify(self) -> None:
         meta = self._block(Meta, "META") or self._block(Meta, "META.new")
         self.hint = self._block(Hint, "HINT")
         self.closed = self._block(Closed, "CLOSED")
+        marks = self._marks()
         self.files = self._list()
         headers = [one.header for one in self.files if one.header is not None]
         told = Counter(header.uuid for header in headers)
@@ -170,6 +193,11 @@ class Source:
         if self.closed is not None and self.closed.uuid != self.uuid:
             self.notes.append(f"CLOSED belongs to the store {self.closed.uuid}")
             self.closed = None
+        self.mark = max(
+            (mark for mark in marks if mark.uuid == self.uuid and self._is_in_one_segment(mark)),
+            key=lambda mark: mark.sequence,
+            default=None,
+        )
         self._judge_headers()
         self._find_cuts()
         self._find_epochs()

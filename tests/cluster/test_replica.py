@@ -118,6 +118,28 @@ def test_what_the_leader_publishes_is_in_every_copy(group: Group) -> None:
     assert len(list(store.messages("orders"))) == 101
 
 
+def test_a_copy_that_lags_takes_many_batches_with_one_force(group: Group) -> None:
+    store = group.lead(0)
+    group.reached = {0, 1}
+    begun = len(group.sent)
+    for number in range(60):
+        store.publish("orders", content=b"%d" % number)
+    lagging = group.copy(2)
+    term = group.copy(1).member().term
+    assert lagging.member().term == term
+    missing = [batch for batch in group.sent if batch.index > lagging.info().index]
+    assert len(missing) >= len(group.sent) - begun
+    forces, calls = lagging.info().stats["forces"], 0
+    while missing:
+        taken = lagging.take_many(missing)
+        assert taken > 0
+        missing, calls = missing[taken:], calls + 1
+    assert lagging.info().stats["forces"] - forces <= 2 * calls + 4  # a mark and a group each, and a file for the marks
+    assert calls < 40
+    assert lagging.info().end_lsn == group.copy(1).info().end_lsn
+    group.reached = {0, 1, 2}
+
+
 def test_a_copy_that_follows_writes_a_checkpoint_while_it_is_used(group: Group) -> None:
     store = group.lead(0)
     for number in range(10):

@@ -17,7 +17,7 @@ from kit.checkpoints import CheckpointHeader
 from kit.record_cases import SEGMENT, UUID_1, UUID_2, flipped, lsns, sealed, u32, u64
 from kit.testing import ffi, lib
 from logstore.codec import files, records
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote, decode_segment, iter_batches
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote, decode_segment, iter_batches
 from logstore.codec.records import (
     FIRST,
     Batch,
@@ -212,9 +212,11 @@ FIXED = [
     Hold(UUID_1, 0x10000, 0, 1_700_000_000_000_000, 0),
     CheckpointHeader(UUID_1, 1, 0x12000, 0x11000, 7, 0x10000, 4096 + 40, 9, 1_700_000_000_000_000, 1, 1, 0, 0, 0),
     Vote(UUID_1, UUID_2, 11, 5, 7, 12, 1, 0, 6, 40, 0),
+    Mark(UUID_1, 3, 0x11000, 0x12000),
+    Mark(UUID_1, 4, 0, 0),
 ]
 above_zero = st.integers(1, 2**64 - 1)
-USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136, Vote: 120}
+USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136, Vote: 120, Mark: 56}
 each_fixed = pytest.mark.parametrize("fixed", FIXED, ids=lambda fixed: type(fixed).__name__)
 
 
@@ -273,6 +275,7 @@ def test_a_fixed_structure_comes_back_as_it_was_given(data: st.DataObject) -> No
         Closed(uuid, epoch, data.draw(lsns), data.draw(u64)),
         Hold(uuid, data.draw(lsns), data.draw(u64), data.draw(u64), data.draw(u64)),
         data.draw(votes()),
+        Mark(uuid, epoch, *sorted(data.draw(st.lists(lsns, min_size=2, max_size=2, unique=True)))),
     ):
         raw = fixed.encode()
         assert len(raw) == fixed.BYTES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from logstore.codec import files
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote
 from logstore.codec.records import (
     HEADER,
     RECORD_HEADER_BYTES,
@@ -60,8 +60,16 @@ ROWS: dict[str, type[Body]] = {
     "RELOCATED_WORK": PendingWork,
     "TYPE_COUNT": TypeCount,
 }
-FILES = {"SEGMENT_HEADER": SegmentHeader, "META": Meta, "HINT": Hint, "CLOSED": Closed, "HOLD": Hold, "VOTE": Vote}
-FILE_SIZES = {"VOTE": "VOTE_SLOT"}  # a file of two slots
+FILES = {
+    "SEGMENT_HEADER": SegmentHeader,
+    "META": Meta,
+    "HINT": Hint,
+    "CLOSED": Closed,
+    "HOLD": Hold,
+    "VOTE": Vote,
+    "MARK": Mark,
+}
+FILE_SIZES = {"VOTE": "VOTE_SLOT", "MARK": "MARK_SLOT"}  # files of two slots
 A_ROW_IS = "A row is:"
 CHECKPOINT_ROWS = {"deletion": "DELETION_ROW", "transaction": "TRANSACTION_ROW"}
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from kit.checkpoints import CheckpointHeader
 from kit.testing import ffi, lib
 from logstore.codec import records
-from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, Vote
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote
 from logstore.codec.records import (
     BODIES,
     Body,
@@ -30,7 +30,7 @@ from logstore.codec.records import (
     RecordFlag,
 )
 
-Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader | Vote
+Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader | Vote | Mark
 KINDS = {
     SegmentHeader: lib.LS_TEST_SEGMENT_HEADER,
     Meta: lib.LS_TEST_META,
@@ -39,6 +39,7 @@ KINDS = {
     Closed: lib.LS_TEST_CLOSED,
     CheckpointHeader: lib.LS_TEST_CHECKPOINT,
     Vote: lib.LS_TEST_VOTE,
+    Mark: lib.LS_TEST_MARK,
 }
 REFUSALS = {
     lib.LS_TEST_REFUSED: InvalidRecord,

@@ -115,8 +115,14 @@ static inline int catch_up(struct copy *c, int last) {
         tell(c);
     }
     while (rc == LS_OK && n > 0) {
-        rc = replica_take(c->follows, &sent[missing[--n]].s);
-        if (rc == LS_OK) {
+        struct shipment next[GROUP_BATCHES_MAX];
+        size_t count = 0, taken;
+
+        for (int at = n; at > 0 && count < GROUP_BATCHES_MAX; count++)
+            next[count] = sent[missing[--at]].s;
+        rc = replica_take_many(c->follows, next, count, &taken);
+        if (taken > 0) {
+            n -= (int)taken;
             c->last = missing[n];
             tell(c);
         }

@@ -527,11 +527,13 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     struct hint hint = {{0}, n[0], n[1], n[2]};
     struct hold hold = {{0}, n[0], n[1], n[2], n[3]};
     struct closed closed = {{0}, n[0], n[1], n[2]};
+    struct mark mark = {{0}, n[0], n[1], n[2]};
     memcpy(segment.uuid, uuid, UUID_BYTES);
     memcpy(meta.uuid, uuid, UUID_BYTES);
     memcpy(hint.uuid, uuid, UUID_BYTES);
     memcpy(hold.uuid, uuid, UUID_BYTES);
     memcpy(closed.uuid, uuid, UUID_BYTES);
+    memcpy(mark.uuid, uuid, UUID_BYTES);
     switch (what) {
     case LS_TEST_SEGMENT_HEADER:
         format_put_segment_header(into, &segment);
@@ -554,6 +556,9 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     case LS_TEST_VOTE:
         put_vote(uuid, numbers, into);
         return VOTE_SLOT_BYTES;
+    case LS_TEST_MARK:
+        format_put_mark(into, &mark);
+        return MARK_SLOT_BYTES;
     default:
         return 0;
     }
@@ -595,6 +600,10 @@ int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t
                (uint64_t[]){h.file_bytes, h.salt, h.created_us, h.messages, h.places, h.operations, h.transactions,
                             h.deletions},
                8 * sizeof *numbers);
+    } else if (what == LS_TEST_MARK) {
+        struct mark m = {{0}, 0, 0, 0};
+        result = format_get_mark(from, available, &m);
+        give_file(uuid, m.uuid, numbers, (uint64_t[5]){m.sequence, m.from_lsn, m.to_lsn});
     } else if (what == LS_TEST_VOTE) {
         struct vote v = {{0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0};
         result = format_get_vote(from, available, &v);
