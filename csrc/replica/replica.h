@@ -185,6 +185,7 @@ void replica_publish(struct replica *r); /* the hint, and what it makes needless
 
 /* mark.c */
 int replica_mark_open(struct replica *r); /* erases what an open mark covers above the end, and ends the mark */
+bool replica_mark_finds_no_room(struct replica *r); /* there is no MARK, and a full disk has no blocks for one */
 int replica_mark_set(struct replica *r, uint64_t from_lsn, uint64_t to_lsn); /* forced when it returns */
 void replica_mark_close(struct replica *r);
 
