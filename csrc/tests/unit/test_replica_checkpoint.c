@@ -63,7 +63,7 @@ static void a_leaders_checkpoint_has_the_configuration(void) {
 
 /* ---- while batches are applied ---- */
 
-enum { MANY = 3000, SHORT = 40 }; /* six slices of rows */
+enum { MANY = 3000, SHORT = 40, LONG = 120000 }; /* six slices of rows */
 
 static uint64_t ids[MANY];
 
@@ -262,6 +262,38 @@ static void a_checkpoint_that_cannot_be_written_is_tried_again_later(void) {
     copies_end();
 }
 
+/* The copies of a long message's chunks are in earlier batches than the state that completes them. */
+static void between_a_chains_copies_and_its_state_no_checkpoint_is_taken(void) {
+    struct replica *f;
+    int missing[SENT_MAX], n = 0, refused = 0;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    uint64_t id = put_bytes(1, 'x', LONG, LS_WAIT);
+    (void)put(1, "durable", NULL);
+    copies[1].reached = false;
+    for (int i = 0; i < 40; i++) {
+        (void)move_base(r.store);
+        check(take(put_bytes(1, 'y', 3000, LS_WAIT), 1, NULL) == LS_OK);
+    }
+    f = copies[1].follows;
+    for (int at = copies[0].last; at != copies[1].last; at = sent[at].before)
+        missing[n++] = at;
+    while (n > 0) {
+        bool taken = false;
+
+        check(replica_take(f, &sent[missing[--n]].s) == LS_OK);
+        copies[1].last = missing[n];
+        check(replica_checkpoint(f, &taken) == LS_OK && taken == (f->mid_chain == 0));
+        check(!taken || checkpoint_agrees(1) || complain("checkpoint"));
+        refused += !taken;
+    }
+    check(refused > 0 || complain("no chain was moved in several batches"));
+    copies[1].reached = true;
+    check(has(id) && put(1, "for all", NULL) != 0 && copies_agree());
+    copies_end();
+}
+
 /* ---- a full disk ---- */
 
 enum { FULL = 1, BESIDE = 2, WITHOUT, IN_PLACE, UNDER_WAY };
@@ -340,6 +372,7 @@ int main(void) {
         a_thread_writes_it_while_batches_are_taken,
         a_copy_that_leads_gives_up_its_checkpoint_and_takes_another,
         a_checkpoint_that_cannot_be_written_is_tried_again_later,
+        between_a_chains_copies_and_its_state_no_checkpoint_is_taken,
         a_full_disk_has_the_blocks_of_the_checkpoint_for_the_next_segment,
         a_copy_leads_on_a_full_disk_with_the_blocks_of_its_checkpoint,
     };
