@@ -183,6 +183,7 @@ static bool event_is_judged(void) {
         {.mode = VFS_SIM_PREFIX, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 17},
         {.mode = VFS_SIM_LAST_GARBAGE, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 13, .seed = x.event},
         {.mode = VFS_SIM_ONE_GARBAGE, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 9, .seed = x.event},
+        {.mode = VFS_SIM_ONE_FLIPPED, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 7, .seed = x.event},
         {.mode = VFS_SIM_ONE_LOST, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 11},
         {.mode = VFS_SIM_ONLY_ONE, .dir_mode = VFS_SIM_DIRS_LOST, .n = x.event % 7},
         {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_KEPT},
