@@ -37,6 +37,7 @@ LIBRAFT := build/libraft
 CTESTS := $(sort $(filter-out $(if $(wildcard $(LIBRAFT)/origin),,csrc/tests/unit/test_engine_%),$(wildcard csrc/tests/unit/test_*.c)))
 PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
 HOT := $(sort $(wildcard logstore/_hot/*.c))
+BENCHMARKS := $(sort $(wildcard benchmarks/*.c))
 HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
 ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(CONSENSUS) $(CONSENSUS_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
@@ -363,10 +364,10 @@ coverage: $(LOOKED_FOR) $(FULL) ## lines and branches of the core that the C tes
 		else $(call LOUDLY,gcc and gcov are not here: coverage was NOT measured); fi
 
 .PHONY: strict
-strict: $(LOOKED_FOR) ## compile the core and the extension with every warning an error, under gcc and clang
+strict: $(LOOKED_FOR) ## compile the core, the extension and the benchmarks with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
 		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR) $(ENGINE)) \
-			$(HOT:%.c=build/c/strict-$$cc/objects/%.o) || exit 1; \
+			$(patsubst %.c,build/c/strict-$$cc/objects/%.o,$(HOT) $(BENCHMARKS)) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
@@ -432,6 +433,10 @@ $(OUT)/objects/%.o: csrc/%.c $(OUT)/.compiled-with
 $(OUT)/objects/logstore/%.o: logstore/%.c $(OUT)/.compiled-with
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -isystem $(PYTHON_H) -MMD -MP -c -o $@ $<
+
+$(OUT)/objects/benchmarks/%.o: benchmarks/%.c $(OUT)/.compiled-with
+	@mkdir -p $(@D)
+	@$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
 $(OUT)/%: csrc/tests/unit/%.c $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS)

@@ -29,7 +29,7 @@ def compiled(name: str, others: tuple[str, ...] = ()) -> Path:
     compiler = os.environ.get("CC") or next((cc for cc in ("cc", "gcc", "clang") if shutil.which(cc)), None)
     if compiler is None:
         raise SystemExit("benchmarks: a C compiler is needed: install gcc or clang, or name one with CC")
-    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}"]
+    flags = ["-std=c11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}"]
     subprocess.run([*compiler.split(), *flags, "-o", program, *sources], check=True)
     return program
 

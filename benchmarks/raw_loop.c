@@ -15,7 +15,6 @@
  *
  * A command ends after SECONDS or MAX_BYTES of content, whichever comes first. The files are removed at the end.
  */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

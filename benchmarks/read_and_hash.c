@@ -5,7 +5,6 @@
  *
  * The caller decides whether the files are in the page cache before. Prints one line of JSON.
  */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -67,6 +67,8 @@ TESTS = (
     "test_host",
     "test_replica",
     "test_replica_mark",
+    "test_replica_sweep",
+    "test_replica_checkpoint",
     "test_update",
     "test_engine_guards",
     "test_engine_group",

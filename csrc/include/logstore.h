@@ -967,7 +967,8 @@ typedef struct ls_update_manifest {
  * a read takes the time anew when it is due). The end is that of a durable batch, and the beginning is the base that an open of a
  * log with this end finds, or the segment of `applied_lsn`, if that is lower: where the sender's catalog stands; 0: it has none.
  * LS_WOULD_WAIT: the durable part of the log does not say yet where it begins, or has fewer than two batches with an index; try again.
- * LS_RECYCLED: the log at applied_lsn is gone. LS codes of ls_hold_take.
+ * LS_RECYCLED: the log at applied_lsn is gone. LS codes of ls_hold_take. In each call LS_RECYCLED also means that the copy itself was
+ * replaced or removed meanwhile.
  */
 int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_name, uint64_t limit_bytes,
                           uint64_t lasts_us, uint64_t applied_lsn, ls_update_source **source);

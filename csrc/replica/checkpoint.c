@@ -136,13 +136,17 @@ static int take_away(struct replica *r) {
     return error;
 }
 
+static void wait_for_more(struct replica *r) {
+    r->checkpoint_retry_lsn = r->applied.lsn + CHECKPOINT_SEGMENTS * r->store->meta.segment_size;
+}
+
 static int note_result(struct replica *r) {
     int error = take_away(r);
     if (error == 0) {
         r->stats.checkpoints++;
         return LS_OK;
     }
-    r->checkpoint_retry_lsn = r->applied.lsn + CHECKPOINT_SEGMENTS * r->store->meta.segment_size;
+    wait_for_more(r);
     return error == ENOMEM ? fail_memory()
                            : fail_errno(error == ENOSPC || error == EDQUOT ? LS_FULL : LS_IO, error,
                                         "the checkpoint cannot be written");
@@ -157,6 +161,17 @@ void replica_checkpoint_give_up(struct replica *r) {
     while (!k->has_thread && go_on(k)) {
     }
     (void)take_away(r);
+}
+
+/* The next one waits, or it would take the freed blocks at once. */
+bool replica_checkpoint_give_up_space(struct replica *r) {
+    const struct directory *d = &r->store->directory;
+    bool any = r->checkpoint != NULL;
+    replica_checkpoint_give_up(r);
+    any = d->v->unlink(d->v, d->dir, "CHECKPOINT") == 0 || any;
+    r->checkpoint_lsn = 0;
+    wait_for_more(r);
+    return any;
 }
 
 /* ---- begin and end ---- */

@@ -197,11 +197,36 @@ void replica_take_spare(struct replica *r) {
 
 /* ---- the next file ---- */
 
+static int rename_spare(struct replica *r, const char *name) {
+    struct directory *d = &r->store->directory;
+    char from[SEGMENT_NAME_BYTES];
+    format_segment_name(from, r->spares.all[--r->spares.count]);
+    int rc = d->v->rename(d->v, d->dir, from, name);
+    r->file = rc == 0 ? d->v->open(d->v, d->dir, name, VFS_WRITE) : rc;
+    return r->file >= 0 ? d->v->sync_dir(d->v, d->dir) : r->file;
+}
+
+/* On a full disk the spare that is being made is waited for, and then the checkpoint goes, as in a store that serves. */
+static int make_file(struct replica *r, uint64_t first_lsn, const char *name) {
+    struct directory *d = &r->store->directory;
+    uint64_t bytes = r->store->meta.segment_size;
+    r->file = segment_file_make(d, first_lsn, bytes, false);
+    bool disk_full = r->file == -ENOSPC || r->file == -EDQUOT;
+    if (disk_full) {
+        replica_take_spare(r);
+    }
+    if (disk_full && r->spares.count > 0) {
+        return rename_spare(r, name);
+    }
+    if (disk_full && replica_checkpoint_give_up_space(r)) {
+        r->file = segment_file_make(d, first_lsn, bytes, false);
+    }
+    return r->file < 0 ? r->file : 0;
+}
+
 /* A spare is renamed; without one a file is made. One that has the name, and no batch of the log, is replaced. Its name is durable. */
 int replica_make_file(struct replica *r, uint64_t first_lsn) {
-    struct directory *d = &r->store->directory;
-    char name[SEGMENT_NAME_BYTES], from[SEGMENT_NAME_BYTES];
-    int rc = 0;
+    char name[SEGMENT_NAME_BYTES];
     close_file(r);
     if (r->spare != NULL && atomic_load(&r->spare->ended)) {
         replica_take_spare(r);
@@ -209,15 +234,7 @@ int replica_make_file(struct replica *r, uint64_t first_lsn) {
     format_segment_name(name, first_lsn);
     forget_file(&r->cut, first_lsn);
     r->file_lsn = first_lsn;
-    if (r->spares.count > 0) {
-        format_segment_name(from, r->spares.all[--r->spares.count]);
-        rc = d->v->rename(d->v, d->dir, from, name);
-        r->file = rc == 0 ? d->v->open(d->v, d->dir, name, VFS_WRITE) : rc;
-        rc = rc == 0 && r->file >= 0 ? d->v->sync_dir(d->v, d->dir) : rc;
-    } else {
-        r->file = segment_file_make(d, first_lsn, r->store->meta.segment_size, false);
-    }
-    rc = rc == 0 && r->file < 0 ? r->file : rc;
+    int rc = r->spares.count > 0 ? rename_spare(r, name) : make_file(r, first_lsn, name);
     if (rc != 0) {
         return replica_fail_disk(r, -rc, "there is no file for the next segment");
     }

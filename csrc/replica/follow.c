@@ -398,7 +398,7 @@ static int accept(struct replica *r, const struct shipment *s) {
 }
 
 /* How many of these may be written with one force. A header is forced, or written, before its batch. */
-static size_t count_group(const struct replica *r, const struct shipment *all, size_t n) {
+static size_t count_group(struct replica *r, const struct shipment *all, size_t n) {
     uint64_t bytes = 0;
     size_t count = 0;
     while (count < n && count < GROUP_BATCHES_MAX && all[count].header == NULL &&
@@ -406,7 +406,7 @@ static size_t count_group(const struct replica *r, const struct shipment *all, s
         bytes += all[count].end_lsn - all[count].lsn;
         count++;
     }
-    return count >= GROUP_BATCHES_MIN ? count : 1;
+    return count >= GROUP_BATCHES_MIN && !replica_mark_finds_no_room(r) ? count : 1;
 }
 
 int replica_take_many(struct replica *r, const struct shipment *all, size_t n, size_t *taken) {

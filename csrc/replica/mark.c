@@ -55,6 +55,9 @@ static int make_file(struct replica *r) {
     rc = rc == 0 ? d->v->rename(d->v, d->dir, name, "MARK") : rc;
     rc = rc == 0 ? d->v->sync_dir(d->v, d->dir) : rc;
     replica_mark_close(r);
+    if (rc != 0) {
+        (void)d->v->unlink(d->v, d->dir, name); /* a full disk needs its blocks */
+    }
     return rc == 0 ? open_file(r) : rc;
 }
 
@@ -111,6 +114,11 @@ int replica_mark_open(struct replica *r) {
         return fail_memory();
     }
     return error == 0 ? LS_OK : replica_fail_disk(r, -error, "MARK, or what it covers, cannot be written");
+}
+
+bool replica_mark_finds_no_room(struct replica *r) {
+    int error = r->error == 0 && r->mark.file < 0 ? make_file(r) : 0;
+    return error == -ENOSPC || error == -EDQUOT;
 }
 
 int replica_mark_set(struct replica *r, uint64_t from_lsn, uint64_t to_lsn) {

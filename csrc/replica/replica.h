@@ -187,6 +187,7 @@ void replica_publish(struct replica *r); /* the hint, and what it makes needless
 
 /* mark.c */
 int replica_mark_open(struct replica *r); /* erases what an open mark covers above the end, and ends the mark */
+bool replica_mark_finds_no_room(struct replica *r); /* there is no MARK, and a full disk has no blocks for one */
 int replica_mark_set(struct replica *r, uint64_t from_lsn, uint64_t to_lsn); /* forced when it returns */
 void replica_mark_close(struct replica *r);
 
@@ -196,6 +197,8 @@ void replica_sweep_some(struct replica *r);  /* after a batch was applied */
 
 /* checkpoint.c */
 void replica_checkpoint_give_up(struct replica *r); /* ends the one that is being taken, if any */
+/* That, and removes the one in place: the log needs the disk's last blocks. Whether there was any. */
+bool replica_checkpoint_give_up_space(struct replica *r);
 
 /* files.c */
 int replica_remove_above(struct replica *r, uint64_t first_lsn);

@@ -46,6 +46,21 @@ static int fail_recycled(uint64_t first_lsn) {
                    "with a larger limit if that happens again");
 }
 
+/* An error of a directory whose copy was replaced or removed: META goes first. */
+static int judge(struct update_source *s, int rc) {
+    if (rc == LS_OK || rc == LS_END || rc == LS_RECYCLED || rc == LS_OPTION) {
+        return rc;
+    }
+    ls_error kept = *ls_last_error();
+    int meta = s->v->open(s->v, s->dir, "META", 0);
+    if (meta >= 0) {
+        (void)s->v->close(s->v, meta);
+    }
+    return meta == -ENOENT
+               ? fail(LS_RECYCLED, "the copy that was sent has been replaced or removed; begin anew, with another copy")
+               : fail_again(&kept);
+}
+
 /* ---- where it begins and ends ---- */
 
 static uint64_t part_end(const struct scan *s, size_t index) {
@@ -163,7 +178,7 @@ static int open_source(struct update_source *s, const char *store_dir, const cha
         return fail_errno(LS_IO, -s->dir, "the store directory %s cannot be opened", store_dir);
     }
     rc = find_ends(s, applied_lsn, &from_lsn);
-    return rc == LS_OK ? list_segments(s, from_lsn) : rc;
+    return judge(s, rc == LS_OK ? list_segments(s, from_lsn) : rc);
 }
 
 int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_name, uint64_t limit_bytes,
@@ -210,7 +225,7 @@ int ls_update_source_keep(ls_update_source *s, uint64_t lsn) {
     ls_hold_describe(s->hold, &held);
     int rc = ls_hold_advance(s->hold, lsn > held.lsn ? lsn : 0, s->lasts_us);
     s->renewed_us = rc == LS_OK ? s->v->monotonic_us(s->v) : s->renewed_us;
-    return rc;
+    return judge(s, rc);
 }
 
 static int renew_if_due(struct update_source *s) {
@@ -314,8 +329,8 @@ int ls_update_source_step(ls_update_source *s, uint64_t bytes) {
         struct scan_batch b;
         rc = reader_next(s->reader, &b);
         if (rc == LS_END) {
-            return fail_at(LS_CORRUPT, s->segments[s->at].first_lsn, s->next_lsn,
-                           "the log ends before its durable end");
+            rc = fail_at(LS_CORRUPT, s->segments[s->at].first_lsn, s->next_lsn, "the log ends before its durable end");
+            break;
         }
         rc = rc == LS_OK ? add_batch(s, &b) : rc;
         done += rc == LS_OK ? b.batch.bytes : 0;
@@ -325,7 +340,7 @@ int ls_update_source_step(ls_update_source *s, uint64_t bytes) {
         s->reader = NULL;
         rc = LS_END;
     }
-    return rc;
+    return judge(s, rc);
 }
 
 int ls_update_source_manifest(const ls_update_source *s, ls_update_manifest *manifest, ls_update_segment *segments,
@@ -350,5 +365,5 @@ int ls_update_source_read(ls_update_source *s, uint64_t first_lsn, uint64_t offs
                     (unsigned long long)first_lsn);
     }
     int rc = renew_if_due(s);
-    return rc == LS_OK ? read_part(s, first_lsn, offset, into, bytes) : rc;
+    return judge(s, rc == LS_OK ? read_part(s, first_lsn, offset, into, bytes) : rc);
 }

@@ -22,10 +22,15 @@ REIGNS = 12
 def test_three_copies_agree_after_many_reigns(tmp_path: Path, seed: int) -> None:
     soak = Soak(tmp_path, seed if SECONDS == 0 else int(time.time()) + seed)
     end = time.monotonic() + SECONDS
-    soak.run(lambda: soak.counts["reigns"] >= REIGNS and time.monotonic() >= end)
+
+    def is_enough() -> bool:
+        return soak.counts["reigns"] >= REIGNS and soak.counts["updates"] > 0 and time.monotonic() >= end
+
+    soak.run(is_enough)
     soak.finish()
     assert soak.counts["unknown"] > 0
     assert soak.counts["reigns"] > REIGNS
+    assert soak.counts["removed"] <= soak.counts["updates"]
 
 
 def test_the_footer_of_a_segment_that_has_the_members_is_no_finding(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from kit.patience import wait_until
 from logstore import errors
 from logstore.catalog.copy import copy_catalog
 from logstore.cluster.update import Manifest, Source, Update
+from logstore.holds import LogRecycled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,24 @@ def test_a_member_behind_beyond_recycling_is_updated_while_the_leader_publishes(
     group.cease()
     store = group.lead(2)
     assert set(stay) <= {message.id for message in store.messages("orders")}
+
+
+def test_a_sender_whose_own_copy_is_replaced_ends_as_recycled(group: Group) -> None:
+    store = group.lead(0)
+    fill(store, 40)
+    member = group.copy(2)
+    with opened(group.stores[2]) as sender, opened(group.stores[0]) as source:
+        sent = sender.manifest()
+        group.reached = {0, 1}
+        fill(store, 10)
+        with Update(member, source.manifest()) as update:
+            move(source, update)
+            copy_catalog(group.stores[0], update.path, store_uuid=sent.uuid, live=True)
+            update.finish()
+        with pytest.raises(LogRecycled, match="replaced"):
+            sender.keep()
+        with pytest.raises(LogRecycled):
+            sender.read(sent.segments[0].first_lsn, 0, 8)
 
 
 def test_an_update_that_is_not_whole_does_not_count(group: Group) -> None:

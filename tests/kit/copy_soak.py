@@ -3,7 +3,8 @@
 Each reign begins with an election of the most up to date of a majority. The copy that leads publishes, consumes, runs
 transactions in two phases, declares and deletes queues; one message stays on its queue for ever. A follower lags, is
 closed and opened again, or takes a checkpoint. At the end of most reigns the leader has lost its majority, so what it
-did last has an unknown outcome, and the next leader cuts some of it.
+did last has an unknown outcome, and the next leader cuts some of it. Now and then a follower's copy is removed, or it
+falls so far behind that only an update brings it back (kit/copy_updates.py), while the leader goes on.
 
 The catalog is not in the log here: what changes it copies it to all copies.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import logstore
+from kit.copy_updates import Behind
 from kit.patience import wait_until
 from logstore import errors
 from logstore.cluster.replica import HEADER_BYTES, Batch, Copy, LeadingStore, create, detach
@@ -78,6 +80,7 @@ class Model:
         more = [key for key, body in found.items() if key not in self.certain and body not in self.maybe_put]
         assert not more, f"nobody put them: {more[:5]}"
         self.certain = found
+        self.compared += len(found)
         self.maybe_put, self.maybe_taken = set(), set()
 
     def end(self, branch: Branch, *, committed: bool) -> None:
@@ -88,6 +91,7 @@ class Model:
                 self.certain.pop(key, None)
 
     bodies: dict[int, bytes] = field(default_factory=dict)  # of messages that branches put
+    compared: int = 0  # messages, with what is known of them
 
     @property
     def free(self) -> list[int]:
@@ -118,6 +122,9 @@ class Soak:
         self.terms: list[dict[int, int]] = [{} for _ in self.paths]  # of each copy's batches, by index
         self.sent: dict[tuple[int, int], Batch] = {}  # by index and term
         self.reached: set[int] = set(range(COPIES))
+        self.behind: Behind | None = None
+        self.serves = False
+        self.is_last = False  # the reign after which all copies are equal
         self.number: int = -1  # of the copy that leads; -1: none
         self.leader: LeadingStore | None = None
         self.lock = threading.Lock()  # on all of the above
@@ -138,6 +145,13 @@ class Soak:
             "reopened",
             "checkpoints",
             "queues",
+            "updates",
+            "removed",
+            "given up",
+            "recycled",
+            "refused",
+            "waited for a sender",
+            "bytes",
         )
         self.counts = dict.fromkeys(names, 0)
 
@@ -157,7 +171,7 @@ class Soak:
 
     def _step(self, leader: LeadingStore) -> bool:
         mine = self.terms[self.number]
-        handed = False
+        handed = self._bring()
         while (batch := leader.next()) is not None:
             self.sent[batch.index, batch.term] = batch
             mine[batch.index] = batch.term
@@ -175,8 +189,24 @@ class Soak:
                 self.copies[number].durable(end_lsn)
         return True
 
+    def _bring(self) -> bool:
+        """A step of the update; whether there is one under way."""
+        if self.behind is None or not self.serves:
+            return False
+        if self.behind.step():
+            self.behind = None
+        return self.behind is not None and self.behind.update is not None
+
+    def place_of(self, number: int) -> None:
+        """The directory of the member's present copy, which changes with a removal and an update."""
+        self.paths[number] = self.members[number] / f"copy-{self.copies[number].member().copy}"
+
+    def up_to_date(self) -> list[int]:
+        """The copies that get the leader's batches, if they are reached."""
+        return [number for number in range(COPIES) if self.behind is None or number != self.behind.number]
+
     def followers(self) -> list[int]:
-        return [number for number in range(COPIES) if number != self.number and number in self.reached]
+        return [number for number in self.up_to_date() if number != self.number and number in self.reached]
 
     def _send(self, number: int) -> int:
         """Sends the copy what it lacks, after a cut if it has what the leader's log has not. Its last index."""
@@ -203,12 +233,14 @@ class Soak:
     def lead(self) -> MessageStore:
         """The most up to date of two copies leads."""
         with self.lock:
-            for number, copy in enumerate(self.copies):
-                end = copy.info().index
+            able = self.up_to_date()
+            for number in able:
+                end = self.copies[number].info().index
                 self.terms[number] = {index: term for index, term in self.terms[number].items() if index <= end}
-            voters = self.random.sample(range(COPIES), 2)
+            voters = self.random.sample(able, 2)
             self.number = max(voters, key=lambda number: self._tail(number))
-            term = max(max(copy.info().least_term, copy.member().term + 1) for copy in self.copies)
+            least = max(self.copies[number].info().least_term for number in able)
+            term = max(least, *(copy.member().term + 1 for copy in self.copies))
             term += self.random.randrange(3)
             for number in voters:
                 self.copies[number].vote(term, self.number + 1)
@@ -224,6 +256,7 @@ class Soak:
         assert store is not None, self.failed
         with self.lock:
             self.reached = set(range(COPIES))
+            self.serves = True
         return store
 
     def _tail(self, number: int) -> tuple[int, int]:
@@ -236,7 +269,7 @@ class Soak:
         self.stops.set()
         self.mover.join()
         assert self.failed is None, self.failed
-        number, self.number = self.number, -1
+        number, self.number, self.serves = self.number, -1, False
         self.leader.cease()
         self.leader = None
         self.copies[number].close()
@@ -260,7 +293,7 @@ class Soak:
     def run(self, until: Callable[[], bool]) -> None:
         """Reigns until ``until`` says so, and one more, which reaches all copies."""
         while True:
-            last = until()
+            last = self.is_last = until()
             store = self.lead()
             self.model.settle(store)
             assert [bytes(one.content) for one in store.messages("stuck", load=True)] == [b"for ever"]
@@ -333,16 +366,16 @@ class Soak:
             self._copy_catalog()
 
     def _copy_catalog(self) -> None:
-        with closing(sqlite3.connect(self.paths[self.number] / "catalog.sqlite")) as source:
+        with self.lock, closing(sqlite3.connect(self.paths[self.number] / "catalog.sqlite")) as source:
             for number, path in enumerate(self.paths):
-                if number != self.number:
+                if number != self.number and path.exists():
                     with closing(sqlite3.connect(path / "catalog.sqlite")) as target:
                         source.backup(target)
 
     def _disturb(self) -> None:
         draw = self.random.random()
-        others = [number for number in range(COPIES) if number != self.number]
         with self.lock:
+            others = [number for number in self.up_to_date() if number != self.number]
             self.copies[others[0]].note_tail()
             number = self.random.choice(others)
             if draw < 0.1:
@@ -355,6 +388,19 @@ class Soak:
                 self.counts["reopened"] += 1
             elif draw < 0.3:
                 self.counts["checkpoints"] += self.copies[number].checkpoint()
+            elif draw < 0.34:
+                self._fall_behind(number, removed=draw < 0.32)
+
+    def _fall_behind(self, number: int, *, removed: bool) -> None:
+        """The other follower then has all that is durable, and is reached."""
+        if self.behind is not None:
+            if removed and not self.behind.is_empty:
+                self.behind.remove()
+            return
+        other = next(one for one in range(COPIES) if one not in (self.number, number))
+        if max(self.terms[other], default=0) >= self.durable > 0:
+            self.reached.add(other)
+            self.behind = Behind(self, number, removed=removed)
 
     def _lose_majority(self, store: MessageStore) -> None:
         """What the leader does from now on has an unknown outcome. A call that waits for room ends when it ceases."""
@@ -394,7 +440,8 @@ class Soak:
             for copy in followers:
                 if copy.info().index == self.durable:
                     copy.durable(copy.info().end_lsn)
-            return all(copy.info().applied_index == max(self.terms[self.number]) for copy in followers)
+            end = max(self.terms[self.number])
+            return self.behind is None and all(copy.info().applied_index == end for copy in followers)
 
     # ---- the judgement
 

@@ -1,6 +1,7 @@
 /*
  * The crash explorer of copies: runs three or five members on simulated disks (replicas_driver.h), and then cuts the power of
- * each disk at every call of its journal, makes disks that the cut may leave, and judges each (replicas_judge.h).
+ * each disk at every call of its journal, makes disks that the cut may leave, and judges each (replicas_judge.h). In the end one
+ * member of a run is detached, in the same way (replicas_detach.h).
  *
  * A run is determined by its number, so --run N --life L --event K repeats a finding. Several processes share the work; a process
  * that dies or hangs is a finding, too.
@@ -13,7 +14,7 @@
 
 #include "tests/proof/explorer_cuts.h"
 #include "tests/proof/explorer_shared.h"
-#include "tests/proof/replicas_judge.h"
+#include "tests/proof/replicas_detach.h"
 
 static struct {
     uint64_t states;
@@ -33,7 +34,7 @@ static struct {
 /* Sums over all processes. */
 struct totals {
     _Atomic uint64_t cuts, leads, updates, update_deaths, judged_updates, in_switches, short_ops, in_headers, deep,
-        runs, recycled, relocated, removed, checkpoints;
+        runs, recycled, relocated, removed, checkpoints, detached;
 };
 
 static struct shared *all;
@@ -134,7 +135,10 @@ static bool disk_is_judged(void *context, const vfs_sim_loss *loss) {
         atomic_fetch_add_explicit(&totals->deep, j.deep, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->judged_updates, j.updates, memory_order_relaxed);
         atomic_fetch_add_explicit(&totals->in_switches, x.in_switch, memory_order_relaxed);
-        if (!copy_is_right(disk, &x.told, x.ending, j))
+        bool is_detach = (int)x.life == detached.life;
+
+        atomic_fetch_add_explicit(&totals->detached, is_detach, memory_order_relaxed);
+        if (is_detach ? !detach_is_right(disk) : !copy_is_right(disk, &x.told, x.ending, j))
             tell_finding(loss);
     }
     vfs_sim_free(disk);
@@ -179,6 +183,7 @@ static bool event_is_judged(void) {
         {.mode = VFS_SIM_PREFIX, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 17},
         {.mode = VFS_SIM_LAST_GARBAGE, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 13, .seed = x.event},
         {.mode = VFS_SIM_ONE_GARBAGE, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 9, .seed = x.event},
+        {.mode = VFS_SIM_ONE_FLIPPED, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 7, .seed = x.event},
         {.mode = VFS_SIM_ONE_LOST, .dir_mode = VFS_SIM_DIRS_KEPT, .n = x.event % 11},
         {.mode = VFS_SIM_ONLY_ONE, .dir_mode = VFS_SIM_DIRS_LOST, .n = x.event % 7},
         {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_KEPT},
@@ -285,6 +290,7 @@ static void explore(uint64_t number) {
         host_close(copies[i].host);
         copies[i].host = NULL;
     }
+    on = on && one_is_detached((int)(stir(number) % (uint64_t)d.life_count));
     if (d.broken != NOTHING_BROKEN)
         tell_finding(NULL);
     if (o.verbose)
@@ -294,6 +300,7 @@ static void explore(uint64_t number) {
     for (size_t i = 0; on && i < (size_t)d.life_count; i++)
         on = (o.life != UINT64_MAX && o.life != i) || journal_is_judged(i);
     ls_free(e.seen);
+    detached_free();
     vfs_sim_free(e.disk);
     count_run();
     driver_free();
@@ -500,7 +507,8 @@ static int report(double took) {
            "\"leads\": %llu, \"updates\": %llu, \"update_deaths\": %llu, \"judged_updates\": %llu, "
            "\"short_of_memory\": %llu, \"in_switches\": %llu, \"in_headers\": %llu, "
            "\"tables\": %llu, \"runs\": %llu, "
-           "\"recycled\": %llu, \"relocated\": %llu, \"removed\": %llu, \"checkpoints\": %llu, \"seconds\": %.1f, "
+           "\"recycled\": %llu, \"relocated\": %llu, \"removed\": %llu, \"checkpoints\": %llu, \"detached\": %llu, "
+           "\"seconds\": %.1f, "
            "\"killed_by\": \"%s\"}\n",
            (unsigned long long)all->states, (unsigned long long)all->unique, (unsigned long long)all->violations,
            (unsigned long long)totals->cuts, (unsigned long long)totals->leads, (unsigned long long)totals->updates,
@@ -508,7 +516,8 @@ static int report(double took) {
            (unsigned long long)totals->short_ops, (unsigned long long)totals->in_switches,
            (unsigned long long)totals->in_headers, (unsigned long long)totals->deep, (unsigned long long)totals->runs,
            (unsigned long long)totals->recycled, (unsigned long long)totals->relocated,
-           (unsigned long long)totals->removed, (unsigned long long)totals->checkpoints, took, killer);
+           (unsigned long long)totals->removed, (unsigned long long)totals->checkpoints,
+           (unsigned long long)totals->detached, took, killer);
     return all->violations != 0;
 }
 

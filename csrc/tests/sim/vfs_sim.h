@@ -138,9 +138,10 @@ uint64_t vfs_sim_used(const vfs_sim *sim);
 
 /* ---- power cuts ---- */
 
-/* The fate of a unit. For a growing size, GARBAGE is a size in between, and ZERO is the same as KEPT; a shrinking size is
- * LOST or kept. */
-enum { VFS_SIM_LOST = 0, VFS_SIM_KEPT = 1, VFS_SIM_GARBAGE = 2, VFS_SIM_ZERO = 3 };
+/* The fate of a unit. For a growing size, GARBAGE is a size in between, and ZERO and FLIPPED are the same as KEPT; a shrinking
+ * size is LOST or kept. FLIPPED is kept but for one bit of what the write changes,
+ * outside of a format_version. */
+enum { VFS_SIM_LOST = 0, VFS_SIM_KEPT = 1, VFS_SIM_GARBAGE = 2, VFS_SIM_ZERO = 3, VFS_SIM_FLIPPED = 4 };
 
 /* How the fates of units are chosen. */
 enum {
@@ -151,6 +152,7 @@ enum {
     VFS_SIM_ONLY_ONE,     /* unit n is kept, the others are lost */
     VFS_SIM_ONE_GARBAGE,  /* unit n is garbage, the others are kept */
     VFS_SIM_LAST_GARBAGE, /* the first n units are kept, the next is garbage, the others are lost */
+    VFS_SIM_ONE_FLIPPED,  /* of unit n one bit is another one, the others are kept */
     VFS_SIM_RANDOM,       /* each unit by seed; some seeds keep most, some few */
     VFS_SIM_MASK,         /* mask[i] is the fate of unit i; lost where there is none */
 };

@@ -235,6 +235,8 @@ static int fate_of(const vfs_sim_loss *loss, uint64_t unit) {
         return unit == loss->n ? VFS_SIM_GARBAGE : VFS_SIM_KEPT;
     case VFS_SIM_LAST_GARBAGE:
         return unit < loss->n ? VFS_SIM_KEPT : unit == loss->n ? VFS_SIM_GARBAGE : VFS_SIM_LOST;
+    case VFS_SIM_ONE_FLIPPED:
+        return unit == loss->n ? VFS_SIM_FLIPPED : VFS_SIM_KEPT;
     case VFS_SIM_RANDOM:
         return random_fate(loss->seed, unit);
     default:

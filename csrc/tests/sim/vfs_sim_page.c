@@ -173,6 +173,26 @@ static void spoil(unsigned char *into, const unsigned char *from, size_t bytes, 
     }
 }
 
+/*
+ * One bit of what the write changes. Not in a file's format_version, which is judged before its checksum: a larger one is refused as
+ * newer, also where a crash made it so.
+ */
+static void flip(unsigned char *into, const unsigned char *from, size_t at, size_t bytes, uint64_t seed) {
+    enum { VERSION_AT = 8, VERSION_END = 12 };
+    size_t changed = 0, which;
+
+    for (size_t i = 0; i < bytes; i++)
+        changed += into[i] != from[i] && (at + i < VERSION_AT || at + i >= VERSION_END);
+    which = changed > 0 ? (size_t)(sim_mix(seed) % changed) : SIZE_MAX;
+    for (size_t i = 0; i < bytes; i++) {
+        bool counts = into[i] != from[i] && (at + i < VERSION_AT || at + i >= VERSION_END);
+
+        into[i] = from[i];
+        if (counts && which-- == 0)
+            into[i] ^= (unsigned char)(1u << sim_mix(seed + 1) % 8);
+    }
+}
+
 static int apply_sector(sim_node *n, unsigned layers, const sim_change *c, uint64_t unit, int fate, uint64_t seed,
                         uint64_t barrier) {
     uint64_t from, to;
@@ -197,6 +217,8 @@ static int apply_sector(sim_node *n, unsigned layers, const sim_change *c, uint6
     into = page->layer[first]->data + from % SIM_PAGE;
     if (fate == VFS_SIM_KEPT)
         memcpy(into, data, (size_t)(to - from));
+    else if (fate == VFS_SIM_FLIPPED)
+        flip(into, data, (size_t)(from % SIM_PAGE), (size_t)(to - from), seed);
     else
         spoil(into, data, (size_t)(to - from), fate, seed);
     return 0;

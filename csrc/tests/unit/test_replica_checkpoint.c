@@ -63,7 +63,7 @@ static void a_leaders_checkpoint_has_the_configuration(void) {
 
 /* ---- while batches are applied ---- */
 
-enum { MANY = 3000, SHORT = 40 }; /* six slices of rows */
+enum { MANY = 3000, SHORT = 40, LONG = 120000 }; /* six slices of rows */
 
 static uint64_t ids[MANY];
 
@@ -262,6 +262,108 @@ static void a_checkpoint_that_cannot_be_written_is_tried_again_later(void) {
     copies_end();
 }
 
+/* The copies of a long message's chunks are in earlier batches than the state that completes them. */
+static void between_a_chains_copies_and_its_state_no_checkpoint_is_taken(void) {
+    struct replica *f;
+    int missing[SENT_MAX], n = 0, refused = 0;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    uint64_t id = put_bytes(1, 'x', LONG, LS_WAIT);
+    (void)put(1, "durable", NULL);
+    copies[1].reached = false;
+    for (int i = 0; i < 40; i++) {
+        (void)move_base(r.store);
+        check(take(put_bytes(1, 'y', 3000, LS_WAIT), 1, NULL) == LS_OK);
+    }
+    f = copies[1].follows;
+    for (int at = copies[0].last; at != copies[1].last; at = sent[at].before)
+        missing[n++] = at;
+    while (n > 0) {
+        bool taken = false;
+
+        check(replica_take(f, &sent[missing[--n]].s) == LS_OK);
+        copies[1].last = missing[n];
+        check(replica_checkpoint(f, &taken) == LS_OK && taken == (f->mid_chain == 0));
+        check(!taken || checkpoint_agrees(1) || complain("checkpoint"));
+        refused += !taken;
+    }
+    check(refused > 0 || complain("no chain was moved in several batches"));
+    copies[1].reached = true;
+    check(has(id) && put(1, "for all", NULL) != 0 && copies_agree());
+    copies_end();
+}
+
+/* ---- a full disk ---- */
+
+enum { FULL = 1, BESIDE = 2, WITHOUT, IN_PLACE, UNDER_WAY };
+
+/* Copies 1 and 2 have the log of the leader; the first then has no block left. */
+static void fill_the_disk(int checkpoint) {
+    bool done = false;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    put_many();
+    check(replica_durable(copies[FULL].follows, ls_durable_lsn(r.store)) == LS_OK);
+    if (checkpoint == IN_PLACE)
+        check(replica_checkpoint(copies[FULL].follows, &done) == LS_OK && done);
+    if (checkpoint == UNDER_WAY) {
+        check(replica_checkpoint_begin(copies[FULL].follows, &done) == LS_OK && done);
+        for (int i = 0; i < 4; i++)
+            check(replica_checkpoint_ended(copies[FULL].follows, &done) == LS_OK && !done);
+    }
+    copies[FULL].reached = false;
+    vfs_sim_capacity(copies[FULL].sim, vfs_sim_used(copies[FULL].sim));
+}
+
+/* Segments that the copy had room for; then it takes nothing more. */
+static uint64_t segments_taken(void) {
+    struct replica *f = copies[FULL].follows;
+    uint64_t before = f->segment_count + f->stats.segments_recycled;
+    int rc = LS_OK;
+
+    for (int i = 0; i < 40 && rc == LS_OK; i++) {
+        for (int k = 0; k < 4; k++)
+            (void)put_bytes(1, 'x', 3000, LS_WAIT);
+        rc = catch_up(&copies[FULL], copies[leader].last);
+    }
+    check(rc == LS_FULL || complain("it has room for ever"));
+    check(catch_up(&copies[FULL], copies[leader].last) == LS_POISONED);
+    return f->segment_count + f->stats.segments_recycled - before;
+}
+
+static void a_full_disk_has_the_blocks_of_the_checkpoint_for_the_next_segment(void) {
+    static uint8_t byte[1];
+    uint64_t taken[UNDER_WAY + 1];
+
+    for (int checkpoint = WITHOUT; checkpoint <= UNDER_WAY; checkpoint++) {
+        fill_the_disk(checkpoint);
+        taken[checkpoint] = segments_taken();
+        check(vfs_sim_get(copies[FULL].sim, VFS_SIM_SEEN, "/s", "CHECKPOINT", byte, 1) == -ENOENT);
+        check(vfs_sim_get(copies[FULL].sim, VFS_SIM_SEEN, "/s", "CHECKPOINT.new", byte, 1) == -ENOENT);
+        check(checkpoint == WITHOUT || copies[FULL].follows->checkpoint_retry_lsn > copies[FULL].follows->applied.lsn);
+        vfs_sim_capacity(copies[FULL].sim, 0);
+        replica_free(copies[FULL].follows);
+        check(follow_again(FULL) == LS_OK || complain("follow"));
+        copies[FULL].reached = true;
+        (void)put(1, "for all", NULL);
+        check(copies_agree());
+        copies_end();
+    }
+    check(taken[IN_PLACE] > taken[WITHOUT] || complain("the checkpoint kept its blocks"));
+    check(taken[UNDER_WAY] > taken[WITHOUT] || complain("the one under way kept its blocks"));
+}
+
+/* The term's segment needs a file, and the copy has no spare. */
+static void a_copy_leads_on_a_full_disk_with_the_blocks_of_its_checkpoint(void) {
+    fill_the_disk(IN_PLACE);
+    cease();
+    check(lead_in(FULL, 3) == LS_OK || complain("lead"));
+    check(copies_agree());
+    copies_end();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         a_checkpoint_of_the_applied_table_replaces_its_replay,
@@ -270,6 +372,9 @@ int main(void) {
         a_thread_writes_it_while_batches_are_taken,
         a_copy_that_leads_gives_up_its_checkpoint_and_takes_another,
         a_checkpoint_that_cannot_be_written_is_tried_again_later,
+        between_a_chains_copies_and_its_state_no_checkpoint_is_taken,
+        a_full_disk_has_the_blocks_of_the_checkpoint_for_the_next_segment,
+        a_copy_leads_on_a_full_disk_with_the_blocks_of_its_checkpoint,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
 }

@@ -93,13 +93,15 @@ static void a_deletion_during_a_sweep_gets_a_pass_of_its_own(void) {
     for (int i = 0; i < 200; i++)
         check(ls_publish(r.store, &three, 1, NULL, 0, content, sizeof content, NULL, i % 64 == 63 ? LS_WAIT : 0,
                          &ids[i]) == LS_OK);
-    put_many(MANY);
+    put_many(2 * MANY);
     delete_queue_2();
     (void)put(1, "one step", NULL);
     (void)put(1, "and another", NULL); /* the pass is beyond the messages of queue 3 */
     r.catalog &= ~(1u << 3);
     check(ls_queue_delete(r.store, 3, LS_WAIT) == LS_OK);
-    for (int i = 0; i < 12; i++)
+    (void)put(1, "what makes it durable", NULL);
+    check(copies[1].follows->sweep.next > 200 && copies[1].follows->sweep.next < copies[1].follows->sweep.end);
+    for (int i = 0; i < 20; i++)
         (void)put(1, "another batch", NULL);
     check(has_what_the_leader_has(1));
     check(copies_agree() && has_the_table_of_its_directory(1));
@@ -118,6 +120,24 @@ static void a_deleted_queue_is_forgotten_when_the_base_has_passed_its_deletion(v
     cease();
     check(lead_in(1, 3) == LS_OK && table_any_queue(&r.store->state.table, 2) == NULL);
     check(copies_agree());
+    copies_end();
+}
+
+static void a_deleted_queue_is_not_forgotten_while_a_checkpoint_copies_the_table(void) {
+    bool begun = false, ended = false;
+
+    lead_with_many();
+    (void)batches_until_swept();
+    check(replica_checkpoint_begin(copies[1].follows, &begun) == LS_OK && begun);
+    churn(200);
+    (void)put(1, "last", NULL);
+    (void)put(1, "and what made it durable", NULL);
+    check(state_of(1)->deletions.count == 1 && table_any_queue(&state_of(1)->table, 2) != NULL);
+    while (!ended)
+        check(replica_checkpoint_ended(copies[1].follows, &ended) == LS_OK);
+    (void)put(1, "another batch", NULL);
+    check(state_of(1)->deletions.count == 0 && table_any_queue(&state_of(1)->table, 2) == NULL);
+    check(copies_agree() && has_the_table_of_its_directory(1));
     copies_end();
 }
 
@@ -223,6 +243,7 @@ int main(void) {
         after_each_step_the_table_is_that_of_an_open,
         a_deletion_during_a_sweep_gets_a_pass_of_its_own,
         a_deleted_queue_is_forgotten_when_the_base_has_passed_its_deletion,
+        a_deleted_queue_is_not_forgotten_while_a_checkpoint_copies_the_table,
         a_commit_after_the_sweep_leaves_no_place_on_the_deleted_queue,
         a_transaction_in_doubt_over_a_deleted_queue_commits_as_at_the_leader,
         a_checkpoint_in_the_middle_of_a_sweep_goes_on_with_it,

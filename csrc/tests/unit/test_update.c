@@ -432,6 +432,49 @@ static void a_hold_that_was_lost_ends_the_update(void) {
     all_end();
 }
 
+enum { IN_STEPS, IN_READS, IN_KEEPS, SENDER_STATES };
+
+/* A call of a sender whose own copy has gone. */
+static int go_on(ls_update_source *sender, int state, uint64_t first_lsn) {
+    return state == IN_STEPS   ? ls_update_source_step(sender, NO_LIMIT)
+           : state == IN_READS ? ls_update_source_read(sender, first_lsn, 0, part_bytes, 8)
+                               : ls_update_source_keep(sender, 0);
+}
+
+static void a_sender_whose_own_copy_goes_says_that_the_log_is_recycled(void) {
+    for (int state = 0; state < 2 * SENDER_STATES; state++) {
+        ls_update_source *sender = NULL;
+        uint64_t first_lsn = 0;
+
+        copies_start();
+        check(lead_in(0, 2) == LS_OK);
+        churn(20);
+        member_with(2);
+        check(ls_update_source_open(its, "/m/copy-1", "update", NO_LIMIT, DAY_US, 0, &sender) == LS_OK ||
+              complain("sender"));
+        if (state % SENDER_STATES != IN_STEPS) {
+            ls_update_source *kept = source;
+
+            source = sender;
+            check(describe() == LS_OK || complain("manifest"));
+            source = kept;
+            first_lsn = segments[0].first_lsn;
+            check(go_on(sender, state % SENDER_STATES, first_lsn) == LS_OK);
+        }
+        if (state < SENDER_STATES) {
+            churn(20);
+            check(source_from(0, NO_LIMIT, 0) == LS_OK || complain("source"));
+            check(update() == LS_OK || complain("update"));
+        } else {
+            check(host_remove_copy(host) == LS_OK || complain("remove"));
+        }
+        for (int i = 0; i < 2; i++)
+            check(go_on(sender, state % SENDER_STATES, first_lsn) == LS_RECYCLED || complain("gone"));
+        ls_update_source_close(sender);
+        all_end();
+    }
+}
+
 static uint64_t hold_expires_us(void) {
     ls_hold_info held = {.expires_us = 0};
     size_t count = 0;
@@ -916,6 +959,7 @@ int main(void) {
         what_a_longer_update_left_is_not_believed,
         a_hold_keeps_the_segments_while_the_leader_recycles,
         a_hold_that_was_lost_ends_the_update,
+        a_sender_whose_own_copy_goes_says_that_the_log_is_recycled,
         a_hold_is_renewed_by_reading_and_goes_with_the_sender,
         an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base,
         a_sender_that_cannot_say_where_its_log_begins_waits,

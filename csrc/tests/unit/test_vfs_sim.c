@@ -73,6 +73,30 @@ static void synced_bytes_survive_and_the_rest_has_the_chosen_fates(void) {
     world_free(&w);
 }
 
+static void a_flipped_sector_differs_in_one_bit_of_what_was_written(void) {
+    world w = world_new();
+    unsigned char sector[SECTOR], after[SECTORS * SECTOR];
+
+    memset(sector, 1, sizeof sector);
+    memset(sector + 100, 9, 50);
+    check(write_all(w.v, w.file, sector, sizeof sector, SECTOR));
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        vfs_sim_loss loss = {.mode = VFS_SIM_ONE_FLIPPED, .seed = seed};
+        vfs_sim *crashed = vfs_sim_crash(w.sim, &loss);
+        int bits = 0;
+
+        require(crashed != NULL);
+        check(vfs_sim_get(crashed, VFS_SIM_DEVICE, "/s", "f", after, sizeof after) == sizeof after);
+        for (size_t i = 0; i < SECTOR; i++) {
+            bits += __builtin_popcount(after[SECTOR + i] ^ sector[i]);
+            check(after[SECTOR + i] == sector[i] || (i >= 100 && i < 150));
+        }
+        check(bits == 1);
+        vfs_sim_free(crashed);
+    }
+    world_free(&w);
+}
+
 static void a_sector_is_garbled_only_where_the_write_changes_it(void) {
     world w = world_new();
     unsigned char sector[SECTOR], after[SECTORS * SECTOR];
@@ -425,6 +449,7 @@ static const struct {
 #define TEST(name) \
     { #name, name }
     TEST(synced_bytes_survive_and_the_rest_has_the_chosen_fates),
+    TEST(a_flipped_sector_differs_in_one_bit_of_what_was_written),
     TEST(a_sector_is_garbled_only_where_the_write_changes_it),
     TEST(a_sector_rewritten_unchanged_is_a_unit_only_while_a_change_is_pending_there),
     TEST(a_change_of_size_is_a_unit_of_its_own),
