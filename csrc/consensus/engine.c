@@ -70,6 +70,7 @@ struct engine {
     bool serves;
     bool submitting;
 
+    bool hung;     /* its disk: an entry waits for two election timeouts */
     bool draining; /* before and during a transfer */
     uint64_t drain_to;
     uint64_t drain_next_ms;
@@ -327,7 +328,7 @@ static void note_lead(engine *e) {
         if (e->lead_term != 0 && e->made_first && !e->first_given)
             drop_unmade(e);
         e->lead_term = 0;
-        e->draining = false;
+        e->draining = e->hung = false;
         return;
     }
     if (e->lead_term == e->raft.current_term)
@@ -338,7 +339,7 @@ static void note_lead(engine *e) {
     e->made_first = false;
     e->first_given = false;
     e->serves = false;
-    e->draining = false;
+    e->draining = e->hung = false;
     e->beat_ms = e->now;
     e->unforced_since_ms = 0;
     memset(e->peers, 0, sizeof e->peers);
@@ -457,17 +458,26 @@ static void tell_durable(engine *e) {
 }
 
 static void note_unforced(engine *e) {
+    bool moves = e->raft.last_stored != e->stored;
     if (!leads(e) || e->raft.last_stored >= e->given)
         e->unforced_since_ms = 0;
-    else if (e->unforced_since_ms == 0 || e->raft.last_stored != e->stored)
+    else if (e->unforced_since_ms == 0 || moves)
         e->unforced_since_ms = e->now;
     e->stored = e->raft.last_stored;
+    if (e->hung && moves) {
+        e->hung = false;
+        e->draining = e->raft.leader_state.transferring; /* it ends as any transfer does */
+    }
 }
+
+static uint64_t hang_ms(const engine *e) { return (e->hung ? 3 : 2) * (uint64_t)e->options.election_ms; }
 
 static uint64_t due(const engine *e) {
     uint64_t at = leads(e) ? e->beat_ms + e->options.heartbeat_ms : raft_timeout(&e->raft);
     if (e->draining)
         at = least(at, e->drain_next_ms);
+    if (e->unforced_since_ms != 0)
+        at = least(at, e->unforced_since_ms + hang_ms(e));
     return at > e->now ? at : e->now + 1;
 }
 
@@ -539,7 +549,8 @@ static void time_out(engine *e) {
     raft_set_heartbeat_timeout(&e->raft, e->options.heartbeat_ms);
 }
 
-/* A higher term makes a leader a follower: there is no other way to cease. */
+/* A higher term is Raft's own reason to cease, so nothing is left half done; it costs one term. There is no other way: libraft ceases
+   also at a timeout without a majority, but a sole voter always has one, and peers that answer cannot be forgotten from here. */
 static void step_down(engine *e) {
     struct raft_message m = {.type = RAFT_APPEND_ENTRIES_RESULT, .server_id = e->options.member, .server_address = ""};
     m.append_entries_result.version = 1;
@@ -549,11 +560,42 @@ static void step_down(engine *e) {
         e->stats.dropped++;
 }
 
+static uint64_t choose_target(const engine *e, uint64_t not_this) {
+    uint64_t best = 0;
+    for (unsigned i = 0; i < e->raft.configuration.n; i++) {
+        const struct raft_server *s = &e->raft.configuration.servers[i];
+        if (s->role != RAFT_VOTER || s->id == e->options.member || s->id == not_this)
+            continue;
+        if (best == 0 || acknowledged(e, s->id) > acknowledged(e, best))
+            best = s->id;
+    }
+    return best;
+}
+
+static void begin_transfer(engine *e, uint64_t to, uint64_t limit_ms) {
+    e->draining = true;
+    e->drain_to = to;
+    e->drain_next_ms = e->now + e->options.transfer_ms;
+    e->drain_end_ms = e->now + limit_ms;
+    e->raft.leader_state.transferee = 0;
+    e->raft.leader_state.transferring = false;
+}
+
+/* R6. The peers may have everything, also what this disk does not have; so the transfer does not wait for it. */
+static void judge_disk(engine *e) {
+    if (!leads(e) || e->unforced_since_ms == 0 || e->now - e->unforced_since_ms < hang_ms(e))
+        return;
+    uint64_t to = e->hung ? 0 : choose_target(e, 0);
+    e->hung = true;
+    begin_transfer(e, to, e->options.election_ms);
+    if (to == 0)
+        step_down(e);
+}
+
 int engine_time(engine *e, uint64_t now_ms) {
     begin_turn(e, now_ms);
     bool is_due = leads(e) ? e->now - e->beat_ms >= e->options.heartbeat_ms : raft_timeout(&e->raft) <= e->now;
-    if (leads(e) && e->unforced_since_ms != 0 && e->now - e->unforced_since_ms >= 2 * (uint64_t)e->options.election_ms)
-        step_down(e);
+    judge_disk(e);
     if (is_due && (leads(e) || e->raft.current_term < ENGINE_TERM_MAX)) {
         e->beat_ms = e->now;
         time_out(e);
@@ -1077,18 +1119,6 @@ int engine_plan(const engine *e, const struct engine_change *change, uint8_t *in
 
 /* ---- transfer ---- */
 
-static uint64_t choose_target(const engine *e, uint64_t not_this) {
-    uint64_t best = 0;
-    for (unsigned i = 0; i < e->raft.configuration.n; i++) {
-        const struct raft_server *s = &e->raft.configuration.servers[i];
-        if (s->role != RAFT_VOTER || s->id == e->options.member || s->id == not_this)
-            continue;
-        if (best == 0 || acknowledged(e, s->id) > acknowledged(e, best))
-            best = s->id;
-    }
-    return best;
-}
-
 static void try_transfer(engine *e) {
     if (!e->draining)
         return;
@@ -1099,13 +1129,13 @@ static void try_transfer(engine *e) {
         e->raft.leader_state.transferee = 0;
         e->raft.leader_state.transferring = false;
     }
-    if (e->now >= e->drain_end_ms) {
+    if (e->now >= e->drain_end_ms && !e->hung) {
         e->draining = false;
         e->raft.leader_state.transferee = 0;
         e->raft.leader_state.transferring = false;
         return;
     }
-    if (e->raft.leader_state.transferee != 0 || e->raft.last_stored < e->last ||
+    if (e->raft.leader_state.transferee != 0 || (e->raft.last_stored < e->last && !e->hung) ||
         acknowledged(e, e->drain_to) != e->last)
         return;
     struct raft_event event = {.type = RAFT_TRANSFER, .transfer.server_id = e->drain_to};
@@ -1118,12 +1148,8 @@ int engine_transfer(engine *e, uint64_t now_ms, uint64_t member) {
     if (may_change(e) && member == 0)
         to = choose_target(e, 0);
     int code = may_change(e) && to != 0 && to != e->options.member && is_voter(e, to) ? ENGINE_OK : ENGINE_REFUSED;
-    if (code == ENGINE_OK) {
-        e->draining = true;
-        e->drain_to = to;
-        e->drain_next_ms = e->now + e->options.transfer_ms;
-        e->drain_end_ms = e->now + 3 * (uint64_t)e->options.transfer_ms;
-    }
+    if (code == ENGINE_OK)
+        begin_transfer(e, to, 3 * (uint64_t)e->options.transfer_ms);
     end_turn(e);
     return code;
 }
