@@ -2,10 +2,10 @@
  * libraft behind plain calls: one event of it, and what it knows; start and close. No other file includes raft.h.
  */
 #include <assert.h>
+#include <pthread.h>
 #include <raft.h>
 #include <stdlib.h>
 #include <string.h>
-#include <threads.h>
 
 #include "consensus/engine_parts.h"
 #include "consensus/reserve.h"
@@ -30,7 +30,7 @@ static struct raft_heap heap = {
     .malloc = reserve_malloc, .free = reserve_free, .calloc = reserve_calloc, .realloc = reserve_realloc};
 
 /* libraft has one allocator in a process. Engines may be opened by several threads at once. */
-static once_flag heap_is_set = ONCE_FLAG_INIT;
+static pthread_once_t heap_is_set = PTHREAD_ONCE_INIT;
 
 static void set_heap(void) { raft_heap_set(&heap); }
 
@@ -571,7 +571,7 @@ int engine_open(const struct engine_options *options, const struct engine_log *l
         return ENGINE_NO_MEMORY;
     engine *e = &both->e;
     e->raft = &both->raft;
-    call_once(&heap_is_set, set_heap);
+    (void)pthread_once(&heap_is_set, set_heap);
     if (raft_init(e->raft, NULL, NULL, options->member, "") != 0) {
         free(both);
         return ENGINE_NO_MEMORY;
