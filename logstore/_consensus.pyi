@@ -133,7 +133,6 @@ class engine_answer_vote(Value):
     number: int
 
 class engine_answer_update(Value):
-    from: int
     index: int
     index_term: int
 

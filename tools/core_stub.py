@@ -127,7 +127,8 @@ class Header:
         self.path = path
         bare = _build_core.declarations(text)
         self.constants = re.findall(r"^#define (\w+)", bare, re.MULTILINE)
-        known = "".join(f"typedef int {name};\n" for name in (*NUMBERS, "bool") if name.endswith("_t") or name == "bool")
+        defined = ["bool", *(name for name in NUMBERS if name.endswith("_t"))]
+        known = "".join(f"typedef int {name};\n" for name in defined)
         tree = c_parser.CParser().parse(known + re.sub(r"^#.*", "", bare, flags=re.MULTILINE))
         self.structs: dict[str, c_ast.Struct] = {}
         self.nested: set[str] = set()
@@ -190,7 +191,8 @@ class Header:
         lines = [f"\nclass {c_name(name)}: ..." for name in NUMBERS]
         for name, struct in self.structs.items():
             lines.append(f"\nclass {name}(Value):")
-            lines += [f"    {field.name}: {self.written(field.type)}" for field in struct.decls]
+            fields = [field for field in struct.decls if not keyword.iskeyword(field.name)]  # getattr alone finds those
+            lines += [f"    {field.name}: {self.written(field.type)}" for field in fields]
             if name not in self.nested:
                 lines.append(f"\nclass {name}_ptr({name}, Pointer[{name}]): ...")
         lines += [f"\nclass {name}_ptr(Value): ..." for name in self.opaque]
@@ -233,9 +235,7 @@ def unwrapped(node: c_ast.Node) -> tuple[int, str, bool]:
     depth = 0
     while isinstance(node, c_ast.PtrDecl | c_ast.ArrayDecl):
         depth, node = depth + 1, node.type
-    if not isinstance(node, c_ast.TypeDecl) or not isinstance(
-        node.type, c_ast.IdentifierType | c_ast.Struct
-    ):
+    if not isinstance(node, c_ast.TypeDecl) or not isinstance(node.type, c_ast.IdentifierType | c_ast.Struct):
         raise SystemExit(f"{node.coord}: no type in Python is known for this")
     if isinstance(node.type, c_ast.Struct):
         return depth, str(node.type.name), "const" in node.quals
