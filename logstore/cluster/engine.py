@@ -4,7 +4,8 @@ It needs ``logstore._consensus``, which is built where the source of libraft can
 module raises :class:`~logstore.errors.ClusterUnavailable`. Nothing else in the package imports it.
 
 Each event returns an :class:`Answer`, which stays valid. The program does what its flags say, in the order of the
-flags. An event that raises has changed nothing and may be repeated; ``MemoryError`` means that there was no memory.
+flags. An event that raises was not carried out and may be repeated; time has passed all the same, so after an
+``EngineRefused`` or a ``MemoryError`` (there was no memory) :attr:`Engine.answer` is to be acted on as after any event.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _FRAME: Final = struct.Struct("@6Q3I4xP")
 _ENTRY: Final = struct.Struct("@Q2IP")
 _ANSWER: Final = struct.Struct("@2IP15Q")
 _MEMBER: Final = struct.Struct("@2Q?7x")
+
+_NO_ENTRIES: Final = ((),)
 
 for _made, _name in ((_FRAME, "frame"), (_ENTRY, "entry"), (_ANSWER, "answer"), (_MEMBER, "member")):
     if _made.size != ffi.sizeof(f"struct engine_{_name}"):
@@ -184,7 +187,16 @@ class Log:
 class Engine:
     """One engine. One thread at a time uses it; it is closed in the thread that made it."""
 
-    __slots__ = ("_answer", "_answer_bytes", "_entries", "_entries_bytes", "_frame", "_frame_bytes", "_pointer")
+    __slots__ = (
+        "_answer",
+        "_answer_bytes",
+        "_entries",
+        "_entries_address",
+        "_entries_bytes",
+        "_frame",
+        "_frame_bytes",
+        "_pointer",
+    )
 
     def __init__(self, options: Options, log: Log, now_ms: int) -> None:
         """Starts it; :attr:`answer` is what that led to.
@@ -212,6 +224,7 @@ class Engine:
         self._frame = ffi.new("struct engine_frame *")
         self._frame_bytes = ffi.buffer(self._frame, _FRAME.size)
         self._entries = ffi.new("struct engine_entry[]", ENTRIES_MAX)
+        self._entries_address = _address(self._entries)
         self._entries_bytes = ffi.buffer(self._entries, ENTRIES_MAX * _ENTRY.size)
 
     def __enter__(self) -> Self:
@@ -249,7 +262,7 @@ class Engine:
             try:
                 configurations = self._put(frame)
                 lib.engine_receive(self._open(), now_ms, self._frame)
-            except (TypeError, ValueError, OverflowError, struct.error) as error:
+            except (TypeError, ValueError, IndexError, AttributeError, OverflowError, struct.error) as error:
                 raise OptionError(f"a frame, or the time, given to the engine: {error}") from None
             del configurations
             answers.append(self._answered())
@@ -346,19 +359,19 @@ class Engine:
         return self._answered()
 
     def _answered(self) -> Answer:
-        flags, count, _, *rest = _ANSWER.unpack(self._answer_bytes)
-        frames = []
-        if count:
-            found = ffi.buffer(self._answer.frames, count * _FRAME.size)
-            frames = [Frame(*fields[:9]) for fields in _FRAME.iter_unpack(found)]
-        return Answer(flags, frames, *rest)
+        found = _ANSWER.unpack(self._answer_bytes)
+        frames: list[Frame] = []
+        if found[1]:
+            sent = ffi.buffer(self._answer.frames, found[1] * _FRAME.size)
+            frames = [tuple.__new__(Frame, fields[:9] + _NO_ENTRIES) for fields in _FRAME.iter_unpack(sent)]
+        return tuple.__new__(Answer, (found[0], frames, *found[3:]))
 
     def _put(self, frame: Frame) -> list[object]:
         """Fills the frame for a call; what is returned must live until the call returns."""
         configurations: list[object] = []
-        *fields, entries = frame
+        entries = frame[9]
         if not entries:
-            _FRAME.pack_into(self._frame_bytes, 0, *fields, 0)
+            _FRAME.pack_into(self._frame_bytes, 0, *frame[:9], 0)
             if frame.entry_count:
                 raise ValueError(f"it has no entries, and its count is {frame.entry_count}")
             return configurations
@@ -366,7 +379,7 @@ class Engine:
             raise ValueError(
                 f"it has {len(entries)} entries, and its count is {frame.entry_count}, at most {ENTRIES_MAX}"
             )
-        _FRAME.pack_into(self._frame_bytes, 0, *fields, _address(self._entries))
+        _FRAME.pack_into(self._frame_bytes, 0, *frame[:9], self._entries_address)
         for i, entry in enumerate(entries):
             _put_entry(self._entries_bytes, i, entry, configurations)
         return configurations
