@@ -34,6 +34,8 @@ __all__ = [
     "MessageInUse",
     "AlreadyEnqueued",
     "BatchRefused",
+    "EngineRefused",
+    "ClusterUnavailable",
     "NotEnqueued",
     "TransactionError",
     "UnknownXid",
@@ -80,6 +82,20 @@ class BatchRefused(StoreError):
     """A batch, a cut, a vote or a lead does not follow from what a member of a replicated store has.
 
     Nothing was written. The text names what was given and what the member has. Give it what follows from that.
+    """
+
+
+class EngineRefused(StoreError):
+    """The consensus engine does not take this event now: it does not lead, or a change or a transfer is under way.
+
+    Nothing was changed. Look at the engine's answer, and repeat the event when the state allows it.
+    """
+
+
+class ClusterUnavailable(StoreError):
+    """The cluster was not built, because the source of libraft could not be had.
+
+    Everything else of logstore works. Name the source with ``LOGSTORE_RAFT_SOURCE`` and install logstore again.
     """
 
 

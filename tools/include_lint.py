@@ -30,7 +30,7 @@ LAYERS = {
     "consensus": "",
 }
 # By the folder that alone may include them: other layers do with a log what log/log.h has.
-PRIVATE = {"log/parts.h": "log", "log/space/parts.h": "log"}
+PRIVATE = {"consensus/engine_parts.h": "consensus", "log/parts.h": "log", "log/space/parts.h": "log"}
 EVERYWHERE = {"logstore.h", "logstore_calls.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 

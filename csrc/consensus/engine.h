@@ -37,6 +37,11 @@
  * What always holds:
  *   - no frame of a term leaves before VOTE has that term; no frame says "forced" of what is not;
  *   - `durable_index` never decreases, and never lies above what this disk has;
+ *   - a leader whose disk hangs does not stay. It hangs if an entry of its own is unforced here and none was forced for two
+ *     election timeouts. Then it takes no more batches and hands over to the voter that has most, which need not wait for this disk. If
+ *     there is no other voter, or after a further election timeout without success, it ceases (FOLLOW). If an entry is forced
+ *     before that, it leads on and takes batches, unless the other has been told to stand. A disk that moves, however slowly, does not
+ *     hang. It stands again only when all that it has is forced;
  *   - a term is led once, also by a sole voter;
  *   - no failed allocation and no frame reaches an assertion of libraft: a reserve of memory is taken before libraft is
  *     entered, and every field of a frame is checked. An event that cannot be carried out changes nothing
@@ -57,7 +62,7 @@
 /* Limits. */
 #define ENGINE_MEMBERS_MAX       16   /* in one configuration */
 #define ENGINE_ADDRESS_MAX       255  /* bytes of an address, without its end */
-#define ENGINE_CONFIGURATION_MAX 4256 /* bytes of an encoded configuration */
+#define ENGINE_CONFIGURATION_MAX 4032 /* bytes of an encoded configuration: what a MEMBERS record of the log takes */
 #define ENGINE_ENTRIES_MAX       64   /* entries of one frame */
 #define ENGINE_TERM_MAX          8388607
 
@@ -225,7 +230,8 @@ bool engine_may_submit(const engine *e);
 int engine_submit(engine *e, uint64_t now_ms, const struct engine_entry *entry);
 /* The configuration that this change makes, for an entry ENGINE_MEMBERS; `into` has ENGINE_CONFIGURATION_MAX bytes.
    ENGINE_REFUSED: one change at a time, by a leader that serves, without a transfer, with all reachable voters near, and
-   with nobody added before the snapshot is at 2. */
+   with nobody added before the snapshot is at 2. ENGINE_INVALID: no configuration comes of it, whatever the time; 16 members
+   fit if their addresses have 241 bytes on average. */
 int engine_plan(const engine *e, const struct engine_change *change, uint8_t *into, uint32_t *bytes);
 /* Leads no new batch from now on, and hands over to this voter when it has all; 0: to any. */
 int engine_transfer(engine *e, uint64_t now_ms, uint64_t member);

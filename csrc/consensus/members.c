@@ -4,9 +4,7 @@
 
 enum { ENCODING = 1, HEAD_BYTES = 9, MEMBER_BYTES = 8 + 1 + 1 };
 
-_Static_assert(ENGINE_CONFIGURATION_MAX >=
-                   (HEAD_BYTES + ENGINE_MEMBERS_MAX * (MEMBER_BYTES + ENGINE_ADDRESS_MAX) + 7) / 8 * 8,
-               "the largest configuration has room");
+_Static_assert(ENGINE_CONFIGURATION_MAX % 8 == 0, "what fits without the zeros at the end fits with them");
 
 static uint64_t get64(const uint8_t *at) {
     uint64_t value = 0;
@@ -35,6 +33,14 @@ uint32_t members_voters(const struct members *m) {
     return voters;
 }
 
+/* Without the zeros at the end. */
+static size_t encoded_bytes(const struct members *m) {
+    size_t bytes = HEAD_BYTES;
+    for (uint32_t i = 0; i < m->count; i++)
+        bytes += MEMBER_BYTES + strlen(m->all[i].address);
+    return bytes;
+}
+
 bool members_add(struct members *m, uint64_t id, const char *address, uint32_t role) {
     size_t length = strnlen(address, ENGINE_ADDRESS_MAX + 1);
     if (id == 0 || length > ENGINE_ADDRESS_MAX || m->count == ENGINE_MEMBERS_MAX || role > MEMBER_VOTER)
@@ -42,6 +48,8 @@ bool members_add(struct members *m, uint64_t id, const char *address, uint32_t r
     for (uint32_t i = 0; i < m->count; i++)
         if (m->all[i].id == id || strcmp(m->all[i].address, address) == 0)
             return false;
+    if (encoded_bytes(m) + MEMBER_BYTES + length > ENGINE_CONFIGURATION_MAX)
+        return false;
     m->all[m->count].id = id;
     m->all[m->count].role = role;
     memcpy(m->all[m->count].address, address, length + 1);

@@ -45,6 +45,8 @@ PARENTS = {
     "WrongState": "TransactionError",
     "OutcomeUnknown": "StoreError",
     "BatchRefused": "StoreError",
+    "EngineRefused": "StoreError",
+    "ClusterUnavailable": "StoreError",
 }
 
 

@@ -262,6 +262,10 @@ def test_the_wheel_carries_the_module_and_the_licence_of_libraft(tmp_path: Path)
         assert files.read("logstore/_consensus.LICENSE") == licence
         (notice,) = (name for name in files.namelist() if name.endswith("/NOTICE"))
         assert b"LGPL-3.0-only WITH LGPL-3.0-linking-exception" in files.read(notice)
+        (metadata,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        both = b"License-Expression: Apache-2.0 AND (LGPL-3.0-only WITH LGPL-3.0-linking-exception)\n"
+        assert both in files.read(metadata)
+        assert b"License-File: NOTICE\n" in files.read(metadata)
         assert not [name for name in files.namelist() if name.endswith((".c", ".h"))]
 
 

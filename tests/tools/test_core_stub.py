@@ -1,4 +1,4 @@
-"""logstore/_core.pyi equals the stub made from the header, and with it mypy reports wrong calls of the core."""
+"""The stubs of the extension modules equal those made from their headers, and mypy reports wrong calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from kit.stores import ROOT
 from logstore._core import lib
@@ -46,8 +48,10 @@ def mypy(code: str, place: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if "error:" in line]
 
 
-def test_the_stub_equals_the_one_generated_from_the_header() -> None:
-    assert core_stub.STUB.read_text("utf-8") == core_stub.Header(HEADER).stub(), "run 'make format'"
+@pytest.mark.parametrize("header", core_stub.STUBS, ids=lambda path: path.name)
+def test_the_stub_equals_the_one_generated_from_the_header(header: Path) -> None:
+    made = core_stub.Header((core_stub.ROOT / header).read_text("utf-8"), header).stub()
+    assert core_stub.STUBS[header].read_text("utf-8") == made, "run 'make format'"
 
 
 def test_a_function_that_the_header_gains_makes_the_stub_stale() -> None:

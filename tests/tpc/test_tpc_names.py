@@ -144,6 +144,8 @@ NAMES = {
     "StoreLocked": "OperationalError",
     "ReplicatedStore": "OperationalError",
     "BatchRefused": "OperationalError",
+    "EngineRefused": "OperationalError",
+    "ClusterUnavailable": "OperationalError",
     "StoreFull": "OperationalError",
     "StorePoisoned": "OperationalError",
     "StoreClosed": "InterfaceError",

@@ -115,6 +115,64 @@ static void configurations_are_read_to_their_end_and_no_further(void) {
     check(!members_decode(&read, bytes, members_encode(&standbys, bytes)));
 }
 
+/* Addresses of the longest kind, then one that fills the configuration to its last byte. */
+static void a_configuration_is_never_longer_than_the_log_takes(void) {
+    uint8_t bytes[ENGINE_CONFIGURATION_MAX];
+    char address[ENGINE_ADDRESS_MAX + 1];
+    struct members m = {0};
+    struct members read;
+    uint64_t id = 1;
+    memset(address, 'a', ENGINE_ADDRESS_MAX);
+    address[ENGINE_ADDRESS_MAX] = 0;
+    for (; id <= ENGINE_MEMBERS_MAX; id++) {
+        address[0] = (char)('a' + id);
+        if (!members_add(&m, id, address, MEMBER_VOTER))
+            break;
+    }
+    check(m.count == ENGINE_MEMBERS_MAX - 1);
+    while (strlen(address) > 0 && !members_add(&m, id, address, MEMBER_STANDBY))
+        address[strlen(address) - 1] = 0;
+    check(m.count == ENGINE_MEMBERS_MAX && strlen(address) > 0);
+    check(members_encode(&m, bytes) == ENGINE_CONFIGURATION_MAX);
+    check(members_decode(&read, bytes, ENGINE_CONFIGURATION_MAX) && read.count == ENGINE_MEMBERS_MAX);
+}
+
+/* A sole voter with as many standbys as have room. */
+static void a_change_whose_configuration_the_log_would_refuse_is_not_planned(void) {
+    uint8_t bytes[ENGINE_CONFIGURATION_MAX];
+    char address[ENGINE_ADDRESS_MAX + 1];
+    struct members m = {0};
+    memset(address, 'a', ENGINE_ADDRESS_MAX);
+    address[ENGINE_ADDRESS_MAX] = 0;
+    for (uint64_t id = 1; members_add(&m, id, address, id == 1 ? MEMBER_VOTER : MEMBER_STANDBY); id++)
+        address[0] = (char)('a' + id);
+    check(m.count == ENGINE_MEMBERS_MAX - 1);
+    begin_group(1);
+    struct engine_options options = options_of(&nodes[1]);
+    struct engine_entry kept = {.term = 3, .kind = ENGINE_BATCH};
+    struct engine_log log = {.vote_term = 3, .known_durable = 5, .known_durable_term = 3, .members_index = 1};
+    log.members = bytes;
+    log.members_bytes = members_encode(&m, bytes);
+    log.first_kept = 5;
+    log.count = 1;
+    log.entries = &kept;
+    engine *e = NULL;
+    require(engine_open(&options, &log, now_ms, &e) == ENGINE_OK);
+    check(engine_vote_forced(e, now_ms, engine_answer(e)->vote.number) == ENGINE_OK);
+    struct engine_entry first = {.term = engine_answer(e)->term, .kind = ENGINE_FIRST};
+    check(engine_submit(e, now_ms, &first) == ENGINE_OK);
+    check(engine_forced(e, now_ms, 6, first.term) == ENGINE_OK);
+    check((engine_answer(e)->flags & ENGINE_SERVE) != 0);
+    struct engine_change change = {ENGINE_ADD, 40, address};
+    uint8_t made[ENGINE_CONFIGURATION_MAX];
+    uint32_t count = 0;
+    check(engine_plan(e, &change, made, &count) == ENGINE_INVALID);
+    change.address = "short:1";
+    check(engine_plan(e, &change, made, &count) == ENGINE_OK && count <= ENGINE_CONFIGURATION_MAX);
+    engine_close(e);
+    end_group();
+}
+
 static void an_answer_to_a_pre_vote_that_comes_late_disturbs_no_leader(void) {
     begin_group(3);
     struct node *l = elect();
@@ -261,6 +319,8 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_million_forged_frames_reach_no_assertion,
         configurations_are_read_to_their_end_and_no_further,
+        a_configuration_is_never_longer_than_the_log_takes,
+        a_change_whose_configuration_the_log_would_refuse_is_not_planned,
         an_answer_to_a_pre_vote_that_comes_late_disturbs_no_leader,
         a_second_leader_of_the_same_term_is_refused,
         whichever_allocation_fails_an_event_happens_or_does_not,

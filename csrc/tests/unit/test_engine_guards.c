@@ -423,19 +423,120 @@ static void only_a_rejection_answers_a_frame_that_tells_what_is_durable(void) {
     end_group();
 }
 
-static void a_leader_whose_disk_hangs_ceases_after_two_election_timeouts(void) {
-    begin_group(3);
+/* A leader of so many voters, with a batch that its disk does not force. */
+static struct node *begin_hang(size_t members) {
+    begin_group(members);
     struct node *l = elect();
-    require(l != NULL && put_many(l, 3));
+    if (l == NULL || !put_many(l, 3))
+        return NULL;
+    run(50);
     l->holds_disk = true;
+    return put(l, ENGINE_BATCH, -1) ? l : NULL;
+}
+
+static void a_leader_whose_disk_hangs_hands_over_after_two_election_timeouts(void) {
+    struct node *l = begin_hang(3);
+    require(l != NULL);
+    struct node *behind = &nodes[id_of(l) % 3 + 1];
+    isolate(behind, true);
     check(put(l, ENGINE_BATCH, -1));
-    run(2 * ELECTION_MS - 2);
+    run(10);
+    isolate(behind, false);
+    links[id_of(l)][id_of(behind)].cut = true; /* it answers, and gets nothing */
+    uint64_t had = l->last;
+    run(2 * ELECTION_MS - 11);
+    check(l->lead_term != 0 && engine_may_submit(l->e));
+    uint64_t term = l->lead_term;
+    run(2);
+    check(!engine_may_submit(l->e));
+    run(20);
+    struct node *next = leader();
+    require(next != NULL);
+    check(next != l && next != behind && next->lead_term == term + 1); /* nobody stood in between */
+    check(l->lead_term == 0 && next->durable > had && l->cuts == 0);
+    l->holds_disk = false;
+    force_disk(l);
+    links[id_of(l)][id_of(behind)].cut = false;
+    run(300);
+    check(l->durable == next->last && behind->durable == next->last);
+    end_group();
+}
+
+static void a_leader_whose_disk_hangs_ceases_if_nobody_can_take_over(void) {
+    struct node *l = begin_hang(3);
+    require(l != NULL);
+    for (int i = 1; i <= 3; i++)
+        nodes[i].holds_disk = true;
+    check(put(l, ENGINE_BATCH, -1));
+    run(2 * ELECTION_MS + 1);
+    check(l->lead_term != 0 && !engine_may_submit(l->e));
+    run(ELECTION_MS - 2);
     check(l->lead_term != 0);
-    run(HEARTBEAT_MS + 2);
+    run(2);
+    check(l->lead_term == 0);
+    for (int i = 1; i <= 3; i++) {
+        nodes[i].holds_disk = false;
+        force_disk(&nodes[i]);
+    }
+    struct node *next = elect();
+    require(next != NULL && put_many(next, 3));
+    run(200);
+    for (int i = 1; i <= 3; i++)
+        check(nodes[i].durable == next->last);
+    end_group();
+}
+
+static void a_disk_that_is_slow_and_moves_does_not_end_the_lead(void) {
+    struct node *l = begin_hang(3);
+    require(l != NULL);
+    for (int i = 0; i < 20; i++)
+        check(put(l, ENGINE_BATCH, -1));
+    uint64_t term = l->lead_term;
+    for (int i = 0; i < 10; i++) {
+        run(2 * ELECTION_MS - 1);
+        check(l->lead_term == term && engine_may_submit(l->e));
+        uint64_t index = ++l->forced;
+        check(engine_forced(l->e, now_ms, index, term) == ENGINE_OK);
+        act(l, NULL);
+    }
+    end_group();
+}
+
+static void a_leader_whose_disk_moves_before_another_was_told_to_stand_leads_on(void) {
+    struct node *l = begin_hang(3);
+    require(l != NULL);
+    for (int i = 1; i <= 3; i++)
+        nodes[i].holds_disk = true;
+    check(put(l, ENGINE_BATCH, -1));
+    run(2 * ELECTION_MS + ELECTION_MS / 2);
+    check(l->lead_term != 0 && !engine_may_submit(l->e));
+    l->holds_disk = false;
+    force_disk(l);
+    check(engine_may_submit(l->e));
+    for (int i = 1; i <= 3; i++) {
+        nodes[i].holds_disk = false;
+        force_disk(&nodes[i]);
+    }
+    uint64_t term = l->lead_term;
+    run(5 * ELECTION_MS);
+    check(l->lead_term == term && l->durable == l->last);
+    end_group();
+}
+
+static void a_sole_voter_whose_disk_hangs_ceases_and_leads_in_a_new_term_when_it_moves(void) {
+    struct node *l = begin_hang(1);
+    require(l != NULL);
+    uint64_t term = l->lead_term;
+    uint64_t had = l->last;
+    run(2 * ELECTION_MS + 1);
+    check(l->lead_term == 0 && l->last == had);
+    run(10 * ELECTION_MS);
     check(l->lead_term == 0);
     l->holds_disk = false;
     force_disk(l);
-    check(elect() != NULL);
+    check(elect() == l);
+    check(l->lead_term > term && l->durable > had && l->cuts == 0);
+    require(put_many(l, 3));
     end_group();
 }
 
@@ -747,7 +848,11 @@ int main(void) {
         an_idle_group_sends_a_batch_at_once,
         what_became_durable_is_told_at_once_and_not_with_the_next_heartbeat,
         only_a_rejection_answers_a_frame_that_tells_what_is_durable,
-        a_leader_whose_disk_hangs_ceases_after_two_election_timeouts,
+        a_leader_whose_disk_hangs_hands_over_after_two_election_timeouts,
+        a_leader_whose_disk_hangs_ceases_if_nobody_can_take_over,
+        a_disk_that_is_slow_and_moves_does_not_end_the_lead,
+        a_leader_whose_disk_moves_before_another_was_told_to_stand_leads_on,
+        a_sole_voter_whose_disk_hangs_ceases_and_leads_in_a_new_term_when_it_moves,
         a_leader_that_was_killed_is_replaced_at_once_where_its_connection_broke,
         a_change_waits_for_the_terms_first_batch_and_for_the_one_before,
         nobody_is_added_before_the_snapshot_is_at_two,
