@@ -607,6 +607,6 @@ void engine_close(engine *e) {
     free(e->out);
     free(e->out_vote);
     free((struct with_libraft *)e);
-    if (--open_engines == 0)
+    if (open_engines > 0 && --open_engines == 0) /* 0: another thread opened it */
         reserve_drop();
 }
