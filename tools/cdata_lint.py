@@ -14,8 +14,8 @@ are views. Three things are rejected:
 ``ffi.gc`` is rejected as well: the garbage collector runs its destructor while other finalizers of the same
 cycle may still use the memory. ``logstore.core.native.owned`` makes an owner that is freed last.
 
-Types are looked up in the extension module, because numbers are copies and allowed everywhere. The check does not
-follow a view into a called function. Exit status: 0, or 1 if something is rejected.
+Types are looked up in the core's module and in further headers, because numbers are copies and allowed everywhere. The
+check does not follow a view into a called function. Exit status: 0, or 1 if something is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from logstore import _build_core
 from logstore._core import ffi
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTING = ROOT / "csrc/tests/sim/testing.h"
+# Further declarations: those that only tests build, and those of the consensus engine.
+FURTHER = (ROOT / "csrc/tests/sim/testing.h", ROOT / "csrc/consensus/engine.h")
 FOLDERS = ("logstore", "tests", "tools", "benchmarks")
 LAZY = frozenset({"enumerate", "filter", "iter", "list", "map", "reversed", "set", "sorted", "tuple", "zip"})
 KEEPING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
@@ -55,10 +56,11 @@ class Memory:
 
 
 @functools.cache
-def for_tests() -> FFI:
-    """Further declarations of the extension module that only tests build."""
+def further() -> FFI:
+    """The declarations that the core's module lacks."""
     found = FFI()
-    found.cdef("typedef struct vfs vfs;" + _build_core.declarations(TESTING.read_text(encoding="utf-8")))
+    headers = "".join(_build_core.declarations(path.read_text(encoding="utf-8")) for path in FURTHER)
+    found.cdef(f"typedef struct vfs vfs;{headers}")
     return found
 
 
@@ -69,7 +71,7 @@ def type_of(spec: ast.expr | None) -> Any:
     try:
         return ffi.typeof(spec.value)
     except ffi.error:
-        return for_tests().typeof(spec.value)
+        return further().typeof(spec.value)
 
 
 def view_of(item: Any) -> Memory | None:

@@ -377,7 +377,8 @@ static enum taken receive_message(engine *e, struct raft_message *m) {
     return taken(rv);
 }
 
-static enum taken give_append(engine *e, const struct engine_frame *f, struct raft_message *m) {
+static enum taken give_append(engine *e, const struct engine_frame *f) {
+    struct raft_message m = {.type = RAFT_APPEND_ENTRIES, .server_id = f->peer};
     struct raft_entry entries[ENGINE_ENTRIES_MAX];
     uint8_t *batch = f->count == 0 ? NULL : make_batch(e, f->entries, ENGINE_ENTRIES_MAX);
     if (f->count > 0 && batch == NULL) {
@@ -386,13 +387,13 @@ static enum taken give_append(engine *e, const struct engine_frame *f, struct ra
     }
     for (uint32_t i = 0; i < f->count; i++)
         entries[i] = make_entry(&f->entries[i], batch);
-    m->append_entries.term = f->term;
-    m->append_entries.prev_log_index = f->index;
-    m->append_entries.prev_log_term = f->index_term;
-    m->append_entries.leader_commit = f->other;
-    m->append_entries.entries = f->count == 0 ? NULL : entries;
-    m->append_entries.n_entries = f->count;
-    enum taken done = receive_message(e, m);
+    m.append_entries.term = f->term;
+    m.append_entries.prev_log_index = f->index;
+    m.append_entries.prev_log_term = f->index_term;
+    m.append_entries.leader_commit = f->other;
+    m.append_entries.entries = f->count == 0 ? NULL : entries;
+    m.append_entries.n_entries = f->count;
+    enum taken done = receive_message(e, &m);
     if (done == NO_MEMORY)
         raft_free(batch); /* libraft was not entered */
     return done;
@@ -402,8 +403,7 @@ enum taken give(engine *e, const struct engine_frame *f) {
     struct raft_message m = {.server_id = f->peer};
     switch (f->type) {
     case ENGINE_APPEND:
-        m.type = RAFT_APPEND_ENTRIES;
-        return give_append(e, f, &m);
+        return give_append(e, f);
     case ENGINE_APPENDED:
         m.type = RAFT_APPEND_ENTRIES_RESULT;
         m.append_entries_result.version = 1;
@@ -607,6 +607,6 @@ void engine_close(engine *e) {
     free(e->out);
     free(e->out_vote);
     free((struct with_libraft *)e);
-    if (--open_engines == 0)
+    if (open_engines > 0 && --open_engines == 0) /* 0: another thread opened it */
         reserve_drop();
 }

@@ -203,6 +203,7 @@ class Engine:
 
         ``OptionError``: an option is impossible, or the log contradicts itself.
         """
+        self._pointer: engine_ptr | None = None
         made = ffi.new("engine **")
         fields = {name: getattr(options, name) for name in Options.__slots__}
         kept = {name: getattr(log, name) for name in Log.__slots__ if name not in {"members", "entries"}}
@@ -218,7 +219,7 @@ class Engine:
             raise OptionError(f"an option or the log of the engine: {error}") from None
         del configurations
         _judge(code, "the options are impossible, or the log contradicts itself")
-        self._pointer: engine_ptr | None = ffi.gc(made[0], lib.engine_close)
+        self._pointer = made[0]
         self._answer = lib.engine_answer(made[0])
         self._answer_bytes = ffi.buffer(self._answer, _ANSWER.size)
         self._frame = ffi.new("struct engine_frame *")
@@ -239,7 +240,10 @@ class Engine:
         """Frees it. A second call does nothing."""
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
-            ffi.release(pointer)
+            lib.engine_close(pointer)
+
+    def __del__(self) -> None:
+        self.close()
 
     @property
     def answer(self) -> Answer:
