@@ -112,6 +112,9 @@ static int look(struct update_source *s, uint64_t applied_lsn, uint64_t *from_ls
 static int find_ends(struct update_source *s, uint64_t applied_lsn, uint64_t *from_lsn) {
     for (int i = 0; i < LOOKS_MAX; i++) {
         int rc = look(s, applied_lsn, from_lsn);
+        if (rc == LS_RECYCLED && i > 0) {
+            break; /* by a program that had looked at the holds before this one was lowered */
+        }
         if (rc != LS_OK || reaches_down_to(&s->reader->scan, *from_lsn)) {
             return rc;
         }

@@ -274,6 +274,21 @@ static void a_member_without_a_copy_gets_one(void) {
     all_end();
 }
 
+/* Terms come and go, and with them bases that nothing says to be durable at first. */
+static void work_on(int i) {
+    if (i % 20 == 19) {
+        cease();
+        check(lead_in(0, 3 + (uint64_t)i) == LS_OK || complain("lead"));
+        return;
+    }
+    uint64_t id = put_bytes(1, 0, 3900, LS_WAIT), lsn;
+
+    for (int j = 0; i % 7 == 6 && j < 4; j++)
+        (void)put_bytes(1, 0, 3900, 0);
+    if (i % 3 != 0) /* a base is named by this batch, or by the next one */
+        check(ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
+}
+
 /* Also with nothing alive before the term, so that its base is its own segment, which nothing says to be durable at first. */
 static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
     int earlier = failures_here;
@@ -309,16 +324,7 @@ static void at_each_moment_the_log_that_is_sent_can_be_opened(void) {
                     return;
                 }
             }
-            if (i % 20 == 19) {
-                cease();
-                check(lead_in(0, 3 + (uint64_t)i) == LS_OK || complain("lead"));
-            } else {
-                uint64_t id = put_bytes(1, 0, 3900, LS_WAIT), lsn;
-                for (int j = 0; i % 7 == 6 && j < 4; j++)
-                    (void)put_bytes(1, 0, 3900, 0);
-                if (i % 3 != 0) /* a base is named by this batch, or by the next one */
-                    check(ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn) == LS_OK);
-            }
+            work_on(i);
         }
         copies_end();
     }
@@ -535,6 +541,67 @@ static void an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base(v
     churn(200);
     check(source_from(0, NO_LIMIT, lsn) == LS_RECYCLED);
     all_end();
+}
+
+/* ---- a hold that is lowered ---- */
+
+static vfs meddling, *real;
+static struct hold lowered_from; /* what the hold file had before the last write */
+static bool is_lowered;
+static int overtaken;
+
+static int64_t noting_pwrite(vfs *w, int file, const void *from, size_t bytes, uint64_t at) {
+    struct hold h;
+
+    (void)w;
+    if (bytes == HOLD_BYTES && format_get_hold(from, bytes, &h) == FORMAT_OK) {
+        is_lowered = h.hold_lsn < lowered_from.hold_lsn;
+        lowered_from = is_lowered ? lowered_from : h;
+    }
+    return real->pwrite(real, file, from, bytes, at);
+}
+
+/* The copy had looked at the holds before this one was lowered; it recycles after the lowering was checked. */
+static int overtaking_open(vfs *w, int dir, const char *name, unsigned flags) {
+    uint8_t now[HOLD_BYTES], before[HOLD_BYTES];
+
+    (void)w;
+    if (is_lowered && strcmp(name, "META") == 0) {
+        is_lowered = false;
+        overtaken++;
+        check(vfs_sim_get(copies[2].sim, VFS_SIM_SEEN, "/s/holds", "update.hold", now, sizeof now) == HOLD_BYTES);
+        format_put_hold(before, &lowered_from);
+        check(vfs_sim_put(copies[2].sim, "/s/holds", "update.hold", before, sizeof before) == 0);
+        for (int i = 0; i < 2; i++)
+            (void)put(1, "the base is durable now", NULL);
+        check(vfs_sim_put(copies[2].sim, "/s/holds", "update.hold", now, sizeof now) == 0);
+    }
+    return real->open(real, dir, name, flags);
+}
+
+static void a_sender_whose_log_is_recycled_while_its_hold_is_lowered_waits(void) {
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    real = disk_of(&copies[2]);
+    meddling = *real;
+    meddling.pwrite = noting_pwrite;
+    meddling.open = overtaking_open;
+    overtaken = 0;
+    for (int i = 0; i < 60 && overtaken == 0; i++) {
+        lowered_from.hold_lsn = 0;
+        is_lowered = false;
+        int rc = ls_update_source_open(&meddling, "/s", "update", NO_LIMIT, DAY_US, 0, &source);
+        check(rc == (overtaken > 0 ? LS_WOULD_WAIT : rc == LS_WOULD_WAIT ? rc : LS_OK) || complain("source"));
+        ls_update_source_close(source);
+        source = NULL;
+        work_on(i);
+    }
+    check(overtaken > 0 || complain("no hold was lowered"));
+    (void)put(1, "and one more", NULL);
+    check(source_from(2, NO_LIMIT, 0) == LS_OK || complain("the next try"));
+    ls_update_source_close(source);
+    source = NULL;
+    copies_end();
 }
 
 static void a_sender_that_cannot_say_where_its_log_begins_waits(void) {
@@ -963,6 +1030,7 @@ int main(void) {
         a_hold_is_renewed_by_reading_and_goes_with_the_sender,
         an_update_begins_at_the_catalogs_place_if_that_lies_below_the_base,
         a_sender_that_cannot_say_where_its_log_begins_waits,
+        a_sender_whose_log_is_recycled_while_its_hold_is_lowered_waits,
         a_flipped_bit_is_found_in_its_segment_and_asked_for_again,
         parts_that_were_not_asked_for_are_refused,
         an_update_that_ends_below_what_the_member_took_meanwhile_is_refused,
