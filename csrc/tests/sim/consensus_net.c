@@ -1,0 +1,139 @@
+/* Events in the order of their time, and links: in order and once, until a connection breaks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/consensus.h"
+
+struct link {
+    uint64_t last_ms; /* the newest letter's arrival: none overtakes it */
+    uint64_t down_until_ms;
+    unsigned connection; /* letters of an older one are lost */
+    bool cut;
+};
+
+static struct {
+    struct event *heap;
+    size_t count;
+    size_t capacity;
+    uint64_t order;
+    uint64_t break_per_4000;
+    struct link links[MEMBERS + 1][MEMBERS + 1];
+} net;
+
+static bool is_before(const struct event *a, const struct event *b) {
+    return a->at_ms < b->at_ms || (a->at_ms == b->at_ms && a->order < b->order);
+}
+
+static void swap(size_t a, size_t b) {
+    struct event kept = net.heap[a];
+    net.heap[a] = net.heap[b];
+    net.heap[b] = kept;
+}
+
+static void push_as_is(struct event e) {
+    net.heap = grow(net.heap, &net.capacity, net.count, sizeof *net.heap);
+    size_t at = net.count++;
+    net.heap[at] = e;
+    for (; at > 0 && is_before(&net.heap[at], &net.heap[(at - 1) / 2]); at = (at - 1) / 2)
+        swap(at, (at - 1) / 2);
+}
+
+void event_push(struct event e) {
+    e.order = ++net.order;
+    push_as_is(e);
+}
+
+/* It keeps its place among the member's events. */
+void event_defer(struct event e, uint64_t at_ms) {
+    e.at_ms = at_ms;
+    push_as_is(e);
+}
+
+static struct event pop(void) {
+    struct event first = net.heap[0];
+    net.heap[0] = net.heap[--net.count];
+    for (size_t at = 0, least;; at = least) {
+        least = at;
+        for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < net.count; child++)
+            least = is_before(&net.heap[child], &net.heap[least]) ? child : least;
+        if (least == at)
+            return first;
+        swap(at, least);
+    }
+}
+
+bool event_next(struct event *e) {
+    if (net.count == 0 || net.heap[0].at_ms > sim.now_ms)
+        return false;
+    *e = pop();
+    return true;
+}
+
+void net_reset(uint64_t break_per_4000) {
+    while (net.count > 0)
+        free(pop().letter);
+    memset(net.links, 0, sizeof net.links);
+    net.order = 0;
+    net.break_per_4000 = break_per_4000;
+}
+
+void net_heal(void) {
+    net.break_per_4000 = 0;
+    for (uint64_t a = 1; a <= MEMBERS; a++)
+        for (uint64_t b = 1; b <= MEMBERS; b++)
+            net.links[a][b].cut = false;
+}
+
+void net_cut(uint64_t from, uint64_t to, bool cut) { net.links[from][to].cut = cut; }
+
+bool net_is_cut(uint64_t from, uint64_t to) { return net.links[from][to].cut; }
+
+void net_reset_connections(uint64_t member) {
+    for (uint64_t i = 1; i <= MEMBERS; i++) {
+        net.links[member][i].connection++;
+        net.links[i][member].connection++;
+    }
+}
+
+bool letter_arrives(const struct event *e) {
+    return net.links[e->letter->from][e->member].connection == e->connection;
+}
+
+void net_send(const struct member *from, const struct engine_frame *frame) {
+    static const uint64_t delays_ms[] = {1, 1, 1, 2, 5, 30, 200};
+    if (frame->peer == 0 || frame->peer > MEMBERS)
+        violation("member %llu sends to member %llu, which does not exist", (unsigned long long)from->id,
+                  (unsigned long long)frame->peer);
+    struct link *l = &net.links[from->id][frame->peer];
+    sim.counts[COUNT_FRAMES]++;
+    if (l->cut) {
+        l->connection++;
+        return;
+    }
+    if (random_below(4000) < net.break_per_4000) {
+        l->connection++;
+        l->down_until_ms = sim.now_ms + 5 + random_below(200);
+    }
+    if (sim.now_ms < l->down_until_ms)
+        return;
+    uint64_t at = sim.now_ms + delays_ms[random_below(random_chance(0.05) ? 7 : 4)];
+    l->last_ms = at > l->last_ms ? at : l->last_ms;
+    struct letter *letter = malloc(sizeof *letter);
+    if (letter == NULL)
+        run_failed("no memory for a frame");
+    letter->frame = *frame;
+    letter->frame.peer = from->id;
+    letter->from = from->id;
+    for (uint32_t i = 0; i < frame->count; i++) {
+        letter->batches[i] = sequence_at(&from->log, frame->index + 1 + i);
+        if (letter->batches[i] == NO_BATCH || frame->index + 1 + i < from->kept)
+            violation("member %llu is to send batch %llu, which it does not keep (%llu to %llu)",
+                      (unsigned long long)from->id, (unsigned long long)(frame->index + 1 + i),
+                      (unsigned long long)from->kept, (unsigned long long)sequence_last(&from->log));
+    }
+    event_push((struct event){.at_ms = l->last_ms,
+                              .kind = EVENT_LETTER,
+                              .member = frame->peer,
+                              .letter = letter,
+                              .connection = l->connection});
+}
