@@ -2,7 +2,8 @@
  * The program of the simulator: seeds in several processes. A process ends with the first violation of its seed, or with an
  * assertion of libraft, and another goes on with the next seed; so no run begins from what a failed one left.
  *
- *   consensus --seeds FIRST COUNT [--ms N] [--scenario NAME] [--mutant NAME] [--jobs N] [--json]
+ *   consensus --seeds FIRST COUNT [--ms N] [--scenario NAME] [--mutant NAME] [--jobs N] [--json] [--seconds N]
+ *             [--first-violation]
  *   consensus --seed K            one run, with every step in words
  */
 #include <errno.h>
@@ -13,20 +14,22 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/sim/consensus.h"
 
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, SHOWN_MAX = 20 };
 
-const char *const count_names[COUNTS] = {
-    "crashes",  "elections",     "cuts",  "updates", "frames",  "durable",  "changes", "transfers",
-    "recycled", "removed_above", "wiped", "torn",    "offered", "came_back"};
+const char *const count_names[COUNTS] = {"crashes", "elections", "cuts",      "updates",  "frames",
+                                         "durable", "changes",   "transfers", "recycled", "removed_above",
+                                         "wiped",   "torn",      "offered",   "came_back"};
 
 const char *const mutant_names[MUTANTS] = {
-    "NONE",       "SEND_EARLY",    "ACK_EARLY", "FORGET_VOTE", "TERM_LOST",  "CUT_BEFORE_HDR", "APPLY_UNDUR", "APPLY_RESTART",
-    "OFFER",      "BASE_AHEAD",    "TWO",       "LSN_TWICE",   "STALE_CONF", "OLDCOPY",        "LYING",       "KEEP_TABLE",
-    "WIPE_VOTE",  "PIECEMEAL",     "CUT_ZERO",  "RECYC_UNDUR", "SELF_REMOVE", "TELL_FORCED",   "KEEP_ABOVE"};
+    "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE", "TERM_LOST", "CUT_BEFORE_HDR",
+    "APPLY_UNDUR", "APPLY_RESTART", "OFFER",       "BASE_AHEAD",  "TWO",       "LSN_TWICE",
+    "STALE_CONF",  "OLDCOPY",       "LYING",       "KEEP_TABLE",  "WIPE_VOTE", "PIECEMEAL",
+    "CUT_ZERO",    "RECYC_UNDUR",   "SELF_REMOVE", "TELL_FORCED", "KEEP_ABOVE"};
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed"};
 
@@ -38,17 +41,21 @@ struct job {
 static struct shared {
     _Atomic uint64_t next;
     _Atomic uint64_t done;
+    atomic_bool stopped; /* no seed begins */
     _Atomic uint64_t counts[COUNTS];
     struct job jobs[JOBS_MAX];
-} *shared;
+} * shared;
 
 static struct {
     uint64_t first;
     uint64_t count;
     uint64_t ms;
     uint64_t jobs;
+    uint64_t seconds; /* no seed begins later; 0: all run */
+    time_t begun;
     bool json;
-} o = {.count = 100, .ms = 30000, .jobs = 0};
+    bool first_violation;
+} o = {.count = 100, .ms = 30000};
 
 static size_t my_job;
 
@@ -69,8 +76,12 @@ void run_failed(const char *why) {
     _exit(EXIT_VIOLATION);
 }
 
+static bool goes_on(void) {
+    return !atomic_load(&shared->stopped) && (o.seconds == 0 || (uint64_t)(time(NULL) - o.begun) < o.seconds);
+}
+
 static void run_seeds(void) {
-    for (;;) {
+    while (goes_on()) {
         uint64_t seed = atomic_fetch_add(&shared->next, 1);
         if (seed >= o.first + o.count)
             break;
@@ -107,13 +118,16 @@ static void tell(struct found *found, const struct job *job, int status) {
     found->assertions += !is_violation;
     if (!is_violation)
         atomic_fetch_add(&shared->done, 1);
+    if (o.first_violation)
+        atomic_store(&shared->stopped, true);
     if (found->violations + found->assertions > SHOWN_MAX)
         return;
     if (is_violation)
         (void)printf("seed %llu %s\n", (unsigned long long)seed, job->why);
     else
         (void)printf("seed %llu: the process ended with %s %d: an assertion\n", (unsigned long long)seed,
-                     WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+                     WIFSIGNALED(status) ? "signal" : "status",
+                     WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static int run_all(struct found *found) {
@@ -139,10 +153,10 @@ static int run_all(struct found *found) {
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
             continue;
         tell(found, &shared->jobs[job], status);
-        if (atomic_load(&shared->next) < o.first + o.count)
+        if (goes_on() && atomic_load(&shared->next) < o.first + o.count)
             running += (children[job] = begin_job(job)) > 0;
     }
-    return atomic_load(&shared->done) == o.count ? 0 : -1;
+    return o.seconds > 0 || atomic_load(&shared->stopped) || atomic_load(&shared->done) == o.count ? 0 : -1;
 }
 
 static uint64_t counted(enum count c) { return atomic_load(&shared->counts[c]); }
@@ -186,18 +200,30 @@ static int name_of(const char *text, const char *const *names, size_t count) {
 }
 
 static int misuse(void) {
-    (void)fprintf(stderr, "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json]\n"
-                          "                 [--scenario NAME] [--mutant NAME]\n");
+    (void)fprintf(stderr,
+                  "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
+                  "                 [--scenario NAME] [--mutant NAME] [--first-violation]\n");
     return 2;
 }
 
 static int parse(int argc, char **argv) {
-    static const struct option options[] = {{"seeds", 1, NULL, 's'},    {"seed", 1, NULL, 'k'},   {"ms", 1, NULL, 'm'},
-                                            {"jobs", 1, NULL, 'j'},     {"json", 0, NULL, 'J'},   {"trace", 0, NULL, 't'},
-                                            {"scenario", 1, NULL, 'c'}, {"mutant", 1, NULL, 'x'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seeds", 1, NULL, 's'},
+                                            {"seed", 1, NULL, 'k'},
+                                            {"ms", 1, NULL, 'm'},
+                                            {"jobs", 1, NULL, 'j'},
+                                            {"json", 0, NULL, 'J'},
+                                            {"seconds", 1, NULL, 't'},
+                                            {"first-violation", 0, NULL, '1'},
+                                            {"scenario", 1, NULL, 'c'},
+                                            {"mutant", 1, NULL, 'x'},
+                                            {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "+", options, NULL)) != -1) {
-        uint64_t *into = c == 's' || c == 'k' ? &o.first : c == 'm' ? &o.ms : c == 'j' ? &o.jobs : NULL;
+        uint64_t *into = c == 's' || c == 'k' ? &o.first
+                         : c == 'm'           ? &o.ms
+                         : c == 'j'           ? &o.jobs
+                         : c == 't'           ? &o.seconds
+                                              : NULL;
         if (c == '?' || (into != NULL && !number(optarg, into)))
             return misuse();
         if (c == 's' && (optind >= argc || !number(argv[optind++], &o.count)))
@@ -207,6 +233,7 @@ static int parse(int argc, char **argv) {
             sim.trace = true;
         }
         o.json = o.json || c == 'J';
+        o.first_violation = o.first_violation || c == '1';
         int name = 0;
         if (c == 'c' && (name = name_of(optarg, scenario_names, sizeof scenario_names / sizeof *scenario_names)) >= 0)
             sim.scenario = (enum scenario)name;
@@ -222,6 +249,7 @@ int main(int argc, char **argv) {
     int wrong = parse(argc, argv);
     if (wrong != 0)
         return wrong;
+    o.begun = time(NULL);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     o.jobs = o.jobs != 0 ? o.jobs : cores > 0 ? (uint64_t)cores : 1;
     o.jobs = o.jobs > JOBS_MAX ? JOBS_MAX : o.jobs > o.count ? o.count : o.jobs;

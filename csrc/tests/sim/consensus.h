@@ -277,8 +277,8 @@ void judge_start(const struct member *m, const struct recovered *r);
 void judge_offer(const struct member *m, const struct item *item);
 void judge_deep(void);
 void judge_end(void);
-uint64_t judge_largest(void);           /* index known to be durable */
-const struct table *judge_table(void);  /* of all that is durable */
+uint64_t judge_largest(void);          /* index known to be durable */
+const struct table *judge_table(void); /* of all that is durable */
 
 /* ---- consensus_run.c ---- */
 void run_seed(uint64_t seed, uint64_t ms);

@@ -127,17 +127,31 @@ static size_t accept_files(const struct disk *d, struct accepted *into, uint64_t
     return count;
 }
 
-static uint64_t named_base(const struct accepted *files, size_t count) {
-    uint64_t base = 0;
+static uint64_t largest_known(const struct accepted *files, size_t count) {
+    uint64_t known_lsn = 0;
     for (size_t i = 0; i < count; i++) {
         const struct segment *s = files[i].segment;
         for (size_t k = 0; k < s->count; k++) {
             const struct batch *b = batch_of(s->records[k].id);
-            if (!s->records[k].torn && b->lsn < files[i].limit && b->base > base)
-                base = b->base;
+            if (!s->records[k].torn && b->lsn < files[i].limit && b->known_lsn > known_lsn)
+                known_lsn = b->known_lsn;
         }
     }
-    return base;
+    return known_lsn;
+}
+
+/* By the newest batch at or below the largest known_lsn: one that another batch of this log says to be durable. */
+static uint64_t named_base(const struct accepted *files, size_t count) {
+    uint64_t known_lsn = largest_known(files, count);
+    for (size_t i = 0; i < count; i++) {
+        const struct segment *s = files[i].segment;
+        for (size_t k = s->count; k > 0; k--) {
+            int id = s->records[k - 1].id;
+            if (!s->records[k - 1].torn && batch_of(id)->lsn < files[i].limit && batch_end(id) <= known_lsn)
+                return batch_of(id)->base;
+        }
+    }
+    return 0;
 }
 
 static const char *read_file(const struct accepted *file, struct recovered *r, uint64_t *end) {

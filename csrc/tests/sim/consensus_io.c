@@ -209,7 +209,8 @@ void io_cut(struct member *m, uint64_t index) {
     m->told = m->told < index ? m->told : index - 1;
     lower_floor(m, index);
     int last = sequence_at(&m->log, index - 1);
-    struct segment *s = planted(MUTANT_CUT_ZERO) && last != NO_BATCH ? disk_find(&m->disk, segment_of(batch_of(last)->lsn)) : NULL;
+    struct segment *s =
+        planted(MUTANT_CUT_ZERO) && last != NO_BATCH ? disk_find(&m->disk, segment_of(batch_of(last)->lsn)) : NULL;
     for (size_t i = 0; s != NULL && i < s->count; i++)
         s->records[i].torn = s->records[i].torn || s->records[i].id == last;
 }

@@ -9,8 +9,8 @@
 enum { NOBODY = 0, FIRST_TERM = MEMBERS + 1, NEAR = 200, STILL_MS = 3000 };
 
 struct durable_entry {
-    int id; /* NO_BATCH: not known */
-    uint64_t term; /* in which it became known */
+    int id;               /* NO_BATCH: not known */
+    uint64_t term;        /* in which it became known */
     uint64_t fingerprint; /* of the table behind it; 0: not known */
 };
 
@@ -136,8 +136,8 @@ void judge_leads(const struct member *m, uint64_t term) {
     if (judge.leaders[term] == m->id)
         violation("TERM LED TWICE: term %llu by member %llu", (ull)term, (ull)m->id);
     if (judge.leaders[term] != NOBODY)
-        violation("ELECTION SAFETY: term %llu is led by member %llu and by %llu", (ull)term,
-                  (ull)judge.leaders[term], (ull)m->id);
+        violation("ELECTION SAFETY: term %llu is led by member %llu and by %llu", (ull)term, (ull)judge.leaders[term],
+                  (ull)m->id);
     judge.leaders[term] = m->id;
     if (m->vote.term != term || m->vote.voted_for != m->id)
         violation("R2: member %llu leads term %llu, its VOTE has %llu", (ull)m->id, (ull)term, (ull)m->vote.term);
@@ -181,7 +181,8 @@ void judge_start(const struct member *m, const struct recovered *r) {
         int was = sequence_at(&m->log, i);
         int is = sequence_at(&r->log, i);
         if (i >= r->log.first && was != NO_BATCH && was != is)
-            violation("R2: member %llu had said that batch %llu of term %llu is forced; after a crash it has one of term %llu",
+            violation("R2: member %llu had said that batch %llu of term %llu is forced; after a crash it has one of "
+                      "term %llu",
                       (ull)m->id, (ull)i, (ull)batch_of(was)->term, (ull)(is == NO_BATCH ? 0 : batch_of(is)->term));
     }
     uint64_t floor = m->vote.floor_index;

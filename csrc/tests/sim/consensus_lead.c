@@ -198,7 +198,7 @@ bool lead_change(struct member *m) {
     if (!m->serves || !may_write(m) || !choose_change(m, &change))
         return false;
     int code = change.what == ENGINE_REMOVE && change.member == m->id ? plan_self_removal(m, bytes, &count)
-                                                                     : engine_plan(m->e, &change, bytes, &count);
+                                                                      : engine_plan(m->e, &change, bytes, &count);
     if (code != ENGINE_OK)
         return false;
     static const char *const words[] = {"", "adds", "promotes", "removes"};
@@ -214,7 +214,7 @@ void lead_transfer(struct member *m) {
     uint64_t to = random_chance(0.3) ? 0 : 1 + random_below(sim.count);
     if (engine_transfer(m->e, sim.now_ms, to) == ENGINE_OK) {
         sim.counts[COUNT_TRANSFERS]++;
-        note(m, "hands over to member %llu", (unsigned long long)to);
+        note(m, "hands over, to member %llu (0: any)", (unsigned long long)to);
     }
     member_act(m, NULL);
 }

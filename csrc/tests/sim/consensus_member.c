@@ -64,8 +64,10 @@ static void open_engine(struct member *m, uint64_t header_term) {
                                      .in_flight_max = 40,
                                      .behind_max = 20,
                                      .seed = (uint32_t)random_below(UINT32_MAX)};
-    struct engine_log log = {
-        .vote_term = m->vote.term, .voted_for = m->vote.voted_for, .header_term = header_term, .known_durable = m->durable};
+    struct engine_log log = {.vote_term = m->vote.term,
+                             .voted_for = m->vote.voted_for,
+                             .header_term = header_term,
+                             .known_durable = m->durable};
     if (planted(MUTANT_FORGET_VOTE))
         log.voted_for = 0;
     if (planted(MUTANT_TERM_LOST) && m->log.count > 0) {
@@ -256,7 +258,8 @@ void member_act(struct member *m, const struct letter *received) {
         judge_frame(m, &a->frames[i], term);
         net_send(m, &a->frames[i]);
     }
-    if (m->log.count > 0 && !m->copy.complete && (flags & ENGINE_SWITCH) == 0 && a->last_index != sequence_last(&m->log))
+    if (m->log.count > 0 && !m->copy.complete && (flags & ENGINE_SWITCH) == 0 &&
+        a->last_index != sequence_last(&m->log))
         violation("member %llu: the engine's log ends at %llu, the disk's at %llu", (unsigned long long)m->id,
                   (unsigned long long)a->last_index, (unsigned long long)sequence_last(&m->log));
     if ((flags & ENGINE_CONFLICT) != 0)

@@ -60,7 +60,9 @@ int batch_new(void) {
     return (int)model.batch_count++;
 }
 
-struct batch *batch_of(int id) { return &model.batches[id]; }
+struct batch *batch_of(int id) {
+    return &model.batches[id];
+}
 
 uint64_t batch_end(int id) { return model.batches[id].lsn + model.batches[id].bytes; }
 
@@ -201,7 +203,8 @@ void table_apply(struct table *t, int id) {
     for (uint32_t i = 0; i < b->born; i++)
         put_in(t, (struct item){b->lsn + i + 1, b->lsn, id});
     int members = b->kind == ENGINE_MEMBERS ? id : b->relocated;
-    if (members != NO_BATCH && (t->members == NO_BATCH || model.batches[members].index >= batch_of(t->members)->index)) {
+    if (members != NO_BATCH &&
+        (t->members == NO_BATCH || model.batches[members].index >= batch_of(t->members)->index)) {
         t->members = members;
         t->members_position = b->lsn;
     }

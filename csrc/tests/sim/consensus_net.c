@@ -95,9 +95,7 @@ void net_reset_connections(uint64_t member) {
     }
 }
 
-bool letter_arrives(const struct event *e) {
-    return net.links[e->letter->from][e->member].connection == e->connection;
-}
+bool letter_arrives(const struct event *e) { return net.links[e->letter->from][e->member].connection == e->connection; }
 
 void net_send(const struct member *from, const struct engine_frame *frame) {
     static const uint64_t delays_ms[] = {1, 1, 1, 2, 5, 30, 200};

@@ -138,9 +138,8 @@ static void happen(const struct event *e) {
             break;
         crash(m);
         if (random_chance(0.7))
-            event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(sim.churn ? 900 : 40),
-                                      .kind = EVENT_START,
-                                      .member = m->id});
+            event_push((struct event){
+                .at_ms = sim.now_ms + 1 + random_below(sim.churn ? 900 : 40), .kind = EVENT_START, .member = m->id});
         break;
     case EVENT_START:
         if (!m->up)

@@ -136,8 +136,8 @@ void update_arrives(struct member *m, uint64_t number) {
         return;
     }
     const struct configuration *made = configuration_of(batch_of(members)->configuration);
-    int code = engine_updated(m->e, sim.now_ms, c->index, c->index_term, batch_of(members)->index, made->bytes,
-                              made->count);
+    int code =
+        engine_updated(m->e, sim.now_ms, c->index, c->index_term, batch_of(members)->index, made->bytes, made->count);
     bool switches = (engine_answer(m->e)->flags & ENGINE_SWITCH) != 0;
     if (code == ENGINE_OK && switches) {
         c->complete = true;
