@@ -21,9 +21,9 @@
 
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, SHOWN_MAX = 20 };
 
-const char *const count_names[COUNTS] = {"crashes", "elections", "cuts",      "updates",  "frames",
-                                         "durable", "changes",   "transfers", "recycled", "removed_above",
-                                         "wiped",   "torn",      "offered",   "came_back"};
+const char *const count_names[COUNTS] = {"crashes", "elections", "cuts",      "updates",   "frames",
+                                         "durable", "changes",   "transfers", "recycled",  "removed_above",
+                                         "wiped",   "torn",      "offered",   "came_back", "stopped_disks"};
 
 const char *const mutant_names[MUTANTS] = {
     "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE", "TERM_LOST", "CUT_BEFORE_HDR",

@@ -34,6 +34,7 @@ enum count {
     COUNT_TORN,
     COUNT_OFFERED,
     COUNT_CAME_BACK,
+    COUNT_STOPPED_DISKS,
     COUNTS,
 };
 
@@ -133,7 +134,10 @@ struct member {
 
     struct disk disk;
     struct vote vote;
-    struct disk old_disk; /* for MUTANT_OLDCOPY */
+    uint64_t full_until_ms;     /* the disk takes nothing */
+    uint64_t hangs_until_ms;    /* nothing is forced before */
+    uint64_t unforced_since_ms; /* the leader's batch; 0: all is forced */
+    struct disk old_disk;       /* for MUTANT_OLDCOPY */
     struct vote old_vote;
     bool has_old;
 
@@ -226,10 +230,11 @@ uint64_t log_end(const struct member *m, uint64_t index); /* LSN at which the ba
 
 /* ---- consensus_io.c ---- */
 uint64_t force_ms(void);
-void io_write(struct member *m, int batch);
+void io_write(struct member *m, int id);
 void io_cut(struct member *m, uint64_t index);
 void io_begin(struct member *m);
 void io_forced(struct member *m);
+void io_retry(struct member *m); /* a full disk has room again */
 void io_vote(struct member *m, struct vote_write w);
 void io_vote_forced(struct member *m);
 void io_floor(struct member *m);
@@ -275,6 +280,7 @@ void judge_leads(const struct member *m, uint64_t term);
 void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t term);
 void judge_start(const struct member *m, const struct recovered *r);
 void judge_offer(const struct member *m, const struct item *item);
+void judge_disk_of_leader(const struct member *m);
 void judge_deep(void);
 void judge_end(void);
 uint64_t judge_largest(void);          /* index known to be durable */

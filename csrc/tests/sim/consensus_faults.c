@@ -136,6 +136,18 @@ static void cut_none(void) {
             net_cut(a, b, false);
 }
 
+/* It is full, or hangs; both end. */
+static void stop_disk(struct member *m) {
+    uint64_t until_ms = sim.now_ms + 100 + random_below(random_chance(0.3) ? 4000 : 900);
+    if (random_chance(0.5))
+        m->full_until_ms = until_ms;
+    else
+        m->hangs_until_ms = until_ms;
+    sim.counts[COUNT_STOPPED_DISKS]++;
+    note(m, "has a disk that %s for %llu ms", m->full_until_ms == until_ms ? "is full" : "hangs",
+         (unsigned long long)(until_ms - sim.now_ms));
+}
+
 void faults_now(void) {
     double x = random_unit() / sim.fault_rate;
     struct member *m = &sim.members[1 + random_below(sim.count)];
@@ -154,6 +166,8 @@ void faults_now(void) {
         m->frozen_until_ms = sim.now_ms + random_below(random_chance(0.3) ? 3000 : 700);
     } else if (x < 0.0120) {
         wipe(m);
+    } else if (x < 0.0126) {
+        stop_disk(m);
     }
     bool members = sim.scenario == SCENARIO_MEMBERS || sim.scenario == SCENARIO_TWO;
     for (uint64_t i = 1; i <= sim.count; i++) {

@@ -58,12 +58,24 @@ static void plan(struct member *m) {
             add_op(m, (struct op){.kind = OP_BATCH, .batch = m->pending[i]});
 }
 
+static uint64_t forced_at(const struct member *m) {
+    uint64_t at = sim.now_ms + force_ms();
+    return at < m->hangs_until_ms ? m->hangs_until_ms : at;
+}
+
 void io_begin(struct member *m) {
-    if (m->op_count > 0 || m->pending_count == 0 || m->floor_waits > 0)
+    if (m->op_count > 0 || m->pending_count == 0 || m->floor_waits > 0 || sim.now_ms < m->full_until_ms)
         return;
     plan(m);
-    event_push((struct event){
-        .at_ms = sim.now_ms + force_ms(), .kind = EVENT_FORCED, .member = m->id, .generation = m->generation});
+    event_push(
+        (struct event){.at_ms = forced_at(m), .kind = EVENT_FORCED, .member = m->id, .generation = m->generation});
+}
+
+void io_retry(struct member *m) {
+    if (m->full_until_ms != 0 && sim.now_ms >= m->full_until_ms) {
+        m->full_until_ms = 0;
+        io_begin(m);
+    }
 }
 
 void io_write(struct member *m, int id) {
@@ -111,6 +123,8 @@ static void tell_forced(struct member *m) {
     if (m->forced <= m->told || m->copy.complete)
         return;
     m->told = m->forced;
+    if (m->told == sequence_last(&m->log))
+        m->unforced_since_ms = 0;
     int code = engine_forced(m->e, sim.now_ms, m->told, batch_of(sequence_at(&m->log, m->told))->term);
     if (code != ENGINE_OK)
         violation("member %llu: engine_forced answers %d", (unsigned long long)m->id, code);
@@ -139,7 +153,7 @@ static void begin_vote(struct member *m) {
     if (m->votes_under_way > 0 || m->vote_count == 0)
         return;
     m->votes_under_way = m->vote_count;
-    event_push((struct event){.at_ms = sim.now_ms + force_ms() + (sim.slow_vote ? random_below(60) : 0),
+    event_push((struct event){.at_ms = forced_at(m) + (sim.slow_vote ? random_below(60) : 0),
                               .kind = EVENT_VOTE_FORCED,
                               .member = m->id,
                               .generation = m->generation});

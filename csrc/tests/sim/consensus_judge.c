@@ -170,8 +170,17 @@ void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t 
                   (ull)m->forced);
     if (f->type == ENGINE_APPEND && f->term == term && m->lead_term == term && m->log.count > 0 &&
         f->index + f->count > sequence_last(&m->log))
-        violation("member %llu sends batch %llu, its log ends at %llu", (ull)m->id, (ull)(f->index + f->count),
+        violation("member %llu sends %u batches after %llu, its log ends at %llu", (ull)m->id, f->count, (ull)f->index,
                   (ull)sequence_last(&m->log));
+}
+
+/* R6: with a batch that its disk does not force for two election timeouts a leader ceases. */
+void judge_disk_of_leader(const struct member *m) {
+    uint64_t longest_ms = 2 * ELECTION_MS + 2 * HEARTBEAT_MS;
+    bool had_time = sim.now_ms > m->frozen_until_ms + 2 * HEARTBEAT_MS;
+    if (had_time && m->lead_term != 0 && m->unforced_since_ms != 0 && sim.now_ms - m->unforced_since_ms > longest_ms)
+        violation("R6: leader %llu has had a batch unforced for %llu ms", (ull)m->id,
+                  (ull)(sim.now_ms - m->unforced_since_ms));
 }
 
 /* ---- a start ---- */

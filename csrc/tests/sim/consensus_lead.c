@@ -30,6 +30,7 @@ void lead_begin(struct member *m, const struct engine_answer *a) {
 void lead_end(struct member *m) {
     note(m, "leads term %llu no more", (unsigned long long)m->lead_term);
     m->lead_term = 0;
+    m->unforced_since_ms = 0;
     m->serves = m->first_given = false;
     if (planted(MUTANT_KEEP_TABLE) && m->table.applied > m->state.applied)
         table_copy(&m->state, &m->table);
@@ -64,6 +65,7 @@ static void submit(struct member *m, int id) {
     sequence_put(&m->log, id);
     table_apply(&m->table, id);
     io_write(m, id);
+    m->unforced_since_ms = m->unforced_since_ms == 0 ? sim.now_ms : m->unforced_since_ms;
     int code = engine_submit(m->e, sim.now_ms, &entry);
     if (code != ENGINE_OK)
         violation("member %llu: engine_submit answers %d", (unsigned long long)m->id, code);

@@ -130,6 +130,7 @@ void member_start(struct member *m) {
     m->lead_term = 0;
     m->serves = m->first_given = m->snapshot_wanted = false;
     m->busy_until_ms = m->frozen_until_ms = m->hold_until_ms = 0;
+    m->unforced_since_ms = 0;
     m->copy.wanted = m->copy.complete = false;
     m->backlog = 0;
     m->vote_told = m->vote;

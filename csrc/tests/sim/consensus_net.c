@@ -70,8 +70,9 @@ bool event_next(struct event *e) {
 }
 
 void net_reset(uint64_t break_per_4000) {
-    while (net.count > 0)
-        free(pop().letter);
+    for (size_t i = 0; i < net.count; i++)
+        free(net.heap[i].letter);
+    net.count = 0;
     memset(net.links, 0, sizeof net.links);
     net.order = 0;
     net.break_per_4000 = break_per_4000;
@@ -123,11 +124,12 @@ void net_send(const struct member *from, const struct engine_frame *frame) {
     letter->frame.peer = from->id;
     letter->from = from->id;
     for (uint32_t i = 0; i < frame->count; i++) {
-        letter->batches[i] = sequence_at(&from->log, frame->index + 1 + i);
-        if (letter->batches[i] == NO_BATCH || frame->index + 1 + i < from->kept)
-            violation("member %llu is to send batch %llu, which it does not keep (%llu to %llu)",
-                      (unsigned long long)from->id, (unsigned long long)(frame->index + 1 + i),
-                      (unsigned long long)from->kept, (unsigned long long)sequence_last(&from->log));
+        uint64_t index = frame->index + 1 + i;
+        letter->batches[i] = sequence_at(&from->log, index);
+        if (letter->batches[i] == NO_BATCH || index < from->kept)
+            violation("member %llu is to send batch %llu, and keeps %llu to %llu", (unsigned long long)from->id,
+                      (unsigned long long)index, (unsigned long long)from->kept,
+                      (unsigned long long)sequence_last(&from->log));
     }
     event_push((struct event){.at_ms = l->last_ms,
                               .kind = EVENT_LETTER,

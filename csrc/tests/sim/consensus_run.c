@@ -161,6 +161,8 @@ static void work(struct member *m) {
         return;
     if (engine_answer(m->e)->due_ms <= sim.now_ms)
         member_time(m);
+    judge_disk_of_leader(m);
+    io_retry(m);
     member_apply(m);
     lead_work(m);
     if (random_chance(m->snapshot_wanted ? 0.2 : 0.01))
@@ -174,9 +176,11 @@ static void work(struct member *m) {
 static void heal(void) {
     sim.healing = true;
     net_heal();
-    for (uint64_t i = 1; i <= sim.count; i++)
+    for (uint64_t i = 1; i <= sim.count; i++) {
+        sim.members[i].full_until_ms = sim.members[i].hangs_until_ms = 0;
         if (!sim.members[i].up)
             member_start(&sim.members[i]);
+    }
 }
 
 static bool somebody_serves(void) {
