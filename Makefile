@@ -488,7 +488,7 @@ $(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compile
 	@mkdir -p $(@D)
 	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
 
-SIMULATED_OBJECTS := $(SIMULATED:csrc/%.c=$(OUT)/objects/%.o)
+SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED) csrc/replica/identity.c)
 
 $(OUT)/consensus: $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -o $@ $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS)

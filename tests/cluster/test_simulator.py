@@ -40,6 +40,7 @@ FOUND = {
     "RECYC_UNDUR": "FALSE ALARM:",
     "SELF_REMOVE": "LIVENESS:",
     "TELL_FORCED": "LEADER COMPLETENESS:|STATE MACHINE SAFETY:",
+    "WIPE_VOTE": "R10:",
 }
 
 
@@ -77,7 +78,7 @@ def test_a_few_seeds_hold_every_rule(program: Path) -> None:
     assert min(said[name] for name in ("crashes", "elections", "cuts", "updates", "durable")) > 0
 
 
-@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed"])
+@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed", "identity"])
 def test_each_scenario_holds_every_rule(program: Path, scenario: str) -> None:
     status, text = simulate(program, "--seeds", 1000, 6, "--scenario", scenario)
     assert (status, counts(text)["violations"]) == (0, 0), text
@@ -99,6 +100,13 @@ def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str
     assert status == 1
     assert counts(text)["violations"] > 0
     assert re.search(FOUND[mutant], text), text
+
+
+def test_without_hellos_an_older_copy_is_accepted_by_a_peer_that_had_counted_more(program: Path) -> None:
+    arguments = ("--seeds", 0, 200, "--first-violation", "--scenario", "identity")
+    status, text = simulate(program, *arguments, "--mutant", "NO_HELLO")
+    assert status == 1
+    assert "which had counted more" in text
 
 
 @pytest.mark.parametrize(

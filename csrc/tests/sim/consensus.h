@@ -6,6 +6,7 @@
  *   consensus_disk.c     files and their recovery       consensus_update.c  copies, the kept window, recycling
  *   consensus_net.c      events and links               consensus_lead.c    what a leader writes
  *   consensus_member.c   an engine's events and answers consensus_faults.c  crashes, cuts, freezes, membership
+ *   consensus_identity.c hellos, counts, older copies
  *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
  *
  * A violation ends the process that runs the seed, and so does an assertion of libraft.
@@ -13,6 +14,7 @@
 #ifndef LOGSTORE_CONSENSUS_SIMULATOR_H
 #define LOGSTORE_CONSENSUS_SIMULATOR_H
 
+#include "replica/identity.h"
 #include "tests/sim/consensus_disk.h"
 
 enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 16 };
@@ -35,6 +37,11 @@ enum count {
     COUNT_OFFERED,
     COUNT_CAME_BACK,
     COUNT_STOPPED_DISKS,
+    COUNT_HELLOS,
+    COUNT_RESTORED,
+    COUNT_STALE,
+    COUNT_REFUSED,
+    COUNT_UNPROTECTED,
     COUNTS,
 };
 
@@ -52,7 +59,6 @@ enum mutant {
     MUTANT_APPLY_UNDUR,    /* what is forced is applied */
     MUTANT_APPLY_RESTART,  /* all that is there at a start counts as durable */
     MUTANT_OFFER,          /* messages that are not durable are offered */
-    MUTANT_BASE_AHEAD,     /* the base is that of the undurable table */
     MUTANT_TWO,            /* a follower forces several batches at once */
     MUTANT_LSN_TWICE,      /* a term begins at its leader's end, without a segment of its own */
     MUTANT_STALE_CONF,     /* a start has an older configuration */
@@ -65,15 +71,37 @@ enum mutant {
     MUTANT_RECYC_UNDUR,    /* a base counts as soon as a batch names it */
     MUTANT_SELF_REMOVE,    /* a leader removes itself */
     MUTANT_TELL_FORCED,    /* the leader confirms what it has forced */
+    MUTANT_COUNT_KEPT,     /* a cut of the peer's own log leaves its counts */
+    MUTANT_NO_HELLO,       /* whoever comes is accepted */
     MUTANT_KEEP_ABOVE,     /* files above a batch stay */
     MUTANTS,
 };
 
 extern const char *const mutant_names[MUTANTS];
 
-enum scenario { SCENARIO_DEFAULT, SCENARIO_CHURN, SCENARIO_MEMBERS, SCENARIO_TWO, SCENARIO_SLOW_VOTE, SCENARIO_AIMED };
+enum scenario {
+    SCENARIO_DEFAULT,
+    SCENARIO_CHURN,
+    SCENARIO_MEMBERS,
+    SCENARIO_TWO,
+    SCENARIO_SLOW_VOTE,
+    SCENARIO_AIMED,
+    SCENARIO_IDENTITY
+};
 
 /* ---- a member ---- */
+
+/* The first frame of a connection. */
+struct hello {
+    struct identity_told told;
+    unsigned run; /* the sender's process */
+};
+
+/* Of another member, in memory. */
+struct heard {
+    unsigned run;
+    uint64_t rebuild;
+};
 
 enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE };
 
@@ -101,6 +129,7 @@ struct copy {
     unsigned from_generation;
     uint64_t index;
     uint64_t index_term;
+    struct tail durable; /* what was durable here before the switch */
     struct sequence log;
     struct sequence before;
 };
@@ -153,6 +182,12 @@ struct member {
     struct vote vote_told; /* with all writes that wait */
     uint64_t floor_waits;  /* VOTE writes until the cut below the floor may be overwritten */
 
+    struct identity_count counts[MEMBERS + 1];
+    struct heard heard[MEMBERS + 1];
+    struct tail old_tail; /* while the VOTE of a cut or a switch is not forced */
+    uint64_t start_term;  /* VOTE's term as this process found it */
+    bool is_older;        /* an older copy is in its place */
+
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
 };
@@ -160,6 +195,8 @@ struct member {
 /* ---- events ---- */
 
 struct letter {
+    bool is_hello;
+    struct hello hello;
     struct engine_frame frame;
     uint64_t from;
     int batches[ENGINE_ENTRIES_MAX];
@@ -173,6 +210,7 @@ enum event_kind {
     EVENT_CRASH,
     EVENT_START,
     EVENT_LINKS_BACK,
+    EVENT_REFUSED,
     EVENT_LOST, /* a connection to `value` was reset */
 };
 
@@ -197,6 +235,8 @@ struct simulation {
     bool churn;
     bool slow_vote;
     bool healing;
+    bool unprotected; /* an older copy was accepted by a peer that had not counted */
+    bool over;
     bool trace;
     double fault_rate;
     uint64_t write_buffers; /* batches forced by the leader and not durable */
@@ -267,6 +307,20 @@ void faults_after_lead(struct member *m);
 void faults_after_switch(struct member *m);
 void crash(struct member *m);
 
+/* ---- consensus_identity.c ---- */
+void identity_reset(void);
+struct tail identity_tail(const struct member *m);
+void identity_keep_tail(struct member *m); /* before a cut or a switch */
+void identity_after_cut(struct member *m);
+void identity_after_update(struct member *m, struct tail durable);
+void identity_count_frame(struct member *m, const struct letter *letter);
+void identity_tell(const struct member *m, struct hello *h);
+bool identity_hears(struct member *peer, uint64_t from, const struct hello *h);
+void identity_keep_copy(struct member *m);
+void identity_restore(struct member *m);
+void identity_compare(struct member *m, const struct recovered *r);
+void identity_reinstate(struct member *m);
+
 /* ---- consensus_judge.c ---- */
 void judge_reset(void);
 _Noreturn void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -278,7 +332,7 @@ void judge_state(const struct member *m);
 void judge_cut(const struct member *m, uint64_t index);
 void judge_leads(const struct member *m, uint64_t term);
 void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t term);
-void judge_start(const struct member *m, const struct recovered *r);
+bool judge_start(const struct member *m, const struct recovered *r);
 void judge_offer(const struct member *m, const struct item *item);
 void judge_disk_of_leader(const struct member *m);
 void judge_deep(void);

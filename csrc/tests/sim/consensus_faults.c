@@ -65,6 +65,8 @@ void crash(struct member *m) {
     io_crash(m);
     lose_forced(m);
     member_stop(m);
+    if (sim.scenario == SCENARIO_IDENTITY && faulty() && random_chance(0.12))
+        identity_restore(m);
     for (uint64_t i = 1; i <= sim.count; i++)
         if (sim.members[i].up && !net_is_cut(m->id, i) && random_chance(0.5))
             event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(5),
@@ -99,6 +101,8 @@ static void wipe(struct member *m) {
         return;
     if (m->up)
         crash(m);
+    if (m->is_older)
+        identity_reinstate(m);
     note(m, "is not a member: its directory is removed");
     disk_free(&m->disk);
     m->log.count = m->before.count = 0;
@@ -169,6 +173,8 @@ void faults_now(void) {
     } else if (x < 0.0126) {
         stop_disk(m);
     }
+    if (sim.scenario == SCENARIO_IDENTITY && m->up && !m->copy.complete && random_chance(0.002))
+        identity_keep_copy(m);
     bool members = sim.scenario == SCENARIO_MEMBERS || sim.scenario == SCENARIO_TWO;
     for (uint64_t i = 1; i <= sim.count; i++) {
         struct member *leader = &sim.members[i];

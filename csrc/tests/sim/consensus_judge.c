@@ -185,8 +185,9 @@ void judge_disk_of_leader(const struct member *m) {
 
 /* ---- a start ---- */
 
-void judge_start(const struct member *m, const struct recovered *r) {
-    for (uint64_t i = m->log.first; m->log.count > 0 && i <= m->told; i++) {
+/* False: an older copy whose floor refuses it. */
+bool judge_start(const struct member *m, const struct recovered *r) {
+    for (uint64_t i = m->log.first; !m->is_older && m->log.count > 0 && i <= m->told; i++) {
         int was = sequence_at(&m->log, i);
         int is = sequence_at(&r->log, i);
         if (i >= r->log.first && was != NO_BATCH && was != is)
@@ -196,11 +197,11 @@ void judge_start(const struct member *m, const struct recovered *r) {
     }
     uint64_t floor = m->vote.floor_index;
     uint64_t last = sequence_last(&r->log);
-    if (floor == 0)
-        return;
     int id = sequence_at(&r->log, floor);
-    if (last < floor || (id != NO_BATCH && batch_of(id)->term < m->vote.floor_term))
+    bool reaches = floor == 0 || (last >= floor && (id == NO_BATCH || batch_of(id)->term >= m->vote.floor_term));
+    if (!reaches && !m->is_older)
         violation("R10: the log of member %llu ends at %llu, the floor is %llu", (ull)m->id, (ull)last, (ull)floor);
+    return reaches;
 }
 
 /* ---- at intervals ---- */

@@ -9,6 +9,7 @@ enum { OLD_SEGMENTS = 6, CROWDED = 50, BACKLOG_MAX = 40 };
 #define UNDURABLE_BYTES_MAX UINT64_C(24000)
 
 void lead_begin(struct member *m, const struct engine_answer *a) {
+    sim.unprotected = sim.unprotected || m->is_older; /* a sole voter asks nobody */
     judge_leads(m, a->term);
     sim.counts[COUNT_ELECTIONS]++;
     m->lead_term = a->term;
@@ -53,7 +54,7 @@ static int stamp(struct member *m, uint32_t kind, uint64_t bytes) {
     b->prev_end = log_end(m, last);
     b->durable_lsn = log_end(m, m->forced);
     b->known_lsn = log_end(m, m->state.applied);
-    b->base = planted(MUTANT_BASE_AHEAD) ? table_base(&m->table, b->prev_end) : table_base(&m->state, b->known_lsn);
+    b->base = table_base(&m->state, b->known_lsn);
     m->position += bytes;
     return id;
 }

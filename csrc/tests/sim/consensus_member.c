@@ -105,13 +105,20 @@ void member_start(struct member *m) {
     const char *alarm = recover(&m->disk, &r);
     if (alarm != NULL)
         violation("%s (member %llu)", alarm, (unsigned long long)m->id);
-    judge_start(m, &r);
+    if (!judge_start(m, &r)) {
+        recovered_free(&r);
+        identity_reinstate(m);
+        event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(1500), .kind = EVENT_START, .member = m->id});
+        return;
+    }
+    identity_compare(m, &r);
     if (m->log.count > 0 && r.log.count > 0 &&
         (sequence_last(&r.log) > sequence_last(&m->log) ||
          sequence_at(&m->log, sequence_last(&r.log)) != r.log.ids[r.log.count - 1]))
         sim.counts[COUNT_CAME_BACK]++;
     sequence_copy(&m->log, &r.log);
     sequence_copy(&m->before, &r.before);
+    net_reset_connections(m->id); /* none reached it while it was down */
     m->up = true;
     m->generation++;
     m->forced = m->told = sequence_last(&m->log);
@@ -134,6 +141,9 @@ void member_start(struct member *m) {
     m->copy.wanted = m->copy.complete = false;
     m->backlog = 0;
     m->vote_told = m->vote;
+    m->start_term = m->vote.term;
+    memset(m->counts, 0, sizeof m->counts);
+    memset(m->heard, 0, sizeof m->heard);
     note(m, "starts: VOTE has term %llu and %llu, log %llu to %llu, durable %llu", (unsigned long long)m->vote.term,
          (unsigned long long)m->vote.voted_for, (unsigned long long)m->log.first,
          (unsigned long long)sequence_last(&m->log), (unsigned long long)m->durable);
@@ -178,8 +188,10 @@ static void cut(struct member *m, uint64_t index) {
         violation("member %llu is to cut at %llu, and %llu is durable", (unsigned long long)m->id,
                   (unsigned long long)index, (unsigned long long)m->durable);
     judge_cut(m, index);
+    identity_keep_tail(m);
     io_cut(m, index);
     sequence_cut(&m->log, index);
+    identity_after_cut(m);
     sim.counts[COUNT_CUTS]++;
     faults_after_cut(m);
 }
@@ -286,6 +298,7 @@ void member_act(struct member *m, const struct letter *received) {
 void member_receive(struct member *m, const struct letter *letter) {
     struct engine_entry entries[ENGINE_ENTRIES_MAX];
     struct engine_frame frame = letter->frame;
+    identity_count_frame(m, letter);
     for (uint32_t i = 0; i < frame.count; i++)
         entries[i] = entry_of(letter->batches[i]);
     frame.entries = frame.count > 0 ? entries : NULL;

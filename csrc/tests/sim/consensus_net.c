@@ -8,6 +8,8 @@ struct link {
     uint64_t last_ms; /* the newest letter's arrival: none overtakes it */
     uint64_t down_until_ms;
     unsigned connection; /* letters of an older one are lost */
+    unsigned told;       /* the connection on which a hello went out, plus 1 */
+    unsigned accepted;   /* the connection on which one was accepted, plus 1 */
     bool cut;
 };
 
@@ -96,7 +98,40 @@ void net_reset_connections(uint64_t member) {
     }
 }
 
-bool letter_arrives(const struct event *e) { return net.links[e->letter->from][e->member].connection == e->connection; }
+bool letter_arrives(const struct event *e) {
+    struct link *l = &net.links[e->letter->from][e->member];
+    if (l->connection != e->connection)
+        return false;
+    if (!e->letter->is_hello)
+        return l->accepted == l->connection + 1;
+    if (identity_hears(&sim.members[e->member], e->letter->from, &e->letter->hello))
+        l->accepted = l->connection + 1;
+    return false;
+}
+
+static struct letter *letter_new(const struct member *from) {
+    struct letter *letter = malloc(sizeof *letter);
+    if (letter == NULL)
+        run_failed("no memory for a frame");
+    letter->is_hello = false;
+    letter->from = from->id;
+    return letter;
+}
+
+static void post(const struct link *l, uint64_t to, struct letter *letter) {
+    event_push((struct event){
+        .at_ms = l->last_ms, .kind = EVENT_LETTER, .member = to, .letter = letter, .connection = l->connection});
+}
+
+static void say_hello(struct link *l, const struct member *from, uint64_t to) {
+    if (l->told == l->connection + 1)
+        return;
+    l->told = l->connection + 1;
+    struct letter *letter = letter_new(from);
+    letter->is_hello = true;
+    identity_tell(from, &letter->hello);
+    post(l, to, letter);
+}
 
 void net_send(const struct member *from, const struct engine_frame *frame) {
     static const uint64_t delays_ms[] = {1, 1, 1, 2, 5, 30, 200};
@@ -117,12 +152,10 @@ void net_send(const struct member *from, const struct engine_frame *frame) {
         return;
     uint64_t at = sim.now_ms + delays_ms[random_below(random_chance(0.05) ? 7 : 4)];
     l->last_ms = at > l->last_ms ? at : l->last_ms;
-    struct letter *letter = malloc(sizeof *letter);
-    if (letter == NULL)
-        run_failed("no memory for a frame");
+    say_hello(l, from, frame->peer);
+    struct letter *letter = letter_new(from);
     letter->frame = *frame;
     letter->frame.peer = from->id;
-    letter->from = from->id;
     for (uint32_t i = 0; i < frame->count; i++) {
         uint64_t index = frame->index + 1 + i;
         letter->batches[i] = sequence_at(&from->log, index);
@@ -131,9 +164,5 @@ void net_send(const struct member *from, const struct engine_frame *frame) {
                       (unsigned long long)index, (unsigned long long)from->kept,
                       (unsigned long long)sequence_last(&from->log));
     }
-    event_push((struct event){.at_ms = l->last_ms,
-                              .kind = EVENT_LETTER,
-                              .member = frame->peer,
-                              .letter = letter,
-                              .connection = l->connection});
+    post(l, frame->peer, letter);
 }

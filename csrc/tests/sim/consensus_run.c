@@ -149,6 +149,13 @@ static void happen(const struct event *e) {
         for (uint64_t i = 1; i <= sim.count; i++)
             net_cut(m->id, i, false);
         break;
+    case EVENT_REFUSED:
+        if (!same_process || !m->is_older)
+            break;
+        crash(m);
+        identity_reinstate(m);
+        event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(1500), .kind = EVENT_START, .member = m->id});
+        break;
     case EVENT_LOST:
         if (same_process && engine_lost(m->e, sim.now_ms, e->value) == ENGINE_OK)
             member_act(m, NULL);
@@ -202,6 +209,8 @@ void run_seed(uint64_t seed, uint64_t ms) {
     random_seed(seed);
     model_reset();
     judge_reset();
+    identity_reset();
+    sim.unprotected = sim.over = false;
     sim.now_ms = 0;
     sim.faults_end_ms = ms;
     sim.healing = false;
@@ -209,7 +218,8 @@ void run_seed(uint64_t seed, uint64_t ms) {
     net_reset(sim.scenario == SCENARIO_TWO ? 0 : random_below(60));
     faults_begin();
     begin(sim.scenario == SCENARIO_TWO || random_below(3) == 0 ? 1 : 3);
-    while (sim.now_ms < ms + HEALED_MS || (sim.now_ms < ms + HEALED_MS + LONGER_MS && !somebody_serves())) {
+    while (!sim.over &&
+           (sim.now_ms < ms + HEALED_MS || (sim.now_ms < ms + HEALED_MS + LONGER_MS && !somebody_serves()))) {
         struct event e;
         sim.now_ms++;
         if (sim.now_ms == ms)
@@ -223,7 +233,10 @@ void run_seed(uint64_t seed, uint64_t ms) {
         if (sim.now_ms % DEEP_EVERY_MS == 0)
             judge_deep();
     }
-    judge_end();
+    if (sim.over)
+        sim.counts[COUNT_UNPROTECTED]++;
+    else
+        judge_end();
     for (uint64_t i = 1; i <= sim.count; i++)
         if (sim.members[i].up)
             member_stop(&sim.members[i]);

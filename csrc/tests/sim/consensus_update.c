@@ -138,8 +138,11 @@ void update_arrives(struct member *m, uint64_t number) {
     const struct configuration *made = configuration_of(batch_of(members)->configuration);
     int code =
         engine_updated(m->e, sim.now_ms, c->index, c->index_term, batch_of(members)->index, made->bytes, made->count);
+    identity_keep_tail(m);
     bool switches = (engine_answer(m->e)->flags & ENGINE_SWITCH) != 0;
     if (code == ENGINE_OK && switches) {
+        int known = sequence_at(&m->log, m->durable);
+        c->durable = (struct tail){known == NO_BATCH ? 0 : batch_of(known)->term, known == NO_BATCH ? 0 : m->durable};
         c->complete = true;
         member_act(m, NULL);
         struct vote vote = m->vote_told;
@@ -184,6 +187,7 @@ void update_switched(struct member *m) {
         violation("%s (a copy for member %llu)", alarm != NULL ? alarm : "FALSE ALARM: a copy is not read whole",
                   (unsigned long long)m->id);
     recovered_free(&r);
+    struct tail durable = c->durable;
     m->kept = c->index + 1;
     m->snapshot = c->index;
     table_clear(&m->state);
@@ -193,6 +197,7 @@ void update_switched(struct member *m) {
         table_apply(&m->state, m->log.ids[i]);
     c->wanted = c->complete = false;
     judge_state(m);
+    identity_after_update(m, durable);
     sim.counts[COUNT_UPDATES]++;
     note(m, "has a copy, %llu to %llu", (unsigned long long)m->log.first, (unsigned long long)c->index);
     int code = engine_switched(m->e, sim.now_ms);
