@@ -41,6 +41,7 @@ FOUND = {
     "SELF_REMOVE": "LIVENESS:",
     "TELL_FORCED": "LEADER COMPLETENESS:|STATE MACHINE SAFETY:",
     "WIPE_VOTE": "R10:",
+    "CATALOG_LOST": "CATALOG:",
 }
 
 
@@ -102,11 +103,17 @@ def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str
     assert re.search(FOUND[mutant], text), text
 
 
-def test_without_hellos_an_older_copy_is_accepted_by_a_peer_that_had_counted_more(program: Path) -> None:
-    arguments = ("--seeds", 0, 200, "--first-violation", "--scenario", "identity")
-    status, text = simulate(program, *arguments, "--mutant", "NO_HELLO")
+@pytest.mark.parametrize(
+    ("mutant", "scenario", "rule"),
+    [("KEEP_ABOVE", "churn", "R2:|R10:"), ("NO_HELLO", "identity", "which had counted more")],
+)
+def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
+    program: Path, mutant: str, scenario: str, rule: str
+) -> None:
+    arguments = ("--seeds", 0, 600, "--first-violation", "--scenario", scenario)
+    status, text = simulate(program, *arguments, "--mutant", mutant)
     assert status == 1
-    assert "which had counted more" in text
+    assert re.search(rule, text), text
 
 
 @pytest.mark.parametrize(

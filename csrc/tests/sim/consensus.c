@@ -21,16 +21,16 @@
 
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 };
 
-const char *const count_names[COUNTS] = {"crashes", "elections", "cuts",      "updates",   "frames",
-                                         "durable", "changes",   "transfers", "recycled",  "removed_above",
-                                         "wiped",   "torn",      "offered",   "came_back", "stopped_disks",
-                                         "hellos",  "restored",  "stale",     "refused",   "unprotected"};
+const char *const count_names[COUNTS] = {
+    "crashes",     "elections",       "cuts",   "updates",  "frames",  "durable",   "changes",       "transfers",
+    "recycled",    "removed_above",   "wiped",  "torn",     "offered", "came_back", "stopped_disks", "catalog_changes",
+    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected"};
 
 const char *const mutant_names[MUTANTS] = {
-    "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE", "TERM_LOST", "CUT_BEFORE_HDR",
-    "APPLY_UNDUR", "APPLY_RESTART", "OFFER",       "TWO",         "LSN_TWICE", "STALE_CONF",
-    "OLDCOPY",     "LYING",         "KEEP_TABLE",  "WIPE_VOTE",   "PIECEMEAL", "CUT_ZERO",
-    "RECYC_UNDUR", "SELF_REMOVE",   "TELL_FORCED", "COUNT_KEPT",  "NO_HELLO",  "KEEP_ABOVE"};
+    "NONE",          "SEND_EARLY", "ACK_EARLY",    "FORGET_VOTE", "TERM_LOST",   "CUT_BEFORE_HDR", "APPLY_UNDUR",
+    "APPLY_RESTART", "OFFER",      "TWO",          "LSN_TWICE",   "STALE_CONF",  "OLDCOPY",        "LYING",
+    "KEEP_TABLE",    "WIPE_VOTE",  "PIECEMEAL",    "CUT_ZERO",    "RECYC_UNDUR", "SELF_REMOVE",    "TELL_FORCED",
+    "COUNT_KEPT",    "NO_HELLO",   "CATALOG_LOST", "KEEP_ABOVE"};
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
 

@@ -7,6 +7,7 @@
  *   consensus_net.c      events and links               consensus_lead.c    what a leader writes
  *   consensus_member.c   an engine's events and answers consensus_faults.c  crashes, cuts, freezes, membership
  *   consensus_identity.c hellos, counts, older copies
+ *   consensus_catalog.c catalog changes in SQL, checkpoints
  *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
  *
  * A violation ends the process that runs the seed, and so does an assertion of libraft.
@@ -37,6 +38,9 @@ enum count {
     COUNT_OFFERED,
     COUNT_CAME_BACK,
     COUNT_STOPPED_DISKS,
+    COUNT_CATALOG_CHANGES,
+    COUNT_CHECKPOINTS,
+    COUNT_FROM_CHECKPOINT,
     COUNT_HELLOS,
     COUNT_RESTORED,
     COUNT_STALE,
@@ -73,6 +77,7 @@ enum mutant {
     MUTANT_TELL_FORCED,    /* the leader confirms what it has forced */
     MUTANT_COUNT_KEPT,     /* a cut of the peer's own log leaves its counts */
     MUTANT_NO_HELLO,       /* whoever comes is accepted */
+    MUTANT_CATALOG_LOST,   /* files and copies go by the base alone, not by applied_lsn */
     MUTANT_KEEP_ABOVE,     /* files above a batch stay */
     MUTANTS,
 };
@@ -120,6 +125,19 @@ struct vote_write {
     bool switches;   /* to the copy */
 };
 
+/* The catalog in SQL, each change a number. */
+struct sql {
+    uint64_t index; /* of the last batch that it has */
+    uint64_t lsn;   /* that batch's end: applied_lsn */
+    uint64_t sum;
+};
+
+struct checkpoint {
+    bool exists;
+    int batch;
+    struct table table;
+};
+
 struct copy {
     bool wanted;
     bool complete;
@@ -129,6 +147,7 @@ struct copy {
     unsigned from_generation;
     uint64_t index;
     uint64_t index_term;
+    struct sql sql;
     struct tail durable; /* what was durable here before the switch */
     struct sequence log;
     struct sequence before;
@@ -188,6 +207,8 @@ struct member {
     uint64_t start_term;  /* VOTE's term as this process found it */
     bool is_older;        /* an older copy is in its place */
 
+    struct sql sql;
+    struct checkpoint checkpoint;
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
 };
@@ -307,6 +328,14 @@ void faults_after_lead(struct member *m);
 void faults_after_switch(struct member *m);
 void crash(struct member *m);
 
+/* ---- consensus_catalog.c ---- */
+void catalog_apply(struct member *m);
+void catalog_import(struct member *m, const struct sql *from);
+uint64_t catalog_keeps(const struct member *m, uint64_t base);
+void checkpoint_take(struct member *m);
+bool checkpoint_counts(const struct member *m);
+void checkpoint_drop(struct member *m);
+
 /* ---- consensus_identity.c ---- */
 void identity_reset(void);
 struct tail identity_tail(const struct member *m);
@@ -329,6 +358,7 @@ void judge_made(int id);
 void judge_durable(const struct member *m, uint64_t index, int id);
 void judge_durable_up_to(const struct member *m, uint64_t index);
 void judge_state(const struct member *m);
+void judge_catalog(const struct member *m);
 void judge_cut(const struct member *m, uint64_t index);
 void judge_leads(const struct member *m, uint64_t term);
 void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t term);

@@ -108,6 +108,8 @@ static void wipe(struct member *m) {
     m->log.count = m->before.count = 0;
     m->log.first = 1;
     m->forced = m->told = m->durable = 0;
+    m->sql = (struct sql){0};
+    checkpoint_drop(m);
     m->vote.rebuild++;
     m->vote.floor_index = m->vote.floor_term = 0;
     if (planted(MUTANT_WIPE_VOTE))

@@ -10,6 +10,7 @@
 struct truth {
     struct disk disk;
     struct vote vote;
+    struct sql sql;
     struct sequence log;
     struct sequence before;
     uint64_t told;
@@ -18,6 +19,7 @@ struct truth {
 static struct older {
     struct disk disk;
     struct vote vote;
+    struct sql sql;
     bool exists;
     struct truth truth; /* while the older copy is in its place */
 } older[MEMBERS + 1];
@@ -141,6 +143,7 @@ void identity_keep_copy(struct member *m) {
         return;
     disk_copy(&o->disk, &m->disk);
     o->vote = m->vote;
+    o->sql = m->sql;
     o->exists = true;
 }
 
@@ -153,12 +156,15 @@ void identity_restore(struct member *m) {
     bool with_vote = random_chance(0.7) || o->vote.copy != m->vote.copy; /* VOTE names the directory */
     disk_copy(&t->disk, &m->disk);
     t->vote = m->vote;
+    t->sql = m->sql;
     sequence_copy(&t->log, &m->log);
     sequence_copy(&t->before, &m->before);
     t->told = m->told;
     disk_copy(&m->disk, &o->disk);
     if (with_vote)
         m->vote = o->vote;
+    m->sql = o->sql;
+    checkpoint_drop(m);
     m->is_older = true;
     o->exists = false;
     sim.counts[COUNT_RESTORED]++;
@@ -187,6 +193,8 @@ void identity_reinstate(struct member *m) {
     }
     disk_copy(&m->disk, &t->disk);
     m->vote = t->vote;
+    m->sql = t->sql;
+    checkpoint_drop(m);
     sequence_copy(&m->log, &t->log);
     sequence_copy(&m->before, &t->before);
     m->told = t->told;

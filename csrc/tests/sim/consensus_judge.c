@@ -11,6 +11,7 @@ enum { NOBODY = 0, FIRST_TERM = MEMBERS + 1, NEAR = 200, STILL_MS = 3000 };
 struct durable_entry {
     int id;               /* NO_BATCH: not known */
     uint64_t term;        /* in which it became known */
+    uint64_t catalog;     /* sum of the changes up to here */
     uint64_t fingerprint; /* of the table behind it; 0: not known */
 };
 
@@ -19,6 +20,7 @@ static struct {
     size_t capacity;
     size_t count;
     uint64_t largest;
+    uint64_t catalog;
     struct table table;
     uint64_t leaders[TERMS];
     uint64_t ends[TERMS]; /* of the LSNs that were given, by their upper bits */
@@ -38,7 +40,7 @@ void violation(const char *format, ...) {
 
 void judge_reset(void) {
     judge.count = 0;
-    judge.largest = 0;
+    judge.largest = judge.catalog = 0;
     judge.progress_ms = 0;
     table_clear(&judge.table);
     memset(judge.leaders, 0, sizeof judge.leaders);
@@ -92,6 +94,8 @@ void judge_durable(const struct member *m, uint64_t index, int id) {
         entry = &judge.entries[judge.table.applied + 1];
         table_apply(&judge.table, entry->id);
         entry->fingerprint = table_fingerprint(&judge.table);
+        judge.catalog += batch_of(entry->id)->catalog;
+        entry->catalog = judge.catalog;
     }
 }
 
@@ -111,6 +115,12 @@ void judge_state(const struct member *m) {
         return;
     if (judge.entries[i].fingerprint != table_fingerprint(&m->state))
         violation("STATE: the table of member %llu differs behind batch %llu", (ull)m->id, (ull)i);
+}
+
+void judge_catalog(const struct member *m) {
+    uint64_t i = m->sql.index;
+    if (i > 0 && i <= judge.table.applied && judge.entries[i].catalog != m->sql.sum)
+        violation("CATALOG: SQL of member %llu differs behind batch %llu", (ull)m->id, (ull)i);
 }
 
 void judge_cut(const struct member *m, uint64_t index) {

@@ -143,6 +143,10 @@ static void write_messages(struct member *m) {
     b->moved_count = chosen.moved_count;
     memcpy(b->moved, chosen.moved, sizeof b->moved);
     b->relocated = chosen.relocated;
+    if (random_chance(0.05)) {
+        b->catalog = 1 + random_below(UINT64_C(1) << 40);
+        sim.counts[COUNT_CATALOG_CHANGES]++;
+    }
     submit(m, id);
 }
 

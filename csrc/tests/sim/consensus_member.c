@@ -32,6 +32,13 @@ static void replay(struct member *m, uint64_t up_to) {
     bool said = false;
     uint64_t base = said_base(m, up_to, &said);
     table_clear(&m->state);
+    if (checkpoint_counts(m) && batch_of(m->checkpoint.batch)->index <= up_to) {
+        table_copy(&m->state, &m->checkpoint.table);
+        sim.counts[COUNT_FROM_CHECKPOINT]++;
+        for (uint64_t i = m->state.applied + 1; i <= up_to; i++)
+            table_apply(&m->state, sequence_at(&m->log, i));
+        return;
+    }
     for (size_t i = 0; i < m->before.count; i++)
         if (!said || batch_end(m->before.ids[i]) > base)
             table_apply(&m->state, m->before.ids[i]);
@@ -123,6 +130,8 @@ void member_start(struct member *m) {
     m->generation++;
     m->forced = m->told = sequence_last(&m->log);
     m->durable = planted(MUTANT_APPLY_RESTART) ? sequence_last(&m->log) : known_durable(m);
+    if (checkpoint_counts(m) && batch_of(m->checkpoint.batch)->index > m->durable)
+        m->durable = batch_of(m->checkpoint.batch)->index;
     if (m->log.count == 0 || (m->durable < 2 && m->log.first == 1))
         m->durable = 0;
     m->snapshot = m->durable;

@@ -28,6 +28,7 @@ struct batch {
     uint32_t kind;     /* ENGINE_BATCH, ENGINE_FIRST or ENGINE_MEMBERS; 0 for index 0 */
     int configuration; /* of ENGINE_MEMBERS; else -1 */
     int relocated;     /* the batch whose MEMBERS this one repeats, or NO_BATCH */
+    uint64_t catalog;  /* a change of the catalog; 0: none */
     uint32_t born;     /* messages, with ids that follow from the LSN */
     uint32_t died_count;
     uint32_t moved_count;

@@ -30,6 +30,7 @@ static void free_member(struct member *m) {
     sequence_free(&m->copy.before);
     table_free(&m->state);
     table_free(&m->table);
+    table_free(&m->checkpoint.table);
     disk_free(&m->disk);
     disk_free(&m->old_disk);
     free(m->pending);
@@ -176,6 +177,10 @@ static void work(struct member *m) {
         keep_snapshot(m);
     if (random_chance(0.02))
         recycle(m);
+    if (random_chance(0.01))
+        catalog_apply(m);
+    if (random_chance(0.002))
+        checkpoint_take(m);
     if ((sim.now_ms + m->id * 97) % FLOOR_EVERY_MS == 0)
         io_floor(m);
 }

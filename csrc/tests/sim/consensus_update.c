@@ -44,6 +44,8 @@ static bool read_copy(struct member *m, const struct member *from) {
     uint64_t first = from->log.first;
     if (from->log.first > 1 && (!said || batch_of(from->log.ids[0])->prev_end > base))
         return false; /* the offer comes again, with a later end */
+    base = catalog_keeps(from, base);
+    c->sql = from->sql;
     while (first < c->index && segment_of(batch_of(sequence_at(&from->log, first))->lsn) + SEGMENT_BYTES <= base)
         first++;
     c->log.count = c->before.count = 0;
@@ -144,6 +146,7 @@ void update_arrives(struct member *m, uint64_t number) {
         int known = sequence_at(&m->log, m->durable);
         c->durable = (struct tail){known == NO_BATCH ? 0 : batch_of(known)->term, known == NO_BATCH ? 0 : m->durable};
         c->complete = true;
+        catalog_import(m, &c->sql);
         member_act(m, NULL);
         struct vote vote = m->vote_told;
         vote.copy++;
@@ -174,6 +177,7 @@ void update_switch(struct member *m) {
             (void)disk_put(&m->disk, s->ids[i], false);
         }
     }
+    checkpoint_drop(m);
     sequence_copy(&m->log, &c->log);
     sequence_copy(&m->before, &c->before);
     m->forced = m->told = c->index;
@@ -233,6 +237,7 @@ void recycle(struct member *m) {
     bool said = false;
     uint64_t up_to = m->snapshot < m->state.applied ? m->snapshot : m->state.applied;
     uint64_t base = said_base(m, up_to, &said);
+    base = catalog_keeps(m, base);
     if (planted(MUTANT_RECYC_UNDUR) && m->forced >= m->log.first) {
         base = batch_of(sequence_at(&m->log, m->forced))->base;
         said = true;
