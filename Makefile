@@ -31,7 +31,9 @@ CONSENSUS_HEADERS := $(sort $(wildcard csrc/consensus/*.h))
 # In a recipe: what of it can be compiled. A sub-make may have just found libraft.
 ENGINE = $(if $(shell [ ! -e $(LIBRAFT)/origin ] || echo it is here),$(CONSENSUS))
 LAYOUT := csrc/format/layout.def
-SIMULATOR := $(sort $(wildcard csrc/tests/sim/*.c))
+# The simulated system, which every test program is linked with; the simulator of consensus is a program of its own.
+SIMULATED := $(sort $(wildcard csrc/tests/sim/consensus*.c))
+SIMULATOR := $(sort $(filter-out $(SIMULATED),$(wildcard csrc/tests/sim/*.c)))
 # Without the source of libraft the tests of what is built with it are left out.
 LIBRAFT := build/libraft
 CTESTS := $(sort $(filter-out $(if $(wildcard $(LIBRAFT)/origin),,csrc/tests/unit/test_engine_%),$(wildcard csrc/tests/unit/test_*.c)))
@@ -247,15 +249,27 @@ pytest-asan: setup ## Python tests with the extension under ASan (MEMORY_ARGS=--
 # The programs of the proof are built first, so that building does not count as proof time.
 BUDGET_S ?= 600
 PROVING := explorer replicas sweeps bytes history
+# Without the source of libraft the simulator is left out.
+PROVING_ENGINE = $(if $(ENGINE),build/c/proof/consensus)
 
 .PHONY: proof torture proof-programs
 proof-programs: setup
-	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%)
+	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%) $(PROVING_ENGINE)
 	@$(BIN)/python tools/mutants.py --build-only
 	@$(BIN)/python tools/fuzz.py --build-only
 
 proof: proof-programs ## the proof that nothing is lost: every crash, fault and hostile byte of the fast tier
 	@$(BIN)/python tools/torture.py --fast $(PROOF_ARGS)
+
+# A seed gives the same run on every machine. SEED=7 tells one run in words.
+SEEDS ?= 100
+SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MUTANT),--mutant $(MUTANT))
+
+.PHONY: simulate
+simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY)
+	+@if [ -e $(LIBRAFT)/origin ]; then \
+		$(SUBMAKE) VARIANT=proof build/c/proof/consensus && build/c/proof/consensus $(SIMULATION); \
+		else $(call LOUDLY,there is no libraft: consensus was NOT simulated); fi
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history
@@ -315,7 +329,7 @@ NODES_tidy := -Xclang -analyzer-config -Xclang max-nodes=75000
 NODES_tidy-deep :=
 
 tidy: $(LOOKED_FOR)
-	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=$(TIDY) $(patsubst csrc/%.c,build/c/$(TIDY)/%.ok,$(CORE) $(SIMULATOR) $(ENGINE)) \
+	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=$(TIDY) $(patsubst csrc/%.c,build/c/$(TIDY)/%.ok,$(CORE) $(SIMULATOR) $(SIMULATED) $(ENGINE)) \
 		$(HOT:%.c=build/c/$(TIDY)/%.ok); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
@@ -368,7 +382,7 @@ coverage: $(LOOKED_FOR) $(FULL) ## lines and branches of the core and the engine
 .PHONY: strict
 strict: $(LOOKED_FOR) ## compile the core, the extension and the benchmarks with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
-		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR) $(ENGINE)) \
+		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR) $(SIMULATED) $(ENGINE)) \
 			$(patsubst %.c,build/c/strict-$$cc/objects/%.o,$(HOT) $(BENCHMARKS)) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
@@ -481,11 +495,16 @@ $(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compile
 	@mkdir -p $(@D)
 	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
 
+SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED) csrc/replica/identity.c)
+
+$(OUT)/consensus: $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -o $@ $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS)
+
 $(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS) $(ENGINE_OBJECTS)
 
-.SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS) $(ENGINE_OBJECTS)
--include $(OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+.SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS) $(ENGINE_OBJECTS) $(SIMULATED_OBJECTS)
+-include $(OBJECTS:.o=.d) $(SIMULATED_OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)

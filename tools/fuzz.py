@@ -109,7 +109,8 @@ def build(name: str, source: Path, compiler: list[str], link: list[str], jobs: i
     core = sorted(
         path for path in (ROOT / "csrc").rglob("*.c") if path.relative_to(ROOT).parts[1] not in ("consensus", "tests")
     )
-    core += sorted((ROOT / "csrc/tests/sim").glob("*.c"))
+    simulated = (ROOT / "csrc/tests/sim").glob("*.c")
+    core += sorted(path for path in simulated if not path.name.startswith("consensus"))  # those are a program
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda path: compile_one(path, into, compiler), [*core, source]))
     program = into / source.stem

@@ -35,6 +35,10 @@ PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--
 STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
 #: Runs of the explorer of copies in the fast tier, and what they must reach of each kind.
 REPLICA_RUNS, REPLICA_MIN, REPLICA_STATES_MIN = 290, 1000, 500_000
+#: Seeds of the simulator of consensus in the fast tier, and what they must reach of each kind.
+SEEDS, SEEDS_MIN = 200, {"member_crashes": 4000, "elections": 1000, "cuts": 100, "updates": 1000}
+#: More seeds than any budget has time for.
+ALL_SEEDS = 1_000_000_000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
 HALVED = ("--halve", "record", "--halve", "checkpoint")
 
@@ -124,6 +128,14 @@ def tool(name: str, *arguments: object) -> list[str]:
     return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
 
 
+def simulated(*arguments: object) -> list[list[Job]]:
+    """The simulator of consensus; a SKIPPED line without libraft."""
+    if not (PROGRAMS / "proof" / "consensus").exists():
+        print("SKIPPED: consensus is not simulated, there is no libraft", file=sys.stderr, flush=True)
+        return []
+    return [[Job("simulate", proof("consensus", "--json", "--seeds", *arguments))]]
+
+
 # With two buffers threads often wait for one within an operation, while other threads run.
 CROWDED = ("--buffers", "2", "--segment-size", str(512 << 10))
 
@@ -152,6 +164,7 @@ def fast_stages(*, part: bool) -> list[list[Job]]:
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
+        *simulated(0, SEEDS),
         [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
@@ -177,6 +190,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
             Job("explorer-trail", proof("explorer", "--seconds", max(4, seconds // 60), "--jobs", 1, build="trail")),
         ],
         [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
+        *simulated(0, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
@@ -211,7 +225,8 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[str, list[str]]:
     wrong += [f"{name} said nothing" for name in silent if name != ANALYSIS]
     explorer, mutants = by_name["explorer"], by_name["mutants"]
     sweeps, flips, fuzz = by_name["sweeps"], by_name["bytes"], by_name["fuzz"]
-    violations = sum(outcome.count("violations") + outcome.count("crashes") for outcome in outcomes)
+    counted = ("violations", "crashes", "assertions")
+    violations = sum(outcome.count(name) for outcome in outcomes for name in counted)
     line = (
         f"crash states: {explorer.count('crash_states')}, unique: {explorer.count('unique')}, "
         f"violations: {violations}, mutants killed: {mutants.count('killed')} of {mutants.count('of')}, "
@@ -247,6 +262,11 @@ def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
         short.append(f"fewer than {FLIPS_MIN} bit flips")
     if by_name["replicas"].count("unique") < REPLICA_STATES_MIN:
         short.append(f"fewer than {REPLICA_STATES_MIN} different disks of copies")
+    short += [
+        f"fewer than {least} {what.replace('_', ' ')} in simulated consensus"
+        for what, least in SEEDS_MIN.items()
+        if "simulate" in by_name and by_name["simulate"].count(what) < least
+    ]
     short += [
         f"fewer than {REPLICA_MIN} {what} of copies"
         for what in ("cuts", "leads", "updates", "in_headers")

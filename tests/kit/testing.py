@@ -23,8 +23,11 @@ from logstore import _build_core, _core
 
 NAME = "_logstore_testing"
 HEADER = ROOT / "csrc/tests/sim/testing.h"
-SOURCES = sorted((ROOT / "csrc/tests/sim").glob("*.c")) + sorted(
-    path for folder in ("format", "os") for path in (ROOT / "csrc" / folder).glob("*.c")
+SOURCES = sorted(
+    path
+    for folder in ("tests/sim", "format", "os")
+    for path in (ROOT / "csrc" / folder).glob("*.c")
+    if not path.name.startswith("consensus")  # a program of its own
 )
 BUILT = ROOT / "build/testing"
 

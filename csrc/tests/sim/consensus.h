@@ -1,0 +1,380 @@
+/*
+ * The simulator of consensus: five members, each the real engine over a model of its log and disk, with links between them, in
+ * simulated time. A run is determined by its seed: 30 s of faults, then 15 s in which all is well and progress must come.
+ *
+ *   consensus_model.c    batches, logs, tables          consensus_io.c      writes and forces of a member
+ *   consensus_disk.c     files and their recovery       consensus_update.c  copies, the kept window, recycling
+ *   consensus_net.c      events and links               consensus_lead.c    what a leader writes
+ *   consensus_member.c   an engine's events and answers consensus_faults.c  crashes, cuts, freezes, membership
+ *   consensus_identity.c hellos, counts, older copies
+ *   consensus_catalog.c catalog changes in SQL, checkpoints
+ *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
+ *
+ * A violation ends the process that runs the seed, and so does an assertion of libraft.
+ */
+#ifndef LOGSTORE_CONSENSUS_SIMULATOR_H
+#define LOGSTORE_CONSENSUS_SIMULATOR_H
+
+#include "replica/identity.h"
+#include "tests/sim/consensus_disk.h"
+
+enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 16 };
+
+/* ---- what is counted, for the last line ---- */
+
+enum count {
+    COUNT_CRASHES,
+    COUNT_ELECTIONS,
+    COUNT_CUTS,
+    COUNT_UPDATES,
+    COUNT_FRAMES,
+    COUNT_DURABLE,
+    COUNT_CHANGES,
+    COUNT_TRANSFERS,
+    COUNT_RECYCLED,
+    COUNT_REMOVED_ABOVE,
+    COUNT_WIPED,
+    COUNT_TORN,
+    COUNT_OFFERED,
+    COUNT_CAME_BACK,
+    COUNT_STOPPED_DISKS,
+    COUNT_CATALOG_CHANGES,
+    COUNT_CHECKPOINTS,
+    COUNT_FROM_CHECKPOINT,
+    COUNT_HELLOS,
+    COUNT_RESTORED,
+    COUNT_STALE,
+    COUNT_REFUSED,
+    COUNT_UNPROTECTED,
+    COUNTS,
+};
+
+extern const char *const count_names[COUNTS];
+
+/* ---- planted faults of the model ---- */
+
+enum mutant {
+    MUTANT_NONE,
+    MUTANT_SEND_EARLY,     /* frames leave before VOTE is forced */
+    MUTANT_ACK_EARLY,      /* batches count as forced when they are taken */
+    MUTANT_FORGET_VOTE,    /* VOTE has no voted_for */
+    MUTANT_TERM_LOST,      /* the term at a start is that of the newest batch */
+    MUTANT_CUT_BEFORE_HDR, /* a follower forces a term's first batch before its header */
+    MUTANT_APPLY_UNDUR,    /* what is forced is applied */
+    MUTANT_APPLY_RESTART,  /* all that is there at a start counts as durable */
+    MUTANT_OFFER,          /* messages that are not durable are offered */
+    MUTANT_TWO,            /* a follower forces several batches at once */
+    MUTANT_LSN_TWICE,      /* a term begins at its leader's end, without a segment of its own */
+    MUTANT_STALE_CONF,     /* a start has an older configuration */
+    MUTANT_OLDCOPY,        /* an older copy of the directory comes back */
+    MUTANT_LYING,          /* the disk loses what it had forced */
+    MUTANT_KEEP_TABLE,     /* who ceases to lead keeps its table */
+    MUTANT_WIPE_VOTE,      /* VOTE goes with a removed replica */
+    MUTANT_PIECEMEAL,      /* a copy is switched in file by file */
+    MUTANT_CUT_ZERO,       /* a cut overwrites the end of what it keeps */
+    MUTANT_RECYC_UNDUR,    /* a base counts as soon as a batch names it */
+    MUTANT_SELF_REMOVE,    /* a leader removes itself */
+    MUTANT_TELL_FORCED,    /* the leader confirms what it has forced */
+    MUTANT_COUNT_KEPT,     /* a cut of the peer's own log leaves its counts */
+    MUTANT_NO_HELLO,       /* whoever comes is accepted */
+    MUTANT_CATALOG_LOST,   /* files and copies go by the base alone, not by applied_lsn */
+    MUTANT_KEEP_ABOVE,     /* files above a batch stay */
+    MUTANTS,
+};
+
+extern const char *const mutant_names[MUTANTS];
+
+enum scenario {
+    SCENARIO_DEFAULT,
+    SCENARIO_CHURN,
+    SCENARIO_MEMBERS,
+    SCENARIO_TWO,
+    SCENARIO_SLOW_VOTE,
+    SCENARIO_AIMED,
+    SCENARIO_IDENTITY
+};
+
+/* ---- a member ---- */
+
+/* The first frame of a connection. */
+struct hello {
+    struct identity_told told;
+    unsigned run; /* the sender's process */
+};
+
+/* Of another member, in memory. */
+struct heard {
+    unsigned run;
+    uint64_t rebuild;
+};
+
+enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE };
+
+/* What one force covers. Of the writes in it a crash keeps any. */
+struct op {
+    enum op_kind kind;
+    int batch;
+    uint64_t first;
+    uint64_t term;
+    uint64_t prev_end;
+};
+
+struct vote_write {
+    struct vote vote;
+    uint64_t number; /* for the engine; 0: not its own */
+    bool switches;   /* to the copy */
+};
+
+/* The catalog in SQL, each change a number. */
+struct sql {
+    uint64_t index; /* of the last batch that it has */
+    uint64_t lsn;   /* that batch's end: applied_lsn */
+    uint64_t sum;
+};
+
+struct checkpoint {
+    bool exists;
+    int batch;
+    struct table table;
+};
+
+struct copy {
+    bool wanted;
+    bool complete;
+    unsigned number; /* of the attempt */
+    unsigned tries;
+    uint64_t from;
+    unsigned from_generation;
+    uint64_t index;
+    uint64_t index_term;
+    struct sql sql;
+    struct tail durable; /* what was durable here before the switch */
+    struct sequence log;
+    struct sequence before;
+};
+
+struct member {
+    uint64_t id;
+    bool up;
+    unsigned generation; /* of the process */
+    engine *e;
+
+    struct sequence log;
+    struct sequence before; /* without an index */
+    uint64_t forced;        /* index up to which the log is on the disk */
+    uint64_t told;          /* index up to which the engine was told so */
+    uint64_t durable;       /* as the engine said */
+    uint64_t kept;          /* the engine keeps entries from here on */
+    uint64_t snapshot;
+    uint64_t window; /* entries kept behind the snapshot */
+    bool snapshot_wanted;
+    struct table state; /* what is durable, applied */
+    struct table table; /* the leader's: all batches */
+    uint64_t busy_until_ms;
+    uint64_t frozen_until_ms;
+
+    uint64_t lead_term; /* 0: it follows */
+    uint64_t first_index;
+    bool first_given;
+    bool serves;
+    uint64_t position; /* LSN of the next batch */
+    uint32_t backlog;  /* messages that wait for a batch */
+
+    struct disk disk;
+    struct vote vote;
+    uint64_t full_until_ms;     /* the disk takes nothing */
+    uint64_t hangs_until_ms;    /* nothing is forced before */
+    uint64_t unforced_since_ms; /* the leader's batch; 0: all is forced */
+    struct disk old_disk;       /* for MUTANT_OLDCOPY */
+    struct vote old_vote;
+    bool has_old;
+
+    int *pending; /* batches to write */
+    size_t pending_count;
+    size_t pending_capacity;
+    struct op ops[OPS_MAX]; /* under way */
+    size_t op_count;
+    struct vote_write *votes;
+    size_t vote_count;
+    size_t vote_capacity;
+    size_t votes_under_way;
+    struct vote vote_told; /* with all writes that wait */
+    uint64_t floor_waits;  /* VOTE writes until the cut below the floor may be overwritten */
+
+    struct identity_count counts[MEMBERS + 1];
+    struct heard heard[MEMBERS + 1];
+    struct tail old_tail; /* while the VOTE of a cut or a switch is not forced */
+    uint64_t start_term;  /* VOTE's term as this process found it */
+    bool is_older;        /* an older copy is in its place */
+
+    struct sql sql;
+    struct checkpoint checkpoint;
+    struct copy copy;
+    uint64_t hold_until_ms; /* nothing is recycled */
+};
+
+/* ---- events ---- */
+
+struct letter {
+    bool is_hello;
+    struct hello hello;
+    struct engine_frame frame;
+    uint64_t from;
+    int batches[ENGINE_ENTRIES_MAX];
+};
+
+enum event_kind {
+    EVENT_LETTER,
+    EVENT_FORCED,
+    EVENT_VOTE_FORCED,
+    EVENT_COPY,
+    EVENT_CRASH,
+    EVENT_START,
+    EVENT_LINKS_BACK,
+    EVENT_REFUSED,
+    EVENT_LOST, /* a connection to `value` was reset */
+};
+
+struct event {
+    uint64_t at_ms;
+    uint64_t order;
+    enum event_kind kind;
+    uint64_t member;
+    unsigned generation;
+    uint64_t value;
+    struct letter *letter;
+    unsigned connection;
+};
+
+struct simulation {
+    struct member members[MEMBERS + 1]; /* by id */
+    uint64_t count;                     /* members in this run */
+    uint64_t now_ms;
+    uint64_t faults_end_ms;
+    enum scenario scenario;
+    enum mutant mutant;
+    bool churn;
+    bool slow_vote;
+    bool healing;
+    bool unprotected; /* an older copy was accepted by a peer that had not counted */
+    bool over;
+    bool trace;
+    double fault_rate;
+    uint64_t write_buffers; /* batches forced by the leader and not durable */
+    uint64_t counts[COUNTS];
+};
+
+extern struct simulation sim;
+
+static inline bool planted(enum mutant m) { return sim.mutant == m; }
+
+/* ---- consensus_net.c ---- */
+void net_reset(uint64_t break_per_4000);
+void net_heal(void);
+void event_push(struct event e);
+bool event_next(struct event *e); /* of this or an earlier millisecond */
+void event_defer(struct event e, uint64_t at_ms);
+bool letter_arrives(const struct event *e);
+void net_send(const struct member *from, const struct engine_frame *frame);
+void net_cut(uint64_t from, uint64_t to, bool cut);
+bool net_is_cut(uint64_t from, uint64_t to);
+void net_reset_connections(uint64_t member);
+
+/* ---- consensus_member.c ---- */
+void member_start(struct member *m);
+void member_stop(struct member *m); /* its process ends; the disk keeps what it has */
+void member_act(struct member *m, const struct letter *received);
+void member_receive(struct member *m, const struct letter *letter);
+void member_time(struct member *m);
+void member_apply(struct member *m);
+uint64_t log_end(const struct member *m, uint64_t index); /* LSN at which the batch ends */
+
+/* ---- consensus_io.c ---- */
+uint64_t force_ms(void);
+void io_write(struct member *m, int id);
+void io_cut(struct member *m, uint64_t index);
+void io_begin(struct member *m);
+void io_forced(struct member *m);
+void io_retry(struct member *m); /* a full disk has room again */
+void io_vote(struct member *m, struct vote_write w);
+void io_vote_forced(struct member *m);
+void io_floor(struct member *m);
+void io_crash(struct member *m);
+bool io_is_idle(const struct member *m);
+
+/* ---- consensus_update.c ---- */
+void update_begin(struct member *m, const struct engine_answer *a);
+void update_arrives(struct member *m, uint64_t number);
+void update_switch(struct member *m);   /* VOTE names the copy */
+void update_switched(struct member *m); /* the engine hears of it */
+void update_give_up(struct member *m);
+uint64_t said_base(const struct member *m, uint64_t index, bool *said);
+void keep_snapshot(struct member *m);
+void recycle(struct member *m);
+
+/* ---- consensus_lead.c ---- */
+void lead_begin(struct member *m, const struct engine_answer *a);
+void lead_end(struct member *m);
+void lead_work(struct member *m);
+bool lead_change(struct member *m);
+void lead_transfer(struct member *m);
+
+/* ---- consensus_faults.c ---- */
+void faults_begin(void);
+void faults_now(void);
+void faults_after_vote(struct member *m);
+void faults_after_cut(struct member *m);
+void faults_after_lead(struct member *m);
+void faults_after_switch(struct member *m);
+void crash(struct member *m);
+
+/* ---- consensus_catalog.c ---- */
+void catalog_apply(struct member *m);
+void catalog_import(struct member *m, const struct sql *from);
+uint64_t catalog_keeps(const struct member *m, uint64_t base);
+void checkpoint_take(struct member *m);
+bool checkpoint_counts(const struct member *m);
+void checkpoint_drop(struct member *m);
+
+/* ---- consensus_identity.c ---- */
+void identity_reset(void);
+struct tail identity_tail(const struct member *m);
+void identity_keep_tail(struct member *m); /* before a cut or a switch */
+void identity_after_cut(struct member *m);
+void identity_after_update(struct member *m, struct tail durable);
+void identity_count_frame(struct member *m, const struct letter *letter);
+void identity_tell(const struct member *m, struct hello *h);
+bool identity_hears(struct member *peer, uint64_t from, const struct hello *h);
+void identity_keep_copy(struct member *m);
+void identity_restore(struct member *m);
+void identity_compare(struct member *m, const struct recovered *r);
+void identity_reinstate(struct member *m);
+
+/* ---- consensus_judge.c ---- */
+void judge_reset(void);
+_Noreturn void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void judge_first(int id);
+void judge_made(int id);
+void judge_durable(const struct member *m, uint64_t index, int id);
+void judge_durable_up_to(const struct member *m, uint64_t index);
+void judge_state(const struct member *m);
+void judge_catalog(const struct member *m);
+void judge_cut(const struct member *m, uint64_t index);
+void judge_leads(const struct member *m, uint64_t term);
+void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t term);
+bool judge_start(const struct member *m, const struct recovered *r);
+void judge_offer(const struct member *m, const struct item *item);
+void judge_disk_of_leader(const struct member *m);
+void judge_deep(void);
+void judge_end(void);
+uint64_t judge_largest(void);          /* index known to be durable */
+const struct table *judge_table(void); /* of all that is durable */
+
+/* ---- consensus_run.c ---- */
+void run_seed(uint64_t seed, uint64_t ms);
+void note(const struct member *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- consensus.c ---- */
+_Noreturn void run_failed(const char *why);
+
+#endif
