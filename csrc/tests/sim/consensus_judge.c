@@ -184,9 +184,9 @@ void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t 
                   (ull)sequence_last(&m->log));
 }
 
-/* R6: with a batch that its disk does not force for two election timeouts a leader ceases. */
+/* R6: with a batch that its disk does not force for two election timeouts a leader hands over, and after a third it ceases. */
 void judge_disk_of_leader(const struct member *m) {
-    uint64_t longest_ms = 2 * ELECTION_MS + 2 * HEARTBEAT_MS;
+    uint64_t longest_ms = 3 * ELECTION_MS + 2 * HEARTBEAT_MS;
     bool had_time = sim.now_ms > m->frozen_until_ms + 2 * HEARTBEAT_MS;
     if (had_time && m->lead_term != 0 && m->unforced_since_ms != 0 && sim.now_ms - m->unforced_since_ms > longest_ms)
         violation("R6: leader %llu has had a batch unforced for %llu ms", (ull)m->id,
