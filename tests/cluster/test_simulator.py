@@ -22,7 +22,7 @@ LINE = re.compile(
 #: Planted faults, and the rules by which the judge finds them.
 FOUND = {
     "SEND_EARLY": "R2:",
-    "ACK_EARLY": "R2:",
+    "ACK_EARLY": "R2:|R10:",
     "FORGET_VOTE": "ELECTION SAFETY:",
     "TERM_LOST": "TERM LED TWICE:|ELECTION SAFETY:",
     "CUT_BEFORE_HDR": "R2:|FALSE ALARM:",
@@ -34,7 +34,7 @@ FOUND = {
     "STALE_CONF": "CONFIGURATION:|LIVENESS:",
     "OLDCOPY": "R2:",
     "LYING": "R2:",
-    "KEEP_TABLE": "STATE:|LEADER COMPLETENESS:",
+    "KEEP_TABLE": "STATE:|STATE MACHINE SAFETY:|LEADER COMPLETENESS:",
     "PIECEMEAL": "FALSE ALARM:|R10:",
     "CUT_ZERO": "FALSE ALARM:|R2:|R10:",
     "RECYC_UNDUR": "FALSE ALARM:",

@@ -259,6 +259,7 @@ static void act_early(struct member *m) {
     uint64_t last = sequence_last(&m->log);
     if (planted(MUTANT_ACK_EARLY) && m->log.count > 0 && m->told < last && !m->copy.complete) {
         m->told = last;
+        m->unforced_since_ms = 0;
         (void)engine_forced(m->e, sim.now_ms, last, batch_of(sequence_at(&m->log, last))->term);
         member_act(m, NULL);
     }
