@@ -719,6 +719,21 @@ static bool give_entries(engine *e, const struct engine_frame *f, uint32_t from,
     return rv == 0;
 }
 
+/* What a frame says of the entry before and of what is durable. */
+static void give_no_entries(engine *e, const struct engine_frame *f) {
+    struct raft_message m = {.type = RAFT_APPEND_ENTRIES, .server_id = f->peer};
+    m.append_entries.term = f->term;
+    m.append_entries.prev_log_index = f->index;
+    m.append_entries.prev_log_term = f->index_term;
+    m.append_entries.leader_commit = f->other;
+    if (give(e, &m) == RAFT_SHUTDOWN) {
+        e->stats.conflicts++;
+        e->answer.flags |= ENGINE_CONFLICT;
+    }
+}
+
+/* A frame may begin with a configuration while the one before is open here, as after a start; it may also be the only kind of
+   frame that the leader sends until it is taken. So what it says to be durable counts before its entries. */
 static void receive_append(engine *e, struct engine_frame f) {
     uint64_t term = e->raft.current_term;
     if (f.term < term) {
@@ -743,24 +758,21 @@ static void receive_append(engine *e, struct engine_frame f) {
     if (f.count > 0 && f.term == term && leader_of(e) == f.peer &&
         e->now - e->answered_ms >= e->options.heartbeat_ms / 2)
         answer_leader(e, f.peer, least(e->raft.follower_state.match, e->raft.last_stored));
-    if (f.count == 0) {
-        struct raft_message m = {.type = RAFT_APPEND_ENTRIES, .server_id = f.peer};
-        m.append_entries.term = f.term;
-        m.append_entries.prev_log_index = f.index;
-        m.append_entries.prev_log_term = f.index_term;
-        m.append_entries.leader_commit = f.other;
-        size_t before = e->out_count;
-        uint64_t answered_ms = e->answered_ms;
-        if (give(e, &m) == RAFT_SHUTDOWN) {
-            e->stats.conflicts++;
-            e->answer.flags |= ENGINE_CONFLICT;
+    size_t before = e->out_count;
+    uint64_t answered_ms = e->answered_ms;
+    bool no_answer = (f.flags & ENGINE_NO_ANSWER) != 0;
+    uint64_t open = e->raft.configuration_uncommitted_index;
+    if (f.count == 0 || (f.entries[0].kind == ENGINE_MEMBERS && open != 0 && open <= f.index)) {
+        give_no_entries(e, &f);
+        if (f.count > 0) {
+            confirm_members(e);
+            no_answer = e->raft.configuration_uncommitted_index == 0;
         }
-        if ((f.flags & ENGINE_NO_ANSWER) != 0 && e->out_count == before + 1 && e->out[before].type == ENGINE_APPENDED &&
+        if (no_answer && e->out_count == before + 1 && e->out[before].type == ENGINE_APPENDED &&
             e->out[before].other == 0) {
             e->out_count--;
             e->answered_ms = answered_ms;
         }
-        return;
     }
     for (uint32_t at = 0, to; at < f.count; at = to) {
         to = at + 1;
