@@ -31,6 +31,16 @@ static bool give_entries(engine *e, const struct engine_frame *f, uint32_t from,
     return receive_entries(e, &part) == TAKEN;
 }
 
+/* What a frame says of the entry before and of what is durable, without its entries. */
+static void receive_without_entries(engine *e, const struct engine_frame *f) {
+    struct engine_frame bare = *f;
+    bare.entries = NULL;
+    bare.count = 0;
+    (void)receive_entries(e, &bare);
+}
+
+/* A frame may begin with a configuration while the one before is open here, as after a start; it may also be the only kind of
+   frame that the leader sends until it is taken. So what it says to be durable counts before its entries. */
 static void receive_append(engine *e, struct engine_frame f) {
     uint64_t term = current_term(e);
     if (f.term < term) {
@@ -55,16 +65,20 @@ static void receive_append(engine *e, struct engine_frame f) {
     if (f.count > 0 && f.term == term && known_leader(e) == f.peer &&
         e->now - e->answered_ms >= e->options.heartbeat_ms / 2)
         answer_leader(e, f.peer, least(matched_index(e), stored_index(e)));
-    if (f.count == 0) {
-        size_t before = e->out_count;
-        uint64_t answered_ms = e->answered_ms;
-        (void)receive_entries(e, &f);
-        if ((f.flags & ENGINE_NO_ANSWER) != 0 && e->out_count == before + 1 && e->out[before].type == ENGINE_APPENDED &&
+    size_t before = e->out_count;
+    uint64_t answered_ms = e->answered_ms, open = open_change_index(e);
+    bool no_answer = (f.flags & ENGINE_NO_ANSWER) != 0;
+    if (f.count == 0 || (f.entries[0].kind == ENGINE_MEMBERS && open != 0 && open <= f.index)) {
+        receive_without_entries(e, &f);
+        if (f.count > 0) {
+            confirm_members(e);
+            no_answer = open_change_index(e) == 0;
+        }
+        if (no_answer && e->out_count == before + 1 && e->out[before].type == ENGINE_APPENDED &&
             e->out[before].other == 0) {
             e->out_count--;
             e->answered_ms = answered_ms;
         }
-        return;
     }
     for (uint32_t at = 0, to; at < f.count; at = to) {
         to = at + 1;

@@ -134,6 +134,35 @@ static void two_configurations_in_one_frame_are_confirmed_one_after_the_other(vo
     end_group();
 }
 
+/* After a start the newest configuration is open, and the leader sends nothing but the frame that begins with the next one. */
+static void a_frame_that_begins_with_a_configuration_confirms_the_one_before_it(void) {
+    struct node *n = begin_follower(3);
+    struct members m;
+    uint8_t bytes[2][ENGINE_CONFIGURATION_MAX];
+    struct engine_entry all[2] = {{.term = 2, .kind = ENGINE_MEMBERS}, {.term = 2, .kind = ENGINE_MEMBERS}};
+    require(members_decode(&m, configurations[0].bytes, configurations[0].count));
+    for (uint32_t i = 0; i < 2; i++) {
+        check(members_add(&m, 4 + i, i == 0 ? "four:4" : "five:5", MEMBER_STANDBY));
+        all[i].configuration = bytes[i];
+        all[i].configuration_bytes = members_encode(&m, bytes[i]);
+    }
+    struct engine_frame f = frame_of(ENGINE_APPEND, 2, 2);
+    f.index = 4;
+    f.index_term = 2;
+    f.count = 1;
+    f.entries = all;
+    f.other = 4;
+    check(receive(n, &f) == ENGINE_OK);
+    check(n->last == 5 && n->forced == 5 && n->durable == 4);
+    stop(n);
+    boot(n);
+    f.index = f.other = 5;
+    f.entries = &all[1];
+    check(receive(n, &f) == ENGINE_OK);
+    check(n->last == 6 && n->durable == 5);
+    end_group();
+}
+
 static void a_follower_takes_nothing_for_durable_that_its_disk_does_not_have(void) {
     struct node *n = begin_follower(1);
     n->holds_disk = true;
@@ -832,6 +861,7 @@ int main(void) {
         entries_at_or_below_the_snapshot_are_cut_off_and_not_taken_again,
         a_configuration_in_the_middle_of_a_frame_counts_once_its_own_index_is_durable,
         two_configurations_in_one_frame_are_confirmed_one_after_the_other,
+        a_frame_that_begins_with_a_configuration_confirms_the_one_before_it,
         a_follower_takes_nothing_for_durable_that_its_disk_does_not_have,
         a_follower_whose_disk_hangs_answers_its_leader,
         a_follower_forgets_a_leader_that_is_silent_for_an_election_timeout,
