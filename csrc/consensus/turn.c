@@ -81,12 +81,12 @@ static void note_durable(engine *e) {
     e->answer.flags |= ENGINE_DURABLE;
 }
 
+/* It may have come already: then engine_time is called at once, whatever other events wait. */
 static uint64_t due(const engine *e) {
     uint64_t at = leads(e) ? e->beat_ms + e->options.heartbeat_ms : timeout_ms(e);
     if (e->draining)
         at = least(at, e->drain_next_ms);
-    at = least(at, disk_due_ms(e));
-    return at > e->now ? at : e->now + 1;
+    return least(at, disk_due_ms(e));
 }
 
 void end_turn(engine *e) {
@@ -135,6 +135,7 @@ int engine_time(engine *e, uint64_t now_ms) {
         time_out(e);
     }
     end_turn(e);
+    e->answer.due_ms = e->answer.due_ms > e->now ? e->answer.due_ms : e->now + 1;
     return ENGINE_OK;
 }
 

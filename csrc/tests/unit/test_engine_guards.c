@@ -163,6 +163,18 @@ static void a_frame_that_begins_with_a_configuration_confirms_the_one_before_it(
     end_group();
 }
 
+/* Else a program that handles an event each millisecond, before it looks at the time, never comes to a timeout. */
+static void another_event_does_not_put_off_a_timeout_that_has_passed(void) {
+    struct node *n = begin_follower(1);
+    uint64_t due_ms = engine_answer(n->e)->due_ms;
+    now_ms = due_ms + 3;
+    check(engine_lost(n->e, now_ms, 99) == ENGINE_OK);
+    check(engine_answer(n->e)->due_ms <= now_ms);
+    check(engine_time(n->e, now_ms) == ENGINE_OK);
+    check(engine_answer(n->e)->due_ms > now_ms);
+    end_group();
+}
+
 static void a_follower_takes_nothing_for_durable_that_its_disk_does_not_have(void) {
     struct node *n = begin_follower(1);
     n->holds_disk = true;
@@ -862,6 +874,7 @@ int main(void) {
         a_configuration_in_the_middle_of_a_frame_counts_once_its_own_index_is_durable,
         two_configurations_in_one_frame_are_confirmed_one_after_the_other,
         a_frame_that_begins_with_a_configuration_confirms_the_one_before_it,
+        another_event_does_not_put_off_a_timeout_that_has_passed,
         a_follower_takes_nothing_for_durable_that_its_disk_does_not_have,
         a_follower_whose_disk_hangs_answers_its_leader,
         a_follower_forgets_a_leader_that_is_silent_for_an_election_timeout,
