@@ -28,7 +28,7 @@
 
 enum copy_state { COPY_NONE, COPY_WANTED, COPY_SWITCHING };
 
-/* What the engine itself knows of another member while it leads. */
+/* A leader's notes on another member, beside those of libraft. */
 struct peer {
     uint64_t id;
     uint64_t told;     /* it knows that everything up to here is durable, unless a frame was lost */
@@ -135,7 +135,7 @@ bool has_told_to_stand(const engine *e);
 
 /* ---- engine.c: events of libraft ---- */
 
-/* What became of an event. Without memory libraft was not entered. */
+/* The result of giving libraft an event. NO_MEMORY: it was not entered. */
 enum taken { TAKEN, NO_MEMORY, NOT_TAKEN, CONTRADICTS };
 
 void forget_leader(engine *e);
@@ -178,7 +178,7 @@ bool log_is_possible(const struct engine_log *log, struct members *newest);
 /* The number of runs of one term. */
 size_t terms_of(const struct engine_log *log);
 
-/* What the engine knows of a member; NULL: of so many nothing is known. */
+/* The leader's notes on this member; NULL: the table is full. */
 struct peer *peer_of(engine *e, uint64_t id);
 bool out_has_room(engine *e);
 /* This frame goes when VOTE has what is in it now. */

@@ -31,7 +31,7 @@ static bool give_entries(engine *e, const struct engine_frame *f, uint32_t from,
     return receive_entries(e, &part) == TAKEN;
 }
 
-/* What a frame says of the entry before and of what is durable, without its entries. */
+/* Gives libraft the frame without its entries: the entry before them, and the durable index. */
 static void receive_without_entries(engine *e, const struct engine_frame *f) {
     struct engine_frame bare = *f;
     bare.entries = NULL;

@@ -85,7 +85,7 @@ static uint32_t kind_of(const struct kept *k, const struct scan_batch *b) {
     return !any && b->lsn == first_lsn + SEGMENT_HEADER_BYTES ? LS_ENTRY_FIRST : LS_ENTRY_BATCH;
 }
 
-/* What is gone takes no more memory than what is there. */
+/* Moves the places down once more than half of the array is unused. */
 static void close_gap(struct kept *k) {
     if (k->from > k->count / 2) {
         k->count -= k->from;
