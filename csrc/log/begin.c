@@ -198,7 +198,8 @@ static int write_first_header(struct log *g, struct segment *made) {
  * segment may be reused only once the new header, which excludes it from the log, is on disk. This function makes one
  * exception: if there is no other file and none can be made, it takes that segment, so that a full store opens even in
  * a loop of crashes. The old header is then lost before the new one is forced; until then, damage in the last batches
- * before it would look like a torn tail.
+ * before it would look like a torn tail. Where only max_log_bytes prevents a new file, that segment may be beyond it: a
+ * copy whose detach was interrupted while it relocated has no other file.
  */
 static int find_file_for(struct log *g, struct unused_files *u, struct segment **made) {
     int rc = take_segment(g, u, made);
@@ -223,6 +224,12 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     u->last_is_free = true;
     bool taken = take_segment(g, u, made) == LS_OK;
     u->last_is_free = false;
+    if (!taken && g->space.grow_error == 0 && rc == LS_FULL) { /* max_log_bytes; the records that are moved next make it hold again */
+        g->space.beyond_limit = true;
+        taken = spares_make(g, true) == LS_OK;
+        g->space.beyond_limit = false;
+        *made = taken ? spares_take(g) : NULL;
+    }
     if (!taken) {
         (void)fail_again(&kept);
         return rc;

@@ -170,6 +170,7 @@ struct space {
     uint64_t live_low_lsn;    /* where that was looked at */
     uint64_t released_bytes;  /* since then */
 
+    bool beyond_limit;       /* the next file may be, for max_log_bytes */
     bool cannot_grow;        /* the last try failed: disk full, or max_log_bytes */
     int grow_error;          /* errno of that try; 0: max_log_bytes */
     uint64_t asked_lsn;      /* the current segment when a thread last asked whether the log can grow */

@@ -467,7 +467,8 @@ static int detach_host(struct host *h, uint64_t highest_term, struct replica **r
         *r = rc == LS_OK ? NULL : *r;
         return rc;
     }
-    if ((*r)->replay.newest.last_index != 0) { /* it was detached before, or comes from a backup */
+    /* Detached before, and perhaps relocated since, so that no batch with an index is left; or it comes from a backup. */
+    if (h->vote->now.detached != 0 || (*r)->replay.newest.last_index != 0) {
         return vote_detach(h->vote);
     }
     return fail(LS_OPTION, "%s/copy-%" PRIu64 " is not replicated: open it as it is", h->vote->path, h->vote->now.copy);

@@ -100,7 +100,7 @@ int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, b
 
 /* A term's own segment always is: what lies below the base goes only in a term, and without it no copy of a full log could lead. */
 static bool within_limit(const struct log *g) {
-    if (log_is_replicated(g) && !g->serving) {
+    if ((log_is_replicated(g) && !g->serving) || g->space.beyond_limit) {
         return true;
     }
     uint64_t files = log_files(g) + (g->space.replacing ? 0 : 1);
