@@ -1,13 +1,13 @@
 """Certificates for the members of a cluster: an authority, and a certificate a member. Needs the extra ``cluster``.
 
-A member's certificate has its name among the DNS names, and serves both sides of a connection. Keys are written readable
-for their owner alone. Nothing that exists is replaced.
+A member's certificate has its name among the DNS names, and serves both sides of a connection. Only their owner can
+read keys. Nothing that exists is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import ipaddress
 import os
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 825
-_EARLIER: Final = datetime.timedelta(hours=1)  # a member whose clock is slow takes a new certificate
+_EARLIER: Final = dt.timedelta(hours=1)  # a member whose clock is slow takes a new certificate
 
 _LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -39,7 +39,7 @@ class Files(NamedTuple):
 
 def member_name(name: str) -> str:
     """Checks a member's name: a host name, in small letters. Raises ``OptionError``."""
-    if not isinstance(name, str) or len(name) > NAME_MAX or not _NAME.fullmatch(name):
+    if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise OptionError(
             f"a member's name has small letters, digits, '-' and '.', at most {NAME_MAX} in all, as a host name: "
             f"not {name!r}"
@@ -124,10 +124,10 @@ def _usage(x509: Any, *, signs_certificates: bool) -> Any:
 
 
 def _builder(x509: Any, subject: Any, issuer: Any, public_key: Any, days: int) -> Any:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     built = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
     built = built.serial_number(x509.random_serial_number())
-    built = built.not_valid_before(now - _EARLIER).not_valid_after(now + datetime.timedelta(days=days))
+    built = built.not_valid_before(now - _EARLIER).not_valid_after(now + dt.timedelta(days=days))
     return built.add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
 
 

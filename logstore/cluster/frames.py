@@ -1,15 +1,15 @@
 """The bytes between two members. Pure: no socket, no store, no engine.
 
-                    ┌──────────┬─ HELLO ─┐ ┌─ head ─┬─ control ─┐ ┌─ head ─┬ record │ record … ┐ ┌─ head of data ─┬─ part ─┐
-    each side sends │ preamble │ msgpack │ │16 bytes│  msgpack  │ │16 bytes│   40   │    40    │ │    48 bytes    │        │ …
-                    └──────────┴─────────┘ └────────┴───────────┘ └────────┴────────┴──────────┘ └────────────────┴────────┘
+    ┌──────────┬─ HELLO ─┐  ┌─ head ─┬─ control ─┐  ┌─ head ─┬ record │ record … ┐  ┌─ long head ─┬─ part ─┐
+    │ 24 bytes │ msgpack │  │   16   │  msgpack  │  │   16   │   40   │    40    │  │     48      │        │ …
+    └──────────┴─────────┘  └────────┴───────────┘  └────────┴────────┴──────────┘  └─────────────┴────────┘
 
-* A frame is taken if and only if its length is possible, its checksum is right, and every field has a meaning. Everything
+* A frame is taken if and only if its length is possible, its checksum is right, and every field has a meaning. All
   else is :class:`BadFrame`, and nothing of that frame is delivered.
 * Checksums are XXH64 with seed 0. They find damage, not forgery: that is the business of TLS.
 * Numbers are little-endian.
 
-A message is an ``APPEND`` of the engine with its batches. It is cut into parts, a frame each, and joined by the receiver.
+A message is an ``APPEND`` of the engine with its batches. It is cut into parts, a frame each; the receiver joins them.
 docs/replication.md has the tables.
 """
 
@@ -92,7 +92,7 @@ class Carried(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A control message: a subclass has an integer tag from 16 on, its number. Members ignore fields unknown to them."""
+    """A control message. A subclass has an integer tag from 16 on, its number; unknown fields are ignored."""
 
     skippable: ClassVar[bool] = False
     """Whether a program that does not know the number ignores it, instead of closing the connection."""
@@ -265,7 +265,7 @@ def records_of(frame: memoryview, peer: int) -> list[tuple[int, Fields]]:
     _, length, _, flags, count = HEAD.unpack_from(frame)
     if flags or length != HEAD.size + count * RECORD.size:
         raise BadFrame(f"a frame of {count} records has {length} bytes and flags {flags:#x}")
-    found = []
+    found: list[tuple[int, Fields]] = []
     for host, kind, bits, zero, term, index_term, group, index, other in RECORD.iter_unpack(frame[HEAD.size :]):
         if zero or not (0 < kind <= TYPE_LAST or kind == TYPE_ACK):
             raise BadFrame(f"a record of type {kind} is unknown here")
@@ -291,14 +291,15 @@ def message_parts(host: int, frame: Frame, carried: Sequence[Carried]) -> list[l
         lead += APPEND.pack(index_term, flags, group, other)
         for at, (batch, what, configuration) in enumerate(carried, index + 1):
             _judge_batch(batch, at, what, len(configuration))
+            header = batch.header or b""
             has_header = batch.header is not None
-            if len(batch.data) != batch.end_lsn - batch.lsn or (has_header and len(batch.header or b"") != HEADER_BYTES):
+            if len(batch.data) != batch.end_lsn - batch.lsn or len(header) != has_header * HEADER_BYTES:
                 raise BadFrame(f"batch {batch.index} has not the bytes that its LSNs say")
             lead += BATCH.pack(
                 batch.term, what, has_header, len(configuration), batch.index, batch.lsn, batch.end_lsn,
                 batch.first_lsn, batch.known_durable_lsn,
             )  # fmt: skip
-            bodies += (batch.header or b"", batch.data, configuration)
+            bodies += (header, batch.data, configuration)
         total = len(lead) - DATA.size + sum(map(len, bodies))
         if total > MESSAGE_BYTES_MAX:
             raise BadFrame(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {total}")
@@ -308,7 +309,7 @@ def message_parts(host: int, frame: Frame, carried: Sequence[Carried]) -> list[l
             return [_sealed_buffers(lead, bodies)]
         parts = []
         offset = 0
-        for buffers in _cut([memoryview(lead)[DATA.size :], *map(memoryview, bodies)], PART_BYTES_MAX):
+        for buffers in _cut([memoryview(lead)[DATA.size :], *(memoryview(body) for body in bodies)], PART_BYTES_MAX):
             head = bytearray(DATA.size)
             length = sum(map(len, buffers))
             DATA.pack_into(head, 0, 0, DATA.size + length, PART, 0, count, host, offset, total, term, index, lsn)
@@ -330,12 +331,12 @@ def message_bytes(carried: Iterable[Carried]) -> int:
 class Part(NamedTuple):
     """The head of a part. All parts of a message have the same, but for the offset."""
 
-    count: int
+    batches: int
     host: int
     offset: int
     total: int
     term: int
-    index: int
+    log_index: int
     lsn: int
 
 
@@ -364,8 +365,8 @@ class Joiner:
         _, length, _, flags, *rest = DATA.unpack_from(frame)
         part = Part(*rest)
         size = length - DATA.size
-        if flags or part.offset + size > part.total or not 0 < part.count <= ENTRIES_MAX:
-            raise BadFrame(f"a part of {size} bytes at {part.offset} of {part.total}, {part.count} batches")
+        if flags or part.offset + size > part.total or not 0 < part.batches <= ENTRIES_MAX:
+            raise BadFrame(f"a part of {size} bytes at {part.offset} of {part.total}, {part.batches} batches")
         held = self._open.get(part.host)
         if held is None and size == part.total:
             return _message_of(part, frame[DATA.size :], peer, length)
@@ -388,15 +389,15 @@ class Joiner:
 
 
 def _message_of(part: Part, body: memoryview, peer: int, bytes_in_frames: int) -> tuple[int, Fields, list[Batch], int]:
-    at = APPEND.size + part.count * BATCH.size
+    at = APPEND.size + part.batches * BATCH.size
     if at > len(body):
-        raise BadFrame(f"a message of {len(body)} bytes has no room for {part.count} batches")
+        raise BadFrame(f"a message of {len(body)} bytes has no room for {part.batches} batches")
     index_term, flags, group, other = APPEND.unpack_from(body)
     if flags > 0xFF:
         raise BadFrame(f"an engine frame has flags {flags:#x}")
     batches = []
     entries = []
-    for number, described in enumerate(BATCH.iter_unpack(body[APPEND.size : at]), part.index + 1):
+    for number, described in enumerate(BATCH.iter_unpack(body[APPEND.size : at]), part.log_index + 1):
         term, kind, has_header, configuration, index, lsn, end_lsn, first_lsn, known_durable_lsn = described
         header = None
         if has_header:
@@ -413,7 +414,7 @@ def _message_of(part: Part, body: memoryview, peer: int, bytes_in_frames: int) -
             raise BadFrame(f"batch {index} does not lie in its message")
     if at != len(body) or batches[0].lsn != part.lsn:
         raise BadFrame(f"a message of {len(body)} bytes has batches up to {at}, the first at LSN {batches[0].lsn}")
-    fields = group, peer, part.term, part.index, index_term, other, TYPE_APPEND, flags, part.count, tuple(entries)
+    fields = group, peer, part.term, part.log_index, index_term, other, TYPE_APPEND, flags, part.batches, tuple(entries)
     return part.host, fields, batches, bytes_in_frames
 
 
@@ -527,9 +528,7 @@ def _sealed(frame: bytearray) -> bytearray:
 _SMALL_BYTES: Final = 8 << 10  # copying so much costs less than another buffer of a write
 
 
-def _sealed_buffers(
-    head: bytearray, buffers: Sequence[bytes | memoryview]
-) -> list[bytes | bytearray | memoryview]:
+def _sealed_buffers(head: bytearray, buffers: Sequence[bytes | memoryview]) -> list[bytes | bytearray | memoryview]:
     """A frame from its head, which is to be sealed, and the buffers after it."""
     if sum(map(len, buffers)) <= _SMALL_BYTES:
         head += b"".join(buffers)

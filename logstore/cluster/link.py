@@ -1,0 +1,508 @@
+"""One connection between two members: its handshake, what waits to be sent, and what was received.
+
+    dialler                            dialled
+    preamble, HELLO ─────────────────▶ judges it; closes an older connection
+                    ◀───────────────── preamble, HELLO, WELCOME        (or: preamble, REFUSED)
+    judges it, open
+    WELCOME ─────────────────────────▶ open                            (or: REFUSED)
+
+What always holds: nothing is delivered before the connection is open, and nothing after it was closed here; engine
+frames of one host keep their order. Frames of a host wait behind its own parts only, and parts of several hosts
+alternate, so heartbeats of other hosts pass bulk. No bytes of a peer cause a traceback: they close the connection, with a
+reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import socket
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from logstore.cluster import frames
+from logstore.cluster.frames import BadFrame, Closing, Hello, HostNumber, Message, Refused, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logstore.cluster.frames import Fields
+    from logstore.cluster.replica import Batch
+    from logstore.cluster.transport import Transport
+
+WINDOW_BYTES: Final = 16 << 20  # of parts, sent to a peer and not consumed by it
+ROOM_BYTES: Final = (
+    4 << 20
+)  # a member that found too little room is called back from here on: two of the largest batches
+HIGH_BYTES: Final = 256 << 10  # with so much before the socket parts wait, so that heartbeats can pass them
+UNSENT_BYTES_MAX: Final = 4 << 20  # of everything but parts, for a peer that does not read
+HOSTS_MAX: Final = 65_536  # numbers that a peer may announce
+QUIET_TICKS: Final = 3  # without a byte: the peer is silent
+HANDSHAKE_TICKS: Final = 20
+CLOSE_TICKS: Final = 3  # for a peer to read the reason
+
+
+class State(enum.Enum):
+    """What a connection waits for."""
+
+    HELLO = 1
+    WELCOME = 2
+    OPEN = 3
+    CLOSED = 4
+    HANDED = 5  # to streams, for an update
+
+
+class Why(enum.StrEnum):
+    """Why a connection is refused, or closes; it stands in ``Refused`` and ``Closing``."""
+
+    CLUSTER = "other cluster"
+    VERSION = "other version"
+    MEMBER = "wrong member"
+    NAME = "wrong name"
+    OLDER = "older connection"
+    CROSSED = "crossing connection"
+    HANDLER = "refused by the member"
+    FRAME = "bad frame"
+    SILENT = "silent"
+    UNREAD = "does not read"
+    NEWER = "newer connection"
+    REMOVED = "no peer any more"
+    STOPPING = "the member stops"
+    TLS = "TLS"
+
+
+class Received:
+    """An engine frame that came. With batches it holds room of its sender until :meth:`consumed` is called."""
+
+    __slots__ = ("_bytes", "_link", "batches", "frame", "host")
+
+    def __init__(
+        self, host: int, frame: Fields, batches: Sequence[Batch] = (), link: Link | None = None, bytes_: int = 0
+    ) -> None:
+        self.host = host
+        """This member's number of the host."""
+        self.frame = frame
+        """``engine.Frame._make(frame)``, with entries."""
+        self.batches = batches
+        self._link = link
+        self._bytes = bytes_
+
+    def consumed(self) -> None:
+        """The batches take no memory here any more: they were written or dropped. A second call does nothing."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.consumed(self._bytes)
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection; ``number`` is 0 if the peer dialled."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: Transport, *, dials: int = 0, purpose: str = "frames") -> None:
+        """``dials``: the peer that this dials; 0: this was dialled, by a peer that its HELLO names."""
+        self.owner = owner
+        self.peer = dials
+        self.purpose = purpose
+        self.is_dialled = dials != 0
+        self.number = 0
+        self.hello: Hello | None = None  # the peer's
+        self.state = State.HELLO
+        self.opened: asyncio.Future[None] = owner.loop.create_future()
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None  # once it was handed over
+        self._reader = frames.Reader()
+        self._joiner = frames.Joiner()
+        self._urgent: list[bytes | bytearray] = []  # whole frames
+        self._records: list[bytes] = []  # for one frame
+        self._bulk: dict[int, deque[tuple[list[Any], int]]] = {}  # by host: frames as buffers, and bytes that count
+        self._unsent = 0  # bytes of records in _bulk
+        self._is_full = False
+        self._is_scheduled = False
+        self._announced: set[int] = set()
+        self._numbers: dict[int, bytes] = {}  # of the peer
+        self._sent_bytes = 0
+        self._acknowledged_bytes = 0
+        self.wants_room = False
+        self._taken_bytes = 0
+        self._consumed_bytes = 0
+        self._told_bytes = 0
+        self._ticks = 0
+        self._quiet = 0
+        self._has_heard = False
+        self._has_sent = False
+        self._lost_by = ""
+        self._is_made = False
+
+    # ---- called by asyncio ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket, and TLS, are there: who dialled speaks first."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._is_made = True
+        self.transport.set_write_buffer_limits(high=HIGH_BYTES)
+        sock = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, AttributeError):  # what the kernel holds unsent, no heartbeat can pass
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HIGH_BYTES)
+        if not self.owner.made(self):
+            self.state = State.CLOSED
+            self.transport.abort()
+        elif self.is_dialled:
+            self.number = self.owner.next_number()
+            self.transport.write(frames.hello_bytes(self.owner.hello(self.peer, self.number, self.purpose)))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
+        """Where received bytes go."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._has_heard = True
+        self._reader.filled(nbytes)
+        if self.state is State.CLOSED:
+            self._reader.rest()
+            return
+        try:
+            if self.hello is None and not self._greet():
+                return
+            self._read_all()
+        except BadFrame as error:
+            self.close(Why.FRAME, str(error))
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._is_full = False
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone. An end that was not announced is that of the peer's process."""
+        if isinstance(exc, ssl.SSLError) and self.state in (State.HELLO, State.WELCOME):
+            self.owner.refused(self, Why.TLS, str(exc))
+        reset = exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError | ConnectionAbortedError)
+        self._end(reset, self._lost_by or (f"the connection ended: {exc}" if exc else "the peer closed the connection"))
+        self.owner.gone(self)
+
+    # ---- the handshake ----
+
+    def _greet(self) -> bool:
+        """Reads the peer's HELLO; whether it was taken."""
+        found = self._reader.preamble()
+        if found is None:
+            return False
+        lowest, highest, body = found
+        if not lowest <= self.owner.me.versions[1] or not self.owner.me.versions[0] <= highest:
+            mine = self.owner.me.versions
+            self.refuse(Why.VERSION, f"here versions {mine[0]} to {mine[1]} are spoken, there {lowest} to {highest}")
+            return False
+        if not body:  # a refusal follows, or nothing that counts
+            self.hello = Hello(bytes(16), 0, "", "", 0, 0, 0, 0, "", {})
+            return True
+        hello = frames.hello_of(body)
+        refused = self.owner.judge(self, hello)
+        if refused is not None:
+            self.refuse(*refused)
+            return False
+        self.hello = hello
+        if not self.is_dialled:
+            self.purpose = hello.purpose
+            self.owner.took(self, hello)
+            self.transport.write(frames.hello_bytes(self.owner.hello(self.peer, 0, self.purpose)))
+            self.transport.write(self.owner.messages.frame(Welcome()))
+        self.state = State.WELCOME
+        return True
+
+    def _on_answer(self, message: Message) -> None:
+        if isinstance(message, Refused):
+            self._lost_by = f"{message.kind}: {message.reason}"
+            self.close_silently()
+            self.owner.refused(self, message.kind, message.reason)
+        elif not isinstance(message, Welcome) or self.state is not State.WELCOME:
+            raise BadFrame(f"{type(message).__name__} came before WELCOME")
+        else:
+            if self.is_dialled:
+                self.transport.write(self.owner.messages.frame(Welcome()))
+            self.state = State.OPEN
+            self._ticks = 0
+            self.owner.opened(self)
+            if not self.opened.done():
+                self.opened.set_result(None)
+
+    def refuse(self, why: Why, reason: str) -> None:
+        """Answers a HELLO: no."""
+        if self.state is State.CLOSED:
+            return
+        if not self.is_dialled:
+            self.transport.write(frames.hello_bytes(None, *self.owner.me.versions))
+        self.transport.write(self.owner.messages.frame(Refused(why, reason)))
+        self._lost_by = f"{why}: {reason}"
+        self.close_silently()
+        self.owner.refused(self, why, reason)
+
+    def hand_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Gives the open connection away, as streams; what came behind the handshake is in them."""
+        loop = self.owner.loop
+        reader = asyncio.StreamReader(limit=WINDOW_BYTES, loop=loop)
+        protocol = _Handed(reader, self)
+        self.state = State.HANDED
+        self.transport.pause_reading()  # uvloop reads into either kind of protocol, and learns of a change at a start
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        self.transport.resume_reading()
+        rest = self._reader.rest()
+        if rest:
+            reader.feed_data(rest)
+        return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
+
+    # ---- receiving ----
+
+    def _read_all(self) -> None:
+        received: list[Received] = []
+        while self.state not in (State.CLOSED, State.HANDED):
+            found = self._reader.frame()
+            if found is None:
+                break
+            kind, frame = found
+            if kind == frames.CONTROL:
+                received = self._deliver(received)
+                self._on_control(frame)
+            elif self.state is not State.OPEN:
+                raise BadFrame(f"a frame of type {kind} came before WELCOME")
+            elif kind == frames.RECORDS:
+                self._on_records(frame, received)
+            else:
+                self._on_part(frame, received)
+        self._deliver(received)
+
+    def _deliver(self, received: list[Received]) -> list[Received]:
+        if received and self.state is State.OPEN:
+            self.owner.handler.frames(self.peer, received)
+        return []
+
+    def _on_control(self, frame: memoryview) -> None:
+        message = self.owner.messages.read(frame)
+        if message is None or self.state is State.CLOSED:
+            return
+        if self.state is not State.OPEN:
+            self._on_answer(message)
+        elif isinstance(message, HostNumber):
+            if len(self._numbers) >= HOSTS_MAX or self._numbers.get(message.number, message.uuid) != message.uuid:
+                raise BadFrame(f"host number {message.number} cannot be given")
+            self._numbers[message.number] = message.uuid
+        elif isinstance(message, Closing | Refused):
+            self._lost_by = f"{message.kind}: {message.reason}"
+            self._end(message.kind == Why.STOPPING, self._lost_by)
+            self.transport.close()
+        elif isinstance(message, Welcome):
+            raise BadFrame("a second WELCOME came")
+        else:
+            self.owner.handler.control(self.peer, message)
+
+    def _host(self, number: int) -> int | None:
+        """The number here for the peer's number; None: this member has no such host."""
+        uuid = self._numbers.get(number)
+        if uuid is None:
+            raise BadFrame(f"host number {number} was not announced")
+        return self.owner.host_of(uuid)
+
+    def _on_records(self, frame: memoryview, received: list[Received]) -> None:
+        for number, fields in frames.records_of(frame, self.peer):
+            if fields[6] == frames.TYPE_ACK:
+                self._on_ack(fields[3])
+                continue
+            host = self._host(number)
+            if self._joiner.is_open(number):
+                raise BadFrame(f"a frame of host number {number} came between the parts of another")
+            if host is not None:
+                received.append(Received(host, fields))
+
+    def _on_part(self, frame: memoryview, received: list[Received]) -> None:
+        self._taken_bytes += len(frame)
+        if self._taken_bytes - self._told_bytes > WINDOW_BYTES:
+            raise BadFrame(f"more than {WINDOW_BYTES} bytes came unacknowledged")
+        joined = self._joiner.take(frame, self.peer)
+        if joined is None:
+            return
+        number, fields, batches, count = joined
+        host = self._host(number)
+        if host is None:
+            self.consumed(count)
+        else:
+            received.append(Received(host, fields, batches, self, count))
+
+    def consumed(self, count: int) -> None:
+        """So many bytes of parts are done with: the peer is told at the end of the turn."""
+        self._consumed_bytes += count
+        self._schedule()
+
+    def _on_ack(self, total: int) -> None:
+        if not self._acknowledged_bytes <= total <= self._sent_bytes:
+            raise BadFrame(f"{total} bytes are acknowledged, after {self._acknowledged_bytes} of {self._sent_bytes}")
+        self._acknowledged_bytes = total
+        if self.wants_room and self.room() >= ROOM_BYTES:
+            self.wants_room = False
+            self.owner.loop.call_soon(self._tell_room)
+
+    def _tell_room(self) -> None:
+        if self.state is State.OPEN:
+            self.owner.handler.room(self.peer)
+
+    # ---- sending ----
+
+    def room(self) -> int:
+        """Bytes of parts that may be sent now."""
+        return WINDOW_BYTES - (self._sent_bytes - self._acknowledged_bytes)
+
+    def announce(self, host: int, uuid: bytes) -> None:
+        """Tells the peer the number of a host, once."""
+        if host not in self._announced:
+            self._announced.add(host)
+            self.send_control(HostNumber(host, uuid))
+
+    def send_control(self, message: Message) -> None:
+        """Sends it at the end of the turn, before parts that wait."""
+        self._urgent.append(self.owner.messages.frame(message))
+        self._schedule()
+
+    def send_record(self, host: int, record: bytes) -> None:
+        """Sends an engine frame without entries, behind the parts of the same host."""
+        waiting = self._bulk.get(host)
+        if waiting is None:
+            self._records.append(record)
+        else:
+            waiting.append(([frames.records_frame([record])], frames.HEAD.size + frames.RECORD.size))
+            self._unsent += frames.HEAD.size + frames.RECORD.size
+        self._schedule()
+
+    def send_parts(self, host: int, parts: list[list[Any]]) -> bool:
+        """Sends a message, if there is room for it; if not, the member is called back."""
+        size = sum(sum(map(len, part)) for part in parts)
+        if size > self.room():
+            self.wants_room = True
+            return False
+        self._sent_bytes += size
+        waiting = self._bulk.get(host)
+        if waiting is None:
+            waiting = self._bulk[host] = deque()
+        waiting.extend((part, 0) for part in parts)
+        self._schedule()
+        return True
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self.state is State.OPEN:
+            self._is_scheduled = True
+            self.owner.loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """One write: first what passes parts, then parts, in turns of their hosts, until the socket is full."""
+        if self.state is not State.OPEN:
+            return
+        out: list[Any] = self._urgent
+        self._urgent = []
+        records = self._records
+        if self._consumed_bytes > self._told_bytes:
+            self._told_bytes = self._consumed_bytes
+            records.append(frames.ack(self._told_bytes))
+        if records:
+            self._records = []
+            most = frames.RECORDS_MAX
+            out += [frames.records_frame(records[at : at + most]) for at in range(0, len(records), most)]
+        if self._bulk and not self._is_full:
+            size = 0
+            while self._bulk and size <= HIGH_BYTES:
+                host, waiting = next(iter(self._bulk.items()))
+                part, count = waiting.popleft()
+                del self._bulk[host]
+                if waiting:
+                    self._bulk[host] = waiting  # to the end: the next host's turn
+                self._unsent -= count
+                out += part
+                size += sum(map(len, part))
+        if out:
+            self._has_sent = True
+            self.transport.writelines(out)
+        if self._unsent > UNSENT_BYTES_MAX or self.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self._lost_by = f"{Why.UNREAD}: more than {UNSENT_BYTES_MAX} bytes wait for the peer"
+            self._end(False, self._lost_by)
+            self.transport.abort()
+        elif self._bulk and not self._is_full:
+            self._schedule()
+
+    # ---- time, and the end ----
+
+    def tick(self) -> None:
+        """A heartbeat has passed: pings if nothing else was sent, and closes what is silent."""
+        self._ticks += 1
+        if self.state in (State.HELLO, State.WELCOME):
+            if self._ticks >= HANDSHAKE_TICKS:
+                self._lost_by = f"{Why.SILENT}: no handshake"
+                self.close_silently()
+                self.transport.abort()
+        elif self.state is State.CLOSED:
+            if self._ticks >= CLOSE_TICKS:
+                self.transport.abort()
+        elif self.state is State.OPEN:
+            self._quiet = 0 if self._has_heard else self._quiet + 1
+            if self._quiet >= QUIET_TICKS:
+                self._lost_by = f"{Why.SILENT}: nothing came for {QUIET_TICKS} heartbeats"
+                self._end(False, self._lost_by)
+                self.transport.abort()
+            elif not self._has_sent:
+                self.transport.write(frames.records_frame([]))
+            self._has_heard = self._has_sent = False
+
+    def close(self, why: Why, reason: str, *, reset: bool = False) -> None:
+        """Closes with a reason that the peer is told."""
+        if self.state in (State.CLOSED, State.HANDED):
+            self.transport.abort()
+            return
+        if self.state is State.HELLO and not self.is_dialled:
+            self.transport.write(frames.hello_bytes(None, *self.owner.me.versions))
+        kind = Closing if self.state is State.OPEN else Refused
+        self.transport.write(self.owner.messages.frame(kind(why, reason)))
+        was_open = self.state is State.OPEN
+        self._lost_by = f"{why}: {reason}"
+        self._end(reset, self._lost_by)
+        self.transport.close()
+        if not was_open:
+            self.owner.refused(self, why, reason)
+
+    def close_silently(self) -> None:
+        """Closes without another word; the owner is told that it is gone."""
+        self._end(False, self._lost_by)
+        if self._is_made:
+            self.transport.close()
+
+    def _end(self, reset: bool, text: str) -> None:
+        """Nothing is delivered from here on."""
+        if self.state is State.CLOSED:
+            return
+        was_open = self.state is State.OPEN
+        self.state = State.CLOSED
+        self._ticks = 0
+        for held in (self._urgent, self._records, self._bulk):
+            held.clear()
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError(text))
+            self.opened.exception()  # nobody may wait for it
+        self.owner.ended(self, reset=reset, was_open=was_open, text=text)
+
+
+class _Handed(asyncio.StreamReaderProtocol):
+    """Streams, whose end the transport learns of."""
+
+    def __init__(self, reader: asyncio.StreamReader, link: Link) -> None:
+        super().__init__(reader, loop=link.owner.loop)
+        self._link = link
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._link.owner.gone(self._link)

@@ -1,0 +1,519 @@
+"""The connections of a member to the others: who dials, which connection counts, and what the member is told.
+
+One loop, one thread. It moves frames of the engines and their batches, and knows neither store nor engine.
+
+Two members have one connection of the purpose ``frames``. Each side may dial. Of two dials that cross one is refused,
+by a rule that both sides evaluate alike (R12); the first row that applies counts:
+
+| a HELLO comes, and | then |
+| --- | --- |
+| its number is not above the newest taken from this process of the peer | refused: it is older |
+| its process started before the one that is connected | refused: it is older |
+| this member has no own dial to the peer, neither in progress nor open | taken |
+| the HELLO says that the peer saw this dial, or comes from a later process | taken: the peer has lost this dial |
+| this member is the lower of the two | refused: the dials cross, and the peer takes this member's |
+| this member is the higher | taken: the peer refuses this member's dial, by the row above |
+
+A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import logstore
+from logstore.cluster import addresses, frames
+from logstore.cluster.certificates import member_name
+from logstore.cluster.frames import Carried, Hello, Identity, Message, Messages
+from logstore.cluster.link import HANDSHAKE_TICKS, Link, Received, State, Why
+from logstore.cluster.replica import UUID_BYTES
+from logstore.core import arguments
+from logstore.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from logstore.cluster.addresses import Tls
+    from logstore.cluster.engine import Frame
+
+__all__ = ["Carried", "Handler", "Hello", "Identity", "Me", "Message", "Received", "Transport", "new_event_loop"]
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 0.1
+BACKOFF_S: Final = (0.05, 1.0)  # between dials: the first, and the longest
+GREETING_MAX: Final = 64  # sockets that have not said HELLO
+PURPOSES: Final = ("frames", "update")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Who this member is."""
+
+    cluster: bytes
+    """The cluster's UUID."""
+    member: int
+    name: str
+    start: int = field(default_factory=time.time_ns)
+    """Of this process: larger than that of any earlier process of the member. If it is not, because a clock was set
+    back, the member is refused until the connection of the earlier process has ended."""
+    program: str = logstore.__version__
+    versions: tuple[int, int] = (frames.VERSION, frames.VERSION)
+    """The lowest and the highest version of the wire."""
+
+
+class Handler(Protocol):
+    """What a member implements. All of it is called on the loop, and returns at once."""
+
+    def identity(self, peer: int) -> dict[bytes, Identity]:
+        """What this member has of each host, as on its disk, for a HELLO to this peer."""
+
+    def greeted(self, peer: int, hello: Hello) -> str | None:
+        """A peer's HELLO: a reason to refuse it, or None. Asked on both sides of a connection."""
+
+    def connected(self, peer: int) -> None:
+        """Frames can be sent."""
+
+    def lost(self, peer: int, reset: bool) -> None:
+        """The connection is gone, or a dial was refused by the peer's machine, also without a connection before.
+
+        ``reset``: the peer's process is gone or closed it, so an election need not wait (``Engine.lost``). Not so if
+        the peer is silent.
+        """
+
+    def frames(self, peer: int, received: list[Received]) -> None:
+        """Engine frames that came, in order."""
+
+    def control(self, peer: int, message: Message) -> None:
+        """A control message came."""
+
+    def room(self, peer: int) -> None:
+        """There is room again, after a send had found too little."""
+
+    def refused(self, peer: int, kind: str, reason: str) -> None:
+        """A connection was refused, by either side; ``kind`` is one of ``link.Why``. ``peer`` is 0 if it is unknown."""
+
+    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer opened a connection for an update."""
+
+
+class _Peer:
+    """A member that this one talks to."""
+
+    def __init__(self, member: int, name: str, address: str) -> None:
+        self.member = member
+        self.name = name
+        self.address = address
+        self.link: Link | None = None  # the one that counts; open, or of a HELLO that was taken
+        self.dialling: Link | None = None  # since HELLO was sent
+        self.task: asyncio.Task[None] | None = None  # dials
+        self.timer: asyncio.TimerHandle | None = None  # until the next dial
+        self.backoff_s = 0.0
+        self.newest = (0, 0)  # start and number of the newest dial that was taken
+        self.last = ""  # why there is no connection
+
+    def own(self) -> Link | None:
+        """The own dial, in progress or open."""
+        if self.dialling is not None:
+            return self.dialling
+        return self.link if self.link is not None and self.link.is_dialled else None
+
+    def stop_dialling(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.task is not None and self.dialling is None:  # else it is about to end
+            self.task.cancel()
+        self.timer = self.task = None
+        if self.dialling is not None:
+            dialling, self.dialling = self.dialling, None
+            dialling.close_silently()
+
+
+class Transport:
+    """All connections of a member. It belongs to the loop that runs when it is made."""
+
+    def __init__(
+        self,
+        me: Me,
+        handler: Handler,
+        *,
+        tls: Tls | None = None,
+        messages: Iterable[type[Message]] = (),
+        heartbeat_s: float = HEARTBEAT_S,
+        backoff_s: tuple[float, float] = BACKOFF_S,
+    ) -> None:
+        """``messages`` are the control messages of the member. ``OptionError``: an option is impossible."""
+        if len(me.cluster) != UUID_BYTES:
+            raise OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
+        arguments.integer("member", me.member, 1, (1 << 64) - 1)
+        member_name(me.name)
+        self.me = me
+        self.handler = handler
+        self.messages = Messages(messages)
+        self.loop = asyncio.get_running_loop()
+        self._contexts = None if tls is None else (tls.context(listens=False), tls.context(listens=True))
+        self._heartbeat_s = heartbeat_s
+        self._backoff_s = backoff_s
+        self._peers: dict[int, _Peer] = {}
+        self._links: set[Link] = set()
+        self._greeting: set[Link] = set()
+        self._uuids: dict[int, bytes] = {}
+        self._hosts: dict[bytes, int] = {}
+        self._next_host = 1
+        self._numbers = 0
+        self._server: asyncio.Server | None = None
+        self._listen = ""
+        self._ticker: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Future[None] | None = None  # being closed; done when no link is left
+
+    # ---- for the member ----
+
+    async def start(self, listen: str) -> str:
+        """Listens, and dials the peers from now on. The address, with the real port where 0 was given.
+
+        Raises ``OptionError`` for an address that needs TLS, ``StoreError`` if it cannot be used.
+        """
+        if self._contexts is None:
+            addresses.judge_plain([listen, *(peer.address for peer in self._peers.values())])
+        host, port = addresses.parse(listen)
+        context, limit_s = (None, None) if self._contexts is None else (self._contexts[1], self._handshake_s)
+        try:
+            self._server = await self.loop.create_server(
+                lambda: Link(self), host, port, ssl=context, ssl_handshake_timeout=limit_s
+            )
+        except OSError as error:
+            raise StoreError(f"the cluster's address {listen} cannot be used: {error}") from error
+        self._listen = addresses.joined(host, self._server.sockets[0].getsockname()[1])
+        if self._heartbeat_s:
+            self._ticker = self.loop.call_later(self._heartbeat_s, self._on_timer)
+        for peer in self._peers.values():
+            self._dial_soon(peer, 0)
+        return self._listen
+
+    def set_peers(self, peers: Mapping[int, tuple[str, str]]) -> None:
+        """The other members: by id, name and address. Connections to others are closed.
+
+        Raises ``OptionError`` for a name or an address that cannot be one, or needs TLS; then nothing changes.
+        """
+        for member, (name, address) in peers.items():
+            arguments.integer("member", member, 1, (1 << 64) - 1)
+            member_name(name)
+            addresses.parse(address)
+            if member == self.me.member:
+                raise OptionError(f"member {member} is no peer of its own")
+        if self._contexts is None:
+            addresses.judge_plain([*(address for _, address in peers.values()), *filter(None, [self._listen])])
+        for member, peer in list(self._peers.items()):
+            if peers.get(member) == (peer.name, peer.address):
+                continue
+            peer.stop_dialling()
+            del self._peers[member]
+            for link in [link for link in self._links if link.peer == member]:
+                link.close(Why.REMOVED, f"member {self.me.member} has no such peer any more")
+        for member, (name, address) in peers.items():
+            if member not in self._peers:
+                self._peers[member] = _Peer(member, name, address)
+                self._dial_soon(self._peers[member], 0)
+
+    async def close(self) -> None:
+        """Closes every connection, and returns when they are gone. A second call does nothing."""
+        if self._closed is not None:
+            return
+        self._closed = self.loop.create_future()
+        if self._server is not None:
+            self._server.close()
+        for peer in self._peers.values():
+            peer.stop_dialling()
+        for link in list(self._links):
+            link.close(Why.STOPPING, f"member {self.me.member} stops")
+        if self._links:
+            await self._closed
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    def host(self, uuid: bytes) -> int:
+        """The number of a host here, for :meth:`send`. Frames of hosts without one are dropped."""
+        if len(uuid) != UUID_BYTES:
+            raise OptionError(f"a host is named by its store's UUID: {UUID_BYTES} bytes")
+        number = self._hosts.get(uuid)
+        if number is None:
+            number = self._hosts[uuid] = self._next_host
+            self._uuids[number] = uuid
+            self._next_host += 1
+        return number
+
+    def drop_host(self, number: int) -> None:
+        """The host is no longer here. Its number is not given again."""
+        uuid = self._uuids.pop(number, None)
+        if uuid is not None:
+            del self._hosts[uuid]
+
+    def send(self, peer: int, host: int, frame: Frame, carried: Sequence[Carried] = ()) -> bool:
+        """Sends an engine frame of a host, with the batches of an ``APPEND``, at the end of this turn of the loop.
+
+        False: not connected, or too little :meth:`room` (then ``Handler.room`` follows); nothing was sent. Raises
+        ``OptionError`` if the frame cannot be expressed, or does not fit its batches.
+        """
+        link = self._open_link(peer)
+        uuid = self._uuids.get(host)
+        if uuid is None:
+            raise OptionError(f"{host} is no host of this member")
+        if link is None:
+            return False
+        if carried:
+            parts = frames.message_parts(host, frame, carried)
+            link.announce(host, uuid)
+            return link.send_parts(host, parts)
+        made = frames.record(host, frame)
+        link.announce(host, uuid)
+        link.send_record(host, made)
+        return True
+
+    def control(self, peer: int, message: Message) -> bool:
+        """Sends a control message. False: not connected. Raises ``OptionError`` for one that is too long or unknown."""
+        link = self._open_link(peer)
+        if link is not None:
+            link.send_control(message)
+        return link is not None
+
+    def room(self, peer: int) -> int:
+        """How many bytes of batches (``frames.message_bytes``) may be sent to the peer now; 0: not connected."""
+        link = self._open_link(peer)
+        return 0 if link is None else link.room()
+
+    def why_not(self, peer: int) -> str:
+        """Why there is no connection to the peer; empty if there is one."""
+        known = self._peers.get(peer)
+        if known is None:
+            return f"member {peer} is no peer"
+        return "" if self._open_link(peer) is not None else known.last or "not connected yet"
+
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update. Raises ``StoreError`` if the peer refuses it, or cannot be reached."""
+        known = self._peers.get(peer)
+        if known is None or self._closed is not None:
+            raise OptionError(f"member {peer} is no peer")
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                link = await self._connect(known, "update")
+                await link.opened
+        except (OSError, TimeoutError) as error:
+            raise StoreError(f"no update from member {peer} at {known.address}: {_text(error)}") from error
+        assert link.streams is not None
+        return link.streams
+
+    def tick(self) -> None:
+        """A heartbeat has passed. The transport's own timer calls this, unless ``heartbeat_s`` is 0."""
+        for link in list(self._links):
+            link.tick()
+
+    # ---- for links ----
+
+    def made(self, link: Link) -> bool:
+        """A socket is there; whether it is wanted."""
+        if self._closed is not None or (not link.is_dialled and len(self._greeting) >= GREETING_MAX):
+            return False
+        self._links.add(link)
+        if not link.is_dialled:
+            self._greeting.add(link)
+        elif link.purpose == "frames":
+            peer = self._peers.get(link.peer)
+            if peer is None or peer.link is not None:  # taken while it connected
+                self._links.discard(link)
+                return False
+            peer.dialling = link
+        return True
+
+    def next_number(self) -> int:
+        """The number of a new dial."""
+        self._numbers += 1
+        return self._numbers
+
+    def hello(self, peer: int, number: int, purpose: str) -> Hello:
+        """The HELLO of this side."""
+        me, seen = self.me, self._peers[peer].newest
+        hosts = self.handler.identity(peer)
+        return Hello(me.cluster, me.member, me.name, me.program, me.start, number, *seen, purpose, hosts)
+
+    def judge(self, link: Link, hello: Hello) -> tuple[Why, str] | None:
+        """Why a HELLO is refused; None: it is taken."""
+        peer = self._peers.get(hello.member)
+        names = addresses.dns_names(link.transport.get_extra_info("peercert"))
+        if hello.cluster != self.me.cluster:
+            return Why.CLUSTER, f"this is cluster {self.me.cluster.hex()}, not {hello.cluster.hex()}"
+        if peer is None or (link.is_dialled and link.peer != hello.member) or hello.purpose not in PURPOSES:
+            return Why.MEMBER, f"member {hello.member} is not expected at {self._listen} for {hello.purpose}"
+        if hello.name != peer.name:
+            return Why.NAME, f"member {hello.member} is called {peer.name}, not {hello.name}"
+        if self._contexts is not None and peer.name not in names:
+            return Why.NAME, f"the certificate of {peer.name} is one of {', '.join(sorted(names)) or 'nobody'}"
+        link.peer = hello.member
+        if not link.is_dialled and hello.purpose == "frames":
+            refused = self._judge_order(peer, hello)
+            if refused is not None:
+                return refused
+        reason = self.handler.greeted(hello.member, hello)
+        return None if reason is None else (Why.HANDLER, reason)
+
+    def _judge_order(self, peer: _Peer, hello: Hello) -> tuple[Why, str] | None:
+        """The table at the top of this file."""
+        if hello.start == peer.newest[0] and hello.connection <= peer.newest[1]:
+            return Why.OLDER, f"connection {hello.connection} came after connection {peer.newest[1]}"
+        held = peer.link
+        if held is not None and held.hello is not None and hello.start < held.hello.start:
+            return Why.OLDER, f"start {hello.start} came while start {held.hello.start} is connected"
+        own = peer.own()
+        if own is not None and self.me.member < peer.member:
+            is_later_process = own.hello is not None and hello.start > own.hello.start
+            saw = (hello.seen_start, hello.seen_connection) >= (self.me.start, own.number)
+            if not saw and not is_later_process:
+                return Why.CROSSED, f"member {self.me.member} dials as well, with connection {own.number}"
+        return None
+
+    def took(self, link: Link, hello: Hello) -> None:
+        """A HELLO was taken by the side that was dialled."""
+        self._greeting.discard(link)
+        if hello.purpose != "frames":
+            return
+        peer = self._peers[hello.member]
+        peer.newest = (hello.start, hello.connection)
+        peer.backoff_s = 0.0
+        peer.stop_dialling()
+        self._supersede(peer, link, hello)
+
+    def _supersede(self, peer: _Peer, link: Link, hello: Hello) -> None:
+        older, peer.link = peer.link, link
+        if older is not None:
+            ended = older.hello is not None and older.hello.start != hello.start
+            older.close(Why.NEWER, "a newer connection was taken", reset=ended)
+
+    def opened(self, link: Link) -> None:
+        """Both sides took each other's HELLO."""
+        self._greeting.discard(link)
+        if link.purpose != "frames":
+            link.streams = link.hand_over()
+            if not link.is_dialled:
+                self.handler.update(link.peer, *link.streams)
+            return
+        peer = self._peers[link.peer]
+        if link.is_dialled:
+            peer.dialling = None
+            assert link.hello is not None
+            self._supersede(peer, link, link.hello)
+        peer.backoff_s, peer.last = 0.0, ""
+        logger.info("connected to member %d (%s)", peer.member, peer.name)
+        self.handler.connected(link.peer)
+
+    def refused(self, link: Link, kind: str, reason: str) -> None:
+        """A HELLO was refused, by either side."""
+        if kind != Why.CROSSED:
+            logger.info("a connection with member %d was refused: %s: %s", link.peer, kind, reason)
+        self.handler.refused(link.peer, kind, reason)
+
+    def ended(self, link: Link, *, reset: bool, was_open: bool, text: str) -> None:
+        """A link delivers nothing more."""
+        self._greeting.discard(link)
+        peer = self._peers.get(link.peer)
+        if link.purpose != "frames" or peer is None:
+            if was_open:
+                self.handler.lost(link.peer, reset)
+            return
+        if peer.link is link or peer.dialling is link:
+            peer.last = text
+            if peer.link is link:
+                peer.link = None
+            else:
+                peer.dialling = None
+            self._dial_soon(peer, 0 if was_open else None)
+        if was_open:
+            logger.info("the connection to member %d (%s) is gone: %s", peer.member, peer.name, text)
+            self.handler.lost(link.peer, reset)
+
+    def gone(self, link: Link) -> None:
+        """A link's socket is closed."""
+        self._links.discard(link)
+        self._greeting.discard(link)
+        if self._closed is not None and not self._links and not self._closed.done():
+            self._closed.set_result(None)
+
+    def host_of(self, uuid: bytes) -> int | None:
+        """The number of a host here, if this member has it."""
+        return self._hosts.get(uuid)
+
+    # ---- dialling ----
+
+    @property
+    def _handshake_s(self) -> float:
+        return HANDSHAKE_TICKS * HEARTBEAT_S
+
+    def _open_link(self, peer: int) -> Link | None:
+        known = self._peers.get(peer)
+        link = None if known is None else known.link
+        return link if link is not None and link.state is State.OPEN else None
+
+    def _dial_soon(self, peer: _Peer, delay_s: float | None) -> None:
+        """Dials after this time; None: after a pause that grows."""
+        if self._closed is not None or self._server is None or self._peers.get(peer.member) is not peer:
+            return
+        if peer.link is not None or peer.task is not None or peer.timer is not None:
+            return
+        if delay_s is None:
+            peer.backoff_s = min(max(2 * peer.backoff_s, self._backoff_s[0]), self._backoff_s[1])
+            delay_s = peer.backoff_s
+        peer.timer = self.loop.call_later(delay_s, self._dial, peer)
+
+    def _dial(self, peer: _Peer) -> None:
+        peer.timer = None
+        peer.task = self.loop.create_task(self._dialled(peer))
+
+    async def _dialled(self, peer: _Peer) -> None:
+        was_refused = False
+        link = None
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                link = await self._connect(peer, "frames")
+        except (OSError, TimeoutError) as error:
+            peer.last = f"{peer.address} cannot be reached: {_text(error)}"
+            was_refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
+            if isinstance(error, ssl.SSLError):
+                self.handler.refused(peer.member, Why.TLS, peer.last)
+        if peer.task is asyncio.current_task():
+            peer.task = None
+            if link is None or link.state is State.CLOSED:
+                self._dial_soon(peer, None)
+            if was_refused:
+                self.handler.lost(peer.member, True)
+
+    async def _connect(self, peer: _Peer, purpose: str) -> Link:
+        host, port = addresses.parse(peer.address)
+        context, name = (None, None) if self._contexts is None else (self._contexts[0], peer.name)
+        link = Link(self, dials=peer.member, purpose=purpose)
+        try:
+            await self.loop.create_connection(lambda: link, host, port, ssl=context, server_hostname=name)
+        except BaseException:
+            link.close_silently()  # uvloop tells it nothing
+            self.gone(link)
+            raise
+        return link
+
+    def _on_timer(self) -> None:
+        self._ticker = self.loop.call_later(self._heartbeat_s, self._on_timer)
+        self.tick()
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop for a member: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
