@@ -8,8 +8,8 @@
 
 What always holds: nothing is delivered before the connection is open, and nothing after it was closed here; engine
 frames of one host keep their order. Frames of a host wait behind its own parts only, and parts of several hosts
-alternate, so heartbeats of other hosts pass bulk. No bytes of a peer cause a traceback: they close the connection, with a
-reason.
+alternate, so heartbeats of other hosts pass bulk. No bytes of a peer cause a traceback: they close the connection, with
+a reason.
 """
 
 from __future__ import annotations

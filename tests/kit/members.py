@@ -27,7 +27,7 @@ def engine_frame(
 def batch(index: int, size: int = 104, *, term: int = 7, header: bool = False) -> Batch:
     """A batch whose bytes depend on its index, so that no other can be taken for it."""
     lsn = (term << 40) + 4096 + index * (2 << 20)
-    data = (index.to_bytes(8, "little") * (size // 8))[:size]
+    data = (index.to_bytes(8, "little") * (size // 8 + 1))[:size]
     return Batch(term, index, lsn, lsn + size, term << 40, lsn - 8, b"H" * 4096 if header else None, data)
 
 
