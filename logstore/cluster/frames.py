@@ -36,7 +36,7 @@ FRAME_BYTES_MAX: Final = 256 << 10
 CONTROL_BYTES_MAX: Final = 64 << 10
 BATCH_BYTES_MAX: Final = 2 << 20  # of docs/format.md
 BATCH_BYTES_MIN: Final = 104  # a batch record
-MESSAGE_BYTES_MAX: Final = 16 << 20  # what may be unacknowledged
+MESSAGE_BYTES_MAX: Final = 16 << 20  # in frames: what may be unacknowledged
 ENTRIES_MAX: Final = 64  # of one engine frame
 CONFIGURATION_MAX: Final = 4032
 LSN_MAX: Final = (1 << 63) - 1
@@ -117,6 +117,8 @@ class Hello(msgspec.Struct, frozen=True):
     name: str
     program: str
     """Version of the program."""
+    versions: tuple[int, int]
+    """The lowest and the highest version of the wire, as in the preamble."""
     start: int
     """Of the process: larger than that of any earlier process of the member."""
     connection: int
@@ -208,9 +210,10 @@ class Messages:
 _HELLO_DECODER: Final = msgspec.msgpack.Decoder(Hello)
 
 
-def hello_bytes(hello: Hello | None, lowest: int = VERSION, highest: int = VERSION) -> bytes:
+def hello_bytes(hello: Hello | None, versions: tuple[int, int] = (VERSION, VERSION)) -> bytes:
     """The preamble, and HELLO after it. None: no HELLO follows, but a refusal. ``OptionError``: too many hosts."""
     body = b"" if hello is None else msgspec.msgpack.encode(hello)
+    lowest, highest = versions if hello is None else hello.versions
     if len(body) > CONTROL_BYTES_MAX:
         raise OptionError(
             f"a HELLO has at most {CONTROL_BYTES_MAX} bytes, not {len(body)}: let this member have fewer hosts"
@@ -301,8 +304,8 @@ def message_parts(host: int, frame: Frame, carried: Sequence[Carried]) -> list[l
             )  # fmt: skip
             bodies += (header, batch.data, configuration)
         total = len(lead) - DATA.size + sum(map(len, bodies))
-        if total > MESSAGE_BYTES_MAX:
-            raise BadFrame(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {total}")
+        if _in_frames(total) > MESSAGE_BYTES_MAX:
+            raise BadFrame(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {_in_frames(total)}")
         lsn = carried[0].batch.lsn
         if total <= PART_BYTES_MAX:
             DATA.pack_into(lead, 0, 0, DATA.size + total, PART, 0, count, host, 0, total, term, index, lsn)
@@ -325,6 +328,10 @@ def message_bytes(carried: Iterable[Carried]) -> int:
     total = APPEND.size
     for batch, _, configuration in carried:
         total += BATCH.size + len(batch.header or b"") + len(batch.data) + len(configuration)
+    return _in_frames(total)
+
+
+def _in_frames(total: int) -> int:
     return total + -(-total // PART_BYTES_MAX) * DATA.size
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from logstore.cluster import frames
 from logstore.cluster.frames import BadFrame, Closing, Hello, HostNumber, Message, Refused, Welcome
+from logstore.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
     from logstore.cluster.transport import Transport
 
 WINDOW_BYTES: Final = 16 << 20  # of parts, sent to a peer and not consumed by it
-ROOM_BYTES: Final = (
-    4 << 20
-)  # a member that found too little room is called back from here on: two of the largest batches
 HIGH_BYTES: Final = 256 << 10  # with so much before the socket parts wait, so that heartbeats can pass them
 UNSENT_BYTES_MAX: Final = 4 << 20  # of everything but parts, for a peer that does not read
+UPDATE_BYTES: Final = 2 << 20  # asyncio holds twice as much of an update before its reader takes it
 HOSTS_MAX: Final = 65_536  # numbers that a peer may announce
 QUIET_TICKS: Final = 3  # without a byte: the peer is silent
 HANDSHAKE_TICKS: Final = 20
 CLOSE_TICKS: Final = 3  # for a peer to read the reason
+
+
+_RESETS: Final = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLEOFError)
 
 
 class State(enum.Enum):
@@ -71,6 +73,7 @@ class Why(enum.StrEnum):
     REMOVED = "no peer any more"
     STOPPING = "the member stops"
     TLS = "TLS"
+    UNANSWERED = "no answer"
 
 
 class Received:
@@ -124,7 +127,7 @@ class Link(asyncio.BufferedProtocol):
         self._numbers: dict[int, bytes] = {}  # of the peer
         self._sent_bytes = 0
         self._acknowledged_bytes = 0
-        self.wants_room = False
+        self._wanted_bytes = 0
         self._taken_bytes = 0
         self._consumed_bytes = 0
         self._told_bytes = 0
@@ -150,7 +153,14 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
         elif self.is_dialled:
             self.number = self.owner.next_number()
-            self.transport.write(frames.hello_bytes(self.owner.hello(self.peer, self.number, self.purpose)))
+            try:
+                data = frames.hello_bytes(self.owner.hello(self.peer, self.number, self.purpose))
+            except OptionError as error:
+                self._lost_by = str(error)
+                self.close_silently()
+                self.owner.refused(self, Why.HANDLER, str(error))
+            else:
+                self.transport.write(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
         """Where received bytes go."""
@@ -183,7 +193,10 @@ class Link(asyncio.BufferedProtocol):
         """The socket is gone. An end that was not announced is that of the peer's process."""
         if isinstance(exc, ssl.SSLError) and self.state in (State.HELLO, State.WELCOME):
             self.owner.refused(self, Why.TLS, str(exc))
-        reset = exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError | ConnectionAbortedError)
+        elif self.state is State.HELLO and self.is_dialled and not self._has_heard:  # TLS says no more to this side
+            self._lost_by = "the peer closed the connection before it answered: compare ca, cert and key on both sides"
+            self.owner.refused(self, Why.UNANSWERED, self._lost_by)
+        reset = exc is None or isinstance(exc, _RESETS)
         self._end(reset, self._lost_by or (f"the connection ended: {exc}" if exc else "the peer closed the connection"))
         self.owner.gone(self)
 
@@ -200,19 +213,27 @@ class Link(asyncio.BufferedProtocol):
             self.refuse(Why.VERSION, f"here versions {mine[0]} to {mine[1]} are spoken, there {lowest} to {highest}")
             return False
         if not body:  # a refusal follows, or nothing that counts
-            self.hello = Hello(bytes(16), 0, "", "", 0, 0, 0, 0, "", {})
+            self.hello = Hello(bytes(16), 0, "", "", (lowest, highest), 0, 0, 0, 0, "", {})
             return True
         hello = frames.hello_of(body)
+        if hello.versions != (lowest, highest):
+            raise BadFrame("HELLO has other versions than its preamble")
         refused = self.owner.judge(self, hello)
         if refused is not None:
             self.refuse(*refused)
             return False
-        self.hello = hello
         if not self.is_dialled:
+            try:
+                answer = frames.hello_bytes(self.owner.hello(self.peer, 0, hello.purpose))
+            except OptionError as error:
+                self.refuse(Why.HANDLER, str(error))
+                return False
             self.purpose = hello.purpose
+            self.hello = hello
             self.owner.took(self, hello)
-            self.transport.write(frames.hello_bytes(self.owner.hello(self.peer, 0, self.purpose)))
+            self.transport.write(answer)
             self.transport.write(self.owner.messages.frame(Welcome()))
+        self.hello = hello
         self.state = State.WELCOME
         return True
 
@@ -237,7 +258,7 @@ class Link(asyncio.BufferedProtocol):
         if self.state is State.CLOSED:
             return
         if not self.is_dialled:
-            self.transport.write(frames.hello_bytes(None, *self.owner.me.versions))
+            self.transport.write(frames.hello_bytes(None, self.owner.me.versions))
         self.transport.write(self.owner.messages.frame(Refused(why, reason)))
         self._lost_by = f"{why}: {reason}"
         self.close_silently()
@@ -246,7 +267,7 @@ class Link(asyncio.BufferedProtocol):
     def hand_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Gives the open connection away, as streams; what came behind the handshake is in them."""
         loop = self.owner.loop
-        reader = asyncio.StreamReader(limit=WINDOW_BYTES, loop=loop)
+        reader = asyncio.StreamReader(limit=UPDATE_BYTES, loop=loop)
         protocol = _Handed(reader, self)
         self.state = State.HANDED
         self.transport.pause_reading()  # uvloop reads into either kind of protocol, and learns of a change at a start
@@ -343,8 +364,8 @@ class Link(asyncio.BufferedProtocol):
         if not self._acknowledged_bytes <= total <= self._sent_bytes:
             raise BadFrame(f"{total} bytes are acknowledged, after {self._acknowledged_bytes} of {self._sent_bytes}")
         self._acknowledged_bytes = total
-        if self.wants_room and self.room() >= ROOM_BYTES:
-            self.wants_room = False
+        if 0 < self._wanted_bytes <= self.room():
+            self._wanted_bytes = 0
             self.owner.loop.call_soon(self._tell_room)
 
     def _tell_room(self) -> None:
@@ -353,9 +374,12 @@ class Link(asyncio.BufferedProtocol):
 
     # ---- sending ----
 
-    def room(self) -> int:
-        """Bytes of parts that may be sent now."""
-        return WINDOW_BYTES - (self._sent_bytes - self._acknowledged_bytes)
+    def room(self, wanted: int = 0) -> int:
+        """Bytes of parts that may be sent now. If they are fewer than wanted, the member is called back once."""
+        found = WINDOW_BYTES - (self._sent_bytes - self._acknowledged_bytes)
+        if found < wanted:
+            self._wanted_bytes = wanted
+        return found
 
     def announce(self, host: int, uuid: bytes) -> None:
         """Tells the peer the number of a host, once."""
@@ -381,8 +405,7 @@ class Link(asyncio.BufferedProtocol):
     def send_parts(self, host: int, parts: list[list[Any]]) -> bool:
         """Sends a message, if there is room for it; if not, the member is called back."""
         size = sum(sum(map(len, part)) for part in parts)
-        if size > self.room():
-            self.wants_room = True
+        if self.room(size) < size:
             return False
         self._sent_bytes += size
         waiting = self._bulk.get(host)
@@ -465,7 +488,7 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
             return
         if self.state is State.HELLO and not self.is_dialled:
-            self.transport.write(frames.hello_bytes(None, *self.owner.me.versions))
+            self.transport.write(frames.hello_bytes(None, self.owner.me.versions))
         kind = Closing if self.state is State.OPEN else Refused
         self.transport.write(self.owner.messages.frame(kind(why, reason)))
         was_open = self.state is State.OPEN
@@ -486,6 +509,7 @@ class Link(asyncio.BufferedProtocol):
         if self.state is State.CLOSED:
             return
         was_open = self.state is State.OPEN
+        lasted = was_open and self._ticks > 0
         self.state = State.CLOSED
         self._ticks = 0
         for held in (self._urgent, self._records, self._bulk):
@@ -493,7 +517,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.opened.done():
             self.opened.set_exception(ConnectionError(text))
             self.opened.exception()  # nobody may wait for it
-        self.owner.ended(self, reset=reset, was_open=was_open, text=text)
+        self.owner.ended(self, reset=reset, was_open=was_open, lasted=lasted, text=text)
 
 
 class _Handed(asyncio.StreamReaderProtocol):

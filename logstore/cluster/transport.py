@@ -93,7 +93,7 @@ class Handler(Protocol):
         """A control message came."""
 
     def room(self, peer: int) -> None:
-        """There is room again, after a send had found too little."""
+        """There is as much room as the newest call wanted that found too little: :meth:`Transport.send` or ``room``."""
 
     def refused(self, peer: int, kind: str, reason: str) -> None:
         """A connection was refused, by either side; ``kind`` is one of ``link.Why``. ``peer`` is 0 if it is unknown."""
@@ -281,10 +281,13 @@ class Transport:
             link.send_control(message)
         return link is not None
 
-    def room(self, peer: int) -> int:
-        """How many bytes of batches (``frames.message_bytes``) may be sent to the peer now; 0: not connected."""
+    def room(self, peer: int, wanted: int = 0) -> int:
+        """How many bytes of batches (``frames.message_bytes``) may be sent to the peer now; 0: not connected.
+
+        If they are fewer than ``wanted``, ``Handler.room`` is called when there are as many.
+        """
         link = self._open_link(peer)
-        return 0 if link is None else link.room()
+        return 0 if link is None else link.room(wanted)
 
     def why_not(self, peer: int) -> str:
         """Why there is no connection to the peer; empty if there is one."""
@@ -338,7 +341,9 @@ class Transport:
         """The HELLO of this side."""
         me, seen = self.me, self._peers[peer].newest
         hosts = self.handler.identity(peer)
-        return Hello(me.cluster, me.member, me.name, me.program, me.start, number, *seen, purpose, hosts)
+        return Hello(
+            me.cluster, me.member, me.name, me.program, me.versions, me.start, number, *seen, purpose, hosts
+        )  # fmt: skip
 
     def judge(self, link: Link, hello: Hello) -> tuple[Why, str] | None:
         """Why a HELLO is refused; None: it is taken."""
@@ -382,7 +387,6 @@ class Transport:
             return
         peer = self._peers[hello.member]
         peer.newest = (hello.start, hello.connection)
-        peer.backoff_s = 0.0
         peer.stop_dialling()
         self._supersede(peer, link, hello)
 
@@ -405,7 +409,7 @@ class Transport:
             peer.dialling = None
             assert link.hello is not None
             self._supersede(peer, link, link.hello)
-        peer.backoff_s, peer.last = 0.0, ""
+        peer.last = ""
         logger.info("connected to member %d (%s)", peer.member, peer.name)
         self.handler.connected(link.peer)
 
@@ -415,8 +419,8 @@ class Transport:
             logger.info("a connection with member %d was refused: %s: %s", link.peer, kind, reason)
         self.handler.refused(link.peer, kind, reason)
 
-    def ended(self, link: Link, *, reset: bool, was_open: bool, text: str) -> None:
-        """A link delivers nothing more."""
+    def ended(self, link: Link, *, reset: bool, was_open: bool, lasted: bool, text: str) -> None:
+        """A link delivers nothing more. ``lasted``: it was open for a heartbeat, so the peer is dialled at once."""
         self._greeting.discard(link)
         peer = self._peers.get(link.peer)
         if link.purpose != "frames" or peer is None:
@@ -429,7 +433,9 @@ class Transport:
                 peer.link = None
             else:
                 peer.dialling = None
-            self._dial_soon(peer, 0 if was_open else None)
+            if lasted:
+                peer.backoff_s = 0.0
+            self._dial_soon(peer, 0 if lasted else None)
         if was_open:
             logger.info("the connection to member %d (%s) is gone: %s", peer.member, peer.name, text)
             self.handler.lost(link.peer, reset)

@@ -281,7 +281,15 @@ def test_control_messages_that_cannot_be_sent_are_refused_before(wrong: str) -> 
 
 def hello(**changed: Any) -> frames.Hello:
     hosts = {STORE: frames.Identity(1, 7, 4112, 6, False), OTHER_STORE: frames.Identity(0, 0, 0, 0, True)}
-    fields = {"cluster": CLUSTER, "member": 3, "name": "c", "program": "1", "start": 1 << 60, "connection": 4}
+    fields = {
+        "cluster": CLUSTER,
+        "member": 3,
+        "name": "c",
+        "program": "1",
+        "versions": (1, 2),
+        "start": 1 << 60,
+        "connection": 4,
+    }
     fields |= {"seen_start": 5, "seen_connection": 6, "purpose": "frames", "hosts": hosts}
     return frames.Hello(**fields | changed)
 
@@ -295,7 +303,7 @@ def greeted(data: bytes) -> tuple[int, int, frames.Hello] | None:
 
 
 def test_a_hello_comes_back_and_any_flipped_bit_is_refused_or_waits() -> None:
-    data = frames.hello_bytes(hello(), 1, 2)
+    data = frames.hello_bytes(hello())
     assert greeted(data) == (1, 2, hello())
     refused = 0
     for bit in range(8 * len(data)):

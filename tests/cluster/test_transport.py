@@ -1,68 +1,36 @@
-"""Connections between members in one loop, on the loopback: one a pair, in order, bounded, refused with reasons."""
+"""Connections between members in one loop, on the loopback: one a pair, in order, bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import socket
-import struct
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 
-from kit.members import LISTEN, OTHER_STORE, STORE, Node, append, batch, close, engine_frame, mesh
-from logstore.cluster import frames, link
-from logstore.cluster.addresses import Tls, parse
-from logstore.cluster.certificates import Files, make_authority, make_certificate
-from logstore.cluster.frames import Carried, Message
-from logstore.cluster.link import ROOM_BYTES, WINDOW_BYTES
-from logstore.cluster.transport import new_event_loop
+from kit.members import (
+    OTHER_STORE,
+    STORE,
+    Node,
+    Note,
+    append,
+    batch,
+    close,
+    engine_frame,
+    mesh,
+    reached,
+    received,
+    run,
+    turns,
+)
+from logstore.cluster import frames
+from logstore.cluster.frames import Carried
+from logstore.cluster.link import WINDOW_BYTES
 from logstore.errors import OptionError, StoreError
 
-LOOPS = {"uvloop": new_event_loop, "asyncio": asyncio.new_event_loop}
-
-
-class Note(Message, frozen=True, tag=16):
-    text: str
-
-
-@pytest.fixture(params=LOOPS)
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Runs a test in a loop of either kind. An exception that only the loop would see fails the test, too."""
-
-    def runs(test: Coroutine[Any, Any, None]) -> None:
-        unseen: list[dict[str, Any]] = []
-
-        async def watched() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
-            await test
-
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(watched())
-        assert unseen == []
-
-    return runs
-
-
-def received(node: Node, peer: int) -> list[tuple[Any, ...]]:
-    return node.told.frames_of.get((peer, node.host), [])
-
-
-async def reached(holds: Callable[[], bool]) -> None:
-    """Waits for what no handler is told of."""
-    while not holds():  # noqa: ASYNC110 - so there is no event to wait for
-        await asyncio.sleep(0)
-
-
-async def turns(count: int = 50) -> None:
-    """Lets everything happen that can happen without time; only to show that something does not."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
+__all__ = ["run"]
 
 # ---- One connection ----------------------------------------------------------------------------------------
 
@@ -248,15 +216,17 @@ def test_a_receiver_that_consumes_nothing_bounds_its_sender_until_it_does(run: A
         assert one.transport.send(2, one.host, engine_frame())  # heartbeats need no room
         assert one.told.count("room") == 0
 
-        needed = -(-(ROOM_BYTES - one.transport.room(2)) // size)
-        for held in two.told.held[: needed - 1]:
+        room = one.transport.room(2, wanted=3 * size)
+        for held in two.told.held[:2]:
             held.consumed()
             held.consumed()  # counts once
-        await reached(lambda: one.transport.room(2) >= (needed - 1) * size)
+        await reached(lambda: one.transport.room(2) == room + 2 * size)
         assert one.told.count("room") == 0
-        two.told.held[needed - 1].consumed()
+        two.told.held[2].consumed()
         await one.told.event("room", 2)
-        assert one.transport.room(2) >= ROOM_BYTES
+        assert one.transport.room(2) == room + 3 * size
+        two.told.held[3].consumed()
+        await reached(lambda: one.transport.room(2) == room + 4 * size)
         assert one.told.count("room") == 1
         assert one.transport.send(2, one.host, frame, carried)
         await close(one, two)
@@ -286,194 +256,7 @@ def test_what_is_consumed_after_its_connection_was_lost_counts_for_no_other(run:
     run(test())
 
 
-class Raw:
-    """A peer made by hand: it says HELLO, and then whatever a test wants."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.frames = frames.Reader()
-        self.messages = frames.Messages()
-
-    @classmethod
-    async def dial(cls, node: Node, **changed: Any) -> Raw:
-        made = cls(*await asyncio.open_connection(*parse(node.address)))
-        versions = changed.pop("versions", (1, 1))
-        fields = {"cluster": node.transport.me.cluster, "member": 2, "name": "member-2", "program": "x", "start": 5}
-        fields |= {"connection": 1, "seen_start": 0, "seen_connection": 0, "purpose": "frames", "hosts": {}}
-        made.writer.write(frames.hello_bytes(frames.Hello(**fields | changed), *versions))
-        return made
-
-    async def more(self) -> bool:
-        data = await self.reader.read(1 << 16)
-        self.frames.room()[: len(data)] = data
-        self.frames.filled(len(data))
-        return bool(data)
-
-    async def preamble(self) -> bytes:
-        while (found := self.frames.preamble()) is None:
-            assert await self.more()
-        return found[2]
-
-    async def message(self) -> Message:
-        while (found := self.frames.frame()) is None:
-            assert await self.more()
-        message = self.messages.read(found[1])
-        assert message is not None
-        return message
-
-    async def open(self) -> None:
-        assert frames.hello_of(await self.preamble()).member == 1
-        assert isinstance(await self.message(), frames.Welcome)
-        self.say(frames.Welcome())
-
-    def say(self, message: Message) -> None:
-        self.writer.write(self.messages.frame(message))
-
-    async def ended(self) -> bool:
-        try:
-            while await self.more():
-                self.frames.rest()
-        except ConnectionResetError:
-            pass
-        return True
-
-
-async def alone(**options: Any) -> Node:
-    """A member whose only peer, member 2, does not listen: its dials are refused."""
-    node = Node(1, backoff_s=(3600, 3600), **options)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nowhere = f"127.0.0.1:{free.getsockname()[1]}"
-    await node.listen()
-    node.transport.set_peers({2: ("member-2", nowhere)})
-    await node.told.event("lost", 2, True)
-    return node
-
-
-def test_a_peer_that_sends_more_than_the_window_without_an_answer_is_closed(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        node.told.consumes = False
-        raw = await Raw.dial(node)
-        await raw.open()
-        raw.say(frames.HostNumber(9, STORE))
-        for index in range(1, 18):
-            frame, carried = append(index, Carried(batch(index, 1 << 20), 1))
-            for part in frames.message_parts(9, frame, carried):
-                raw.writer.writelines(part)
-        await node.told.event("lost", 2)
-        assert len(node.told.held) == 15
-        await close(node)
-
-    run(test())
-
-
-def test_a_peer_that_pings_but_does_not_read_is_closed(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node)
-        await raw.open()
-        await node.told.event("connected", 2)
-        raw.writer.transport.pause_reading()
-        while not node.told.count("lost", 2, False):
-            for _ in range(10_000):
-                node.transport.send(2, node.host, engine_frame())
-            raw.writer.write(frames.records_frame([]))
-            await asyncio.sleep(0)
-        assert "does not read" in node.transport.why_not(2)
-        await close(node)
-
-    run(test())
-
-
-# ---- R12: which connection counts --------------------------------------------------------------------------
-
-
-def test_a_newer_connection_closes_the_older_before_its_first_frame_is_read(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        older = await Raw.dial(node, connection=1)
-        await older.open()
-        await node.told.event("connected", 2)
-        older.say(frames.HostNumber(9, STORE))
-        newer = await Raw.dial(node, connection=2)
-        await newer.open()
-        newer.say(frames.HostNumber(9, STORE))
-        newer.writer.write(frames.records_frame([frames.record(9, engine_frame(index=2))]))
-        older.writer.write(frames.records_frame([frames.record(9, engine_frame(index=1))]))
-        await node.told.until(lambda: len(received(node, 2)) == 1)
-        assert received(node, 2)[0][3] == 2
-        assert [event for event in node.told.events if event[0] in ("connected", "lost")][1:] == [
-            ("connected", 2),
-            ("lost", 2, False),
-            ("connected", 2),
-        ]
-        said = await older.message()
-        assert (type(said), said.kind) == (frames.Closing, "newer connection")  # type: ignore[attr-defined]
-        assert await older.ended()
-        assert len(received(node, 2)) == 1
-        await close(node)
-
-    run(test())
-
-
-@pytest.mark.parametrize(
-    ("second", "kind"),
-    [
-        ({"connection": 3}, "older connection"),
-        ({"connection": 2}, "older connection"),
-        ({"start": 4, "connection": 9}, "older connection"),
-        ({"connection": 4}, None),
-        ({"start": 6, "connection": 1}, None),
-    ],
-)
-def test_start_and_number_decide_which_connection_is_newer(run: Any, second: dict[str, int], kind: str | None) -> None:
-    async def test() -> None:
-        node = await alone()
-        first = await Raw.dial(node, connection=3)
-        await first.open()
-        await node.told.event("connected", 2)
-        other = await Raw.dial(node, **second)
-        if kind is None:
-            await other.open()
-            await node.told.until(lambda: node.told.count("connected") == 2)
-            assert node.told.count("lost", 2, "start" in second) == 1 + ("start" in second)  # the first dial as well
-        else:
-            assert await other.preamble() == b""
-            refused = await other.message()
-            assert isinstance(refused, frames.Refused)
-            assert refused.kind == kind
-            assert node.told.count("connected") == 1
-            assert len(node.links()) == 1
-        await close(node)
-
-    run(test())
-
-
-def test_a_peer_that_lost_this_members_dial_may_dial_and_one_that_never_saw_it_may_not(run: Any) -> None:
-    """The lower member has its own dial open: only a HELLO that says so tells a loss from a crossing."""
-
-    async def test() -> None:
-        low, high = Node(1), Node(2)
-        await low.listen()
-        await high.listen()
-        low.knows(high)
-        high.transport.set_peers({1: ("member-1", low.address)})
-        await low.told.event("connected", 2)
-        (mine,) = low.links()
-        assert mine.is_dialled
-        crossing = await Raw.dial(low, start=1, connection=90)
-        assert await crossing.preamble() == b""
-        refused = await crossing.message()
-        assert isinstance(refused, frames.Refused)
-        assert refused.kind == "crossing connection"
-        after_loss = await Raw.dial(low, start=1, connection=91, seen_start=1, seen_connection=mine.number)
-        await after_loss.open()
-        await low.told.event("lost", 2)
-        await close(low, high)
-
-    run(test())
+# ---- What ends ----
 
 
 def test_a_connection_that_dies_is_replaced_by_one(run: Any) -> None:
@@ -498,78 +281,6 @@ def test_a_connection_that_dies_is_replaced_by_one(run: Any) -> None:
     run(test())
 
 
-# ---- What is lost, and how -------------------------------------------------------------------------------
-
-
-def test_a_reset_an_end_and_a_refused_dial_are_told_as_the_end_of_the_process(run: Any) -> None:
-    async def test() -> None:
-        for how in ("reset", "end"):
-            node = await alone()
-            raw = await Raw.dial(node)
-            await raw.open()
-            await node.told.event("connected", 2)
-            node.told.events.clear()
-            sock = raw.writer.get_extra_info("socket")
-            if how == "reset":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            raw.writer.transport.abort()
-            await node.told.event("lost", 2)
-            assert node.told.events[0] == ("lost", 2, True)
-            assert not node.transport.send(2, node.host, engine_frame())
-            await close(node)
-
-    run(test())
-
-
-def test_a_silent_peer_is_closed_after_three_heartbeats_and_that_is_no_reset(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node)
-        await raw.open()
-        await node.told.event("connected", 2)
-        node.told.events.clear()
-        node.transport.tick()
-        for _ in range(10):  # it speaks in each heartbeat, if only a ping
-            raw.writer.write(frames.records_frame([]))
-            await raw.more()  # a ping came, since nothing else was sent
-            raw.frames.rest()
-            await reached(lambda: bool(node.links()[0]._has_heard))
-            node.transport.tick()
-        for _ in range(link.QUIET_TICKS - 1):
-            node.transport.tick()
-            assert node.told.events == []
-        node.transport.tick()
-        assert node.told.events == [("lost", 2, False)]
-        assert "silent" in node.transport.why_not(2)
-        await close(node)
-
-    run(test())
-
-
-def test_a_ping_goes_only_if_nothing_else_was_sent(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node)
-        await raw.open()
-        await node.told.event("connected", 2)
-        node.transport.tick()
-        node.transport.send(2, node.host, engine_frame())
-        await turns(5)
-        node.transport.tick()
-        node.transport.tick()
-        kinds = []
-        while len(kinds) < 4:
-            while (found := raw.frames.frame()) is not None:
-                kinds.append((found[0], len(found[1]) == frames.HEAD.size))
-            if len(kinds) < 4:
-                await raw.more()
-        ping, frame = (frames.RECORDS, True), (frames.RECORDS, False)
-        assert kinds == [ping, (frames.CONTROL, False), frame, ping]
-        await close(node)
-
-    run(test())
-
-
 def test_a_member_that_stops_tells_its_peers_so_and_they_need_not_wait(run: Any) -> None:
     async def test() -> None:
         one, two = Node(1), Node(2)
@@ -579,161 +290,6 @@ def test_a_member_that_stops_tells_its_peers_so_and_they_need_not_wait(run: Any)
         await close(two)
 
     run(test())
-
-
-def test_a_peer_that_never_ends_its_handshake_is_closed(run: Any) -> None:
-    async def test() -> None:
-        node = await alone()
-        reader, writer = await asyncio.open_connection(*parse(node.address))
-        writer.write(frames.MAGIC)
-        await reached(lambda: bool(node.transport._links))
-        for _ in range(link.HANDSHAKE_TICKS):
-            node.transport.tick()
-        with pytest.raises(ConnectionResetError):
-            if await reader.read() == b"":
-                raise ConnectionResetError
-        await close(node)
-
-    run(test())
-
-
-# ---- Refused, with a reason ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changed", "kind"),
-    [
-        ({"cluster": b"another cluster!"}, "other cluster"),
-        ({"versions": (2, 3)}, "other version"),
-        ({"versions": (0, 0)}, "other version"),
-        ({"member": 3}, "wrong member"),
-        ({"member": 1}, "wrong member"),
-        ({"purpose": "other"}, "wrong member"),
-        ({"name": "member-3"}, "wrong name"),
-    ],
-)
-def test_a_hello_that_does_not_fit_is_refused_with_a_reason(run: Any, changed: dict[str, Any], kind: str) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node, **changed)
-        assert await raw.preamble() == b""
-        refused = await raw.message()
-        assert isinstance(refused, frames.Refused)
-        assert refused.kind == kind
-        assert refused.reason
-        assert await raw.ended()
-        assert [event[2] for event in node.told.events if event[0] == "refused"] == [kind]
-        assert node.told.count("connected") == 0
-        await close(node)
-
-    run(test())
-
-
-def test_versions_n_and_n_plus_1_talk(run: Any) -> None:
-    async def test() -> None:
-        node = await alone(versions=(1, 2))
-        for connection, versions in enumerate([(1, 1), (2, 3), (0, 1)], 1):
-            raw = await Raw.dial(node, versions=versions, connection=connection)
-            await raw.open()
-        await node.told.until(lambda: node.told.count("connected") == 3)
-        await close(node)
-
-    run(test())
-
-
-def test_both_sides_learn_why_the_member_refuses_a_hello(run: Any) -> None:
-    async def test() -> None:
-        one, two = Node(1), Node(2)
-        two.told.refuses = "its copy is older"
-        await one.listen()
-        await two.listen()
-        one.knows(two)
-        two.knows(one)
-        for node, other in ((one, 2), (two, 1)):
-            await node.told.event("refused", other, "refused by the member", "its copy is older")
-            assert node.told.count("connected") == 0
-        two.told.refuses = None
-        await one.told.event("connected", 2)
-        assert one.told.hellos[-1].hosts == two.told.hosts
-        await close(one, two)
-
-    run(test())
-
-
-BAD = {
-    "damage": lambda: b"\0" * 64,
-    "a part": lambda: bytes(frames.DATA.size),
-    "not announced": lambda: bytes(frames.records_frame([frames.record(1, engine_frame())])),
-    "acknowledged before it was sent": lambda: bytes(frames.records_frame([frames.ack(1)])),
-    "a second WELCOME": lambda: bytes(frames.Messages().frame(frames.Welcome())),
-    "unknown": lambda: bytes(frames.Messages([Note]).frame(Note("?"))),
-    "number given twice": lambda: b"".join(
-        bytes(frames.Messages().frame(frames.HostNumber(1, uuid))) for uuid in (STORE, OTHER_STORE)
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_meant_closes_the_connection_with_a_reason(run: Any, what: str) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node)
-        await raw.open()
-        await node.told.event("connected", 2)
-        raw.writer.write(BAD[what]())
-        await node.told.event("lost", 2, False)
-        said = await raw.message()
-        assert isinstance(said, frames.Closing)
-        assert (said.kind, bool(said.reason)) == ("bad frame", True)
-        assert await raw.ended()
-        await close(node)
-
-    run(test())
-
-
-@pytest.mark.parametrize("early", ["records", "control", "another protocol"])
-def test_frames_before_the_handshake_has_ended_are_refused(run: Any, early: str) -> None:
-    async def test() -> None:
-        node = await alone()
-        raw = await Raw.dial(node)
-        if early == "another protocol":
-            raw = Raw(*await asyncio.open_connection(*parse(node.address)))
-            raw.writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        else:
-            await raw.preamble()
-            await raw.message()
-            data = {"records": frames.records_frame([]), "control": raw.messages.frame(frames.HostNumber(1, STORE))}
-            raw.writer.write(data[early])
-        await node.told.until(lambda: any(event[:3:2] == ("refused", "bad frame") for event in node.told.events))
-        assert await raw.ended()
-        assert node.told.count("connected") == 0
-        await close(node)
-
-    run(test())
-
-
-def test_plain_connections_are_for_the_loopback_only() -> None:
-    async def test() -> None:
-        node = Node(1)
-        for address in ("0.0.0.0:0", "192.0.2.1:7000", "[::]:0", "member-2.example:7000"):
-            with pytest.raises(OptionError, match="need TLS: give ca, cert and key"):
-                await node.transport.start(address)
-            with pytest.raises(OptionError, match="need TLS"):
-                node.transport.set_peers({2: ("member-2", address)})
-        for wrong in ("127.0.0.1", "::1:70", "127.0.0.1:x", ":7000", "127.0.0.1:70000"):
-            with pytest.raises(OptionError, match="HOST:PORT"):
-                node.transport.set_peers({2: ("member-2", wrong)})
-        with pytest.raises(OptionError, match="name"):
-            node.transport.set_peers({2: ("Member 2", LISTEN)})
-        with pytest.raises(OptionError, match="no peer of its own"):
-            node.transport.set_peers({1: ("member-1", LISTEN)})
-        await node.listen()
-        other = Node(2)
-        with pytest.raises(StoreError, match="cannot be used"):
-            await other.transport.start(node.address)
-        await close(node, other)
-
-    asyncio.run(test())
 
 
 def test_a_member_that_is_no_peer_any_more_is_disconnected(run: Any) -> None:
@@ -778,104 +334,3 @@ def test_an_update_has_a_connection_of_its_own_which_frames_do_not_end(run: Any)
         await close(one, two)
 
     run(test())
-
-
-# ---- TLS -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
-    pytest.importorskip("cryptography", reason="the extra cluster is not installed")
-    where: Path = tmp_path_factory.mktemp("certificates")
-    authority, stranger = make_authority(where), make_authority(where / "stranger")
-    made: dict[str, Files] = {
-        name: make_certificate(where, authority, name, ["127.0.0.1"]) for name in ("member-1", "member-2", "member-3")
-    }
-    found = {name: Tls(authority.cert, each.cert, each.key) for name, each in made.items()}
-    foreign = make_certificate(where / "stranger", stranger, "member-2")
-    found["foreign"] = Tls(authority.cert, foreign.cert, foreign.key)
-    return found
-
-
-def test_members_with_certificates_talk_and_send_updates(run: Any, files: dict[str, Tls]) -> None:
-    async def test() -> None:
-        one, two = Node(1, tls=files["member-1"]), Node(2, tls=files["member-2"])
-        await mesh(one, two)
-        assert one.links()[0].transport.get_extra_info("ssl_object").version() == "TLSv1.3"
-        frame, carried = append(1, *(Carried(batch(1 + i, 1 << 20), 1) for i in range(5)))
-        assert one.transport.send(2, one.host, frame, carried)
-        await two.told.until(lambda: len(received(two, 1)) == 1)
-        assert two.told.batches_of[1, two.host] == [each.batch for each in carried]
-        reader, writer = await one.transport.open_update(2)
-        _, there, back = await two.told.updates.get()
-        writer.write(bytes(1 << 20))
-        assert await there.readexactly(1 << 20) == bytes(1 << 20)
-        back.write(b"done")
-        assert await reader.readexactly(4) == b"done"
-        await close(one, two)
-
-    run(test())
-
-
-@pytest.mark.parametrize("certificate", ["foreign", "member-3", "plain"])
-def test_a_member_without_the_right_certificate_is_refused_with_a_reason(
-    run: Any, files: dict[str, Tls], certificate: str
-) -> None:
-    """It dials, and it is dialled."""
-
-    async def test() -> None:
-        one = Node(1, tls=files["member-1"])
-        two = Node(2, tls=files.get(certificate))
-        await one.listen()
-        await two.listen()
-        two.knows(one)
-        if certificate == "plain":
-            await two.told.until(lambda: "connect" in two.transport.why_not(1) and two.transport._peers[1].last != "")
-        else:
-            await two.told.event("refused", 1, "TLS" if certificate == "foreign" else "wrong name")
-        if certificate == "member-3":
-            await one.told.event("refused", 0, "wrong name")
-        two.transport.set_peers({})
-        one.knows(two)
-        if certificate == "plain":
-            await one.told.event("refused", 2, "TLS")
-        else:
-            await one.told.until(lambda: "certificate" in one.transport.why_not(2))
-        assert one.told.count("connected") + two.told.count("connected") == 0
-        await close(one, two)
-
-    run(test())
-
-
-def test_files_that_cannot_be_used_are_named(files: dict[str, Tls], tmp_path: Path) -> None:
-    good = files["member-1"]
-    for wrong in (
-        Tls(tmp_path / "no", good.cert, good.key),
-        Tls(good.ca, tmp_path / "no", good.key),
-        Tls(good.ca, good.cert, files["member-2"].key),
-        Tls(good.key, good.cert, good.key),
-    ):
-        with pytest.raises(OptionError, match="cannot be used"):
-            wrong.context(listens=True)
-
-
-def test_certificates_are_for_their_owner_and_replace_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography", reason="the extra cluster is not installed")
-    authority = make_authority(tmp_path)
-    made = make_certificate(tmp_path, authority, "member-1", ["10.0.0.1", "host.example"])
-    for path in (authority.key, made.key):
-        assert path.stat().st_mode & 0o077 == 0
-    before = made.cert.read_bytes()
-    for again in (lambda: make_authority(tmp_path), lambda: make_certificate(tmp_path, authority, "member-1")):
-        with pytest.raises(OptionError, match="exists"):
-            again()
-    assert made.cert.read_bytes() == before
-    for name in ("", "Member", "a b", "-a", "a" * 65, "a..b", "../x"):
-        with pytest.raises(OptionError, match="name"):
-            make_certificate(tmp_path, authority, name)
-    with pytest.raises(OptionError, match="cannot be read"):
-        make_certificate(tmp_path, Files(tmp_path / "no.pem", authority.key), "member-2")
-    with pytest.raises(OptionError, match="is not the key"):
-        make_certificate(tmp_path, Files(authority.cert, made.key), "member-2")
-    with pytest.raises(StoreError, match="cannot be written"):
-        make_certificate(made.cert, authority, "member-2")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from logstore.cluster import frames
+from logstore.cluster.addresses import parse
 from logstore.cluster.frames import Carried, Fields, Hello, Identity, Message
 from logstore.cluster.replica import Batch
-from logstore.cluster.transport import Me, Received, Transport
+from logstore.cluster.transport import Me, Received, Transport, new_event_loop
 
 CLUSTER = b"the cluster UUID"
 STORE = b"the store's UUID"
@@ -147,3 +151,109 @@ async def close(*nodes: Node) -> None:
             await asyncio.sleep(0)
             node.transport.tick()
         await closing
+
+
+LOOPS = {"uvloop": new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+class Note(Message, frozen=True, tag=16):
+    text: str
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test in a loop of either kind. An exception that only the loop would see fails the test, too."""
+
+    def runs(test: Coroutine[Any, Any, None]) -> None:
+        unseen: list[dict[str, Any]] = []
+
+        async def watched() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+            await test
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(watched())
+        assert unseen == []
+
+    return runs
+
+
+def received(node: Node, peer: int) -> list[tuple[Any, ...]]:
+    return node.told.frames_of.get((peer, node.host), [])
+
+
+async def reached(holds: Callable[[], bool]) -> None:
+    """Waits for what no handler is told of."""
+    while not holds():  # noqa: ASYNC110 - so there is no event to wait for
+        await asyncio.sleep(0)
+
+
+async def turns(count: int = 50) -> None:
+    """Lets everything happen that can happen without time; only to show that something does not."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Raw:
+    """A peer made by hand: it says HELLO, and then whatever a test wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.frames = frames.Reader()
+        self.messages = frames.Messages()
+
+    @classmethod
+    async def dial(cls, node: Node, **changed: Any) -> Raw:
+        made = cls(*await asyncio.open_connection(*parse(node.address)))
+        fields = {"cluster": node.transport.me.cluster, "member": 2, "name": "member-2", "program": "x", "start": 5}
+        fields |= {"versions": (1, 1)}
+        fields |= {"connection": 1, "seen_start": 0, "seen_connection": 0, "purpose": "frames", "hosts": {}}
+        made.writer.write(frames.hello_bytes(frames.Hello(**fields | changed)))
+        return made
+
+    async def more(self) -> bool:
+        data = await self.reader.read(1 << 16)
+        self.frames.room()[: len(data)] = data
+        self.frames.filled(len(data))
+        return bool(data)
+
+    async def preamble(self) -> bytes:
+        while (found := self.frames.preamble()) is None:
+            assert await self.more()
+        return found[2]
+
+    async def message(self) -> Message:
+        while (found := self.frames.frame()) is None:
+            assert await self.more()
+        message = self.messages.read(found[1])
+        assert message is not None
+        return message
+
+    async def open(self) -> None:
+        assert frames.hello_of(await self.preamble()).member == 1
+        assert isinstance(await self.message(), frames.Welcome)
+        self.say(frames.Welcome())
+
+    def say(self, message: Message) -> None:
+        self.writer.write(self.messages.frame(message))
+
+    async def ended(self) -> bool:
+        try:
+            while await self.more():
+                self.frames.rest()
+        except ConnectionResetError:
+            pass
+        return True
+
+
+async def alone(**options: Any) -> Node:
+    """A member whose only peer, member 2, does not listen: its dials are refused."""
+    node = Node(1, backoff_s=(3600, 3600), **options)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{free.getsockname()[1]}"
+    await node.listen()
+    node.transport.set_peers({2: ("member-2", nowhere)})
+    await node.told.event("lost", 2, True)
+    return node
