@@ -70,6 +70,7 @@ TESTS = (
     "test_replica_sweep",
     "test_replica_checkpoint",
     "test_update",
+    "test_fullness",
     "test_engine_guards",
     "test_engine_group",
     "test_engine_frames",
