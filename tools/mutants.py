@@ -67,6 +67,7 @@ TESTS = (
     "test_host",
     "test_replica",
     "test_replica_mark",
+    "test_replica_catalog",
     "test_replica_sweep",
     "test_replica_checkpoint",
     "test_update",
