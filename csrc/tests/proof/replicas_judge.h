@@ -180,7 +180,8 @@ static bool is_updated(struct host *h, const struct ending *e) {
     bool right = opened == LS_OK && is_described(source, &m, segments) &&
                  (h->vote->now.term >= term || host_vote(h, term, 0) == LS_OK);
 
-    if (opened == LS_WOULD_WAIT) /* its log says less than its program knew when it recycled, and no batch follows here */
+    if (opened ==
+        LS_WOULD_WAIT) /* its log says less than its program knew when it recycled, and no batch follows here */
         return true;
     if (right && !tail_is_before((struct tail){m.term, m.index}, host_tail(h)))
         right = ls_update_begin(h, &m, segments, &u) == LS_OK && is_moved(source, u);
