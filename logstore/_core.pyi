@@ -477,6 +477,7 @@ class ls_replica_info(Value):
     term: int
     index: int
     end_lsn: int
+    applied_term: int
     applied_index: int
     applied_lsn: int
     durable_lsn: int
@@ -517,6 +518,24 @@ class ls_catalog_rows(Value):
     rows: Numbers[uint8_t]
 
 class ls_catalog_rows_ptr(ls_catalog_rows, Pointer[ls_catalog_rows]): ...
+
+class ls_identity(Value):
+    rebuild: int
+    acknowledged: int
+    tail_term: int
+    tail_index: int
+    voted: int
+
+class ls_identity_ptr(ls_identity, Pointer[ls_identity]): ...
+
+class ls_identity_told(Value):
+    rebuild: int
+    tail_term: int
+    tail_index: int
+    start_term: int
+    new_run: int
+
+class ls_identity_told_ptr(ls_identity_told, Pointer[ls_identity_told]): ...
 
 class ls_update_segment(Value):
     first_lsn: int
@@ -801,6 +820,14 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_catalog_rows *"], init: object = None, /) -> ls_catalog_rows_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_catalog_rows[]"], init: object = None, /) -> Array[ls_catalog_rows]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity *"], init: object = None, /) -> ls_identity_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity[]"], init: object = None, /) -> Array[ls_identity]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity_told *"], init: object = None, /) -> ls_identity_told_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity_told[]"], init: object = None, /) -> Array[ls_identity_told]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_update_segment *"], init: object = None, /) -> ls_update_segment_ptr: ...
     @overload
@@ -1678,6 +1705,32 @@ class Lib:
         /,
     ) -> int: ...
     def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_identity_judge(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        told: ls_identity_told_ptr | Array[ls_identity_told] | Null,
+        durable_term: int,
+        durable_index: int,
+        leads: int,
+        /,
+    ) -> Chars: ...
+    def ls_identity_acknowledged(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        rebuild: int,
+        term: int,
+        batch_term: int,
+        batch_index: int,
+        /,
+    ) -> None: ...
+    def ls_identity_voted(self, counted: ls_identity_ptr | Array[ls_identity] | Null, term: int, /) -> None: ...
+    def ls_identity_lower(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        left_term: int,
+        left_index: int,
+        /,
+    ) -> None: ...
     def ls_update_source_open(
         self,
         system: vfs_ptr | Null,

@@ -814,8 +814,8 @@ typedef struct ls_replica_entry {
 
 typedef struct ls_replica_info {
     uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
-    uint64_t applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
-    uint64_t durable_lsn;                /* what a majority has, as far as it knows */
+    uint64_t applied_term, applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
+    uint64_t durable_lsn;                              /* what a majority has, as far as it knows */
     uint64_t base_lsn;
     uint64_t least_term; /* in which it may lead */
     uint64_t messages;   /* in the table */
@@ -959,6 +959,31 @@ int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes
                               uint32_t deleted_queue_id, uint64_t *lsn);
 /* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
+
+/* ---- identity: no member starts with less than it had acknowledged ---- */
+
+/* A peer's record of one member, in the peer's memory; all zero: the member has acknowledged nothing yet. Only the functions below
+   change it. */
+typedef struct ls_identity {
+    uint64_t rebuild, acknowledged, tail_term, tail_index, voted;
+} ls_identity;
+
+/* What a member tells first on each connection, as on its disk (ls_host_info). */
+typedef struct ls_identity_told {
+    uint64_t rebuild, tail_term, tail_index, start_term;
+    int new_run; /* its process is not the one that told something to this peer before */
+} ls_identity_told;
+
+/* A text says why the member is refused; NULL: it is accepted. durable_...: the last batch that the peer knows to be durable; leads: the
+   term that it leads, 0: it follows. */
+const char *ls_identity_judge(const ls_identity *counted, const ls_identity_told *told, uint64_t durable_term,
+                              uint64_t durable_index, uint64_t leads);
+/* The member has all up to this batch of the peer's log; the peer leads the term. */
+void ls_identity_acknowledged(ls_identity *counted, uint64_t rebuild, uint64_t term, uint64_t batch_term,
+                              uint64_t batch_index);
+void ls_identity_voted(ls_identity *counted, uint64_t term); /* for the peer */
+/* The peer's own log was cut, and this is left; or an update replaced it, and this it had known to be durable. */
+void ls_identity_lower(ls_identity *counted, uint64_t left_term, uint64_t left_index);
 
 /* ---- an update: a copy is brought up to date by whole segments, when batches alone cannot ---- */
 #define LS_UPDATE_SEGMENTS_MAX 1048576

@@ -331,6 +331,7 @@ void ls_replica_describe(const ls_replica *replica, ls_replica_info *info) {
         .term = replica->end.term,
         .index = replica->end.index,
         .end_lsn = replica->end.lsn,
+        .applied_term = replica->applied.term,
         .applied_index = replica->applied.index,
         .applied_lsn = replica->applied.lsn,
         .durable_lsn = replica->durable_lsn,

@@ -76,6 +76,7 @@ class CopyInfo:
     index: int
     end_lsn: int
     """Everything below it is forced on this copy's disk."""
+    applied_term: int
     applied_index: int
     applied_lsn: int
     """Everything below it is durable, and in this copy's table."""
