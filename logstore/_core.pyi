@@ -483,6 +483,7 @@ class ls_replica_info(Value):
     base_lsn: int
     least_term: int
     messages: int
+    changes_from_lsn: int
     stats: ls_replica_stats
 
 class ls_replica_info_ptr(ls_replica_info, Pointer[ls_replica_info]): ...
@@ -507,6 +508,15 @@ class ls_host_info(Value):
     tail_index: int
 
 class ls_host_info_ptr(ls_host_info, Pointer[ls_host_info]): ...
+
+class ls_catalog_rows(Value):
+    lsn: int
+    end_lsn: int
+    row_count: int
+    bytes: int
+    rows: Numbers[uint8_t]
+
+class ls_catalog_rows_ptr(ls_catalog_rows, Pointer[ls_catalog_rows]): ...
 
 class ls_update_segment(Value):
     first_lsn: int
@@ -787,6 +797,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_host_info *"], init: object = None, /) -> ls_host_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_host_info[]"], init: object = None, /) -> Array[ls_host_info]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_catalog_rows *"], init: object = None, /) -> ls_catalog_rows_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_catalog_rows[]"], init: object = None, /) -> Array[ls_catalog_rows]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_update_segment *"], init: object = None, /) -> ls_update_segment_ptr: ...
     @overload
@@ -1577,6 +1591,13 @@ class Lib:
         /,
     ) -> int: ...
     def ls_host_catalog_has(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, lsn: int, /) -> None: ...
+    def ls_host_next_change(
+        self,
+        host: ls_host_ptr | Null,
+        leads: ls_store_ptr | Null,
+        change: ls_catalog_rows_ptr | Array[ls_catalog_rows] | Null,
+        /,
+    ) -> int: ...
     def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...
     def ls_host_close(self, host: ls_host_ptr | Null, /) -> None: ...
     def ls_host_detach(
@@ -1644,6 +1665,16 @@ class Lib:
         config: Numbers[uint8_t] | bytes | Null,
         config_bytes: int,
         index: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_replica_change_catalog(
+        self,
+        store: ls_store_ptr | Null,
+        rows: Numbers[uint8_t] | bytes | Null,
+        bytes: int,
+        row_count: int,
+        deleted_queue_id: int,
+        lsn: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
     def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...

@@ -819,6 +819,8 @@ typedef struct ls_replica_info {
     uint64_t base_lsn;
     uint64_t least_term; /* in which it may lead */
     uint64_t messages;   /* in the table */
+    uint64_t
+        changes_from_lsn; /* ls_host_next_change has the catalog's changes from here on; those below may stand in the log, too */
     ls_replica_stats stats;
 } ls_replica_info;
 
@@ -887,6 +889,20 @@ int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config
 /* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base, while it follows and while it leads; it
    never goes back. */
 void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn);
+/* A change of the catalog, which the log has and the catalog may lack. The rows are those of docs/format.md, section 6. */
+typedef struct ls_catalog_rows {
+    uint64_t lsn, end_lsn; /* of its record, the last one if it has several parts */
+    uint32_t row_count;
+    uint64_t bytes;
+    const uint8_t *rows;
+} ls_catalog_rows;
+
+/*
+ * The next change that is durable, in the order of the log, valid until the next call; LS_END: there is none now. With options.catalog_lsn
+ * an open gives those from changes_from_lsn on (ls_replica_info), and the copy those that it applies while it follows. A copy that leads has what the log
+ * had before its term: the program takes it, with `leads`, before the store serves (LS_WOULD_WAIT before its first batch is durable).
+ */
+int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change);
 /* The copy's directory is removed, after VOTE counts the next one. */
 int ls_host_remove_copy(ls_host *host);
 /* A store that leads is freed before. NULL: nothing. */
@@ -934,6 +950,13 @@ int ls_replica_event_fd(
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
+/*
+ * A change of the catalog, in a record of the log; *lsn is its end. With a deleted queue (0: none) the queue's deletion stands in the same
+ * batch, so no copy has one without the other. It waits until a majority has it; then the caller changes its catalog. LS_OPTION: these are no rows,
+ * or too many for one record; LS_FULL: nothing was written; LS_OUTCOME_UNKNOWN: it may take effect.
+ */
+int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
+                              uint32_t deleted_queue_id, uint64_t *lsn);
 /* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
 
