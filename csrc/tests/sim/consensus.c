@@ -24,7 +24,7 @@ enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 }
 const char *const count_names[COUNTS] = {
     "crashes",     "elections",       "cuts",   "updates",  "frames",  "durable",   "changes",       "transfers",
     "recycled",    "removed_above",   "wiped",  "torn",     "offered", "came_back", "stopped_disks", "catalog_changes",
-    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected"};
+    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected",   "tables"};
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
 

@@ -201,10 +201,11 @@ static void work(struct member *m) {
     struct replica *r = m->up ? copy_of(m) : NULL;
     if (r != NULL && random_chance(0.01)) {
         bool some = false;
-        int rc = r->checkpoint != NULL ? replica_checkpoint_ended(r, &some) : replica_checkpoint_begin(r, &some);
+        bool begins = r->checkpoint == NULL;
+        int rc = !begins ? replica_checkpoint_ended(r, &some) : replica_checkpoint_begin(r, &some);
         if (rc != LS_OK)
             core_failed(m, "a checkpoint fails", rc);
-        sim.counts[COUNT_CHECKPOINTS] += some;
+        sim.counts[COUNT_CHECKPOINTS] += begins && some;
     }
     if (m->up && m->has_copy && random_chance(0.01)) {
         uint64_t lsn = r != NULL ? r->applied.lsn : m->p->store != NULL ? ls_durable_lsn(m->p->store) : 0;

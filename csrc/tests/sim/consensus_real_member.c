@@ -192,6 +192,8 @@ void process_let_go(struct process *p) {
 
 void member_ends(struct member *m, vfs_sim *left) {
     struct process *p = m->p;
+    if (copy_of(m) != NULL)
+        sim.counts[COUNT_RECYCLED] += copy_of(m)->stats.segments_recycled;
     updates_from_end(p);
     update_ends(m);
     engine_close(m->e);

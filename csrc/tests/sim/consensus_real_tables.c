@@ -61,7 +61,7 @@ static void compare(const struct member *m, struct replica *r) {
     r->store->state.report.end_lsn = same->store->state.report.end_lsn;
     if (!are_equal(r->store, same->store))
         violation("TABLE: the table of member %llu differs behind batch %llu", AT_MEMBER(m), (ull)index);
-    sim.counts[COUNT_FROM_CHECKPOINT]++;
+    sim.counts[COUNT_TABLES]++;
     replica_free(same);
     vfs_sim_free(disk);
 }

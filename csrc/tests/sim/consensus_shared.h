@@ -44,6 +44,7 @@ enum count {
     COUNT_STALE,
     COUNT_REFUSED,
     COUNT_UNPROTECTED,
+    COUNT_TABLES, /* compared */
     COUNTS,
 };
 
