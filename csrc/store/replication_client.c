@@ -292,6 +292,9 @@ void replication_put_members(ls_store *store, const void *config, uint32_t confi
     s.id = s.lsn;
     uint32_t bytes = format_put_members(&s, &m);
     log_append(g, &s, MEMBERS, bytes);
+    if (records->lives) { /* the one before counts no more, once this batch is durable */
+        log_release_record(g, records->newest.lsn, format_members_bytes(records->newest.config_bytes));
+    }
     log_live_record(g, s.lsn, bytes);
     records->newest =
         (struct newest_members){.id = s.lsn, .lsn = s.lsn, .index = m.index, .config_bytes = config_bytes};
