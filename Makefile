@@ -31,7 +31,10 @@ CONSENSUS_HEADERS := $(sort $(wildcard csrc/consensus/*.h))
 # In a recipe: what of it can be compiled. A sub-make may have just found libraft.
 ENGINE = $(if $(shell [ ! -e $(LIBRAFT)/origin ] || echo it is here),$(CONSENSUS))
 LAYOUT := csrc/format/layout.def
-# The simulated system, which every test program is linked with; the simulator of consensus is a program of its own.
+# The simulated system, which every test program is linked with; the simulator of consensus is two programs of their own: over a
+# model of the log, and over the real one. They share SIMULATED_BOTH.
+SIMULATED_REAL := $(sort $(wildcard csrc/tests/sim/consensus_real*.c))
+SIMULATED_BOTH := $(addprefix csrc/tests/sim/,consensus.c consensus_net.c consensus_shared.c)
 SIMULATED := $(sort $(wildcard csrc/tests/sim/consensus*.c))
 SIMULATOR := $(sort $(filter-out $(SIMULATED),$(wildcard csrc/tests/sim/*.c)))
 # Without the source of libraft the tests of what is built with it are left out.
@@ -250,7 +253,7 @@ pytest-asan: setup ## Python tests with the extension under ASan (MEMORY_ARGS=--
 BUDGET_S ?= 600
 PROVING := explorer replicas sweeps bytes history
 # Without the source of libraft the simulator is left out.
-PROVING_ENGINE = $(if $(ENGINE),build/c/proof/consensus)
+PROVING_ENGINE = $(if $(ENGINE),build/c/proof/consensus build/c/proof/consensus_real)
 
 .PHONY: proof torture proof-programs
 proof-programs: setup
@@ -261,14 +264,15 @@ proof-programs: setup
 proof: proof-programs ## the proof that nothing is lost: every crash, fault and hostile byte of the fast tier
 	@$(BIN)/python tools/torture.py --fast $(PROOF_ARGS)
 
-# A seed gives the same run on every machine. SEED=7 tells one run in words.
+# A seed gives the same run on every machine. SEED=7 tells one run in words; REAL=1 runs the real log, and not a model of it.
+SIMULATES := consensus$(if $(REAL),_real)
 SEEDS ?= 100
 SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MUTANT),--mutant $(MUTANT))
 
 .PHONY: simulate
-simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY)
+simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY, REAL=1)
 	+@if [ -e $(LIBRAFT)/origin ]; then \
-		$(SUBMAKE) VARIANT=proof build/c/proof/consensus && build/c/proof/consensus $(SIMULATION); \
+		$(SUBMAKE) VARIANT=proof build/c/proof/$(SIMULATES) && build/c/proof/$(SIMULATES) $(SIMULATION); \
 		else $(call LOUDLY,there is no libraft: consensus was NOT simulated); fi
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
@@ -495,10 +499,15 @@ $(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compile
 	@mkdir -p $(@D)
 	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
 
-SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED) csrc/replica/identity.c)
+SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED))
+MODEL_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(filter-out $(SIMULATED_REAL),$(SIMULATED)) csrc/replica/identity.c)
+REAL_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED_REAL) $(SIMULATED_BOTH))
 
-$(OUT)/consensus: $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
-	@$(CC) $(FLAGS) -o $@ $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS)
+$(OUT)/consensus: $(MODEL_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -o $@ $(MODEL_OBJECTS) $(ENGINE_OBJECTS)
+
+$(OUT)/consensus_real: $(REAL_OBJECTS) $(ENGINE_OBJECTS) $(OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -o $@ $(REAL_OBJECTS) $(ENGINE_OBJECTS) $(OBJECTS)
 
 $(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS) $(ENGINE_OBJECTS)

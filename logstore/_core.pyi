@@ -477,12 +477,14 @@ class ls_replica_info(Value):
     term: int
     index: int
     end_lsn: int
+    applied_term: int
     applied_index: int
     applied_lsn: int
     durable_lsn: int
     base_lsn: int
     least_term: int
     messages: int
+    changes_from_lsn: int
     stats: ls_replica_stats
 
 class ls_replica_info_ptr(ls_replica_info, Pointer[ls_replica_info]): ...
@@ -507,6 +509,33 @@ class ls_host_info(Value):
     tail_index: int
 
 class ls_host_info_ptr(ls_host_info, Pointer[ls_host_info]): ...
+
+class ls_catalog_rows(Value):
+    lsn: int
+    end_lsn: int
+    row_count: int
+    bytes: int
+    rows: Numbers[uint8_t]
+
+class ls_catalog_rows_ptr(ls_catalog_rows, Pointer[ls_catalog_rows]): ...
+
+class ls_identity(Value):
+    rebuild: int
+    acknowledged: int
+    tail_term: int
+    tail_index: int
+    voted: int
+
+class ls_identity_ptr(ls_identity, Pointer[ls_identity]): ...
+
+class ls_identity_told(Value):
+    rebuild: int
+    tail_term: int
+    tail_index: int
+    start_term: int
+    new_run: int
+
+class ls_identity_told_ptr(ls_identity_told, Pointer[ls_identity_told]): ...
 
 class ls_update_segment(Value):
     first_lsn: int
@@ -787,6 +816,18 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_host_info *"], init: object = None, /) -> ls_host_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_host_info[]"], init: object = None, /) -> Array[ls_host_info]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_catalog_rows *"], init: object = None, /) -> ls_catalog_rows_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_catalog_rows[]"], init: object = None, /) -> Array[ls_catalog_rows]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity *"], init: object = None, /) -> ls_identity_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity[]"], init: object = None, /) -> Array[ls_identity]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity_told *"], init: object = None, /) -> ls_identity_told_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_identity_told[]"], init: object = None, /) -> Array[ls_identity_told]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_update_segment *"], init: object = None, /) -> ls_update_segment_ptr: ...
     @overload
@@ -1577,6 +1618,13 @@ class Lib:
         /,
     ) -> int: ...
     def ls_host_catalog_has(self, host: ls_host_ptr | Null, leads: ls_store_ptr | Null, lsn: int, /) -> None: ...
+    def ls_host_next_change(
+        self,
+        host: ls_host_ptr | Null,
+        leads: ls_store_ptr | Null,
+        change: ls_catalog_rows_ptr | Array[ls_catalog_rows] | Null,
+        /,
+    ) -> int: ...
     def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...
     def ls_host_close(self, host: ls_host_ptr | Null, /) -> None: ...
     def ls_host_detach(
@@ -1646,7 +1694,43 @@ class Lib:
         index: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
+    def ls_replica_change_catalog(
+        self,
+        store: ls_store_ptr | Null,
+        rows: Numbers[uint8_t] | bytes | Null,
+        bytes: int,
+        row_count: int,
+        deleted_queue_id: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_replica_cease(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_identity_judge(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        told: ls_identity_told_ptr | Array[ls_identity_told] | Null,
+        durable_term: int,
+        durable_index: int,
+        leads: int,
+        /,
+    ) -> Chars: ...
+    def ls_identity_acknowledged(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        rebuild: int,
+        term: int,
+        batch_term: int,
+        batch_index: int,
+        /,
+    ) -> None: ...
+    def ls_identity_voted(self, counted: ls_identity_ptr | Array[ls_identity] | Null, term: int, /) -> None: ...
+    def ls_identity_lower(
+        self,
+        counted: ls_identity_ptr | Array[ls_identity] | Null,
+        left_term: int,
+        left_index: int,
+        /,
+    ) -> None: ...
     def ls_update_source_open(
         self,
         system: vfs_ptr | Null,

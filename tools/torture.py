@@ -37,6 +37,9 @@ STATES_MIN, FLIPS_MIN, FUZZ_SECONDS = 500_000, 65_536, 60
 REPLICA_RUNS, REPLICA_MIN, REPLICA_STATES_MIN = 290, 1000, 500_000
 #: Seeds of the simulator of consensus in the fast tier, and what they must reach of each kind.
 SEEDS, SEEDS_MIN = 200, {"member_crashes": 4000, "elections": 1000, "cuts": 100, "updates": 1000}
+#: The same of the simulator over the real log.
+REAL_SEEDS = 300
+REAL_MIN = {"member_crashes": 8000, "elections": 2500, "cuts": 400, "updates": 1000, "tables": 5000}
 #: More seeds than any budget has time for.
 ALL_SEEDS = 1_000_000_000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
@@ -128,12 +131,15 @@ def tool(name: str, *arguments: object) -> list[str]:
     return [PYTHON, str(ROOT / "tools" / name), *map(str, arguments)]
 
 
-def simulated(*arguments: object) -> list[list[Job]]:
-    """The simulator of consensus; a SKIPPED line without libraft."""
+def simulated(seeds: int, real_seeds: int, *limits: object) -> list[list[Job]]:
+    """The simulator of consensus over a model, and over the real log; a SKIPPED line without libraft."""
     if not (PROGRAMS / "proof" / "consensus").exists():
         print("SKIPPED: consensus is not simulated, there is no libraft", file=sys.stderr, flush=True)
         return []
-    return [[Job("simulate", proof("consensus", "--json", "--seeds", *arguments))]]
+    return [
+        [Job("simulate", proof("consensus", "--json", "--seeds", 0, seeds, *limits))],
+        [Job("simulate-real", proof("consensus_real", "--json", "--seeds", 0, real_seeds, *limits))],
+    ]
 
 
 # With two buffers threads often wait for one within an operation, while other threads run.
@@ -164,7 +170,7 @@ def fast_stages(*, part: bool) -> list[list[Job]]:
     return [
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
-        *simulated(0, SEEDS),
+        *simulated(SEEDS, REAL_SEEDS),
         [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
         [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
@@ -190,7 +196,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
             Job("explorer-trail", proof("explorer", "--seconds", max(4, seconds // 60), "--jobs", 1, build="trail")),
         ],
         [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
-        *simulated(0, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
+        *simulated(ALL_SEEDS, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
@@ -263,9 +269,10 @@ def below_minimum(outcomes: Sequence[Outcome]) -> list[str]:
     if by_name["replicas"].count("unique") < REPLICA_STATES_MIN:
         short.append(f"fewer than {REPLICA_STATES_MIN} different disks of copies")
     short += [
-        f"fewer than {least} {what.replace('_', ' ')} in simulated consensus"
-        for what, least in SEEDS_MIN.items()
-        if "simulate" in by_name and by_name["simulate"].count(what) < least
+        f"fewer than {least} {what.replace('_', ' ')} in {stage}"
+        for stage, minima in (("simulate", SEEDS_MIN), ("simulate-real", REAL_MIN))
+        for what, least in minima.items()
+        if stage in by_name and by_name[stage].count(what) < least
     ]
     short += [
         f"fewer than {REPLICA_MIN} {what} of copies"

@@ -50,6 +50,9 @@ static int install(engine *e, uint64_t index, uint64_t index_term, uint64_t memb
         end_copy(e);
         return ENGINE_REFUSED;
     }
+    /* Its configuration may be one that the group has left, in which this member and others that were removed elect a leader. */
+    if (index < e->wanted_index)
+        return ENGINE_REFUSED;
     uint8_t *kept = malloc(members_bytes);
     if (kept == NULL)
         return ENGINE_NO_MEMORY;

@@ -21,7 +21,7 @@
  *             to engine_submit. No other batch goes before it
  *   SERVE     the first batch is durable: it may serve, and change members
  *   DURABLE   a majority has everything up to `durable_index`, and this disk has it as well
- *   UPDATE    the log of `update.from` goes on above what this member can take: a copy up to `update.index` is to be brought
+ *   UPDATE    the log of `update.from` goes on above what this member can take: a copy up to `update.index`, or beyond, is to be brought
  *             here. Then engine_updated, or engine_update_failed. It is not said again before one of them
  *   SWITCH    that copy is to be switched in (VOTE); then engine_switched
  *   SNAPSHOT  a member without content waits for an update, and this leader has no snapshot yet: engine_snapshot is wanted
@@ -242,7 +242,7 @@ int engine_transfer(engine *e, uint64_t now_ms, uint64_t member);
 int engine_snapshot(engine *e, uint64_t now_ms, uint64_t snapshot, uint64_t first_kept, uint64_t *kept);
 
 /* The copy is complete, ends at `index`, and this is the newest configuration in it. ENGINE_REFUSED: not now, because entries
-   are being written or no leader is known; or it is of no use any more. The program may ask again, or throw the copy away
+   are being written or no leader is known; or it is of no use any more, or ends below the index that was said. The program may ask again, or throw the copy away
    and call engine_update_failed; then the next UPDATE begins anew. */
 int engine_updated(engine *e, uint64_t now_ms, uint64_t index, uint64_t index_term, uint64_t members_index,
                    const uint8_t *members, uint32_t members_bytes);

@@ -77,6 +77,7 @@ struct engine {
     uint64_t drain_end_ms;
 
     enum copy_state copy;
+    uint64_t wanted_index; /* of the UPDATE that was said */
     uint64_t copy_index;
     uint64_t copy_term;
     uint64_t copy_members_index;

@@ -134,6 +134,7 @@ static void receive_update(engine *e, const struct engine_frame *f) {
         return;
     }
     e->copy = COPY_WANTED;
+    e->wanted_index = f->index;
     e->answer.flags |= ENGINE_COPY;
     e->answer.update.from = f->peer;
     e->answer.update.index = f->index;

@@ -516,6 +516,17 @@ static bool is_catalog_row(const uint8_t *from, uint64_t available) {
            all_zero(row.data + row.bytes, bytes - CATALOG_ROW_BYTES - row.bytes);
 }
 
+bool format_are_catalog_rows(const uint8_t *rows, uint64_t bytes, uint32_t row_count) {
+    const uint8_t *at = rows, *end = rows + bytes;
+    for (uint32_t i = 0; i < row_count; i++) {
+        if (!is_catalog_row(at, (uint64_t)(end - at))) {
+            return false;
+        }
+        (void)format_catalog_row(&at);
+    }
+    return row_count > 0 && at == end;
+}
+
 enum format_result format_get_catalog_change(const struct record *r, struct catalog_change *c) {
     if (r->type != CATALOG_CHANGE || r->length < AT(CATALOG_CHANGE, rows)) {
         return FORMAT_MALFORMED;
@@ -523,12 +534,5 @@ enum format_result format_get_catalog_change(const struct record *r, struct cata
     c->part = GET(r->bytes, CATALOG_CHANGE, part);
     c->row_count = GET(r->bytes, CATALOG_CHANGE, row_count);
     c->rows = r->bytes + AT(CATALOG_CHANGE, rows);
-    const uint8_t *at = c->rows, *end = r->bytes + r->length;
-    for (uint32_t i = 0; i < c->row_count; i++) {
-        if (!is_catalog_row(at, (uint64_t)(end - at))) {
-            return FORMAT_MALFORMED;
-        }
-        (void)format_catalog_row(&at);
-    }
-    return verdict(c->row_count > 0 && at == end);
+    return verdict(format_are_catalog_rows(c->rows, r->length - AT(CATALOG_CHANGE, rows), c->row_count));
 }

@@ -344,13 +344,15 @@ uint32_t format_put_catalog_row(uint8_t *into, const struct catalog_row *row) {
     return length;
 }
 
+uint64_t format_catalog_change_bytes(uint64_t rows_bytes) { return pad8(AT(CATALOG_CHANGE, rows) + rows_bytes); }
+
 /*
  *  48     52          56
  *  | part | row_count | rows |
  */
 uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows,
                                    uint32_t rows_bytes) {
-    uint32_t length = (uint32_t)pad8(AT(CATALOG_CHANGE, rows) + (uint64_t)rows_bytes);
+    uint32_t length = (uint32_t)format_catalog_change_bytes(rows_bytes);
     start_record(s, CATALOG_CHANGE, length);
     PUT(s->at, CATALOG_CHANGE, part, part);
     PUT(s->at, CATALOG_CHANGE, row_count, row_count);

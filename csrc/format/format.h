@@ -391,6 +391,7 @@ uint32_t format_put_queue_delete(const struct slot *s, uint32_t queue_id);
 uint32_t format_members_bytes(uint32_t config_bytes);
 uint32_t format_put_members(const struct slot *s, const struct members *m);
 uint64_t format_catalog_row_bytes(uint32_t bytes);
+uint64_t format_catalog_change_bytes(uint64_t rows_bytes); /* of the record */
 /* `rows` is what format_put_catalog_row wrote, a multiple of 8 bytes. */
 uint32_t format_put_catalog_change(const struct slot *s, uint32_t part, uint32_t row_count, const void *rows,
                                    uint32_t rows_bytes);
@@ -423,6 +424,8 @@ enum format_result format_get_queue_delete(const struct record *r, uint32_t *que
 enum format_result format_get_footer(const struct record *r, struct footer *f);
 enum format_result format_get_members(const struct record *r, struct members *m);
 enum format_result format_get_catalog_change(const struct record *r, struct catalog_change *c);
+/* Whether these bytes are so many rows, and nothing else. */
+bool format_are_catalog_rows(const uint8_t *rows, uint64_t bytes, uint32_t row_count);
 /* The row at *at, in a change that format_get_catalog_change found valid; *at moves behind it. */
 struct catalog_row format_catalog_row(const uint8_t **at);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);

@@ -814,11 +814,13 @@ typedef struct ls_replica_entry {
 
 typedef struct ls_replica_info {
     uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
-    uint64_t applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
-    uint64_t durable_lsn;                /* what a majority has, as far as it knows */
+    uint64_t applied_term, applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
+    uint64_t durable_lsn;                              /* what a majority has, as far as it knows */
     uint64_t base_lsn;
     uint64_t least_term; /* in which it may lead */
     uint64_t messages;   /* in the table */
+    uint64_t
+        changes_from_lsn; /* ls_host_next_change has the catalog's changes from here on; those below may stand in the log, too */
     ls_replica_stats stats;
 } ls_replica_info;
 
@@ -887,6 +889,20 @@ int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config
 /* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base, while it follows and while it leads; it
    never goes back. */
 void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn);
+/* A change of the catalog, which the log has and the catalog may lack. The rows are those of docs/format.md, section 6. */
+typedef struct ls_catalog_rows {
+    uint64_t lsn, end_lsn; /* of its record, the last one if it has several parts */
+    uint32_t row_count;
+    uint64_t bytes;
+    const uint8_t *rows;
+} ls_catalog_rows;
+
+/*
+ * The next change that is durable, in the order of the log, valid until the next call; LS_END: there is none now. With options.catalog_lsn
+ * an open gives those from changes_from_lsn on (ls_replica_info), and the copy those that it applies while it follows. A copy that leads has what the log
+ * had before its term: the program takes it, with `leads`, before the store serves (LS_WOULD_WAIT before its first batch is durable).
+ */
+int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change);
 /* The copy's directory is removed, after VOTE counts the next one. */
 int ls_host_remove_copy(ls_host *host);
 /* A store that leads is freed before. NULL: nothing. */
@@ -934,8 +950,40 @@ int ls_replica_event_fd(
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
+/*
+ * A change of the catalog, in a record of the log; *lsn is its end. With a deleted queue (0: none) the queue's deletion stands in the same
+ * batch, so no copy has one without the other. It waits until a majority has it; then the caller changes its catalog. LS_OPTION: these are no rows,
+ * or too many for one record; LS_FULL: nothing was written; LS_OUTCOME_UNKNOWN: it may take effect.
+ */
+int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
+                              uint32_t deleted_queue_id, uint64_t *lsn);
 /* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
+
+/* ---- identity: no member starts with less than it had acknowledged ---- */
+
+/* A peer's record of one member, in the peer's memory; all zero: the member has acknowledged nothing yet. Only the functions below
+   change it. */
+typedef struct ls_identity {
+    uint64_t rebuild, acknowledged, tail_term, tail_index, voted;
+} ls_identity;
+
+/* What a member tells first on each connection, as on its disk (ls_host_info). */
+typedef struct ls_identity_told {
+    uint64_t rebuild, tail_term, tail_index, start_term;
+    int new_run; /* its process is not the one that told something to this peer before */
+} ls_identity_told;
+
+/* A text says why the member is refused; NULL: it is accepted. durable_...: the last batch that the peer knows to be durable; leads: the
+   term that it leads, 0: it follows. */
+const char *ls_identity_judge(const ls_identity *counted, const ls_identity_told *told, uint64_t durable_term,
+                              uint64_t durable_index, uint64_t leads);
+/* The member has all up to this batch of the peer's log; the peer leads the term. */
+void ls_identity_acknowledged(ls_identity *counted, uint64_t rebuild, uint64_t term, uint64_t batch_term,
+                              uint64_t batch_index);
+void ls_identity_voted(ls_identity *counted, uint64_t term); /* for the peer */
+/* The peer's own log was cut, and this is left; or an update replaced it, and this it had known to be durable. */
+void ls_identity_lower(ls_identity *counted, uint64_t left_term, uint64_t left_index);
 
 /* ---- an update: a copy is brought up to date by whole segments, when batches alone cannot ---- */
 #define LS_UPDATE_SEGMENTS_MAX 1048576

@@ -198,8 +198,8 @@ static int write_first_header(struct log *g, struct segment *made) {
  * segment may be reused only once the new header, which excludes it from the log, is on disk. This function makes one
  * exception: if there is no other file and none can be made, it takes that segment, so that a full store opens even in
  * a loop of crashes. The old header is then lost before the new one is forced; until then, damage in the last batches
- * before it would look like a torn tail. Where only max_log_bytes prevents a new file, that segment may be beyond it: a
- * copy whose detach was interrupted while it relocated has no other file.
+ * before it would look like a torn tail. Where only max_log_bytes prevents a new file, the new one may be beyond it: a store of
+ * which only the log was put back, or a copy whose detach was interrupted while it relocated, has no other.
  */
 static int find_file_for(struct log *g, struct unused_files *u, struct segment **made) {
     int rc = take_segment(g, u, made);
@@ -224,7 +224,7 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     u->last_is_free = true;
     bool taken = take_segment(g, u, made) == LS_OK;
     u->last_is_free = false;
-    if (!taken && g->space.grow_error == 0 && rc == LS_FULL) { /* max_log_bytes; the records that are moved next make it hold again */
+    if (!taken && rc == LS_FULL && g->space.grow_error == 0) {
         g->space.beyond_limit = true;
         taken = spares_make(g, true) == LS_OK;
         g->space.beyond_limit = false;
@@ -316,14 +316,25 @@ int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_fi
 
 /* ---- service ---- */
 
-/* A log without free segments is relocated before it serves: the next open may need one, and so may relocation. */
-int log_make_ready(struct log *g) {
+static int make_reserved(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK && g->space.spare_count < SPARES_RESERVED) {
         rc = spares_make(g, false);
     }
+    return rc;
+}
+
+/*
+ * A log without free segments is relocated before it serves: the next open may need one, and so may relocation. Where nothing can be
+ * moved without one, as in a store of which only the log was put back, they may be beyond max_log_bytes: it could not be drained else.
+ */
+int log_make_ready(struct log *g) {
+    int rc = make_reserved(g);
     if (rc != LS_OK) {
         (void)spares_keep(g);
+        g->space.beyond_limit = true;
+        (void)make_reserved(g);
+        g->space.beyond_limit = false;
     }
     return g->poison == 0 ? LS_OK : fail_errno(LS_IO, g->poison, "the log cannot be written");
 }

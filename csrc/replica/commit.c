@@ -201,6 +201,45 @@ int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t con
     return store_leave(store, rc, 0);
 }
 
+/* Lock held. The queue's deletion first: what may fail comes before the change is written. */
+static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, uint32_t row_count, uint32_t queue_id,
+                        uint64_t *lsn) {
+    struct log *g = store->log;
+    uint64_t record_bytes = format_catalog_change_bytes(bytes);
+    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes) : log_reserve_to_grow(g, record_bytes, 0);
+    bool ends = queue_id != 0 && rc == LS_OK;
+    if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) { /* a queue that never had a message: the log need not end it */
+        return rc;
+    }
+    struct slot s = log_slot(g, 0, 0, 0);
+    log_append(g, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, row_count, rows, bytes));
+    *lsn = s.lsn + record_bytes;
+    if (ends) {
+        queue_remove(store, queue_id);
+    }
+    return LS_OK;
+}
+
+int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
+                              uint32_t deleted_queue_id, uint64_t *lsn) {
+    *lsn = 0;
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    if (!format_are_catalog_rows(rows, bytes, row_count)) {
+        return fail(LS_OPTION, "these are not %u rows of a catalog's change", (unsigned)row_count);
+    }
+    uint64_t most = log_record_bytes_max(store->log) - QUEUE_DELETE_RECORD_BYTES;
+    if (format_catalog_change_bytes(bytes) > most) {
+        return fail(LS_OPTION,
+                    "a change of the catalog has %zu bytes, and a record of this log at most %llu: make several", bytes,
+                    (unsigned long long)most);
+    }
+    int rc = store_enter(store);
+    rc = rc == LS_OK ? write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn) : rc;
+    return store_leave(store, rc, LS_WAIT);
+}
+
 int ls_replica_leads(ls_store *store) {
     log_lock(store->log);
     bool leads = log_leads(store->log);
@@ -292,12 +331,14 @@ void ls_replica_describe(const ls_replica *replica, ls_replica_info *info) {
         .term = replica->end.term,
         .index = replica->end.index,
         .end_lsn = replica->end.lsn,
+        .applied_term = replica->applied.term,
         .applied_index = replica->applied.index,
         .applied_lsn = replica->applied.lsn,
         .durable_lsn = replica->durable_lsn,
         .base_lsn = replica->base_lsn,
         .least_term = replica_least_term(replica),
         .messages = replica->store->state.table.message_count,
+        .changes_from_lsn = replica->changes_from_lsn,
         .stats = replica->stats,
     };
     info->stats.device_bytes = atomic_load(&replica->store->directory.written.bytes);

@@ -73,6 +73,7 @@ static int read_log(struct replica *r) {
     }
     int rc =
         store->options.no_checkpoint != 0 ? LS_OK : checkpoint_load(&r->replay, store->directory.dir, &loaded, &used);
+    r->changes_from_lsn = rc == LS_OK && used ? loaded.lsn : s->base_lsn;
     if (rc == LS_OK && used) {
         r->applied = (struct replica_end){.lsn = loaded.lsn,
                                           .index = r->replay.newest.index,
@@ -188,6 +189,9 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
     r->catalog_lsn = o.catalog_lsn != 0 ? o.catalog_lsn : UINT64_MAX;
     (void)pthread_mutex_init(&r->table_lock, NULL);
     int rc = store_new(&o, NULL, 0, &r->store);
+    if (rc == LS_OK && o.catalog_lsn != 0) {
+        replication_collect(r->store);
+    }
     rc = rc == LS_OK ? store_open_directory(r->store, system != NULL ? system : vfs_posix(), store_dir, &o) : rc;
     if (rc == LS_OK) {
         r->block_bytes = format_batch_bytes_max(r->store->meta.segment_size);

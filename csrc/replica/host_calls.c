@@ -111,6 +111,17 @@ void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn) {
     keep(host, leads);
 }
 
+int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change) {
+    *change = (ls_catalog_rows){.lsn = 0};
+    if (leads == NULL && host->follows == NULL) {
+        return fail(LS_CLOSED, "there is no copy that follows");
+    }
+    if (leads != NULL && ls_replica_leads(leads) == 0) {
+        return fail(LS_WOULD_WAIT, "the first batch of the term is not durable yet");
+    }
+    return replication_next_change(leads != NULL ? leads : host->follows->store, change) ? LS_OK : LS_END;
+}
+
 int ls_replica_members(const ls_replica_batch *batch, const uint8_t **config, size_t *config_bytes) {
     struct scan_batch b = {.bytes = batch->bytes, .lsn = batch->lsn};
     struct record r;

@@ -107,12 +107,13 @@ struct replica {
     size_t waiting_count;
     size_t waiting_capacity;
 
-    uint64_t base_lsn;        /* that the newest applied batch names */
-    uint64_t safe_base_lsn;   /* the newest that counts: its batch is said to be durable by another that is */
-    uint64_t hinted_base_lsn; /* no reader goes by a lower one */
-    uint64_t catalog_lsn;     /* the catalog may lack a change from there on, whose segment stays */
-    struct kept *kept;        /* NULL: nothing is kept for other members */
-    uint64_t said_lsn;        /* the largest known_durable_lsn of an applied batch */
+    uint64_t base_lsn;         /* that the newest applied batch names */
+    uint64_t safe_base_lsn;    /* the newest that counts: its batch is said to be durable by another that is */
+    uint64_t hinted_base_lsn;  /* no reader goes by a lower one */
+    uint64_t changes_from_lsn; /* where replay began: changes of the catalog from there on are collected */
+    uint64_t catalog_lsn;      /* the catalog may lack a change from there on, whose segment stays */
+    struct kept *kept;         /* NULL: nothing is kept for other members */
+    uint64_t said_lsn;         /* the largest known_durable_lsn of an applied batch */
     struct {
         uint64_t end_lsn;
         uint64_t base_lsn;

@@ -218,7 +218,9 @@ static int make_directory(struct update *u, const char *name) {
         return rc;
     }
     struct listing l = {.u = u, .dir = u->directory.dir};
-    rc = v->list(v, u->directory.dir, clear_one, &l);
+    rc = v->unlink(v, u->directory.dir, "META"); /* first: without some of its segments it would be another store */
+    rc = rc == 0 ? v->sync_dir(v, u->directory.dir) : rc == -ENOENT ? 0 : rc;
+    rc = rc == 0 ? v->list(v, u->directory.dir, clear_one, &l) : rc;
     rc = rc == 0 ? v->sync_dir(v, u->directory.dir) : rc;
     rc = rc == 0 ? v->sync_dir(v, host) : rc;
     return rc == 0 ? LS_OK : fail_disk(u, -rc, "what an earlier one left cannot be removed");

@@ -44,10 +44,10 @@ bool queue_sweep(ls_store *store, struct queue *q) {
     return true;
 }
 
-int queue_end(ls_store *store, uint32_t queue_id) {
+int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes) {
     struct log *g = store->log;
     struct queue *q = NULL;
-    int rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES, RESERVE_SHRINKS);
+    int rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES + bytes, RESERVE_SHRINKS);
     if (rc == LS_OK && (q = table_queue(&store->state.table, queue_id)) == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     }
@@ -65,6 +65,8 @@ int queue_end(ls_store *store, uint32_t queue_id) {
     }
     return rc;
 }
+
+int queue_end(ls_store *store, uint32_t queue_id) { return queue_end_with(store, queue_id, 0); }
 
 void queue_remove(ls_store *store, uint32_t queue_id) {
     struct log *g = store->log;

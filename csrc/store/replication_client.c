@@ -12,6 +12,17 @@
 
 enum { REPLICATION_STREAM = 4 };
 
+/* A change of the catalog that was replayed, and was not taken yet. */
+struct change {
+    struct change *next;
+    uint64_t lsn; /* of the last part */
+    uint64_t end_lsn;
+    uint32_t row_count;
+    bool whole; /* its last part is there */
+    uint64_t bytes;
+    uint8_t *rows;
+};
+
 struct records {
     struct log *g;
     struct newest_members newest;
@@ -21,6 +32,10 @@ struct records {
         uint64_t epoch; /* of the last part; 0: there was none yet */
         uint32_t next;  /* the part that belongs here */
     } change;
+    bool collects;
+    struct change *first; /* oldest first; the one that was taken last stays until the next call */
+    struct change *last;
+    bool taken;
 };
 
 static void attach(void *context, struct log *g) { ((struct records *)context)->g = g; }
@@ -40,19 +55,101 @@ static void remember(struct newest_members *into, const struct record *r, const 
     memcpy(into->config, m->config, m->config_bytes);
 }
 
+/* ---- changes that wait for the catalog ---- */
+
+static void drop_first(struct records *records) {
+    struct change *c = records->first;
+    records->first = c->next;
+    records->last = c->next == NULL ? NULL : records->last;
+    records->taken = false;
+    free(c->rows);
+    free(c);
+}
+
+static void drop_changes(struct records *records) {
+    while (records->first != NULL) {
+        drop_first(records);
+    }
+}
+
+static void free_records(void *context) {
+    if (context != NULL) {
+        drop_changes(context);
+    }
+    free(context);
+}
+
+static bool add_rows(struct change *c, const struct catalog_change *from, uint64_t bytes) {
+    uint8_t *rows = realloc(c->rows, c->bytes + bytes);
+    if (rows == NULL) {
+        return false;
+    }
+    memcpy(rows + c->bytes, from->rows, bytes);
+    c->rows = rows;
+    c->bytes += bytes;
+    c->row_count += from->row_count;
+    return true;
+}
+
+/* One that began below what is replayed, or that a new term left without its end, never counts here. */
+static int collect(struct records *records, const struct record *r, const struct catalog_change *from, bool same_term) {
+    bool unfinished = records->last != NULL && !records->last->whole;
+    if (!records->collects || (from->part != 0 && !(unfinished && same_term))) {
+        return LS_OK;
+    }
+    if (from->part == 0 && unfinished) {
+        records->last->row_count = 0;
+        records->last->bytes = 0;
+    } else if (from->part == 0) {
+        struct change *made = calloc(1, sizeof *made);
+        if (made == NULL) {
+            return fail_memory();
+        }
+        *(records->last != NULL ? &records->last->next : &records->first) = made;
+        records->last = made;
+    }
+    struct change *c = records->last;
+    if (!add_rows(c, from, (uint64_t)(r->bytes + r->length - from->rows))) {
+        return fail_memory();
+    }
+    c->lsn = r->lsn;
+    c->end_lsn = r->lsn + r->length;
+    c->whole = (r->flags & FLAG_PART) == 0;
+    return LS_OK;
+}
+
+void replication_collect(ls_store *store) {
+    ((struct records *)log_client_of(store->state.clients, MEMBERS)->context)->collects = true;
+}
+
+bool replication_next_change(ls_store *store, ls_catalog_rows *change) {
+    struct records *records = log_client_of(store->state.clients, MEMBERS)->context;
+    if (records->taken) {
+        drop_first(records);
+    }
+    const struct change *c = records->first;
+    if (c == NULL || !c->whole) {
+        return false;
+    }
+    records->taken = true;
+    *change = (ls_catalog_rows){c->lsn, c->end_lsn, c->row_count, c->bytes, c->rows};
+    return true;
+}
+
 /* The parts of one change follow one another. A new term does not go on with the change of another. */
 static int replay_change(struct records *records, const struct replay *p, const struct record *r) {
     struct catalog_change c;
     if (format_get_catalog_change(r, &c) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
-    bool known = records->change.epoch != 0, begins = c.part == 0 && records->change.epoch != p->newest.epoch;
+    bool known = records->change.epoch != 0, same_term = records->change.epoch == p->newest.epoch;
+    bool begins = c.part == 0 && !same_term;
     if (known && !begins && c.part != records->change.next) {
         return replay_inconsistent(p, r, "a part of a catalog change stands where another belongs");
     }
     records->change.epoch = p->newest.epoch;
     records->change.next = (r->flags & FLAG_PART) != 0 ? c.part + 1 : 0;
-    return LS_OK;
+    return collect(records, r, &c, same_term);
 }
 
 /* Whether it is a copy of the newest one. */
@@ -109,6 +206,7 @@ static void clear(void *context) {
     records->newest.id = 0;
     records->lives = false;
     records->change.epoch = 0;
+    drop_changes(records);
 }
 
 static int relocate(void *context, struct mover *v, const struct record *r) {
@@ -169,7 +267,7 @@ struct log_client replication_client(void) {
     static const uint8_t streams[] = {REPLICATION_STREAM};
     static const struct client_calls calls = {
         .attach = attach,
-        .free = free,
+        .free = free_records,
         .type_name = format_type_name,
         .verify = verify,
         .replay = replay,
@@ -194,6 +292,9 @@ void replication_put_members(ls_store *store, const void *config, uint32_t confi
     s.id = s.lsn;
     uint32_t bytes = format_put_members(&s, &m);
     log_append(g, &s, MEMBERS, bytes);
+    if (records->lives) { /* the one before counts no more, once this batch is durable */
+        log_release_record(g, records->newest.lsn, format_members_bytes(records->newest.config_bytes));
+    }
     log_live_record(g, s.lsn, bytes);
     records->newest =
         (struct newest_members){.id = s.lsn, .lsn = s.lsn, .index = m.index, .config_bytes = config_bytes};

@@ -100,7 +100,11 @@ struct newest_members {
 void replication_note_index(ls_store *store, uint64_t index);
 /* Appends the first one; its bytes were reserved. */
 void replication_put_members(ls_store *store, const void *config, uint32_t config_bytes);
-struct log_client replication_client(void); /* context NULL: no memory. It goes with the log's clients. */
+/* From now on changes of the catalog that are replayed wait for replication_next_change. */
+void replication_collect(ls_store *store);
+bool replication_next_change(ls_store *store,
+                             ls_catalog_rows *change); /* valid until the next call; false: there is none */
+struct log_client replication_client(void);            /* context NULL: no memory. It goes with the log's clients. */
 const struct newest_members *replication_members(const struct log_clients *clients);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);
@@ -191,6 +195,9 @@ int directory_open_parent(vfs *v, const char *path); /* by the path's text; a ha
 int recover_replay(ls_store *store);
 /* store/queues.c: (waits) appends the record that ends all places at once. LS_UNKNOWN_QUEUE. */
 int queue_end(ls_store *store, uint32_t queue_id);
+/* The same with `bytes` more for a record in the same batch, which the caller appends before anything else; also after
+   LS_UNKNOWN_QUEUE. */
+int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes);
 /* store/queues.c: (waits) then frees its memory, in small steps, so that no thread waits long for the lock. */
 void queue_remove(ls_store *store, uint32_t queue_id);
 /* store/queues.c: removes a few places of a deleted queue; false when none is left. */

@@ -19,7 +19,7 @@ import os
 import sys
 import uuid
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from logstore.catalog.backends import TIMEOUT_S, Backend, backend_for
 from logstore.catalog.rows import Contents, make_tables
@@ -38,7 +38,7 @@ from logstore.errors import (
 )
 
 if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
@@ -47,6 +47,27 @@ if TYPE_CHECKING:  # imported late: these would double the time of "import logst
     from logstore.catalog.rows import StoredQueue, Tables
 
 CATALOG_VERSION = 1
+
+
+class ChangeLog(Protocol):
+    """Where a change of a replicated store's catalog stands before the database has it: its log."""
+
+    def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
+        """The change that makes ``after`` of ``before``. Nothing is written yet. Raises ``OptionError``."""
+
+    def write(self, carried: Carried) -> None:
+        """Writes it; a majority has it on return. After an exception :meth:`has` knows more."""
+
+    def has(self, carried: Carried) -> bool:
+        """Whether it is there. Raises ``OutcomeUnknown`` if nobody can tell, because the store leads no longer."""
+
+
+class Carried(Protocol):
+    """A change that the log carries."""
+
+    @property
+    def statements(self) -> Sequence[Executable]:
+        """What the database executes once a majority has it."""
 
 
 class CatalogDatabase:
@@ -72,6 +93,8 @@ class CatalogDatabase:
         self._stale = False  # a commit's outcome is unknown, so memory may be behind the database
         self._committing = False  # a commit is in progress, and no caller knows of an unknown outcome yet
         self._overtaken = False  # another process wrote, so no change may be based on this memory
+        self._log: ChangeLog | None = None
+        self._owed: tuple[Carried, Contents] | None = None  # a change that the log may have, and the database may lack
         self._reloads = 0
         self._now = Contents()  # replaced as a whole
 
@@ -106,16 +129,20 @@ class CatalogDatabase:
         read_only: bool = False,
         at_rest: bool = False,
         timeout_s: float = TIMEOUT_S,
+        log: ChangeLog | None = None,
     ) -> Self:
         """Opens the catalog of the store with this UUID; never creates one.
 
         ``read_only`` reads the state committed at this moment, also while a writer runs. ``at_rest`` says that no
-        process has the file open: it is read in place, and no file is made next to it.
+        process has the file open: it is read in place, and no file is made next to it. With ``log`` each change stands
+        there before it is made here.
         Raises ``CatalogMismatch`` (missing, empty, or another store's), ``VersionError``, ``CatalogUnavailable`` or
         ``CatalogError``.
         """
         backend = backend_for(store_dir, connect, schema, read_only=read_only, at_rest=at_rest, timeout_s=timeout_s)
-        return cls(backend, store_uuid, read_only=read_only)._started(create=False)
+        made = cls(backend, store_uuid, read_only=read_only)
+        made._log = log
+        return made._started(create=False)
 
     def _started(self, *, create: bool) -> Self:
         try:
@@ -357,17 +384,26 @@ class CatalogDatabase:
             self._refuse_second_writer()
         if self._stale:
             self._reload()
+        if self._owed is not None:
+            self._settle(*self._owed)
+
+    def _settle(self, carried: Carried, after: Contents) -> None:
+        """Makes a change that the log has and the database may lack, because the call that wanted it failed."""
+        if self._log is not None and self._now.revision < after.revision and self._log.has(carried):
+            self._execute(carried.statements, after)
+        self._owed = None
 
     @property
     def _memory_answers(self) -> bool:
         """Whether memory may answer for the database: not after a failed change whose outcome is unknown."""
         self._check_usable()
-        return not (self._read_only or self._overtaken or (self._stale and not self._committing))
+        unknown = (self._stale and not self._committing) or self._owed is not None
+        return not (self._read_only or self._overtaken or unknown)
 
     @property
     def settled(self) -> bool:
         """Whether the outcome of every change is known. False also during a commit."""
-        return not self._stale
+        return not self._stale and self._owed is None
 
     @property
     def reloads(self) -> int:
@@ -403,14 +439,24 @@ class CatalogDatabase:
 
     def _commit(self, *statements: Executable, after: Contents) -> None:
         """Executes all statements in one transaction; then ``after`` becomes the contents in memory."""
+        after.revision = self._now.revision + 1
+        if self._log is None:
+            self._execute(statements, after)
+            return
+        carried = self._log.carry(self._tables, self._now, after)
+        self._owed = carried, after
+        self._log.write(carried)
+        self._execute(carried.statements, after)
+        self._owed = None
+
+    def _execute(self, statements: Sequence[Executable], after: Contents) -> None:
         late("sqlalchemy")
         import sqlalchemy as sa
 
-        store, revision = self._tables.store, self._now.revision
-        after.revision = revision + 1
+        store = self._tables.store
         counted = (
             sa.update(store)
-            .where(store.c.uuid == self._uuid, store.c.revision == revision)
+            .where(store.c.uuid == self._uuid, store.c.revision == after.revision - 1)
             .values(revision=after.revision, next_queue_id=after.next_queue_id)
         )
         try:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logstore._core import ls_host_ptr, ls_replica_ptr
+    from logstore.catalog.catalog import Catalog
+    from logstore.cluster.catalog_log import FollowedCatalog
 
 HEADER_BYTES: Final = 4096
 UUID_BYTES: Final = 16
@@ -74,6 +76,7 @@ class CopyInfo:
     index: int
     end_lsn: int
     """Everything below it is forced on this copy's disk."""
+    applied_term: int
     applied_index: int
     applied_lsn: int
     """Everything below it is durable, and in this copy's table."""
@@ -82,6 +85,8 @@ class CopyInfo:
     least_term: int
     """The least term in which this copy may lead."""
     messages: int
+    changes_from_lsn: int
+    """The core gives the catalog's changes from here on; those below may stand in the log, too."""
     stats: dict[str, int]
 
 
@@ -144,10 +149,11 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
     return path / f"copy-{copy[0]}"
 
 
-def _options(max_write_buffers: int = 10, kept_bytes: int = 0) -> Any:
+def _options(max_write_buffers: int = 10, kept_bytes: int = 0, *, catalog: bool = False) -> Any:
     options = ffi.new("ls_options *")
     lib.ls_options_default(options)
     options.create = False
+    options.catalog_lsn = 1 if catalog else 0  # all stays until the catalog says what it has
     options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
     options.kept_bytes = arguments.integer("kept_bytes", kept_bytes, 0, arguments.LSN_MAX)
     return options
@@ -193,21 +199,39 @@ class Copy:
         self._options = options
         self._host: ls_host_ptr | None = host
         self._leading: LeadingStore | None = None
+        self._catalog: FollowedCatalog | None = None
+        self._catalog_of = 0  # the copy whose catalog that is
 
     @classmethod
-    def open(cls, host_dir: str | os.PathLike[str], *, max_write_buffers: int = 10, kept_bytes: int = 0) -> Self:
+    def open(
+        cls,
+        host_dir: str | os.PathLike[str],
+        *,
+        max_write_buffers: int = 10,
+        kept_bytes: int = 0,
+        catalog: bool = False,
+    ) -> Self:
         """Opens a member's directory: checks that its copy may take part, and forces the tail of its log again.
 
-        With ``kept_bytes`` the copy gives its newest batches to other members, see :meth:`kept`. Directories of copies
-        that do not count are removed. Raises ``NotAStore`` without ``VOTE``, or if replication
+        With ``kept_bytes`` the copy gives its newest batches to other members, see :meth:`kept`. With ``catalog`` the
+        store's catalog goes through the log: the store that leads writes each change there first, and each copy changes
+        its own file when that is durable; the segments that it needs for that stay. Directories of copies
+        that do not count are removed. Raises ``CatalogMismatch`` if the copy's catalog lacks changes that the log no
+        longer has, ``NotAStore`` without ``VOTE``, or if replication
         has ended there; ``CorruptLog`` if ``VOTE`` is damaged, or if the log is older than what this member had
         acknowledged; ``StoreLocked`` and ``VersionError`` as :func:`logstore.open` does.
         """
         path = Path(arguments.path("host_dir", host_dir))
-        options = _options(max_write_buffers, kept_bytes)
+        options = _options(max_write_buffers, kept_bytes, catalog=catalog)
         made = ffi.new("ls_host **")
         check(lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made))
-        return cls(path, options, made[0])
+        opened = cls(path, options, made[0])
+        try:
+            opened._follow_catalog()
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def _member(self) -> ls_host_ptr:
         if self._host is None:
@@ -222,6 +246,49 @@ class Copy:
 
     def _leads(self) -> Any:
         return ffi.NULL if self._leading is None else self._leading.store
+
+    def _has_catalog(self) -> bool:
+        return bool(self._options.catalog_lsn)
+
+    def _follow_catalog(self) -> None:
+        """Brings the catalog of the copy that follows up to what the copy has applied."""
+        if not self._has_catalog() or lib.ls_host_replica(self._member()) == ffi.NULL:
+            return
+        from logstore.cluster.catalog_log import FollowedCatalog  # late: a copy without a catalog needs no SQL
+
+        member = self.member()
+        if self._catalog is None or self._catalog_of != member.copy:
+            self._leave_catalog()
+            self._catalog = FollowedCatalog(self.path / f"copy-{member.copy}", member.uuid)
+            self._catalog_of = member.copy
+            info = self.info()
+            self._catalog.begin(
+                replicated=info.index != 0, changes_from_lsn=info.changes_from_lsn, end_lsn=info.end_lsn
+            )
+        self._apply_changes(self._catalog)
+
+    def _apply_changes(self, catalog: FollowedCatalog) -> None:
+        from logstore.cluster.catalog_log import changes_of
+
+        had = catalog.applied_lsn
+        catalog.apply(changes_of(self._member(), self._leads()))
+        if catalog.applied_lsn != had:
+            self.catalog_has(catalog.applied_lsn or 0)
+
+    def _leave_catalog(self) -> None:
+        left, self._catalog = self._catalog, None
+        if left is not None:
+            left.close()
+
+    def note_catalog(self) -> None:
+        """Lets the catalog's file say that it has every change up to what is applied. Call it now and then.
+
+        So a start need not look for changes below, and the log need not keep what lies there. It waits for the disk.
+        """
+        if self._catalog is not None and self._leading is None:
+            self._follow_catalog()
+            self._catalog.advance(self.info().applied_lsn)
+            self.catalog_has(self._catalog.applied_lsn or 0)
 
     def member(self) -> MemberInfo:
         """What ``VOTE`` says."""
@@ -249,6 +316,7 @@ class Copy:
 
     def remove(self) -> None:
         """Removes the copy's directory. The member keeps its vote, and has no copy then."""
+        self._leave_catalog()
         check(lib.ls_host_remove_copy(self._member()))
 
     def take(self, batch: Batch) -> None:
@@ -293,6 +361,7 @@ class Copy:
         Raises ``BatchRefused`` if it lies beyond the end of this copy.
         """
         check(lib.ls_replica_durable(self._usable(), lsn))
+        self._follow_catalog()
 
     def catalog_has(self, lsn: int) -> None:
         """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
@@ -389,16 +458,24 @@ class Copy:
         self._leading = LeadingStore(self, self.path / f"copy-{number}", self._options, made[0])
         return self._leading
 
+    def _hand_over_catalog(self) -> None:
+        """Everything before the term is durable, and the store that leads uses the catalog from now on."""
+        if self._catalog is not None:
+            self._apply_changes(self._catalog)
+            self._leave_catalog()
+
     def _ceased(self) -> None:
         """The store that led is freed: the copy follows again."""
         self._leading = None
         check(lib.ls_host_follow(self._member()))
+        self._follow_catalog()
 
     def close(self) -> None:
         """Takes part no longer, and ceases to lead first. What was taken stays on the disk."""
         leading, self._leading = self._leading, None
         if leading is not None:
             leading.stop()
+        self._leave_catalog()
         closing, self._host = self._host, None
         if closing is not None:
             lib.ls_host_close(closing)
@@ -462,6 +539,7 @@ class LeadingStore:
         Another thread has to move the batches meanwhile.
         """
         if self._store is None and lib.ls_replica_leads(self.store):
+            self._copy._hand_over_catalog()
             self._store = _LedStore(self)
         return self._store
 
@@ -494,6 +572,14 @@ class _LedStore(MessageStore):
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
         made[0] = self._led.store
         return 0
+
+    def _open_catalog(self, connect: str | None, schema: str | None, timeout_s: float) -> Catalog:
+        if not self._led._copy._has_catalog():
+            return super()._open_catalog(connect, schema, timeout_s)
+        from logstore.catalog.catalog import Catalog
+        from logstore.cluster.catalog_log import LeaderLog
+
+        return Catalog.open(self._path, store_uuid=self._led._copy.member().uuid, log=LeaderLog(self._c))
 
     def _serve_core(self, queue_ids: list[int], next_queue_id: int) -> int:
         return int(lib.ls_replica_serve(self._c, queue_ids, len(queue_ids), next_queue_id))

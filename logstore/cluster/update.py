@@ -236,6 +236,7 @@ class Update:
         says; then the copy from before counts. After ``OutcomeUnknown`` only the next open of the member finds out.
         """
         check(lib.ls_update_finish(self._usable()))
+        self._copy._follow_catalog()
 
     def close(self) -> None:
         """Ends the update."""

@@ -23,11 +23,13 @@ from logstore._core import ffi, lib
 from logstore.codec.files import SEGMENT_HEADER_BYTES, SegmentHeader
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
+    HEADER,
     RECORD_HEADER_BYTES,
     Batch,
     InvalidRecord,
     NewerVersion,
     Record,
+    RecordType,
     decode_record,
     segment_seed,
 )
@@ -360,22 +362,29 @@ class Reader:
             return f"and from LSN {self._keep_lsn} on no hold keeps it"
         return "and no hold was taken"
 
-    def records(self) -> Iterator[Record]:
+    def records(self, only: RecordType | None = None) -> Iterator[Record]:
         """Every record of these batches in order, including the BATCH records, from ``from_lsn`` on.
+
+        With ``only`` those of one type; the others are passed over and not decoded.
 
         Raises the errors of :meth:`batches`; ``CorruptLog`` also if the two decoders of the format disagree.
         """
         for batch in self.batches():
-            for record in self._decode(batch):
+            for record in self._decode(batch, only):
                 if record.lsn >= self._from_lsn:
                     yield record
 
-    def _decode(self, batch: BatchBytes) -> Iterator[Record]:
+    def _decode(self, batch: BatchBytes, only: RecordType | None = None) -> Iterator[Record]:
         """The records of one batch, its BATCH record first, decoded by codec/records.py."""
         seed = self._seed(batch.first_lsn, batch.epoch)
         at, end = 0, len(batch.raw)
         while at < end:
             lsn = batch.lsn + at
+            if only is not None:  # the core has verified the batch
+                _, _, length, code, *_ = HEADER.unpack_from(batch.raw, at)
+                if code != only:
+                    at += length
+                    continue
             try:
                 record = decode_record(batch.raw, at, seed, lsn)
             except NewerVersion as error:

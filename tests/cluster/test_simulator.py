@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -9,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.stores import ROOT
+from tools.mutant_table import make_copy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LINE = re.compile(
-    r"simulated: seeds: (?P<seeds>\d+), crashes: (?P<crashes>\d+), elections: (?P<elections>\d+), cuts: (?P<cuts>\d+), "
+    r"simulated: (?:real: )?seeds: (?P<seeds>\d+), "
+    r"crashes: (?P<crashes>\d+), elections: (?P<elections>\d+), cuts: (?P<cuts>\d+), "
     r"updates: (?P<updates>\d+), frames: (?P<frames>\d+), assertions: (?P<assertions>\d+), "
     r"durable: (?P<durable>\d+), violations: (?P<violations>\d+)"
 )
@@ -45,24 +49,58 @@ FOUND = {
 }
 
 
+#: Faults planted in the core and the engine, the scenario that meets each, and what the judge over the real log says.
+FOUND_REAL = {
+    "COPY_APPLIES_WHAT_IS_FORCED": ("default", "CUT:|UPDATE:|LEADER COMPLETENESS:|STATE MACHINE SAFETY:"),
+    "FLOOR_KEPT_AT_A_CUT": ("aimed", "RECOVERY:"),
+    "GROUP_WITHOUT_A_MARK": ("aimed", "RECOVERY:"),
+    "LEADER_RECYCLES_AT_ONCE": ("default", "RECOVERY:|UPDATE:"),
+    "BUFFER_FREE_WHEN_ONE_IS_FORCED": ("default", "CLIENT:|LEADER COMPLETENESS:|STATE MACHINE SAFETY:|CUT:"),
+    "UPDATE_SWITCHED_BEFORE_IT_IS_FORCED": ("default", "RECOVERY:"),
+    "VOTE_KEPT_IN_MEMORY": ("default", "R2:"),
+    "ENGINE_FRAMES_BEFORE_VOTE": ("default", "R2:"),
+    "ENGINE_SENDS_WHAT_IS_NOT_WRITTEN": ("default", "does not keep"),
+}
+
+
+def built(directory: Path, variant: str, name: str) -> Path:
+    """The program, which `make` builds; it needs libraft."""
+    libraft = ROOT / "build/libraft"
+    if not (libraft / "origin").is_file():
+        pytest.skip("there is no libraft")
+    program = f"build/c/{variant}/{name}"
+    command = ["make", "-s", f"VARIANT={variant}", f"LIBRAFT={os.path.relpath(libraft, directory)}", program]
+    with (ROOT / "build/simulators.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of one test run start at the same time
+        if directory != ROOT:
+            make_copy(directory, ("Makefile", "csrc"))
+        made = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return directory / program
+
+
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """The program, which `make` builds; it needs libraft."""
-    if not (ROOT / "build/libraft/origin").is_file():
-        pytest.skip("there is no libraft")
-    made = subprocess.run(
-        ["make", "-s", "VARIANT=proof", "build/c/proof/consensus"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    return built(ROOT, "proof", "consensus")
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    """The program over the real log."""
+    return built(ROOT, "proof", "consensus_real")
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Path:
+    """The same, of a copy of the sources with all planted faults, of which LOGSTORE_MUTANT chooses one."""
+    return built(ROOT / "build/mutants", "mutants", "consensus_real")
+
+
+def simulate(program: Path, *arguments: object, mutant: str = "") -> tuple[int, str]:
+    environment = os.environ | {"LOGSTORE_MUTANT": mutant}
+    ended = subprocess.run(
+        [str(program), *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return ROOT / "build/c/proof/consensus"
-
-
-def simulate(program: Path, *arguments: object) -> tuple[int, str]:
-    ended = subprocess.run([str(program), *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
     return ended.returncode, ended.stdout
 
 
@@ -121,3 +159,41 @@ def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
 )
 def test_a_misuse_ends_with_status_2(program: Path, arguments: list[str]) -> None:
     assert simulate(program, *arguments)[0] == 2
+
+
+# ---- over the real log -----------------------------------------------------------------------------------------------
+
+
+def test_a_few_seeds_over_the_real_log_hold_every_rule(real: Path) -> None:
+    status, text = simulate(real, "--seeds", 0, 24)
+    said = counts(text)
+    assert text.splitlines()[-1].startswith("simulated: real: ")
+    assert (status, said["seeds"], said["assertions"], said["violations"]) == (0, 24, 0, 0), text
+    assert min(said[name] for name in ("crashes", "elections", "cuts", "updates", "durable")) > 0
+
+
+@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed"])
+def test_each_scenario_over_the_real_log_holds_every_rule(real: Path, scenario: str) -> None:
+    status, text = simulate(real, "--seeds", 1000, 12, "--scenario", scenario)
+    assert (status, counts(text)["violations"]) == (0, 0), text
+
+
+def test_a_seed_over_the_real_log_gives_the_same_run_each_time(real: Path) -> None:
+    first, second = (simulate(real, "--seed", 11) for _ in range(2))
+    assert first == second
+    assert "leads term" in first[1]
+    assert simulate(real, "--seeds", 3, 6, "--jobs", 1) == simulate(real, "--seeds", 3, 6, "--jobs", 3)
+
+
+@pytest.mark.parametrize("mutant", FOUND_REAL)
+def test_the_judge_over_the_real_log_finds_a_fault_planted_in_the_core_or_the_engine(faulty: Path, mutant: str) -> None:
+    scenario, rule = FOUND_REAL[mutant]
+    arguments = ("--seeds", 0, 300, "--jobs", 1, "--first-violation", "--scenario", scenario)
+    status, text = simulate(faulty, *arguments, mutant=mutant)
+    assert status == 1, text
+    assert re.search(rule, text), text
+
+
+@pytest.mark.parametrize("arguments", [["--mutant", "ACK_EARLY"], ["--scenario", "identity"]])
+def test_what_only_the_model_has_is_misuse_over_the_real_log(real: Path, arguments: list[str]) -> None:
+    assert simulate(real, "--seeds", 0, 1, *arguments)[0] == 2

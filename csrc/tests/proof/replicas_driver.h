@@ -248,6 +248,15 @@ static void note_ids(size_t from) {
     }
 }
 
+/* Not if there was no memory for it: then it is to be repeated, and the queue stays. */
+static bool a_queue_was_deleted(size_t from) {
+    bool found = false;
+
+    for (size_t i = from; i < r.op_count; i++)
+        found = found || r.ops[i].kind == DELETE_QUEUE;
+    return found;
+}
+
 /*
  * One operation of the kit. A queue that is deleted leaves the catalog only once that is durable, as in a cluster; where that is not
  * known, the next leader's log says it.
@@ -265,6 +274,8 @@ static void operate(bool moves) {
     if (!r.lost && (!moves || dice(4) == 0))
         one_operation(&r);
     d.short_ops += memory_was_short();
+    if (!r.lost && !a_queue_was_deleted(from))
+        r.catalog |= catalog;
     if ((catalog & ~r.catalog) != 0 && (r.lost || ls_force(r.store, 0) != LS_OK)) {
         r.lost = true;
         r.catalog |= catalog;

@@ -17,20 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/sim/consensus.h"
+#include "tests/sim/consensus_shared.h"
 
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 };
 
 const char *const count_names[COUNTS] = {
     "crashes",     "elections",       "cuts",   "updates",  "frames",  "durable",   "changes",       "transfers",
     "recycled",    "removed_above",   "wiped",  "torn",     "offered", "came_back", "stopped_disks", "catalog_changes",
-    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected"};
-
-const char *const mutant_names[MUTANTS] = {
-    "NONE",          "SEND_EARLY", "ACK_EARLY",    "FORGET_VOTE", "TERM_LOST",   "CUT_BEFORE_HDR", "APPLY_UNDUR",
-    "APPLY_RESTART", "OFFER",      "TWO",          "LSN_TWICE",   "STALE_CONF",  "OLDCOPY",        "LYING",
-    "KEEP_TABLE",    "WIPE_VOTE",  "PIECEMEAL",    "CUT_ZERO",    "RECYC_UNDUR", "SELF_REMOVE",    "TELL_FORCED",
-    "COUNT_KEPT",    "NO_HELLO",   "CATALOG_LOST", "KEEP_ABOVE"};
+    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected",   "tables"};
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
 
@@ -180,7 +174,7 @@ static void print_json(const struct found *found) {
 
 static void print_line(const struct found *found) {
     static const enum count shown[] = {COUNT_CRASHES, COUNT_ELECTIONS, COUNT_CUTS, COUNT_UPDATES, COUNT_FRAMES};
-    (void)printf("simulated: seeds: %llu", (unsigned long long)atomic_load(&shared->done));
+    (void)printf("simulated: %sseeds: %llu", run_mode, (unsigned long long)atomic_load(&shared->done));
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
         (void)printf(", %s: %llu", count_names[shown[i]], (unsigned long long)counted(shown[i]));
     (void)printf(", assertions: %llu, durable: %llu, violations: %llu\n", (unsigned long long)found->assertions,
@@ -243,10 +237,10 @@ static int parse(int argc, char **argv) {
         o.json = o.json || c == 'J';
         o.first_violation = o.first_violation || c == '1';
         int name = 0;
-        if (c == 'c' && (name = name_of(optarg, scenario_names, sizeof scenario_names / sizeof *scenario_names)) >= 0)
+        if (c == 'c' && (name = name_of(optarg, scenario_names, run_scenario_count)) >= 0)
             sim.scenario = (enum scenario)name;
-        if (c == 'x' && (name = name_of(optarg, mutant_names, MUTANTS)) >= 0)
-            sim.mutant = (enum mutant)name;
+        if (c == 'x' && (name = name_of(optarg, run_mutants, run_mutant_count)) >= 0)
+            sim.mutant = name;
         if (name < 0)
             return 2;
     }

@@ -4,6 +4,7 @@
  *
  *   consensus_model.c    batches, logs, tables          consensus_io.c      writes and forces of a member
  *   consensus_disk.c     files and their recovery       consensus_update.c  copies, the kept window, recycling
+ *   consensus_shared.h   what another mode shares: random numbers (consensus_shared.c), and
  *   consensus_net.c      events and links               consensus_lead.c    what a leader writes
  *   consensus_member.c   an engine's events and answers consensus_faults.c  crashes, cuts, freezes, membership
  *   consensus_identity.c hellos, counts, older copies
@@ -15,41 +16,10 @@
 #ifndef LOGSTORE_CONSENSUS_SIMULATOR_H
 #define LOGSTORE_CONSENSUS_SIMULATOR_H
 
-#include "replica/identity.h"
 #include "tests/sim/consensus_disk.h"
+#include "tests/sim/consensus_shared.h"
 
-enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 16 };
-
-/* ---- what is counted, for the last line ---- */
-
-enum count {
-    COUNT_CRASHES,
-    COUNT_ELECTIONS,
-    COUNT_CUTS,
-    COUNT_UPDATES,
-    COUNT_FRAMES,
-    COUNT_DURABLE,
-    COUNT_CHANGES,
-    COUNT_TRANSFERS,
-    COUNT_RECYCLED,
-    COUNT_REMOVED_ABOVE,
-    COUNT_WIPED,
-    COUNT_TORN,
-    COUNT_OFFERED,
-    COUNT_CAME_BACK,
-    COUNT_STOPPED_DISKS,
-    COUNT_CATALOG_CHANGES,
-    COUNT_CHECKPOINTS,
-    COUNT_FROM_CHECKPOINT,
-    COUNT_HELLOS,
-    COUNT_RESTORED,
-    COUNT_STALE,
-    COUNT_REFUSED,
-    COUNT_UNPROTECTED,
-    COUNTS,
-};
-
-extern const char *const count_names[COUNTS];
+enum { OPS_MAX = 16 };
 
 /* ---- planted faults of the model ---- */
 
@@ -82,25 +52,9 @@ enum mutant {
     MUTANTS,
 };
 
-extern const char *const mutant_names[MUTANTS];
-
-enum scenario {
-    SCENARIO_DEFAULT,
-    SCENARIO_CHURN,
-    SCENARIO_MEMBERS,
-    SCENARIO_TWO,
-    SCENARIO_SLOW_VOTE,
-    SCENARIO_AIMED,
-    SCENARIO_IDENTITY
-};
+static inline bool planted(enum mutant m) { return sim.mutant == (int)m; }
 
 /* ---- a member ---- */
-
-/* The first frame of a connection. */
-struct hello {
-    struct identity_told told;
-    unsigned run; /* the sender's process */
-};
 
 /* Of another member, in memory. */
 struct heard {
@@ -201,8 +155,8 @@ struct member {
     struct vote vote_told; /* with all writes that wait */
     uint64_t floor_waits;  /* VOTE writes until the cut below the floor may be overwritten */
 
-    struct identity_count counts[MEMBERS + 1];
-    struct heard heard[MEMBERS + 1];
+    struct identity_count counts[MEMBERS_MAX + 1];
+    struct heard heard[MEMBERS_MAX + 1];
     struct tail old_tail; /* while the VOTE of a cut or a switch is not forced */
     uint64_t start_term;  /* VOTE's term as this process found it */
     bool is_older;        /* an older copy is in its place */
@@ -212,73 +166,6 @@ struct member {
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
 };
-
-/* ---- events ---- */
-
-struct letter {
-    bool is_hello;
-    struct hello hello;
-    struct engine_frame frame;
-    uint64_t from;
-    int batches[ENGINE_ENTRIES_MAX];
-};
-
-enum event_kind {
-    EVENT_LETTER,
-    EVENT_FORCED,
-    EVENT_VOTE_FORCED,
-    EVENT_COPY,
-    EVENT_CRASH,
-    EVENT_START,
-    EVENT_LINKS_BACK,
-    EVENT_REFUSED,
-    EVENT_LOST, /* a connection to `value` was reset */
-};
-
-struct event {
-    uint64_t at_ms;
-    uint64_t order;
-    enum event_kind kind;
-    uint64_t member;
-    unsigned generation;
-    uint64_t value;
-    struct letter *letter;
-    unsigned connection;
-};
-
-struct simulation {
-    struct member members[MEMBERS + 1]; /* by id */
-    uint64_t count;                     /* members in this run */
-    uint64_t now_ms;
-    uint64_t faults_end_ms;
-    enum scenario scenario;
-    enum mutant mutant;
-    bool churn;
-    bool slow_vote;
-    bool healing;
-    bool unprotected; /* an older copy was accepted by a peer that had not counted */
-    bool over;
-    bool trace;
-    double fault_rate;
-    uint64_t write_buffers; /* batches forced by the leader and not durable */
-    uint64_t counts[COUNTS];
-};
-
-extern struct simulation sim;
-
-static inline bool planted(enum mutant m) { return sim.mutant == m; }
-
-/* ---- consensus_net.c ---- */
-void net_reset(uint64_t break_per_4000);
-void net_heal(void);
-void event_push(struct event e);
-bool event_next(struct event *e); /* of this or an earlier millisecond */
-void event_defer(struct event e, uint64_t at_ms);
-bool letter_arrives(const struct event *e);
-void net_send(const struct member *from, const struct engine_frame *frame);
-void net_cut(uint64_t from, uint64_t to, bool cut);
-bool net_is_cut(uint64_t from, uint64_t to);
-void net_reset_connections(uint64_t member);
 
 /* ---- consensus_member.c ---- */
 void member_start(struct member *m);
@@ -343,8 +230,6 @@ void identity_keep_tail(struct member *m); /* before a cut or a switch */
 void identity_after_cut(struct member *m);
 void identity_after_update(struct member *m, struct tail durable);
 void identity_count_frame(struct member *m, const struct letter *letter);
-void identity_tell(const struct member *m, struct hello *h);
-bool identity_hears(struct member *peer, uint64_t from, const struct hello *h);
 void identity_keep_copy(struct member *m);
 void identity_restore(struct member *m);
 void identity_compare(struct member *m, const struct recovered *r);
@@ -352,7 +237,6 @@ void identity_reinstate(struct member *m);
 
 /* ---- consensus_judge.c ---- */
 void judge_reset(void);
-_Noreturn void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void judge_first(int id);
 void judge_made(int id);
 void judge_durable(const struct member *m, uint64_t index, int id);
@@ -371,10 +255,6 @@ uint64_t judge_largest(void);          /* index known to be durable */
 const struct table *judge_table(void); /* of all that is durable */
 
 /* ---- consensus_run.c ---- */
-void run_seed(uint64_t seed, uint64_t ms);
 void note(const struct member *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* ---- consensus.c ---- */
-_Noreturn void run_failed(const char *why);
 
 #endif

@@ -22,10 +22,10 @@ static struct older {
     struct sql sql;
     bool exists;
     struct truth truth; /* while the older copy is in its place */
-} older[MEMBERS + 1];
+} older[MEMBERS_MAX + 1];
 
 void identity_reset(void) {
-    for (size_t i = 0; i <= MEMBERS; i++)
+    for (size_t i = 0; i <= MEMBERS_MAX; i++)
         older[i].exists = false;
 }
 
@@ -53,12 +53,12 @@ void identity_after_cut(struct member *m) {
     if (planted(MUTANT_COUNT_KEPT))
         return;
     struct tail left = tail_at(m, sequence_last(&m->log));
-    for (size_t i = 1; i <= MEMBERS; i++)
+    for (size_t i = 1; i <= MEMBERS_MAX; i++)
         identity_lower(&m->counts[i], left);
 }
 
 void identity_after_update(struct member *m, struct tail durable) {
-    for (size_t i = 1; i <= MEMBERS; i++)
+    for (size_t i = 1; i <= MEMBERS_MAX; i++)
         identity_lower(&m->counts[i], durable);
 }
 
@@ -76,7 +76,8 @@ void identity_count_frame(struct member *m, const struct letter *letter) {
 
 /* ---- hello ---- */
 
-void identity_tell(const struct member *m, struct hello *h) {
+void hello_tell(uint64_t from, struct hello *h) {
+    const struct member *m = &sim.members[from];
     *h = (struct hello){.told = {.rebuild = m->vote.rebuild, .tail = identity_tail(m), .start_term = m->start_term},
                         .run = m->generation};
 }
@@ -99,7 +100,8 @@ static bool must_be_refused(const struct member *peer, const struct member *m, c
     return index <= t->told && lacks(&m->log, &t->log, index);
 }
 
-bool identity_hears(struct member *peer, uint64_t from, const struct hello *h) {
+bool hello_hears(uint64_t to, uint64_t from, const struct hello *h) {
+    struct member *peer = &sim.members[to];
     struct member *m = &sim.members[from];
     struct heard *heard = &peer->heard[from];
     struct identity_told told = h->told;

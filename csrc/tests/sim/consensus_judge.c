@@ -1,12 +1,11 @@
 /* What must always hold. The cheap rules are judged at every event, logs are compared at intervals and at the end. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/consensus.h"
 
-enum { NOBODY = 0, FIRST_TERM = MEMBERS + 1, NEAR = 200, STILL_MS = 3000 };
+enum { NOBODY = 0, FIRST_TERM = MEMBERS_MAX + 1, NEAR = 200, STILL_MS = 3000 };
 
 struct durable_entry {
     int id;               /* NO_BATCH: not known */
@@ -28,15 +27,6 @@ static struct {
 } judge;
 
 typedef unsigned long long ull;
-
-void violation(const char *format, ...) {
-    char text[400];
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    run_failed(text);
-}
 
 void judge_reset(void) {
     judge.count = 0;

@@ -279,7 +279,7 @@ void member_act(struct member *m, const struct letter *received) {
         take(m, a, received);
     for (uint32_t i = 0; i < a->frame_count; i++) {
         judge_frame(m, &a->frames[i], term);
-        net_send(m, &a->frames[i]);
+        net_send(m->id, &a->frames[i]);
     }
     if (m->log.count > 0 && !m->copy.complete && (flags & ENGINE_SWITCH) == 0 &&
         a->last_index != sequence_last(&m->log))
@@ -303,6 +303,11 @@ void member_act(struct member *m, const struct letter *received) {
         m->snapshot_wanted = true;
     io_begin(m);
     act_early(m);
+}
+
+int letter_batch(uint64_t from, uint64_t index) {
+    const struct member *m = &sim.members[from];
+    return index < m->kept ? NO_BATCH : sequence_at(&m->log, index);
 }
 
 void member_receive(struct member *m, const struct letter *letter) {

@@ -13,44 +13,12 @@ static struct {
     struct configuration *configurations;
     size_t configuration_count;
     size_t configuration_capacity;
-    uint64_t random;
 } model;
-
-void *grow(void *array, size_t *capacity, size_t count, size_t size) {
-    if (count < *capacity)
-        return array;
-    size_t more = *capacity == 0 ? 32 : 2 * *capacity;
-    void *grown = realloc(array, more * size);
-    if (grown == NULL) {
-        perror("the simulator");
-        exit(2);
-    }
-    *capacity = more;
-    return grown;
-}
 
 void model_reset(void) {
     model.batch_count = 0;
     model.configuration_count = 0;
 }
-
-/* ---- random numbers (splitmix64) ---- */
-
-static uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
-void random_seed(uint64_t seed) { model.random = mix(seed + 1); }
-
-static uint64_t random_next(void) { return mix(model.random += UINT64_C(0x9E3779B97F4A7C15)); }
-
-uint64_t random_below(uint64_t n) { return n == 0 ? 0 : random_next() % n; }
-
-double random_unit(void) { return (double)(random_next() >> 11) / 9007199254740992.0; }
-
-bool random_chance(double p) { return random_unit() < p; }
 
 /* ---- batches and configurations ---- */
 
@@ -148,7 +116,7 @@ void sequence_free(struct sequence *s) {
 
 /* ---- tables ---- */
 
-static uint64_t print_of(uint64_t id, uint64_t position) { return mix(mix(id) + position); }
+static uint64_t print_of(uint64_t id, uint64_t position) { return random_mix(random_mix(id) + position); }
 
 static size_t find(const struct table *t, uint64_t id) {
     size_t low = 0;

@@ -5,14 +5,9 @@
 #ifndef LOGSTORE_CONSENSUS_MODEL_H
 #define LOGSTORE_CONSENSUS_MODEL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/sim/consensus_shared.h"
 
-#include "consensus/engine.h"
-
-enum { MEMBERS = 5, BORN_MAX = 6, DIED_MAX = 6, MOVED_MAX = 3, HEADER_BYTES = 64, TERM_SHIFT = 40, TERMS = 1 << 16 };
-enum { NO_BATCH = -1 };
+enum { BORN_MAX = 6, DIED_MAX = 6, MOVED_MAX = 3, HEADER_BYTES = 64, TERM_SHIFT = 40, TERMS = 1 << 16 };
 
 #define SEGMENT_BYTES UINT64_C(16384)
 
@@ -70,8 +65,6 @@ struct table {
 };
 
 /* All end the program if memory runs out. */
-void *grow(void *array, size_t *capacity, size_t count, size_t size);
-
 void model_reset(void);
 int batch_new(void);
 struct batch *batch_of(int id);
@@ -99,11 +92,5 @@ bool table_has(const struct table *t, uint64_t id);
 uint64_t table_fingerprint(const struct table *t);
 uint64_t table_base(const struct table *t, uint64_t end);
 void table_free(struct table *t);
-
-/* The run's random numbers, all from its seed. */
-void random_seed(uint64_t seed);
-uint64_t random_below(uint64_t n);
-bool random_chance(double p);
-double random_unit(void);
 
 #endif

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/sim/consensus.h"
+#include "tests/sim/consensus_shared.h"
 
 struct link {
     uint64_t last_ms; /* the newest letter's arrival: none overtakes it */
@@ -19,7 +19,7 @@ static struct {
     size_t capacity;
     uint64_t order;
     uint64_t break_per_4000;
-    struct link links[MEMBERS + 1][MEMBERS + 1];
+    struct link links[MEMBERS_MAX + 1][MEMBERS_MAX + 1];
 } net;
 
 static bool is_before(const struct event *a, const struct event *b) {
@@ -82,8 +82,8 @@ void net_reset(uint64_t break_per_4000) {
 
 void net_heal(void) {
     net.break_per_4000 = 0;
-    for (uint64_t a = 1; a <= MEMBERS; a++)
-        for (uint64_t b = 1; b <= MEMBERS; b++)
+    for (uint64_t a = 1; a <= MEMBERS_MAX; a++)
+        for (uint64_t b = 1; b <= MEMBERS_MAX; b++)
             net.links[a][b].cut = false;
 }
 
@@ -92,7 +92,7 @@ void net_cut(uint64_t from, uint64_t to, bool cut) { net.links[from][to].cut = c
 bool net_is_cut(uint64_t from, uint64_t to) { return net.links[from][to].cut; }
 
 void net_reset_connections(uint64_t member) {
-    for (uint64_t i = 1; i <= MEMBERS; i++) {
+    for (uint64_t i = 1; i <= MEMBERS_MAX; i++) {
         net.links[member][i].connection++;
         net.links[i][member].connection++;
     }
@@ -104,17 +104,17 @@ bool letter_arrives(const struct event *e) {
         return false;
     if (!e->letter->is_hello)
         return l->accepted == l->connection + 1;
-    if (identity_hears(&sim.members[e->member], e->letter->from, &e->letter->hello))
+    if (hello_hears(e->member, e->letter->from, &e->letter->hello))
         l->accepted = l->connection + 1;
     return false;
 }
 
-static struct letter *letter_new(const struct member *from) {
+static struct letter *letter_new(uint64_t from) {
     struct letter *letter = malloc(sizeof *letter);
     if (letter == NULL)
         run_failed("no memory for a frame");
     letter->is_hello = false;
-    letter->from = from->id;
+    letter->from = from;
     return letter;
 }
 
@@ -123,22 +123,22 @@ static void post(const struct link *l, uint64_t to, struct letter *letter) {
         .at_ms = l->last_ms, .kind = EVENT_LETTER, .member = to, .letter = letter, .connection = l->connection});
 }
 
-static void say_hello(struct link *l, const struct member *from, uint64_t to) {
+static void say_hello(struct link *l, uint64_t from, uint64_t to) {
     if (l->told == l->connection + 1)
         return;
     l->told = l->connection + 1;
     struct letter *letter = letter_new(from);
     letter->is_hello = true;
-    identity_tell(from, &letter->hello);
+    hello_tell(from, &letter->hello);
     post(l, to, letter);
 }
 
-void net_send(const struct member *from, const struct engine_frame *frame) {
+void net_send(uint64_t from, const struct engine_frame *frame) {
     static const uint64_t delays_ms[] = {1, 1, 1, 2, 5, 30, 200};
-    if (frame->peer == 0 || frame->peer > MEMBERS)
-        violation("member %llu sends to member %llu, which does not exist", (unsigned long long)from->id,
+    if (frame->peer == 0 || frame->peer > MEMBERS_MAX)
+        violation("member %llu sends to member %llu, which does not exist", (unsigned long long)from,
                   (unsigned long long)frame->peer);
-    struct link *l = &net.links[from->id][frame->peer];
+    struct link *l = &net.links[from][frame->peer];
     sim.counts[COUNT_FRAMES]++;
     if (l->cut) {
         l->connection++;
@@ -155,14 +155,13 @@ void net_send(const struct member *from, const struct engine_frame *frame) {
     say_hello(l, from, frame->peer);
     struct letter *letter = letter_new(from);
     letter->frame = *frame;
-    letter->frame.peer = from->id;
+    letter->frame.peer = from;
     for (uint32_t i = 0; i < frame->count; i++) {
         uint64_t index = frame->index + 1 + i;
-        letter->batches[i] = sequence_at(&from->log, index);
-        if (letter->batches[i] == NO_BATCH || index < from->kept)
-            violation("member %llu is to send batch %llu, and keeps %llu to %llu", (unsigned long long)from->id,
-                      (unsigned long long)index, (unsigned long long)from->kept,
-                      (unsigned long long)sequence_last(&from->log));
+        letter->batches[i] = letter_batch(from, index);
+        if (letter->batches[i] == NO_BATCH)
+            violation("member %llu is to send batch %llu, which it does not keep", (unsigned long long)from,
+                      (unsigned long long)index);
     }
     post(l, frame->peer, letter);
 }

@@ -8,7 +8,16 @@
 
 enum { HEALED_MS = 15000, LONGER_MS = 6000, DEEP_EVERY_MS = 500, FLOOR_EVERY_MS = 500, BEFORE_MAX = 8 };
 
-struct simulation sim;
+static struct member members[MEMBERS_MAX + 1];
+
+const char *const run_mode = "";
+const char *const run_mutants[] = {"NONE",           "SEND_EARLY",  "ACK_EARLY",     "FORGET_VOTE",  "TERM_LOST",
+                                   "CUT_BEFORE_HDR", "APPLY_UNDUR", "APPLY_RESTART", "OFFER",        "TWO",
+                                   "LSN_TWICE",      "STALE_CONF",  "OLDCOPY",       "LYING",        "KEEP_TABLE",
+                                   "WIPE_VOTE",      "PIECEMEAL",   "CUT_ZERO",      "RECYC_UNDUR",  "SELF_REMOVE",
+                                   "TELL_FORCED",    "COUNT_KEPT",  "NO_HELLO",      "CATALOG_LOST", "KEEP_ABOVE"};
+const size_t run_mutant_count = MUTANTS;
+const size_t run_scenario_count = SCENARIO_IDENTITY + 1;
 
 void note(const struct member *m, const char *format, ...) {
     if (!sim.trace)
@@ -64,7 +73,7 @@ static uint64_t write_before(int *ids, uint64_t count) {
 
 static int write_first_members(uint64_t voters, uint64_t prev_end) {
     static const char *const addresses[] = {"one:1", "two:2", "three:3", "four:4", "five:5"};
-    uint64_t ids[MEMBERS];
+    uint64_t ids[MEMBERS_MAX];
     uint8_t bytes[ENGINE_CONFIGURATION_MAX];
     uint32_t count = 0;
     for (uint64_t i = 0; i < voters; i++)
@@ -206,11 +215,12 @@ static void choose(uint64_t seed) {
     bool by_seed = sim.scenario == SCENARIO_DEFAULT;
     sim.churn = sim.scenario == SCENARIO_CHURN || (by_seed && seed % 8 == 3);
     sim.slow_vote = sim.scenario == SCENARIO_SLOW_VOTE || (by_seed && seed % 8 == 5);
-    sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS;
+    sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS_MAX;
     sim.write_buffers = 2 + random_below(random_chance(0.5) ? 4 : 14);
 }
 
 void run_seed(uint64_t seed, uint64_t ms) {
+    sim.members = members;
     random_seed(seed);
     model_reset();
     judge_reset();

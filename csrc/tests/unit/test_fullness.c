@@ -150,6 +150,57 @@ static void a_limit_is_set_between_open_and_serve_and_while_the_store_serves(voi
     done();
 }
 
+struct unneeded {
+    ls_segment_info segments[64];
+    size_t count;
+    char names[64][SEGMENT_NAME_BYTES];
+    size_t found;
+};
+
+static int note_unneeded(void *context, const char *name) {
+    struct unneeded *u = context;
+    uint64_t first_lsn;
+    bool needed = !format_parse_segment_name(name, &first_lsn);
+
+    for (size_t i = 0; i < u->count; i++)
+        needed = needed || u->segments[i].first_lsn == first_lsn;
+    if (!needed)
+        (void)snprintf(u->names[u->found++], SEGMENT_NAME_BYTES, "%s", name);
+    return 0;
+}
+
+/* A backup has no spares, and a copy that follows has few. */
+static void a_store_without_a_spare_opens_whatever_its_limit(void) {
+    static struct unneeded u;
+    uint32_t q = 1;
+    ls_stats stats;
+    int dir;
+
+    begin_with(false, 0);
+    fill_up();
+    u.found = 0;
+    check(ls_segments(r.store, u.segments, 64, &u.count) == LS_OK && u.count <= 64);
+    check(ls_close(r.store) == LS_OK);
+    ls_free(r.store);
+    dir = r.v->open_dir(r.v, "/s");
+    check(r.v->list(r.v, dir, note_unneeded, &u) == 0 && u.found > 0);
+    for (size_t i = 0; i < u.found; i++)
+        check(r.v->unlink(r.v, dir, u.names[i]) == 0);
+    check(r.v->close(r.v, dir) == 0);
+    r.options.max_log_bytes = 6 * SEGMENT;
+    require(ls_open(r.v, "/s", &r.options, &r.store) == LS_OK);
+    check(ls_serve(r.store, &q, 1, 2) == LS_OK || complain("serve"));
+    ls_stats_get(r.store, &stats);
+    check(stats.log_bytes <= (u.count + 1 + SPARES_RESERVED) * SEGMENT);
+    check(publish_one() == LS_FULL && now().full);
+    for (int i = 0; i < made; i++)
+        check(take(ids[i], 1, NULL) == LS_OK);
+    check(ls_force(r.store, 0) == LS_OK && publish_one() == LS_OK && !now().full);
+    ls_stats_get(r.store, &stats);
+    check(stats.log_bytes <= r.options.max_log_bytes);
+    done();
+}
+
 /* The files that it needs are counted with the longest record, and this one may be longer than all that live. */
 static void the_first_record_of_its_length_gets_its_file(void) {
     for (int live = 40; live <= 60; live++) {
@@ -172,6 +223,7 @@ int main(void) {
         room_on_the_disk_ends_it_with_the_next_publish,
         an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full,
         a_limit_is_set_between_open_and_serve_and_while_the_store_serves,
+        a_store_without_a_spare_opens_whatever_its_limit,
         the_first_record_of_its_length_gets_its_file,
     };
 

@@ -415,6 +415,31 @@ static void what_is_detached_begins_far_above_every_term_that_is_known(void) {
     log_ends();
 }
 
+/* Also where no batch with an index is left: a store at its limit is relocated while it is detached. */
+static void a_detach_is_repeated_after_the_store_was_relocated(void) {
+    ls_compaction done;
+    ls_store *store;
+    uint32_t ids[QUEUES];
+    uint64_t epoch, messages;
+
+    for (uint32_t q = 0; q < QUEUES; q++)
+        ids[q] = q + 1;
+    log_begins();
+    enter_with_content();
+    host_close(h);
+    h = NULL;
+    check(detach_host(v, 0) == LS_OK || complain("detach"));
+    require(ls_open(v, "/m/copy-1", &r.options, &store) == LS_OK);
+    check(ls_serve(store, ids, QUEUES, QUEUES + 1) == LS_OK || complain("serve"));
+    check(ls_compact(store, 0, &done) == LS_OK && ls_close(store) == LS_OK);
+    ls_free(store);
+    check(detach_host(v, 0) == LS_OK || complain("detach again"));
+    check(open_single(v, &epoch, &messages) == LS_OK && messages == 9);
+    check(open_host() == LS_NOT_A_STORE && strstr(ls_last_error()->text, "detached") != NULL);
+    leave();
+    log_ends();
+}
+
 /* A member whose VOTE is not marked would believe its own suffix, and lead with it. */
 static void a_single_store_in_a_members_place_is_named_and_detached_as_well(void) {
     struct vote_file *vote;
@@ -1082,6 +1107,7 @@ int main(void) {
         a_power_cut_anywhere_in_a_members_life_loses_nothing_that_was_told,
         a_power_cut_while_replication_ends_leaves_a_member_or_what_the_same_call_finishes,
         what_is_detached_begins_far_above_every_term_that_is_known,
+        a_detach_is_repeated_after_the_store_was_relocated,
         a_single_store_in_a_members_place_is_named_and_detached_as_well,
         a_backup_is_detached_and_a_members_copy_is_not,
         a_backup_has_nothing_below_the_base_of_its_newest_batch,

@@ -83,6 +83,35 @@ static void every_copy_recycles_what_lies_below_the_base(void) {
 }
 
 /* A thread makes the next segment's file, under a name that no header of this term can cut. */
+/* As a program does it with ls_replica_change_members. *lsn: below the record. */
+static int change_members(const char *config, uint64_t *lsn) {
+    uint32_t bytes = (uint32_t)strlen(config);
+    int rc = store_enter(r.store);
+
+    rc = rc == LS_OK ? log_begin_batch(r.store->log, format_members_bytes(bytes)) : rc;
+    if (rc == LS_OK) {
+        *lsn = log_end_lsn(r.store->log);
+        replication_put_members(r.store, config, bytes);
+        log_end_batch(r.store->log);
+    }
+    return store_leave(r.store, rc, LS_WAIT);
+}
+
+static void members_that_were_changed_hold_no_segment(void) {
+    uint64_t lsn = 0;
+
+    copies_start();
+    check(lead_in(0, 7) == LS_OK);
+    for (int i = 0; i < 3; i++) {
+        churn(60);
+        check(change_members(i % 2 == 0 ? "1,2" : "1,2,3", &lsn) == LS_OK);
+    }
+    churn(60);
+    check(ls_base_lsn(r.store) >= lsn / SEGMENT * SEGMENT);
+    check(copies_agree());
+    copies_end();
+}
+
 static void a_copy_has_a_spare_before_a_segment_begins(void) {
     size_t segments;
     uint64_t allocated;
@@ -554,6 +583,7 @@ int main(void) {
         a_message_is_durable_without_one_of_three_copies_and_not_without_two,
         a_copy_that_was_killed_goes_on_where_it_was,
         every_copy_recycles_what_lies_below_the_base,
+        members_that_were_changed_hold_no_segment,
         a_copy_has_a_spare_before_a_segment_begins,
         a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,

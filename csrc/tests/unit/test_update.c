@@ -783,6 +783,59 @@ static void an_update_whose_log_cannot_be_opened_never_counts(void) {
     }
 }
 
+static int note_segment(void *context, const char *name) {
+    uint64_t first_lsn;
+
+    *(size_t *)context += format_parse_segment_name(name, &first_lsn) ? 1 : 0;
+    return 0;
+}
+
+/* How many segments the directory has; SIZE_MAX: no META, so it is no store. */
+static size_t segments_of_a_store(vfs *on, const char *path) {
+    size_t n = 0;
+    int dir = on->open_dir(on, path), meta = on->open(on, dir, "META", 0);
+
+    check(dir >= 0 && on->list(on, dir, note_segment, &n) == 0);
+    if (meta >= 0)
+        (void)on->close(on, meta);
+    (void)on->close(on, dir);
+    return meta >= 0 ? n : SIZE_MAX;
+}
+
+/* What an earlier update left may be whole but for VOTE. Without its newest segments it could pass for the log before replication. */
+static void what_an_update_left_is_no_store_before_a_segment_of_it_goes(void) {
+    const vfs_sim_event *events;
+    ls_update *u = NULL;
+
+    a_member_far_behind();
+    check(source_from(0, NO_LIMIT, 0) == LS_OK || complain("source"));
+    manifest.index--; /* the log that arrives does not end as it says */
+    check(update() == LS_CORRUPT || complain("update"));
+    manifest.index++;
+    size_t whole = segments_of_a_store(its, "/m/copy-2");
+    manifest.segment_count = 1; /* nothing else of it is used again */
+    manifest.end_lsn = segments[1].prev_end_lsn;
+    manifest.term = segments[0].term;
+    check(whole != SIZE_MAX && whole > 1);
+    (void)vfs_sim_record(its_sim, 1);
+    int rc = ls_update_begin(host, &manifest, segments, &u);
+    check(rc == LS_OK || complain("begin"));
+    ls_update_free(u);
+    size_t n = vfs_sim_journal(its_sim, &events);
+    for (size_t k = 0; k <= n; k++) {
+        for (uint64_t seed = 0; seed < 8; seed++) {
+            vfs_sim_loss loss = {
+                .mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_RANDOM_SUBSET, .seed = k * 8 + seed};
+            vfs_sim *left = vfs_sim_crash_at(its_sim, k, &loss);
+            size_t found = segments_of_a_store(vfs_sim_table(left), "/m/copy-2");
+
+            check(found == SIZE_MAX || found == whole);
+            vfs_sim_free(left);
+        }
+    }
+    all_end();
+}
+
 /* ---- no room ---- */
 
 static void a_disk_without_room_is_refused_before_anything_is_written(void) {
@@ -1036,6 +1089,7 @@ int main(void) {
         an_update_that_ends_below_what_the_member_took_meanwhile_is_refused,
         a_manifest_that_contradicts_itself_or_the_member_is_refused_and_nothing_is_written,
         an_update_whose_log_cannot_be_opened_never_counts,
+        what_an_update_left_is_no_store_before_a_segment_of_it_goes,
         a_disk_without_room_is_refused_before_anything_is_written,
         after_a_crash_anywhere_one_of_the_two_copies_counts_and_is_whole,
         a_failed_call_leaves_a_member_that_can_be_updated,

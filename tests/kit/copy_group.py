@@ -1,0 +1,101 @@
+"""Copies of one store in one process, of which one may lead."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import logstore
+from kit.patience import wait_until
+from kit.stores import SMALL_SEGMENT
+from logstore.cluster.replica import Batch, Copy, LeadingStore, create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLUSTER = bytes(range(16))
+
+
+class Group:
+    """The members' copies, one of which may lead; a thread moves its batches to those that are reached."""
+
+    def __init__(self, place: Path, copies: int = 3, *, catalog: bool = False) -> None:
+        self.paths = [place / f"member-{number + 1}" for number in range(copies)]
+        self.stores = [path / "copy-1" for path in self.paths]
+        for path in self.paths:
+            path.mkdir()
+        with logstore.open(self.stores[0], segment_size=SMALL_SEGMENT) as store:
+            store.declare_queue("orders")
+            store.publish("orders", content=b"before")
+        for path in self.stores[1:]:
+            shutil.copytree(self.stores[0], path)
+        for number, path in enumerate(self.paths):
+            create(path, number + 1, CLUSTER)
+        self.catalog = catalog
+        self.copies = [self.open(number) for number in range(copies)]
+        self.leads: int | None = None
+        self.reached = set(range(copies))
+        self.leading: LeadingStore | None = None
+        self.sent: list[Batch] = []
+        self._stops = threading.Event()
+        self._mover = threading.Thread()
+
+    def open(self, number: int) -> Copy:
+        return Copy.open(self.paths[number], kept_bytes=1 << 20, catalog=self.catalog)
+
+    def reopen(self, number: int) -> Copy:
+        """As after a death of the member, which follows."""
+        self.copies[number].close()
+        self.copies[number] = self.open(number)
+        return self.copies[number]
+
+    def copy(self, number: int) -> Copy:
+        return self.copies[number]
+
+    def lead(self, number: int) -> logstore.MessageStore:
+        info = self.copy(number).info()
+        config = b"1,2,3" if info.index == 0 else None
+        term = max(info.least_term, *(copy.member().term + 1 for copy in self.copies))
+        for copy in self.copies:
+            copy.vote(term, number + 1)
+        self.leading = leading = self.copy(number).lead(term, config)
+        self.leads = number
+        self._stops.clear()
+        self._mover = threading.Thread(target=self._move, args=(leading,))
+        self._mover.start()
+        wait_until(leading.serve, "the first batch is durable")
+        store = leading.serve()
+        assert store is not None
+        return store
+
+    def _move(self, leading: LeadingStore) -> None:
+        last: Batch | None = None
+        while not self._stops.wait(0.0005):
+            while (batch := leading.next()) is not None:
+                self.sent.append(batch)
+                last = batch
+                for copy in self._following():
+                    copy.take(batch)
+            if last is not None and leading.forced >= last.index and len(self._following()) + 1 > len(self.paths) // 2:
+                leading.majority_has(last.end_lsn)
+                for copy in self._following():
+                    copy.durable(last.end_lsn)
+                last = None
+
+    def _following(self) -> list[Copy]:
+        return [copy for number, copy in enumerate(self.copies) if number != self.leads and number in self.reached]
+
+    def cease(self) -> None:
+        """The leader stops, and follows."""
+        assert self.leading is not None
+        self._stops.set()
+        self._mover.join()
+        self.leading.cease()
+        self.leading = self.leads = None
+
+    def close(self) -> None:
+        if self.leading is not None:
+            self.cease()
+        for copy in self.copies:
+            copy.close()
