@@ -18,12 +18,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
 
 from logstore._core import ffi, lib
 from logstore.cluster import engine as engines
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
 
 KEPT_BYTES: Final = 64 << 20
 KEEP_EVERY_MS: Final = 1000
@@ -98,6 +101,21 @@ class Standing:
     index: int
     durable_index: int
     problem: str
+
+
+def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concatenate[Group, _P], None]:
+    """An event whose handler fails ends the group: nothing else would notice, and its answers are not to be trusted."""
+
+    @functools.wraps(method)
+    def guarded(group: Group, /, *given: _P.args, **named: _P.kwargs) -> None:
+        try:
+            method(group, *given, **named)
+        except EngineRefused:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            group._fail(error)
+
+    return guarded
 
 
 class _Counted:
@@ -251,6 +269,7 @@ class Group:
 
     # ---- events ----
 
+    @_guarded
     def receive(self, peer: int, received: Received) -> None:
         """An engine frame of this host came."""
         if self._engine is None:
@@ -261,17 +280,20 @@ class Group:
         self._count(peer, frame)
         self._act(answer, received.batches, received.consumed)
 
+    @_guarded
     def time(self, answer: Answer) -> None:
         """The engine was given the time, with this answer."""
         self._act(answer)
         self._keep(self._around.now_ms())
 
+    @_guarded
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
         self._held.pop(peer, None)
         if reset and self._engine is not None:
             self._act(self._engine.lost(self._around.now_ms(), peer))
 
+    @_guarded
     def room(self, peer: int) -> None:
         """Frames that waited for room go on."""
         held = self._held.get(peer)
@@ -400,6 +422,7 @@ class Group:
         self._around.loop.add_reader(leading.fileno(), self._on_log)
         self._on_log()
 
+    @_guarded
     def _on_log(self) -> None:
         """The log has handed out a batch, or forced one."""
         leading, engine = self._leading, self._engine
@@ -563,6 +586,7 @@ class Group:
             return take_and_apply(copy, chunk)
         return [chunk[0].do(copy)]
 
+    @_guarded
     def _done(self, future: Any) -> None:
         self._is_working = False
         if self._closed:

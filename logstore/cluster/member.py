@@ -68,7 +68,12 @@ class Member:
         self.config = config
         self._running = _Running(self.directory, config)
         self._closed = False
-        self._run(self._running.start())
+        try:
+            self._run(self._running.start())
+        except BaseException:
+            self._closed = True
+            self._running.end()
+            raise
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         if threading.get_ident() == self._running.thread_id:
@@ -174,7 +179,6 @@ class _Running:
             self.address = await self._transport.start(config.listen)
         except BaseException:
             await self.stop()
-            self.loop.call_soon(self.loop.stop)
             raise
         self._set_timer()
 

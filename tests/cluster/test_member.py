@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from kit.patience import wait_until
 from kit.trio import HOST, Trio
 from logstore import errors
 from logstore.cluster.jobs import first_to_keep
+from logstore.cluster.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,3 +141,48 @@ def test_what_stays_for_others_counts_bytes_and_not_the_jump_between_terms(tmp_p
         assert last - 2 <= held <= last + 3  # a segment's header lies between two batches
     assert first_to_keep(copy, 1) == newest.index
     group.close()
+
+
+@pytest.mark.parametrize("where", ["in its thread", "on the loop"])
+def test_a_host_that_fails_leaves_its_group_and_says_why(
+    trio: Trio, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.start()
+    store = trio.store()
+    leader = trio.leader()
+    follower = next(member for number, member in trio.members.items() if number != leader)
+    (group,) = follower._running.groups.values()
+
+    def fail(*_: object) -> int:
+        raise errors.StoreError("the disk is gone")
+
+    if where == "in its thread":
+        assert group._copy is not None
+        monkeypatch.setattr(group._copy, "take_many", fail)
+    else:
+        monkeypatch.setattr(group, "_count", fail)
+    ids = [store.publish("orders", b"%d" % number) for number in range(20)]
+    wait_until(lambda: follower.standings()[HOST].state == "failed", "it has left")
+    assert "the disk is gone" in follower.standings()[HOST].problem
+    with pytest.raises(errors.StoreError, match="has left its group on this member: the disk is gone"):
+        follower.store(HOST)
+    ids.append(store.publish("orders", b"the others go on"))
+    assert [message.id for message in store.messages("orders")][1:] == ids
+
+
+def test_a_member_whose_directory_cannot_be_opened_does_not_start(trio: Trio) -> None:
+    (trio.host_dir(2) / "VOTE").write_bytes(b"damaged")
+    with pytest.raises(errors.CorruptLog):
+        trio.start(2)
+    trio.start(1, 3)
+    assert trio.store().queue("orders").depth == 1
+
+
+def test_a_member_of_another_cluster_is_refused(trio: Trio, tmp_path: Path) -> None:
+    stranger = dataclasses.replace(trio.config(3), cluster=bytes(16))
+    (tmp_path / "empty").mkdir()
+    trio.start(1, 2)
+    with Member(tmp_path / "empty", stranger) as member:
+        with pytest.raises(errors.OptionError, match="it has none"):
+            member.store(HOST)
+        assert trio.store().queue("orders").depth == 1
