@@ -263,10 +263,11 @@ proof: proof-programs ## the proof that nothing is lost: every crash, fault and 
 
 # A seed gives the same run on every machine. SEED=7 tells one run in words.
 SEEDS ?= 100
-SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MUTANT),--mutant $(MUTANT))
+SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MUTANT),--mutant $(MUTANT)) \
+	$(if $(ELECTIONS),--elections) $(if $(WITHOUT),--without $(WITHOUT))
 
 .PHONY: simulate
-simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY)
+simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY, ELECTIONS=1)
 	+@if [ -e $(LIBRAFT)/origin ]; then \
 		$(SUBMAKE) VARIANT=proof build/c/proof/consensus && build/c/proof/consensus $(SIMULATION); \
 		else $(call LOUDLY,there is no libraft: consensus was NOT simulated); fi

@@ -42,7 +42,14 @@ FOUND = {
     "TELL_FORCED": "LEADER COMPLETENESS:|STATE MACHINE SAFETY:",
     "WIPE_VOTE": "R10:",
     "CATALOG_LOST": "CATALOG:",
+    "MARK_LATE": "FALSE ALARM:",
+    "MARK_ISLANDS": "FALSE ALARM:",
 }
+
+TIMES = re.compile(
+    r"elections: (?P<load>\w+) +(?P<fault>\w+) +count (?P<count>\d+), p50 (?P<p50>[\d.]+) s, p99 (?P<p99>[\d.]+) s, "
+    r"none within 4\.5 s: (?P<none>\d+)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,28 @@ def test_each_scenario_holds_every_rule(program: Path, scenario: str) -> None:
     assert (status, counts(text)["violations"]) == (0, 0), text
 
 
+def test_another_member_serves_in_time_after_each_way_to_lose_a_leader(program: Path) -> None:
+    status, text = simulate(program, "--seeds", 0, 8, "--elections")
+    found = {(each["load"], each["fault"]): each for each in TIMES.finditer(text)}
+    assert (status, len(found)) == (0, 8), text
+    assert all(int(each["count"]) >= 30 and int(each["none"]) == 0 for each in found.values()), text
+    assert float(found["calm", "transfer"]["p99"]) < 0.2, text
+    assert float(found["saturated", "kill"]["p99"]) < 1.5, text
+
+
+def test_without_the_mark_a_full_load_makes_elections_longer(program: Path) -> None:
+    texts = [simulate(program, "--seeds", 0, 8, "--elections", *more)[1] for more in ((), ("--without", "MARK"))]
+    took = [
+        next(
+            float(each["p50"])
+            for each in TIMES.finditer(text)
+            if (each["load"], each["fault"]) == ("saturated", "kill")
+        )
+        for text in texts
+    ]
+    assert took[0] + 0.15 < took[1], texts
+
+
 def test_a_seed_gives_the_same_run_each_time(program: Path) -> None:
     first, second = (simulate(program, "--seed", 11) for _ in range(2))
     assert first == second
@@ -117,7 +146,15 @@ def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--mutant", "NOTHING"], ["--scenario", "calm"], ["--seeds", "1"], ["--seeds", "0", "0"], ["left"]]
+    "arguments",
+    [
+        ["--mutant", "NOTHING"],
+        ["--without", "NOTHING"],
+        ["--scenario", "calm"],
+        ["--seeds", "1"],
+        ["--seeds", "0", "0"],
+        ["left"],
+    ],
 )
 def test_a_misuse_ends_with_status_2(program: Path, arguments: list[str]) -> None:
     assert simulate(program, *arguments)[0] == 2

@@ -3,7 +3,7 @@
  * assertion of libraft, and another goes on with the next seed; so no run begins from what a failed one left.
  *
  *   consensus --seeds FIRST COUNT [--ms N] [--scenario NAME] [--mutant NAME] [--jobs N] [--json] [--seconds N]
- *             [--first-violation]
+ *             [--first-violation] [--without MARK] [--elections]
  *   consensus --seed K            one run, with every step in words
  */
 #include <errno.h>
@@ -22,17 +22,20 @@
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 };
 
 const char *const count_names[COUNTS] = {
-    "crashes",     "elections",       "cuts",   "updates",  "frames",  "durable",   "changes",       "transfers",
-    "recycled",    "removed_above",   "wiped",  "torn",     "offered", "came_back", "stopped_disks", "catalog_changes",
-    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected"};
+    "crashes",       "elections",       "cuts",          "updates",         "frames", "durable",  "changes",
+    "transfers",     "recycled",        "removed_above", "wiped",           "torn",   "offered",  "came_back",
+    "stopped_disks", "catalog_changes", "checkpoints",   "from_checkpoint", "hellos", "restored", "stale",
+    "refused",       "unprotected",     "marks",         "erased"};
 
 const char *const mutant_names[MUTANTS] = {
     "NONE",          "SEND_EARLY", "ACK_EARLY",    "FORGET_VOTE", "TERM_LOST",   "CUT_BEFORE_HDR", "APPLY_UNDUR",
     "APPLY_RESTART", "OFFER",      "TWO",          "LSN_TWICE",   "STALE_CONF",  "OLDCOPY",        "LYING",
     "KEEP_TABLE",    "WIPE_VOTE",  "PIECEMEAL",    "CUT_ZERO",    "RECYC_UNDUR", "SELF_REMOVE",    "TELL_FORCED",
-    "COUNT_KEPT",    "NO_HELLO",   "CATALOG_LOST", "KEEP_ABOVE"};
+    "COUNT_KEPT",    "NO_HELLO",   "CATALOG_LOST", "KEEP_ABOVE",  "MARK_LATE",   "MARK_ISLANDS"};
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
+
+static const char *const without_names[] = {"MARK"};
 
 struct job {
     _Atomic uint64_t seed;
@@ -56,6 +59,7 @@ static struct {
     time_t begun;
     bool json;
     bool first_violation;
+    bool elections;
 } o = {.count = 100, .ms = 30000};
 
 static size_t my_job;
@@ -92,7 +96,10 @@ static void run_seeds(void) {
         if (seed >= o.first + o.count)
             break;
         atomic_store(&shared->jobs[my_job].seed, seed);
-        run_seed(seed, o.ms);
+        if (o.elections)
+            elections_run(seed, o.ms);
+        else
+            run_seed(seed, o.ms);
         add_counts();
     }
     (void)fflush(stdout);
@@ -208,9 +215,10 @@ static int name_of(const char *text, const char *const *names, size_t count) {
 }
 
 static int misuse(void) {
-    (void)fprintf(stderr,
-                  "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
-                  "                 [--scenario NAME] [--mutant NAME] [--first-violation]\n");
+    (void)fprintf(
+        stderr,
+        "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
+        "                 [--scenario NAME] [--mutant NAME] [--without MARK] [--first-violation] [--elections]\n");
     return 2;
 }
 
@@ -222,6 +230,8 @@ static int parse(int argc, char **argv) {
                                             {"json", 0, NULL, 'J'},
                                             {"seconds", 1, NULL, 't'},
                                             {"first-violation", 0, NULL, '1'},
+                                            {"elections", 0, NULL, 'e'},
+                                            {"without", 1, NULL, 'w'},
                                             {"scenario", 1, NULL, 'c'},
                                             {"mutant", 1, NULL, 'x'},
                                             {NULL, 0, NULL, 0}};
@@ -242,9 +252,13 @@ static int parse(int argc, char **argv) {
         }
         o.json = o.json || c == 'J';
         o.first_violation = o.first_violation || c == '1';
+        o.elections = o.elections || c == 'e';
+        sim.without_mark = sim.without_mark || c == 'w';
         int name = 0;
         if (c == 'c' && (name = name_of(optarg, scenario_names, sizeof scenario_names / sizeof *scenario_names)) >= 0)
             sim.scenario = (enum scenario)name;
+        if (c == 'w')
+            name = name_of(optarg, without_names, 1);
         if (c == 'x' && (name = name_of(optarg, mutant_names, MUTANTS)) >= 0)
             sim.mutant = (enum mutant)name;
         if (name < 0)
@@ -266,11 +280,14 @@ int main(int argc, char **argv) {
         perror("consensus");
         return 2;
     }
+    elections_share();
     struct found found = {0};
     int rc = run_all(&found);
     if (rc != 0)
         (void)printf("only %llu of %llu seeds have run\n", (unsigned long long)atomic_load(&shared->done),
                      (unsigned long long)o.count);
+    if (o.elections)
+        elections_print();
     if (o.json)
         print_json(&found);
     else

@@ -9,6 +9,7 @@
  *   consensus_identity.c hellos, counts, older copies
  *   consensus_catalog.c catalog changes in SQL, checkpoints
  *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
+ *   consensus_elections.c how long a change of leader takes
  *
  * A violation ends the process that runs the seed, and so does an assertion of libraft.
  */
@@ -18,7 +19,7 @@
 #include "replica/identity.h"
 #include "tests/sim/consensus_disk.h"
 
-enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 16 };
+enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 32 };
 
 /* ---- what is counted, for the last line ---- */
 
@@ -46,6 +47,8 @@ enum count {
     COUNT_STALE,
     COUNT_REFUSED,
     COUNT_UNPROTECTED,
+    COUNT_MARKS,
+    COUNT_ERASED,
     COUNTS,
 };
 
@@ -79,6 +82,8 @@ enum mutant {
     MUTANT_NO_HELLO,       /* whoever comes is accepted */
     MUTANT_CATALOG_LOST,   /* files and copies go by the base alone, not by applied_lsn */
     MUTANT_KEEP_ABOVE,     /* files above a batch stay */
+    MUTANT_MARK_LATE,      /* a mark is forced together with what it covers */
+    MUTANT_MARK_ISLANDS,   /* a mark goes, and what it covers above the log's end stays */
     MUTANTS,
 };
 
@@ -94,6 +99,8 @@ enum scenario {
     SCENARIO_IDENTITY
 };
 
+enum election { ELECTION_NONE, ELECTION_KILL, ELECTION_RESET, ELECTION_FREEZE, ELECTION_TRANSFER, ELECTIONS };
+
 /* ---- a member ---- */
 
 /* The first frame of a connection. */
@@ -108,7 +115,7 @@ struct heard {
     uint64_t rebuild;
 };
 
-enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE };
+enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE, OP_MARK };
 
 /* What one force covers. Of the writes in it a crash keeps any. */
 struct op {
@@ -255,6 +262,10 @@ struct simulation {
     enum mutant mutant;
     bool churn;
     bool slow_vote;
+    enum election election; /* what happens to leaders, and nothing else does */
+    bool calm;              /* frames and forces have no long tails */
+    bool without_mark;      /* a copy that lags forces one batch at a time */
+    double load;            /* the chance that a batch is wanted in a millisecond */
     bool healing;
     bool unprotected; /* an older copy was accepted by a peer that had not counted */
     bool over;
@@ -369,6 +380,13 @@ void judge_deep(void);
 void judge_end(void);
 uint64_t judge_largest(void);          /* index known to be durable */
 const struct table *judge_table(void); /* of all that is durable */
+
+/* ---- consensus_elections.c ---- */
+void elections_share(void); /* before the processes begin */
+void elections_run(uint64_t seed, uint64_t ms);
+void elections_begin(void);
+void elections_now(void);
+void elections_print(void);
 
 /* ---- consensus_run.c ---- */
 void run_seed(uint64_t seed, uint64_t ms);

@@ -27,6 +27,8 @@ struct disk {
     struct segment *segments; /* by first */
     size_t count;
     size_t capacity;
+    uint64_t mark_from; /* MARK: [mark_from, mark_to) was or is written with one force */
+    uint64_t mark_to;
 };
 
 struct vote {
@@ -42,6 +44,7 @@ struct recovered {
     struct sequence log;
     struct sequence before; /* batches without an index, from before replication began */
     uint64_t base;
+    uint64_t end;
     uint64_t highest_term; /* of any header */
 };
 
@@ -51,6 +54,8 @@ void disk_header(struct disk *d, uint64_t first, uint64_t term, uint64_t prev_en
 /* False: other bytes stand at that LSN. A torn batch never takes the place of a whole one. */
 bool disk_put(struct disk *d, int id, bool torn);
 void disk_remove(struct disk *d, uint64_t first);
+/* What MARK covers above the log's end goes, and MARK with it. */
+void disk_end_mark(struct disk *d, uint64_t end);
 /* Files that a header cut off: all from `from` on and below `below`. */
 void disk_remove_between(struct disk *d, uint64_t from, uint64_t below);
 void disk_copy(struct disk *to, const struct disk *from);

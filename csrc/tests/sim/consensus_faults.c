@@ -3,7 +3,7 @@
 
 #include "tests/sim/consensus.h"
 
-static bool faulty(void) { return sim.now_ms < sim.faults_end_ms; }
+static bool faulty(void) { return sim.now_ms < sim.faults_end_ms && sim.election == ELECTION_NONE; }
 
 static void crash_soon(const struct member *m, uint64_t within_ms) {
     event_push((struct event){.at_ms = sim.now_ms + random_below(within_ms),
@@ -60,6 +60,8 @@ static void lose_forced(struct member *m) {
 }
 
 void crash(struct member *m) {
+    double told =
+        sim.election == ELECTION_NONE ? 0.5 : sim.election == ELECTION_RESET; /* a peer, by a reset connection */
     sim.counts[COUNT_CRASHES]++;
     note(m, "crashes");
     io_crash(m);
@@ -68,7 +70,7 @@ void crash(struct member *m) {
     if (sim.scenario == SCENARIO_IDENTITY && faulty() && random_chance(0.12))
         identity_restore(m);
     for (uint64_t i = 1; i <= sim.count; i++)
-        if (sim.members[i].up && !net_is_cut(m->id, i) && random_chance(0.5))
+        if (sim.members[i].up && !net_is_cut(m->id, i) && random_chance(told))
             event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(5),
                                       .kind = EVENT_LOST,
                                       .member = i,

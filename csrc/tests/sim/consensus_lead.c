@@ -157,8 +157,8 @@ void lead_work(struct member *m) {
         write_first(m);
         return;
     }
-    m->backlog += m->backlog < BACKLOG_MAX && random_chance(0.35) ? 1 : 0;
-    if (m->serves && random_chance(sim.healing ? 0.05 : 0.3) && may_write(m))
+    m->backlog += m->backlog < BACKLOG_MAX && random_chance(sim.load + 0.05) ? 1 : 0;
+    if (m->serves && random_chance(sim.healing ? 0.05 : sim.load) && may_write(m))
         write_messages(m);
 }
 

@@ -107,6 +107,14 @@ static void open_engine(struct member *m, uint64_t header_term) {
         violation("member %llu: engine_open answers %d", (unsigned long long)m->id, code);
 }
 
+static void end_mark(struct member *m, const struct recovered *r) {
+    struct disk *d = &m->disk;
+    sim.counts[COUNT_ERASED] += r->end >= d->mark_from && r->end < d->mark_to;
+    if (planted(MUTANT_MARK_ISLANDS))
+        d->mark_from = d->mark_to = 0;
+    disk_end_mark(d, r->end);
+}
+
 void member_start(struct member *m) {
     struct recovered r;
     const char *alarm = recover(&m->disk, &r);
@@ -125,6 +133,7 @@ void member_start(struct member *m) {
         sim.counts[COUNT_CAME_BACK]++;
     sequence_copy(&m->log, &r.log);
     sequence_copy(&m->before, &r.before);
+    end_mark(m, &r);
     net_reset_connections(m->id); /* none reached it while it was down */
     m->up = true;
     m->generation++;

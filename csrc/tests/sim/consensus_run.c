@@ -6,7 +6,14 @@
 
 #include "tests/sim/consensus.h"
 
-enum { HEALED_MS = 15000, LONGER_MS = 6000, DEEP_EVERY_MS = 500, FLOOR_EVERY_MS = 500, BEFORE_MAX = 8 };
+enum {
+    HEALED_MS = 15000,
+    LONGER_MS = 6000,
+    DEEP_EVERY_MS = 500,
+    FLOOR_EVERY_MS = 500,
+    BEFORE_MAX = 8,
+    LONG_WINDOW = 4000
+};
 
 struct simulation sim;
 
@@ -41,7 +48,7 @@ static void new_member(struct member *m, uint64_t id) {
     free_member(m);
     *m = (struct member){.id = id};
     m->log.first = m->before.first = m->copy.log.first = m->copy.before.first = 1;
-    m->window = 10 + random_below(random_chance(0.5) ? 40 : 400);
+    m->window = sim.election != ELECTION_NONE ? LONG_WINDOW : 10 + random_below(random_chance(0.5) ? 40 : 400);
     table_clear(&m->state);
     table_clear(&m->table);
 }
@@ -208,6 +215,7 @@ static void choose(uint64_t seed) {
     sim.slow_vote = sim.scenario == SCENARIO_SLOW_VOTE || (by_seed && seed % 8 == 5);
     sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS;
     sim.write_buffers = 2 + random_below(random_chance(0.5) ? 4 : 14);
+    sim.load = 0.3;
 }
 
 void run_seed(uint64_t seed, uint64_t ms) {
@@ -222,7 +230,9 @@ void run_seed(uint64_t seed, uint64_t ms) {
     choose(seed);
     net_reset(sim.scenario == SCENARIO_TWO ? 0 : random_below(60));
     faults_begin();
-    begin(sim.scenario == SCENARIO_TWO || random_below(3) == 0 ? 1 : 3);
+    if (sim.election != ELECTION_NONE)
+        elections_begin();
+    begin(sim.election == ELECTION_NONE && (sim.scenario == SCENARIO_TWO || random_below(3) == 0) ? 1 : 3);
     while (!sim.over &&
            (sim.now_ms < ms + HEALED_MS || (sim.now_ms < ms + HEALED_MS + LONGER_MS && !somebody_serves()))) {
         struct event e;
@@ -233,8 +243,10 @@ void run_seed(uint64_t seed, uint64_t ms) {
             happen(&e);
         for (uint64_t i = 1; i <= sim.count; i++)
             work(&sim.members[i]);
-        if (!sim.healing)
+        if (!sim.healing && sim.election == ELECTION_NONE)
             faults_now();
+        else if (!sim.healing)
+            elections_now();
         if (sim.now_ms % DEEP_EVERY_MS == 0)
             judge_deep();
     }
