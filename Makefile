@@ -267,10 +267,12 @@ SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--
 	$(if $(ELECTIONS),--elections) $(if $(WITHOUT),--without $(WITHOUT))
 
 .PHONY: simulate
-simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY, ELECTIONS=1)
-	+@if [ -e $(LIBRAFT)/origin ]; then \
-		$(SUBMAKE) VARIANT=proof build/c/proof/consensus && build/c/proof/consensus $(SIMULATION); \
-		else $(call LOUDLY,there is no libraft: consensus was NOT simulated); fi
+simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY, ELECTIONS=1, GUARDS=1)
+	+@if [ ! -e $(LIBRAFT)/origin ]; then $(call LOUDLY,there is no libraft: consensus was NOT simulated); \
+	elif [ -n '$(GUARDS)' ]; then $(PYTHON) tools/guards.py --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)); \
+	elif [ -n '$(filter-out MARK,$(WITHOUT))' ]; then \
+		$(PYTHON) tools/guards.py --build-only && build/mutants/build/c/mutants/consensus $(SIMULATION); \
+	else $(SUBMAKE) VARIANT=proof build/c/proof/consensus && build/c/proof/consensus $(SIMULATION); fi
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history
@@ -496,7 +498,7 @@ $(OUT)/libraft/%.o: $(LIBRAFT)/src/%.c $(LIBRAFT)/include/raft.h $(OUT)/.compile
 	@mkdir -p $(@D)
 	@$(CC) $(filter-out -std=% -W% --coverage,$(FLAGS)) -std=gnu11 -UNDEBUG -w -I$(LIBRAFT)/include -c -o $@ $<
 
-SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED) csrc/replica/identity.c)
+SIMULATED_OBJECTS := $(patsubst csrc/%.c,$(OUT)/objects/%.o,$(SIMULATED) csrc/replica/identity.c $(filter csrc/mutants/%,$(CORE)))
 
 $(OUT)/consensus: $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -o $@ $(SIMULATED_OBJECTS) $(ENGINE_OBJECTS)

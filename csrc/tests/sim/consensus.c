@@ -3,7 +3,7 @@
  * assertion of libraft, and another goes on with the next seed; so no run begins from what a failed one left.
  *
  *   consensus --seeds FIRST COUNT [--ms N] [--scenario NAME] [--mutant NAME] [--jobs N] [--json] [--seconds N]
- *             [--first-violation] [--without MARK] [--elections]
+ *             [--first-violation] [--without GUARD] [--elections]
  *   consensus --seed K            one run, with every step in words
  */
 #include <errno.h>
@@ -35,7 +35,8 @@ const char *const mutant_names[MUTANTS] = {
 
 static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
 
-static const char *const without_names[] = {"MARK"};
+/* Only a program with the faults of tools/mutants.toml has it. */
+bool ls_mutant_choose(const char *name) __attribute__((weak));
 
 struct job {
     _Atomic uint64_t seed;
@@ -214,11 +215,25 @@ static int name_of(const char *text, const char *const *names, size_t count) {
     return -1;
 }
 
+/* R3's mark, or a guard of the engine by the name of the fault that removes it. */
+static int leave_out(const char *name) {
+    if (strcmp(name, "MARK") == 0)
+        sim.without_mark = true;
+    else if (ls_mutant_choose == NULL || !ls_mutant_choose(name)) {
+        (void)fprintf(
+            stderr,
+            "consensus: %s is not MARK, and no fault that this program was built with: make simulate WITHOUT=%s\n",
+            name, name);
+        return -1;
+    }
+    return 0;
+}
+
 static int misuse(void) {
     (void)fprintf(
         stderr,
         "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
-        "                 [--scenario NAME] [--mutant NAME] [--without MARK] [--first-violation] [--elections]\n");
+        "                 [--scenario NAME] [--mutant NAME] [--without GUARD] [--first-violation] [--elections]\n");
     return 2;
 }
 
@@ -253,12 +268,11 @@ static int parse(int argc, char **argv) {
         o.json = o.json || c == 'J';
         o.first_violation = o.first_violation || c == '1';
         o.elections = o.elections || c == 'e';
-        sim.without_mark = sim.without_mark || c == 'w';
         int name = 0;
         if (c == 'c' && (name = name_of(optarg, scenario_names, sizeof scenario_names / sizeof *scenario_names)) >= 0)
             sim.scenario = (enum scenario)name;
         if (c == 'w')
-            name = name_of(optarg, without_names, 1);
+            name = leave_out(optarg);
         if (c == 'x' && (name = name_of(optarg, mutant_names, MUTANTS)) >= 0)
             sim.mutant = (enum mutant)name;
         if (name < 0)
