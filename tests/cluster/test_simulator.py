@@ -42,6 +42,9 @@ FOUND = {
     "TELL_FORCED": "LEADER COMPLETENESS:|STATE MACHINE SAFETY:",
     "WIPE_VOTE": "R10:",
     "CATALOG_LOST": "CATALOG:",
+    "NO_REWRITE": "FALSE ALARM:|R2:|R10:",
+    "DELETE_FIRST": "FALSE ALARM:|R2:|R10:|DETACHED:",
+    "DETACH_LOG_FIRST": "DETACHED:",
     "MARK_LATE": "FALSE ALARM:",
     "MARK_ISLANDS": "FALSE ALARM:",
 }
@@ -86,7 +89,7 @@ def test_a_few_seeds_hold_every_rule(program: Path) -> None:
     assert min(said[name] for name in ("crashes", "elections", "cuts", "updates", "durable")) > 0
 
 
-@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed", "identity"])
+@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed", "identity", "slow-voter"])
 def test_each_scenario_holds_every_rule(program: Path, scenario: str) -> None:
     status, text = simulate(program, "--seeds", 1000, 6, "--scenario", scenario)
     assert (status, counts(text)["violations"]) == (0, 0), text
@@ -134,7 +137,11 @@ def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str
 
 @pytest.mark.parametrize(
     ("mutant", "scenario", "rule"),
-    [("KEEP_ABOVE", "churn", "R2:|R10:|FALSE ALARM:"), ("NO_HELLO", "identity", "which had counted more")],
+    [
+        ("KEEP_ABOVE", "churn", "R2:|R10:|FALSE ALARM:"),
+        ("NO_HELLO", "identity", "which had counted more"),
+        ("NO_PACING", "slow-voter", "PACING:"),
+    ],
 )
 def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
     program: Path, mutant: str, scenario: str, rule: str

@@ -22,18 +22,21 @@
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 };
 
 const char *const count_names[COUNTS] = {
-    "crashes",       "elections",       "cuts",          "updates",         "frames", "durable",  "changes",
-    "transfers",     "recycled",        "removed_above", "wiped",           "torn",   "offered",  "came_back",
-    "stopped_disks", "catalog_changes", "checkpoints",   "from_checkpoint", "hellos", "restored", "stale",
-    "refused",       "unprotected",     "marks",         "erased"};
+    "crashes",       "elections",       "cuts",          "updates",         "frames",        "durable",  "changes",
+    "transfers",     "recycled",        "removed_above", "wiped",           "torn",          "offered",  "came_back",
+    "stopped_disks", "catalog_changes", "checkpoints",   "from_checkpoint", "hellos",        "restored", "stale",
+    "refused",       "unprotected",     "marks",         "erased",          "failed_forces", "paced",    "detached"};
 
 const char *const mutant_names[MUTANTS] = {
-    "NONE",          "SEND_EARLY", "ACK_EARLY",    "FORGET_VOTE", "TERM_LOST",   "CUT_BEFORE_HDR", "APPLY_UNDUR",
-    "APPLY_RESTART", "OFFER",      "TWO",          "LSN_TWICE",   "STALE_CONF",  "OLDCOPY",        "LYING",
-    "KEEP_TABLE",    "WIPE_VOTE",  "PIECEMEAL",    "CUT_ZERO",    "RECYC_UNDUR", "SELF_REMOVE",    "TELL_FORCED",
-    "COUNT_KEPT",    "NO_HELLO",   "CATALOG_LOST", "KEEP_ABOVE",  "MARK_LATE",   "MARK_ISLANDS"};
+    "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE",  "TERM_LOST",        "CUT_BEFORE_HDR",
+    "APPLY_UNDUR", "APPLY_RESTART", "OFFER",       "TWO",          "LSN_TWICE",        "STALE_CONF",
+    "OLDCOPY",     "LYING",         "KEEP_TABLE",  "WIPE_VOTE",    "PIECEMEAL",        "CUT_ZERO",
+    "RECYC_UNDUR", "SELF_REMOVE",   "TELL_FORCED", "COUNT_KEPT",   "NO_HELLO",         "CATALOG_LOST",
+    "KEEP_ABOVE",  "NO_REWRITE",    "NO_PACING",   "DELETE_FIRST", "DETACH_LOG_FIRST", "MARK_LATE",
+    "MARK_ISLANDS"};
 
-static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
+static const char *const scenario_names[] = {"default",   "churn", "members",  "two",
+                                             "slow-vote", "aimed", "identity", "slow-voter"};
 
 /* Only a program with the faults of tools/mutants.toml has it. */
 bool ls_mutant_choose(const char *name) __attribute__((weak));

@@ -9,6 +9,7 @@
  *   consensus_identity.c hellos, counts, older copies
  *   consensus_catalog.c catalog changes in SQL, checkpoints
  *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
+ *   consensus_removal.c  a removed member's copy: detached, deleted
  *   consensus_elections.c how long a change of leader takes
  *
  * A violation ends the process that runs the seed, and so does an assertion of libraft.
@@ -19,7 +20,15 @@
 #include "replica/identity.h"
 #include "tests/sim/consensus_disk.h"
 
-enum { ELECTION_MS = 500, HEARTBEAT_MS = 100, TRANSFER_MS = 300, UPDATE_MS = 2000, GROUP = 77, OPS_MAX = 32 };
+enum {
+    ELECTION_MS = 500,
+    HEARTBEAT_MS = 100,
+    TRANSFER_MS = 300,
+    UPDATE_MS = 2000,
+    GROUP = 77,
+    OPS_MAX = 32,
+    PACED_FROM = 1000
+};
 
 /* ---- what is counted, for the last line ---- */
 
@@ -49,6 +58,9 @@ enum count {
     COUNT_UNPROTECTED,
     COUNT_MARKS,
     COUNT_ERASED,
+    COUNT_FAILED_FORCES,
+    COUNT_PACED,
+    COUNT_DETACHED,
     COUNTS,
 };
 
@@ -58,32 +70,36 @@ extern const char *const count_names[COUNTS];
 
 enum mutant {
     MUTANT_NONE,
-    MUTANT_SEND_EARLY,     /* frames leave before VOTE is forced */
-    MUTANT_ACK_EARLY,      /* batches count as forced when they are taken */
-    MUTANT_FORGET_VOTE,    /* VOTE has no voted_for */
-    MUTANT_TERM_LOST,      /* the term at a start is that of the newest batch */
-    MUTANT_CUT_BEFORE_HDR, /* a follower forces a term's first batch before its header */
-    MUTANT_APPLY_UNDUR,    /* what is forced is applied */
-    MUTANT_APPLY_RESTART,  /* all that is there at a start counts as durable */
-    MUTANT_OFFER,          /* messages that are not durable are offered */
-    MUTANT_TWO,            /* a follower forces several batches at once */
-    MUTANT_LSN_TWICE,      /* a term begins at its leader's end, without a segment of its own */
-    MUTANT_STALE_CONF,     /* a start has an older configuration */
-    MUTANT_OLDCOPY,        /* an older copy of the directory comes back */
-    MUTANT_LYING,          /* the disk loses what it had forced */
-    MUTANT_KEEP_TABLE,     /* who ceases to lead keeps its table */
-    MUTANT_WIPE_VOTE,      /* VOTE goes with a removed replica */
-    MUTANT_PIECEMEAL,      /* a copy is switched in file by file */
-    MUTANT_CUT_ZERO,       /* a cut overwrites the end of what it keeps */
-    MUTANT_RECYC_UNDUR,    /* a base counts as soon as a batch names it */
-    MUTANT_SELF_REMOVE,    /* a leader removes itself */
-    MUTANT_TELL_FORCED,    /* the leader confirms what it has forced */
-    MUTANT_COUNT_KEPT,     /* a cut of the peer's own log leaves its counts */
-    MUTANT_NO_HELLO,       /* whoever comes is accepted */
-    MUTANT_CATALOG_LOST,   /* files and copies go by the base alone, not by applied_lsn */
-    MUTANT_KEEP_ABOVE,     /* files above a batch stay */
-    MUTANT_MARK_LATE,      /* a mark is forced together with what it covers */
-    MUTANT_MARK_ISLANDS,   /* a mark goes, and what it covers above the log's end stays */
+    MUTANT_SEND_EARLY,       /* frames leave before VOTE is forced */
+    MUTANT_ACK_EARLY,        /* batches count as forced when they are taken */
+    MUTANT_FORGET_VOTE,      /* VOTE has no voted_for */
+    MUTANT_TERM_LOST,        /* the term at a start is that of the newest batch */
+    MUTANT_CUT_BEFORE_HDR,   /* a follower forces a term's first batch before its header */
+    MUTANT_APPLY_UNDUR,      /* what is forced is applied */
+    MUTANT_APPLY_RESTART,    /* all that is there at a start counts as durable */
+    MUTANT_OFFER,            /* messages that are not durable are offered */
+    MUTANT_TWO,              /* a follower forces several batches at once */
+    MUTANT_LSN_TWICE,        /* a term begins at its leader's end, without a segment of its own */
+    MUTANT_STALE_CONF,       /* a start has an older configuration */
+    MUTANT_OLDCOPY,          /* an older copy of the directory comes back */
+    MUTANT_LYING,            /* the disk loses what it had forced */
+    MUTANT_KEEP_TABLE,       /* who ceases to lead keeps its table */
+    MUTANT_WIPE_VOTE,        /* VOTE goes with a removed replica */
+    MUTANT_PIECEMEAL,        /* a copy is switched in file by file */
+    MUTANT_CUT_ZERO,         /* a cut overwrites the end of what it keeps */
+    MUTANT_RECYC_UNDUR,      /* a base counts as soon as a batch names it */
+    MUTANT_SELF_REMOVE,      /* a leader removes itself */
+    MUTANT_TELL_FORCED,      /* the leader confirms what it has forced */
+    MUTANT_COUNT_KEPT,       /* a cut of the peer's own log leaves its counts */
+    MUTANT_NO_HELLO,         /* whoever comes is accepted */
+    MUTANT_CATALOG_LOST,     /* files and copies go by the base alone, not by applied_lsn */
+    MUTANT_KEEP_ABOVE,       /* files above a batch stay */
+    MUTANT_NO_REWRITE,       /* an open does not write the log's tail again */
+    MUTANT_NO_PACING,        /* a leader does not wait for a voter that lags */
+    MUTANT_DELETE_FIRST,     /* a removed copy's files go before VOTE says so */
+    MUTANT_DETACH_LOG_FIRST, /* a log is detached before VOTE is */
+    MUTANT_MARK_LATE,        /* a mark is forced together with what it covers */
+    MUTANT_MARK_ISLANDS,     /* a mark goes, and what it covers above the log's end stays */
     MUTANTS,
 };
 
@@ -96,7 +112,8 @@ enum scenario {
     SCENARIO_TWO,
     SCENARIO_SLOW_VOTE,
     SCENARIO_AIMED,
-    SCENARIO_IDENTITY
+    SCENARIO_IDENTITY,
+    SCENARIO_SLOW_VOTER
 };
 
 enum election { ELECTION_NONE, ELECTION_KILL, ELECTION_RESET, ELECTION_FREEZE, ELECTION_TRANSFER, ELECTIONS };
@@ -218,6 +235,9 @@ struct member {
     struct checkpoint checkpoint;
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
+
+    uint64_t answered_ms[MEMBERS + 1]; /* the leader's: when it heard of a force there */
+    uint64_t detached_end;             /* where the batch ends with which its log was detached; 0: it was not */
 };
 
 /* ---- events ---- */
@@ -302,6 +322,7 @@ uint64_t log_end(const struct member *m, uint64_t index); /* LSN at which the ba
 
 /* ---- consensus_io.c ---- */
 uint64_t force_ms(void);
+bool lead_waits(const struct member *m); /* for a voter that lags */
 void io_write(struct member *m, int id);
 void io_cut(struct member *m, uint64_t index);
 void io_begin(struct member *m);
@@ -376,10 +397,15 @@ void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t 
 bool judge_start(const struct member *m, const struct recovered *r);
 void judge_offer(const struct member *m, const struct item *item);
 void judge_disk_of_leader(const struct member *m);
+void judge_slow_voter(const struct member *leader);
 void judge_deep(void);
 void judge_end(void);
 uint64_t judge_largest(void);          /* index known to be durable */
 const struct table *judge_table(void); /* of all that is durable */
+
+/* ---- consensus_removal.c ---- */
+void removal_begin(struct member *m);
+void removal_finish(struct member *m); /* of a copy whose detach has begun */
 
 /* ---- consensus_elections.c ---- */
 void elections_share(void); /* before the processes begin */

@@ -46,11 +46,12 @@ bool disk_put(struct disk *d, int id, bool torn) {
         at--;
     if (at < s->count && batch_of(s->records[at].id)->lsn == lsn) {
         s->records[at].torn = s->records[at].torn && torn;
+        s->records[at].phantom = false; /* written once more */
         return s->records[at].id == id;
     }
     s->records = grow(s->records, &s->capacity, s->count, sizeof *s->records);
     memmove(s->records + at + 1, s->records + at, (s->count - at) * sizeof *s->records);
-    s->records[at] = (struct record){id, torn};
+    s->records[at] = (struct record){id, torn, false};
     s->count++;
     return true;
 }
@@ -69,6 +70,29 @@ void disk_remove_between(struct disk *d, uint64_t from, uint64_t below) {
     for (size_t i = d->count; i > 0; i--)
         if (d->segments[i - 1].first >= from && d->segments[i - 1].first < below)
             disk_remove(d, d->segments[i - 1].first);
+}
+
+void disk_rewrite_tail(struct disk *d, const struct recovered *r) {
+    struct segment *s = disk_find(d, r->last_segment);
+    size_t kept = 0;
+    for (size_t i = 0; s != NULL && i < s->count; i++) {
+        s->records[i].phantom = false;
+        if (batch_of(s->records[i].id)->lsn < r->end)
+            kept = i + 1;
+    }
+    if (s != NULL && r->end > s->first)
+        s->count = kept;
+}
+
+void disk_lose_cache(struct disk *d) {
+    for (size_t i = 0; i < d->count; i++) {
+        struct segment *s = &d->segments[i];
+        size_t kept = 0;
+        for (size_t k = 0; k < s->count; k++)
+            if (!s->records[k].phantom)
+                s->records[kept++] = s->records[k];
+        s->count = kept;
+    }
 }
 
 void disk_end_mark(struct disk *d, uint64_t end) {
@@ -233,6 +257,7 @@ const char *recover(const struct disk *d, struct recovered *r) {
     }
     size_t count = accept_files(d, files, &r->highest_term);
     r->base = named_base(files, count);
+    r->last_segment = count > 0 ? files[0].segment->first : UINT64_MAX;
     for (size_t i = count; i > 0 && alarm == NULL; i--) {
         uint64_t said = files[i - 1].segment->prev_end;
         if (said > end && said > r->base) {

@@ -11,6 +11,7 @@
 struct record {
     int id;
     bool torn;
+    bool phantom; /* its force failed: it stands in the page cache, and no later force writes it */
 };
 
 struct segment {
@@ -38,6 +39,7 @@ struct vote {
     uint64_t floor_index; /* the log reaches this batch; 0: no floor */
     uint64_t floor_term;
     uint64_t rebuild; /* how often the directory was removed */
+    bool detached;    /* the copy takes part no more */
 };
 
 struct recovered {
@@ -46,6 +48,7 @@ struct recovered {
     uint64_t base;
     uint64_t end;
     uint64_t highest_term; /* of any header */
+    uint64_t last_segment; /* the first LSN of the newest file that counts */
 };
 
 struct segment *disk_find(const struct disk *d, uint64_t first);
@@ -54,6 +57,10 @@ void disk_header(struct disk *d, uint64_t first, uint64_t term, uint64_t prev_en
 /* False: other bytes stand at that LSN. A torn batch never takes the place of a whole one. */
 bool disk_put(struct disk *d, int id, bool torn);
 void disk_remove(struct disk *d, uint64_t first);
+/* The last segment that counts is written again past the cache, up to the log's end, and zeros behind it. */
+void disk_rewrite_tail(struct disk *d, const struct recovered *r);
+/* The power fails: what is in the cache alone is lost. */
+void disk_lose_cache(struct disk *d);
 /* What MARK covers above the log's end goes, and MARK with it. */
 void disk_end_mark(struct disk *d, uint64_t end);
 /* Files that a header cut off: all from `from` on and below `below`. */

@@ -87,8 +87,13 @@ static void plan(struct member *m) {
             add_op(m, (struct op){.kind = OP_BATCH, .batch = m->pending[i]});
 }
 
+/* In the scenario of a slow voter: the third one's. */
+static uint64_t slow_ms(const struct member *m) {
+    return sim.scenario == SCENARIO_SLOW_VOTER && m->id == 3 && !sim.healing ? 100 + random_below(100) : 0;
+}
+
 static uint64_t forced_at(const struct member *m) {
-    uint64_t at = sim.now_ms + force_ms();
+    uint64_t at = sim.now_ms + force_ms() + slow_ms(m);
     return at < m->hangs_until_ms ? m->hangs_until_ms : at;
 }
 
@@ -277,11 +282,26 @@ static void mix_files(struct member *m) {
     }
 }
 
+static void make_phantom(struct member *m, int id) {
+    struct segment *s = disk_find(&m->disk, segment_of(batch_of(id)->lsn));
+    for (size_t i = 0; s != NULL && i < s->count; i++)
+        s->records[i].phantom = s->records[i].phantom || s->records[i].id == id;
+}
+
+/* The power fails, and takes with it what an earlier force did not write. Or a force fails: the process ends, and what it could not
+   write stays in the page cache, where the next start finds it. */
 void io_crash(struct member *m) {
+    bool force_fails = m->op_count > 0 && random_chance(0.2);
+    sim.counts[COUNT_FAILED_FORCES] += force_fails;
+    if (!force_fails)
+        disk_lose_cache(&m->disk);
     for (size_t i = 0; i < m->op_count; i++) {
         const struct op *op = &m->ops[i];
         bool kept = random_chance(0.5);
-        if (kept) {
+        if (force_fails && kept && op->kind == OP_BATCH && !disk_has(&m->disk, op->batch)) {
+            carry_out(m, op);
+            make_phantom(m, op->batch);
+        } else if (kept) {
             carry_out(m, op);
         } else if (op->kind == OP_BATCH && random_chance(0.4) && !disk_has(&m->disk, op->batch)) {
             (void)disk_put(&m->disk, op->batch, true);

@@ -23,7 +23,8 @@ static struct {
     uint64_t catalog;
     struct table table;
     uint64_t leaders[TERMS];
-    uint64_t ends[TERMS]; /* of the LSNs that were given, by their upper bits */
+    uint64_t
+        ends[3 * TERMS]; /* of the LSNs that were given, by their upper bits; a detached log's are above all terms */
     uint64_t progress_ms;
 } judge;
 
@@ -56,7 +57,7 @@ const struct table *judge_table(void) { return &judge.table; }
 void judge_made(int id) {
     const struct batch *b = batch_of(id);
     uint64_t slot = b->lsn >> TERM_SHIFT;
-    if (slot >= TERMS || b->lsn < judge.ends[slot])
+    if (slot >= 3 * TERMS || b->lsn < judge.ends[slot])
         violation("LSN TWICE: batch %llu of term %llu gets %llx", (ull)b->index, (ull)b->term, (ull)b->lsn);
     judge.ends[slot] = batch_end(id);
 }
@@ -191,6 +192,19 @@ void judge_disk_of_leader(const struct member *m) {
     if (had_time && m->lead_term != 0 && m->unforced_since_ms != 0 && sim.now_ms - m->unforced_since_ms > longest_ms)
         violation("R6: leader %llu has had a batch unforced for %llu ms", (ull)m->id,
                   (ull)(sim.now_ms - m->unforced_since_ms));
+}
+
+/* R3: a voter that answers falls no further behind than where the leader begins to wait for it. */
+void judge_slow_voter(const struct member *leader) {
+    struct engine_member all[ENGINE_MEMBERS_MAX];
+    size_t count = leader->serves ? engine_members(leader->e, all) : 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t last = sequence_last(&leader->log);
+        if (all[i].voter && all[i].acknowledged > 0 && all[i].acknowledged + PACED_FROM + 1 < last &&
+            sim.now_ms - leader->answered_ms[all[i].member] < ELECTION_MS)
+            violation("PACING: member %llu has forced %llu, leader %llu has made %llu", (ull)all[i].member,
+                      (ull)all[i].acknowledged, (ull)leader->id, (ull)last);
+    }
 }
 
 /* ---- a start ---- */

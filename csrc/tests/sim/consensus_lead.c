@@ -124,12 +124,28 @@ static void choose_moved(struct member *m, struct batch *b) {
         b->relocated = m->state.members;
 }
 
+/* R3: publishers wait while a voter that answers lacks so many batches. */
+bool lead_waits(const struct member *m) {
+    struct engine_member all[ENGINE_MEMBERS_MAX];
+    size_t count = planted(MUTANT_NO_PACING) ? 0 : engine_members(m->e, all);
+    for (size_t i = 0; i < count; i++)
+        if (all[i].voter && all[i].member != m->id && all[i].acknowledged > 0 &&
+            all[i].acknowledged + PACED_FROM < sequence_last(&m->log) &&
+            sim.now_ms - m->answered_ms[all[i].member] < ELECTION_MS)
+            return true;
+    return false;
+}
+
 static void write_messages(struct member *m) {
     uint64_t undurable = 0;
     for (uint64_t i = m->durable + 1; i <= sequence_last(&m->log); i++)
         undurable += batch_of(sequence_at(&m->log, i))->bytes;
     if (undurable > UNDURABLE_BYTES_MAX || sequence_last(&m->log) - m->durable >= sim.write_buffers)
         return;
+    if (lead_waits(m)) {
+        sim.counts[COUNT_PACED]++;
+        return;
+    }
     struct batch chosen = {.relocated = NO_BATCH};
     chosen.born = m->backlog < BORN_MAX ? m->backlog : BORN_MAX;
     choose_accepted(m, &chosen);

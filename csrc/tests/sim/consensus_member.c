@@ -117,6 +117,11 @@ static void end_mark(struct member *m, const struct recovered *r) {
 
 void member_start(struct member *m) {
     struct recovered r;
+    if (m->vote.detached)
+        removal_finish(m);
+    if (m->detached_end != 0)
+        violation("DETACHED: member %llu takes part with a log that counts what no majority had",
+                  (unsigned long long)m->id);
     const char *alarm = recover(&m->disk, &r);
     if (alarm != NULL)
         violation("%s (member %llu)", alarm, (unsigned long long)m->id);
@@ -133,6 +138,8 @@ void member_start(struct member *m) {
         sim.counts[COUNT_CAME_BACK]++;
     sequence_copy(&m->log, &r.log);
     sequence_copy(&m->before, &r.before);
+    if (!planted(MUTANT_NO_REWRITE))
+        disk_rewrite_tail(&m->disk, &r);
     end_mark(m, &r);
     net_reset_connections(m->id); /* none reached it while it was down */
     m->up = true;
@@ -318,6 +325,8 @@ void member_receive(struct member *m, const struct letter *letter) {
     struct engine_entry entries[ENGINE_ENTRIES_MAX];
     struct engine_frame frame = letter->frame;
     identity_count_frame(m, letter);
+    if (frame.type == ENGINE_APPENDED)
+        m->answered_ms[letter->from] = sim.now_ms;
     for (uint32_t i = 0; i < frame.count; i++)
         entries[i] = entry_of(letter->batches[i]);
     frame.entries = frame.count > 0 ? entries : NULL;

@@ -48,7 +48,9 @@ static void new_member(struct member *m, uint64_t id) {
     free_member(m);
     *m = (struct member){.id = id};
     m->log.first = m->before.first = m->copy.log.first = m->copy.before.first = 1;
-    m->window = sim.election != ELECTION_NONE ? LONG_WINDOW : 10 + random_below(random_chance(0.5) ? 40 : 400);
+    m->window = sim.election != ELECTION_NONE || sim.scenario == SCENARIO_SLOW_VOTER
+                    ? LONG_WINDOW
+                    : 10 + random_below(random_chance(0.5) ? 40 : 400);
     table_clear(&m->state);
     table_clear(&m->table);
 }
@@ -177,6 +179,8 @@ static void work(struct member *m) {
     if (engine_answer(m->e)->due_ms <= sim.now_ms)
         member_time(m);
     judge_disk_of_leader(m);
+    if (sim.scenario == SCENARIO_SLOW_VOTER)
+        judge_slow_voter(m);
     io_retry(m);
     member_apply(m);
     lead_work(m);
@@ -215,7 +219,8 @@ static void choose(uint64_t seed) {
     sim.slow_vote = sim.scenario == SCENARIO_SLOW_VOTE || (by_seed && seed % 8 == 5);
     sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS;
     sim.write_buffers = 2 + random_below(random_chance(0.5) ? 4 : 14);
-    sim.load = 0.3;
+    sim.load = sim.scenario == SCENARIO_SLOW_VOTER ? 1 : 0.3;
+    sim.calm = sim.election == ELECTION_NONE ? sim.scenario == SCENARIO_SLOW_VOTER : sim.calm;
 }
 
 void run_seed(uint64_t seed, uint64_t ms) {
@@ -232,7 +237,10 @@ void run_seed(uint64_t seed, uint64_t ms) {
     faults_begin();
     if (sim.election != ELECTION_NONE)
         elections_begin();
-    begin(sim.election == ELECTION_NONE && (sim.scenario == SCENARIO_TWO || random_below(3) == 0) ? 1 : 3);
+    begin(sim.election == ELECTION_NONE && sim.scenario != SCENARIO_SLOW_VOTER &&
+                  (sim.scenario == SCENARIO_TWO || random_below(3) == 0)
+              ? 1
+              : 3);
     while (!sim.over &&
            (sim.now_ms < ms + HEALED_MS || (sim.now_ms < ms + HEALED_MS + LONGER_MS && !somebody_serves()))) {
         struct event e;
@@ -243,9 +251,9 @@ void run_seed(uint64_t seed, uint64_t ms) {
             happen(&e);
         for (uint64_t i = 1; i <= sim.count; i++)
             work(&sim.members[i]);
-        if (!sim.healing && sim.election == ELECTION_NONE)
+        if (!sim.healing && sim.election == ELECTION_NONE && sim.scenario != SCENARIO_SLOW_VOTER)
             faults_now();
-        else if (!sim.healing)
+        else if (!sim.healing && sim.election != ELECTION_NONE)
             elections_now();
         if (sim.now_ms % DEEP_EVERY_MS == 0)
             judge_deep();
