@@ -74,14 +74,8 @@ void disk_remove_between(struct disk *d, uint64_t from, uint64_t below) {
 
 void disk_rewrite_tail(struct disk *d, const struct recovered *r) {
     struct segment *s = disk_find(d, r->last_segment);
-    size_t kept = 0;
-    for (size_t i = 0; s != NULL && i < s->count; i++) {
+    for (size_t i = 0; s != NULL && i < s->count; i++)
         s->records[i].phantom = false;
-        if (batch_of(s->records[i].id)->lsn < r->end)
-            kept = i + 1;
-    }
-    if (s != NULL && r->end > s->first)
-        s->count = kept;
 }
 
 void disk_lose_cache(struct disk *d) {

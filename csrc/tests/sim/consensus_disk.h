@@ -57,7 +57,7 @@ void disk_header(struct disk *d, uint64_t first, uint64_t term, uint64_t prev_en
 /* False: other bytes stand at that LSN. A torn batch never takes the place of a whole one. */
 bool disk_put(struct disk *d, int id, bool torn);
 void disk_remove(struct disk *d, uint64_t first);
-/* The last segment that counts is written again past the cache, up to the log's end, and zeros behind it. */
+/* The newest file that counts is written again past the cache, as it was read. */
 void disk_rewrite_tail(struct disk *d, const struct recovered *r);
 /* The power fails: what is in the cache alone is lost. */
 void disk_lose_cache(struct disk *d);
