@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.mutant_table import mutants
 from tools.mutants import BUILT, KILLERS, ROOT, build, run
 
-TESTS = ("test_engine_guards", "test_engine_group", "test_engine_frames")
+TESTS = ("test_engine_guards", "test_engine_group", "test_engine_frames", "test_engine_threads")
 LIMIT_S = 600.0
 
 _RULE = re.compile(

@@ -73,6 +73,7 @@ TESTS = (
     "test_engine_guards",
     "test_engine_group",
     "test_engine_frames",
+    "test_engine_threads",
 )
 
 LIBRAFT = ROOT / "build/libraft"

@@ -210,7 +210,7 @@ int engine_raft_version(void);
 
 /* ENGINE_INVALID: the log contradicts itself. A sole voter takes a new term, and leads when that is forced. */
 int engine_open(const struct engine_options *options, const struct engine_log *log, uint64_t now_ms, engine **made);
-/* In the thread that opened it: the reserve of memory that the thread has for its engines goes with the last of them. */
+/* In any thread. */
 void engine_close(engine *e);
 const struct engine_answer *engine_answer(const engine *e);
 const struct engine_stats *engine_stats(const engine *e);
