@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.mutant_table import mutants
-from tools.mutants import BUILT, KILLERS, ROOT, build, run
+from tools.mutants import BUILT, DIED, KILLERS, ROOT, build, run
 
 TESTS = ("test_engine_guards", "test_engine_group", "test_engine_frames", "test_engine_threads")
 LIMIT_S = 600.0
@@ -47,6 +47,15 @@ def simulated(name: str, seeds: int, scenario: str) -> str:
     return f"{found}" if not found else f"{found}: {', '.join(rule for rule, _ in rules.most_common(2))}"
 
 
+def described(program: str, checks: tuple[str, ...]) -> str:
+    """The tests that failed; the program, if a shared check failed or it ended in an assertion."""
+    source = (ROOT / f"csrc/tests/unit/{program}.c").read_text(encoding="utf-8")
+    its = re.findall(r"^        (\w+),$", source, re.MULTILINE)
+    named = [f"`{check}`" for check in checks if check in its]
+    other = f"an assertion in {program}" if DIED in checks else f"{program}, in {checks[0]}" if checks else "none"
+    return ", ".join(named[:2]) or other
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -66,7 +75,7 @@ def main() -> int:
             continue
         checks = run(killers[name], name, LIMIT_S).checks
         unfound += not checks
-        directed = ", ".join(f"`{check}`" for check in checks[:2]) or "none"
+        directed = described(killers[name][0], checks)
         print(f"| `{name}` | {simulated(name, asked.seeds, asked.scenario)} | {directed} |", flush=True)
     return 1 if unfound else 0
 

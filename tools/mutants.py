@@ -74,6 +74,7 @@ TESTS = (
     "test_engine_group",
     "test_engine_frames",
     "test_engine_threads",
+    "test_engine_refusals",
 )
 
 LIBRAFT = ROOT / "build/libraft"
