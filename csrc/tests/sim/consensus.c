@@ -28,12 +28,12 @@ const char *const count_names[COUNTS] = {
     "refused",       "unprotected",     "marks",         "erased",          "failed_forces", "paced",    "detached"};
 
 const char *const mutant_names[MUTANTS] = {
-    "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE",  "TERM_LOST",        "CUT_BEFORE_HDR",
-    "APPLY_UNDUR", "APPLY_RESTART", "OFFER",       "TWO",          "LSN_TWICE",        "STALE_CONF",
-    "OLDCOPY",     "LYING",         "KEEP_TABLE",  "WIPE_VOTE",    "PIECEMEAL",        "CUT_ZERO",
-    "RECYC_UNDUR", "SELF_REMOVE",   "TELL_FORCED", "COUNT_KEPT",   "NO_HELLO",         "CATALOG_LOST",
-    "KEEP_ABOVE",  "NO_REWRITE",    "NO_PACING",   "DELETE_FIRST", "DETACH_LOG_FIRST", "MARK_LATE",
-    "MARK_ISLANDS"};
+    "NONE",        "SEND_EARLY",    "ACK_EARLY",   "FORGET_VOTE", "TERM_LOST",    "CUT_BEFORE_HDR",
+    "APPLY_UNDUR", "APPLY_RESTART", "OFFER",       "TWO",         "LSN_TWICE",    "STALE_CONF",
+    "OLDCOPY",     "LYING",         "KEEP_TABLE",  "WIPE_VOTE",   "PIECEMEAL",    "CUT_ZERO",
+    "RECYC_UNDUR", "SELF_REMOVE",   "TELL_FORCED", "COUNT_KEPT",  "NO_HELLO",     "CATALOG_LOST",
+    "KEEP_ABOVE",  "NO_REWRITE",    "NO_PACING",   "NO_ROUNDS",   "DELETE_FIRST", "DETACH_LOG_FIRST",
+    "MARK_LATE",   "MARK_ISLANDS"};
 
 static const char *const scenario_names[] = {"default",   "churn", "members",  "two",
                                              "slow-vote", "aimed", "identity", "slow-voter"};

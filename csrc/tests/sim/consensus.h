@@ -27,7 +27,8 @@ enum {
     UPDATE_MS = 2000,
     GROUP = 77,
     OPS_MAX = 32,
-    PACED_FROM = 1000
+    PACED_FROM = 1000,
+    NEAR_BATCHES = 20
 };
 
 /* ---- what is counted, for the last line ---- */
@@ -96,6 +97,7 @@ enum mutant {
     MUTANT_KEEP_ABOVE,       /* files above a batch stay */
     MUTANT_NO_REWRITE,       /* an open does not write the log's tail again */
     MUTANT_NO_PACING,        /* a leader does not wait for a voter that lags */
+    MUTANT_NO_ROUNDS,        /* nor for one that is updated again and again */
     MUTANT_DELETE_FIRST,     /* a removed copy's files go before VOTE says so */
     MUTANT_DETACH_LOG_FIRST, /* a log is detached before VOTE is */
     MUTANT_MARK_LATE,        /* a mark is forced together with what it covers */
@@ -177,6 +179,16 @@ struct copy {
     struct sequence before;
 };
 
+/* What a leader knows of another voter, to wait for it. */
+struct pace {
+    uint64_t answered_ms; /* when it said what it has forced */
+    uint64_t near_ms;     /* when it last lacked almost nothing */
+    uint64_t offered;     /* the end of the last update since then; 0: there was none */
+    uint64_t round;       /* how many batches were made between the last two */
+    bool is_back;         /* it was silent, and has lacked more than the leader waits for since then */
+    bool waits;           /* until it is near: a round was no shorter than the one before */
+};
+
 struct member {
     uint64_t id;
     bool up;
@@ -236,8 +248,8 @@ struct member {
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
 
-    uint64_t answered_ms[MEMBERS + 1]; /* the leader's: when it heard of a force there */
-    uint64_t detached_end;             /* where the batch ends with which its log was detached; 0: it was not */
+    struct pace pace[MEMBERS + 1]; /* the leader's */
+    uint64_t detached_end;         /* where the batch ends with which its log was detached; 0: it was not */
 };
 
 /* ---- events ---- */
@@ -284,6 +296,7 @@ struct simulation {
     bool slow_vote;
     enum election election; /* what happens to leaders, and nothing else does */
     bool calm;              /* frames and forces have no long tails */
+    bool long_updates;      /* the log goes on while a copy is brought */
     bool without_mark;      /* a copy that lags forces one batch at a time */
     double load;            /* the chance that a batch is wanted in a millisecond */
     bool healing;
@@ -322,7 +335,6 @@ uint64_t log_end(const struct member *m, uint64_t index); /* LSN at which the ba
 
 /* ---- consensus_io.c ---- */
 uint64_t force_ms(void);
-bool lead_waits(const struct member *m); /* for a voter that lags */
 void io_write(struct member *m, int id);
 void io_cut(struct member *m, uint64_t index);
 void io_begin(struct member *m);
@@ -350,6 +362,9 @@ void lead_end(struct member *m);
 void lead_work(struct member *m);
 bool lead_change(struct member *m);
 void lead_transfer(struct member *m);
+bool lead_waits(struct member *m); /* for a voter that lags */
+void lead_hears(struct member *m, uint64_t from);
+void lead_offers(struct member *m, const struct engine_frame *update);
 
 /* ---- consensus_faults.c ---- */
 void faults_begin(void);

@@ -6,7 +6,7 @@
 
 #include "tests/sim/consensus.h"
 
-enum { NOBODY = 0, FIRST_TERM = MEMBERS + 1, NEAR = 200, STILL_MS = 3000 };
+enum { NOBODY = 0, FIRST_TERM = MEMBERS + 1, NEAR = 200, STILL_MS = 3000, UPDATED_LONG_MS = 40000 };
 
 struct durable_entry {
     int id;               /* NO_BATCH: not known */
@@ -194,16 +194,21 @@ void judge_disk_of_leader(const struct member *m) {
                   (ull)(sim.now_ms - m->unforced_since_ms));
 }
 
-/* R3: a voter that answers falls no further behind than where the leader begins to wait for it. */
+/* R3: a voter that answers falls no further behind than where the leader begins to wait for it, and is not updated for ever. */
 void judge_slow_voter(const struct member *leader) {
     struct engine_member all[ENGINE_MEMBERS_MAX];
     size_t count = leader->serves ? engine_members(leader->e, all) : 0;
     for (size_t i = 0; i < count; i++) {
+        const struct pace *p = &leader->pace[all[i].member];
         uint64_t last = sequence_last(&leader->log);
-        if (all[i].voter && all[i].acknowledged > 0 && all[i].acknowledged + PACED_FROM + 1 < last &&
-            sim.now_ms - leader->answered_ms[all[i].member] < ELECTION_MS)
+        if (!all[i].voter || all[i].member == leader->id || sim.now_ms - p->answered_ms >= ELECTION_MS)
+            continue;
+        if (!p->is_back && all[i].acknowledged > 0 && all[i].acknowledged + PACED_FROM + 1 < last)
             violation("PACING: member %llu has forced %llu, leader %llu has made %llu", (ull)all[i].member,
                       (ull)all[i].acknowledged, (ull)leader->id, (ull)last);
+        if (sim.long_updates && sim.now_ms - p->near_ms > UPDATED_LONG_MS)
+            violation("PACING: member %llu has lagged for %d ms, and is updated again and again", (ull)all[i].member,
+                      (int)UPDATED_LONG_MS);
     }
 }
 

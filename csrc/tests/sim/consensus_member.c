@@ -295,6 +295,8 @@ void member_act(struct member *m, const struct letter *received) {
         take(m, a, received);
     for (uint32_t i = 0; i < a->frame_count; i++) {
         judge_frame(m, &a->frames[i], term);
+        if (a->frames[i].type == ENGINE_UPDATE)
+            lead_offers(m, &a->frames[i]);
         net_send(m, &a->frames[i]);
     }
     if (m->log.count > 0 && !m->copy.complete && (flags & ENGINE_SWITCH) == 0 &&
@@ -326,7 +328,7 @@ void member_receive(struct member *m, const struct letter *letter) {
     struct engine_frame frame = letter->frame;
     identity_count_frame(m, letter);
     if (frame.type == ENGINE_APPENDED)
-        m->answered_ms[letter->from] = sim.now_ms;
+        lead_hears(m, letter->from);
     for (uint32_t i = 0; i < frame.count; i++)
         entries[i] = entry_of(letter->batches[i]);
     frame.entries = frame.count > 0 ? entries : NULL;

@@ -12,7 +12,8 @@ enum {
     DEEP_EVERY_MS = 500,
     FLOOR_EVERY_MS = 500,
     BEFORE_MAX = 8,
-    LONG_WINDOW = 4000
+    LONG_WINDOW = 4000,
+    SHORT_WINDOW = 100
 };
 
 struct simulation sim;
@@ -48,9 +49,9 @@ static void new_member(struct member *m, uint64_t id) {
     free_member(m);
     *m = (struct member){.id = id};
     m->log.first = m->before.first = m->copy.log.first = m->copy.before.first = 1;
-    m->window = sim.election != ELECTION_NONE || sim.scenario == SCENARIO_SLOW_VOTER
-                    ? LONG_WINDOW
-                    : 10 + random_below(random_chance(0.5) ? 40 : 400);
+    bool is_long = sim.election != ELECTION_NONE || sim.scenario == SCENARIO_SLOW_VOTER;
+    m->window = 10 + random_below(random_chance(0.5) ? 40 : 400);
+    m->window = !is_long ? m->window : sim.long_updates ? SHORT_WINDOW : LONG_WINDOW;
     table_clear(&m->state);
     table_clear(&m->table);
 }
@@ -219,6 +220,7 @@ static void choose(uint64_t seed) {
     sim.slow_vote = sim.scenario == SCENARIO_SLOW_VOTE || (by_seed && seed % 8 == 5);
     sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS;
     sim.write_buffers = 2 + random_below(random_chance(0.5) ? 4 : 14);
+    sim.long_updates = sim.scenario == SCENARIO_SLOW_VOTER && seed % 2 == 1;
     sim.load = sim.scenario == SCENARIO_SLOW_VOTER ? 1 : 0.3;
     sim.calm = sim.election == ELECTION_NONE ? sim.scenario == SCENARIO_SLOW_VOTER : sim.calm;
 }
@@ -230,9 +232,10 @@ void run_seed(uint64_t seed, uint64_t ms) {
     identity_reset();
     sim.unprotected = sim.over = false;
     sim.now_ms = 0;
-    sim.faults_end_ms = ms;
     sim.healing = false;
     choose(seed);
+    ms *= sim.long_updates ? 2 : 1;
+    sim.faults_end_ms = ms;
     net_reset(sim.scenario == SCENARIO_TWO ? 0 : random_below(60));
     faults_begin();
     if (sim.election != ELECTION_NONE)
