@@ -141,6 +141,7 @@ def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str
         ("KEEP_ABOVE", "churn", "R2:|R10:|FALSE ALARM:"),
         ("NO_HELLO", "identity", "which had counted more"),
         ("NO_PACING", "slow-voter", "PACING:"),
+        ("NO_ROUNDS", "slow-voter", "is updated again and again"),
     ],
 )
 def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
