@@ -36,6 +36,8 @@ __all__ = [
     "BatchRefused",
     "EngineRefused",
     "ClusterUnavailable",
+    "NotLeader",
+    "NoMajority",
     "NotEnqueued",
     "TransactionError",
     "UnknownXid",
@@ -96,6 +98,25 @@ class ClusterUnavailable(StoreError):
     """The cluster was not built, because the source of libraft could not be had.
 
     Everything else of logstore works. Name the source with ``LOGSTORE_RAFT_SOURCE`` and install logstore again.
+    """
+
+
+class NotLeader(StoreError):
+    """Another member leads the host: the text names it. Ask that one."""
+
+    def __init__(self, message: str, member: int = 0) -> None:
+        super().__init__(message)
+        self.member = member
+        """The id of the member that leads."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotLeader, (self.message, self.member)
+
+
+class NoMajority(StoreError):
+    """The host has no leader: too few of its members reach each other. The text says for how long.
+
+    Nothing is lost. Publishing goes on when a majority is back; ask again.
     """
 
 

@@ -75,6 +75,8 @@ TESTS = (
     "test_engine_guards",
     "test_engine_group",
     "test_engine_frames",
+    "test_engine_threads",
+    "test_engine_refusals",
 )
 
 LIBRAFT = ROOT / "build/libraft"
@@ -131,11 +133,11 @@ def left_out() -> set[str]:
     return {name for change in changes for name in re.findall(r"MUTANT\((\w+)\)", change.faulty)}
 
 
-def build() -> None:
-    """Builds the programs from the copy with the faults."""
+def build(*programs: str) -> None:
+    """Builds these programs, or all that kill, from the copy with the faults."""
     make_copy(COPY, ("Makefile", "csrc"))
     there = [name for name in PROOFS if (ROOT / f"csrc/tests/proof/{name}.c").exists()]
-    targets = [f"build/c/mutants/{name}" for name in (*there, *tests())]
+    targets = [f"build/c/mutants/{name}" for name in programs or (*there, *tests())]
     jobs = os.cpu_count() or 1
     command = ["make", "--no-print-directory", f"-j{jobs}", "VARIANT=mutants", f"LIBRAFT={LIBRAFT}", *targets]
     if subprocess.run(command, cwd=COPY, check=False, stdout=sys.stderr).returncode != 0:

@@ -34,8 +34,6 @@ static pthread_once_t heap_is_set = PTHREAD_ONCE_INIT;
 
 static void set_heap(void) { raft_heap_set(&heap); }
 
-static _Thread_local uint32_t open_engines;
-
 int engine_raft_version(void) { return raft_version_number(); }
 
 /* ---- what libraft knows ---- */
@@ -576,7 +574,7 @@ int engine_open(const struct engine_options *options, const struct engine_log *l
         free(both);
         return ENGINE_NO_MEMORY;
     }
-    open_engines++;
+    reserve_enter();
     e->options = *options;
     e->raft->tracer = NULL;
     raft_seed(e->raft, options->seed);
@@ -607,6 +605,5 @@ void engine_close(engine *e) {
     free(e->out);
     free(e->out_vote);
     free((struct with_libraft *)e);
-    if (open_engines > 0 && --open_engines == 0) /* 0: another thread opened it */
-        reserve_drop();
+    reserve_leave();
 }

@@ -18,7 +18,8 @@
  *   VOTE      `vote` is forced in VOTE; then engine_vote_forced with its number. The engine itself holds back the frames
  *             that may not leave before that, so all frames of an answer may be sent at once
  *   LEAD      it leads `term`; it writes that term's header and the empty first batch, with index `first_index`, and gives it
- *             to engine_submit. No other batch goes before it
+ *             to engine_submit. No other batch goes before it. It is given before the header is forced: so a disk that hangs
+ *             in the header is a disk with an unforced entry
  *   SERVE     the first batch is durable: it may serve, and change members
  *   DURABLE   a majority has everything up to `durable_index`, and this disk has it as well
  *   UPDATE    the log of `update.from` goes on above what this member can take: a copy up to `update.index`, or beyond, is to be brought
@@ -210,7 +211,7 @@ int engine_raft_version(void);
 
 /* ENGINE_INVALID: the log contradicts itself. A sole voter takes a new term, and leads when that is forced. */
 int engine_open(const struct engine_options *options, const struct engine_log *log, uint64_t now_ms, engine **made);
-/* In the thread that opened it: the reserve of memory that the thread has for its engines goes with the last of them. */
+/* In any thread. */
 void engine_close(engine *e);
 const struct engine_answer *engine_answer(const engine *e);
 const struct engine_stats *engine_stats(const engine *e);

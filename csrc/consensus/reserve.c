@@ -9,7 +9,7 @@
 struct reserve {
     size_t size;
     size_t used;
-    atomic_uint holds; /* the thread's, and one for each block */
+    atomic_uint holds; /* the event's or the process's, and one for each block */
 };
 
 /* In front of each block. Its size is that of the strictest alignment. */
@@ -21,20 +21,48 @@ struct block {
 _Static_assert(sizeof(struct block) % _Alignof(max_align_t) == 0, "a block behind it is aligned");
 enum { RESERVE_HEAD = (sizeof(struct reserve) + 15) / 16 * 16 };
 
+/* Of the event that is under way in this thread. */
 static _Thread_local struct reserve *mine;
 
+/* Between events. Who takes one out has it alone, so there is no lock, which a fork could leave locked. */
+enum { IDLE_MAX = 8 };
+static struct reserve *_Atomic idle[IDLE_MAX];
+static atomic_uint engines;
+static atomic_uint existing;
+
 static void let_go(struct reserve *r) {
-    if (atomic_fetch_sub(&r->holds, 1) == 1)
+    if (r != NULL && atomic_fetch_sub(&r->holds, 1) == 1) {
         free(r);
+        atomic_fetch_sub(&existing, 1);
+    }
 }
 
-void reserve_drop(void) {
-    if (mine != NULL)
-        let_go(mine);
+unsigned reserve_count(void) { return atomic_load(&existing); }
+
+void reserve_enter(void) { atomic_fetch_add(&engines, 1); }
+
+void reserve_leave(void) {
+    reserve_give_back();
+    if (atomic_fetch_sub(&engines, 1) != 1)
+        return;
+    for (size_t i = 0; i < IDLE_MAX; i++)
+        let_go(atomic_exchange(&idle[i], NULL));
+}
+
+void reserve_give_back(void) {
+    struct reserve *r = mine;
     mine = NULL;
+    for (size_t i = 0; i < IDLE_MAX && r != NULL && atomic_load(&r->holds) == 1; i++) {
+        struct reserve *none = NULL;
+        if (atomic_compare_exchange_strong(&idle[i], &none, r))
+            return;
+    }
+    let_go(r);
 }
 
 bool reserve_take(size_t bytes) {
+    for (size_t i = 0; i < IDLE_MAX && mine == NULL; i++)
+        mine = atomic_exchange(&idle[i], NULL);
     if (mine != NULL && mine->size >= bytes && atomic_load(&mine->holds) == 1) {
         mine->used = 0;
         return true;
@@ -42,7 +70,8 @@ bool reserve_take(size_t bytes) {
     struct reserve *made = malloc(RESERVE_HEAD + bytes);
     if (made == NULL)
         return false;
-    reserve_drop();
+    atomic_fetch_add(&existing, 1);
+    let_go(mine);
     made->size = bytes;
     made->used = 0;
     atomic_init(&made->holds, 1);

@@ -3,7 +3,8 @@
  * engine takes a reserve for all that one event may allocate; what the C library refuses comes from the reserve. A reserve that was
  * used lives until its last block is freed, and the next event takes a new one.
  *
- * Each thread has one reserve, whatever the number of its engines.
+ * An event has a reserve of its own and gives it back at its end, so there are as many as events that run at the same time. The process
+ * keeps a few between events, until its last engine is closed, in whichever thread.
  */
 #ifndef LOGSTORE_CONSENSUS_RESERVE_H
 #define LOGSTORE_CONSENSUS_RESERVE_H
@@ -11,9 +12,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether this thread has a reserve of so many bytes now. */
+/* An engine is opened, or is closed. */
+void reserve_enter(void);
+void reserve_leave(void);
+/* Whether this thread's event has a reserve of so many bytes now. */
 bool reserve_take(size_t bytes);
-void reserve_drop(void);
+/* The event ends. */
+void reserve_give_back(void);
+/* How many there are. For tests. */
+unsigned reserve_count(void);
 
 /* The allocator; `data` is not used. */
 void *reserve_malloc(void *data, size_t bytes);

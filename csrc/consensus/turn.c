@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "consensus/reserve.h"
+
 void begin_turn(engine *e, uint64_t now_ms) {
     if (now_ms > e->now)
         e->now = now_ms;
@@ -120,6 +122,7 @@ void end_turn(engine *e) {
     a->last_index = e->given;
     a->durable_index = e->durable;
     a->due_ms = due(e);
+    reserve_give_back();
 }
 
 const struct engine_answer *engine_answer(const engine *e) { return &e->answer; }

@@ -38,7 +38,7 @@ from logstore.errors import (
 )
 
 if TYPE_CHECKING:  # imported late: these would double the time of "import logstore"
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
@@ -55,10 +55,10 @@ class ChangeLog(Protocol):
     def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
         """The change that makes ``after`` of ``before``. Nothing is written yet. Raises ``OptionError``."""
 
-    def write(self, carried: Carried) -> None:
+    def write(self, carried: Any) -> None:
         """Writes it; a majority has it on return. After an exception :meth:`has` knows more."""
 
-    def has(self, carried: Carried) -> bool:
+    def has(self, carried: Any) -> bool:
         """Whether it is there. Raises ``OutcomeUnknown`` if nobody can tell, because the store leads no longer."""
 
 
@@ -375,6 +375,21 @@ class CatalogDatabase:
         """
         self._check_usable()  # before the lock, which a forked child may have inherited locked
         return self._change
+
+    def try_transaction(self, work: Callable[[Connection, Tables], None]) -> bool:
+        """Does the work in one transaction if no change is in progress, and never waits for one; whether it did.
+
+        For a thread that runs no signal handlers. The contents in memory stay as they are.
+        """
+        if not self._change.acquire(blocking=False):
+            return False
+        try:
+            self._prepare_change()
+            with self._transaction() as connection:
+                work(connection, self._tables)
+        finally:
+            self._change.release()
+        return True
 
     def _prepare_change(self) -> None:
         self._check_usable()

@@ -23,7 +23,7 @@ from logstore.codec.layout import Cursor, decode_parts, encode_parts
 from logstore.codec.records import RecordFlag, RecordType
 from logstore.core.imports import late
 from logstore.core.native import check, failure
-from logstore.errors import CatalogMismatch, CorruptLog, OutcomeUnknown
+from logstore.errors import CatalogMismatch, OutcomeUnknown
 from logstore.holds import LogRecycled
 from logstore.inspect.reader import Reader
 
@@ -221,6 +221,19 @@ def _ends_a_queue(row: CatalogRow) -> bool:
     return row.object is CatalogObject.QUEUE and row.action is CatalogAction.DELETE
 
 
+def note_applied(catalog: Catalog, store: Any) -> int | None:
+    """Lets the leader's file say that it has every change below what is durable. None: a change is in progress."""
+    said = 0
+
+    def say(connection: Connection, _: Tables) -> None:
+        nonlocal said
+        said = int(lib.ls_durable_lsn(store))
+        for statement in _says(said):
+            connection.execute(statement)
+
+    return said if catalog.try_transaction(say) else None
+
+
 # ---- a copy that follows ---------------------------------------------------------------------------------------------
 
 
@@ -281,8 +294,7 @@ class FollowedCatalog:
                 for record in reader.records(RecordType.CATALOG_CHANGE):
                     if record.lsn >= to_lsn and not parts:
                         break
-                    if not isinstance(record.body, CatalogChange):
-                        raise CorruptLog("a change of the catalog is none", lsn=record.lsn)
+                    assert isinstance(record.body, CatalogChange)
                     parts = (*(parts if record.body.part else ()), *record.body.rows)
                     if RecordFlag.PART not in record.flags:
                         found.append(Change(record.lsn + record.length, parts))

@@ -247,6 +247,11 @@ class Copy:
     def _leads(self) -> Any:
         return ffi.NULL if self._leading is None else self._leading.store
 
+    @property
+    def leading(self) -> LeadingStore | None:
+        """The store that leads; None: the copy follows."""
+        return self._leading
+
     def _has_catalog(self) -> bool:
         return bool(self._options.catalog_lsn)
 
@@ -285,10 +290,16 @@ class Copy:
 
         So a start need not look for changes below, and the log need not keep what lies there. It waits for the disk.
         """
-        if self._catalog is not None and self._leading is None:
+        if self._leading is not None:
+            lsn = self._leading._note_catalog()
+        elif self._catalog is not None:
             self._follow_catalog()
             self._catalog.advance(self.info().applied_lsn)
-            self.catalog_has(self._catalog.applied_lsn or 0)
+            lsn = self._catalog.applied_lsn
+        else:
+            return
+        if lsn is not None:
+            self.catalog_has(lsn)
 
     def member(self) -> MemberInfo:
         """What ``VOTE`` says."""
@@ -542,6 +553,22 @@ class LeadingStore:
             self._copy._hand_over_catalog()
             self._store = _LedStore(self)
         return self._store
+
+    def _note_catalog(self) -> int | None:
+        store = self._store
+        if store is None or store._catalog is None or not self._copy._has_catalog():
+            return None
+        from logstore.cluster.catalog_log import note_applied
+
+        return note_applied(store._catalog, self.store)
+
+    def call_off(self) -> None:
+        """Calls that wait for a majority raise ``OutcomeUnknown`` at once; then :meth:`cease`.
+
+        Any thread may call it before that, also while another one is in :meth:`serve`, which then ends.
+        """
+        if self.store is not None:
+            check(lib.ls_replica_cease(self.store))
 
     def cease(self) -> None:
         """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then the copy follows again."""

@@ -46,7 +46,17 @@ FOUND = {
     "TELL_FORCED": "LEADER COMPLETENESS:|STATE MACHINE SAFETY:",
     "WIPE_VOTE": "R10:",
     "CATALOG_LOST": "CATALOG:",
+    "NO_REWRITE": "FALSE ALARM:|R2:|R10:",
+    "DELETE_FIRST": "FALSE ALARM:|R2:|R10:|DETACHED:",
+    "DETACH_LOG_FIRST": "DETACHED:",
+    "MARK_LATE": "FALSE ALARM:",
+    "MARK_ISLANDS": "FALSE ALARM:",
 }
+
+TIMES = re.compile(
+    r"elections: (?P<load>\w+) +(?P<fault>\w+) +count (?P<count>\d+), p50 (?P<p50>[\d.]+) s, p99 (?P<p99>[\d.]+) s, "
+    r"none within 4\.5 s: (?P<none>\d+)"
+)
 
 
 #: Faults planted in the core and the engine, the scenario that meets each, and what the judge over the real log says.
@@ -117,10 +127,32 @@ def test_a_few_seeds_hold_every_rule(program: Path) -> None:
     assert min(said[name] for name in ("crashes", "elections", "cuts", "updates", "durable")) > 0
 
 
-@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed", "identity"])
+@pytest.mark.parametrize("scenario", ["churn", "members", "two", "slow-vote", "aimed", "identity", "slow-voter"])
 def test_each_scenario_holds_every_rule(program: Path, scenario: str) -> None:
     status, text = simulate(program, "--seeds", 1000, 6, "--scenario", scenario)
     assert (status, counts(text)["violations"]) == (0, 0), text
+
+
+def test_another_member_serves_in_time_after_each_way_to_lose_a_leader(program: Path) -> None:
+    status, text = simulate(program, "--seeds", 0, 8, "--elections")
+    found = {(each["load"], each["fault"]): each for each in TIMES.finditer(text)}
+    assert (status, len(found)) == (0, 8), text
+    assert all(int(each["count"]) >= 30 and int(each["none"]) == 0 for each in found.values()), text
+    assert float(found["calm", "transfer"]["p99"]) < 0.2, text
+    assert float(found["saturated", "kill"]["p99"]) < 1.5, text
+
+
+def test_without_the_mark_a_full_load_makes_elections_longer(program: Path) -> None:
+    texts = [simulate(program, "--seeds", 0, 8, "--elections", *more)[1] for more in ((), ("--without", "MARK"))]
+    took = [
+        next(
+            float(each["p50"])
+            for each in TIMES.finditer(text)
+            if (each["load"], each["fault"]) == ("saturated", "kill")
+        )
+        for text in texts
+    ]
+    assert took[0] + 0.15 < took[1], texts
 
 
 def test_a_seed_gives_the_same_run_each_time(program: Path) -> None:
@@ -143,7 +175,12 @@ def test_the_judge_finds_a_planted_fault_in_200_seeds(program: Path, mutant: str
 
 @pytest.mark.parametrize(
     ("mutant", "scenario", "rule"),
-    [("KEEP_ABOVE", "churn", "R2:|R10:|FALSE ALARM:"), ("NO_HELLO", "identity", "which had counted more")],
+    [
+        ("KEEP_ABOVE", "churn", "R2:|R10:|FALSE ALARM:"),
+        ("NO_HELLO", "identity", "which had counted more"),
+        ("NO_PACING", "slow-voter", "PACING:"),
+        ("NO_ROUNDS", "slow-voter", "is updated again and again"),
+    ],
 )
 def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
     program: Path, mutant: str, scenario: str, rule: str
@@ -155,7 +192,15 @@ def test_the_judge_finds_a_planted_fault_in_the_scenario_that_meets_it(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--mutant", "NOTHING"], ["--scenario", "calm"], ["--seeds", "1"], ["--seeds", "0", "0"], ["left"]]
+    "arguments",
+    [
+        ["--mutant", "NOTHING"],
+        ["--without", "NOTHING"],
+        ["--scenario", "calm"],
+        ["--seeds", "1"],
+        ["--seeds", "0", "0"],
+        ["left"],
+    ],
 )
 def test_a_misuse_ends_with_status_2(program: Path, arguments: list[str]) -> None:
     assert simulate(program, *arguments)[0] == 2

@@ -47,6 +47,8 @@ PARENTS = {
     "BatchRefused": "StoreError",
     "EngineRefused": "StoreError",
     "ClusterUnavailable": "StoreError",
+    "NotLeader": "StoreError",
+    "NoMajority": "StoreError",
 }
 
 

@@ -20,8 +20,17 @@ CLUSTER = bytes(range(16))
 class Group:
     """The members' copies, one of which may lead; a thread moves its batches to those that are reached."""
 
-    def __init__(self, place: Path, copies: int = 3, *, catalog: bool = False) -> None:
-        self.paths = [place / f"member-{number + 1}" for number in range(copies)]
+    def __init__(
+        self,
+        place: Path,
+        copies: int = 3,
+        *,
+        catalog: bool = False,
+        config: bytes = b"1,2,3",
+        paths: list[Path] | None = None,
+    ) -> None:
+        self.config = config
+        self.paths = paths or [place / f"member-{number + 1}" for number in range(copies)]
         self.stores = [path / "copy-1" for path in self.paths]
         for path in self.paths:
             path.mkdir()
@@ -55,7 +64,7 @@ class Group:
 
     def lead(self, number: int) -> logstore.MessageStore:
         info = self.copy(number).info()
-        config = b"1,2,3" if info.index == 0 else None
+        config = self.config if info.index == 0 else None
         term = max(info.least_term, *(copy.member().term + 1 for copy in self.copies))
         for copy in self.copies:
             copy.vote(term, number + 1)

@@ -146,6 +146,8 @@ NAMES = {
     "BatchRefused": "OperationalError",
     "EngineRefused": "OperationalError",
     "ClusterUnavailable": "OperationalError",
+    "NotLeader": "OperationalError",
+    "NoMajority": "OperationalError",
     "StoreFull": "OperationalError",
     "StorePoisoned": "OperationalError",
     "StoreClosed": "InterfaceError",

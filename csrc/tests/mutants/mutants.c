@@ -19,19 +19,20 @@ bool ls_mutant_strikes(void) {
     return true;
 }
 
+bool ls_mutant_choose(const char *name) {
+    for (size_t i = 1; i < MUTANT_COUNT; i++) {
+        if (strcmp(names[i], name) == 0) {
+            ls_mutant = (enum mutant)i;
+        }
+    }
+    return ls_mutant != NO_MUTANT;
+}
+
 /* Runs before main, so that no thread sees it change. An unknown name ends the process: otherwise it would look like a mutant
    that no test kills. */
 __attribute__((constructor)) static void choose(void) {
     const char *wanted = getenv("LOGSTORE_MUTANT");
-    if (wanted == NULL || *wanted == '\0') {
-        return;
-    }
-    for (size_t i = 1; i < MUTANT_COUNT; i++) {
-        if (strcmp(names[i], wanted) == 0) {
-            ls_mutant = (enum mutant)i;
-        }
-    }
-    if (ls_mutant == NO_MUTANT) {
+    if (wanted != NULL && *wanted != '\0' && !ls_mutant_choose(wanted)) {
         (void)fprintf(stderr, "LOGSTORE_MUTANT: %s is none of tools/mutants.toml\n", wanted);
         _Exit(2);
     }

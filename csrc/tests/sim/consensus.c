@@ -3,7 +3,7 @@
  * assertion of libraft, and another goes on with the next seed; so no run begins from what a failed one left.
  *
  *   consensus --seeds FIRST COUNT [--ms N] [--scenario NAME] [--mutant NAME] [--jobs N] [--json] [--seconds N]
- *             [--first-violation]
+ *             [--first-violation] [--without GUARD] [--elections]
  *   consensus --seed K            one run, with every step in words
  */
 #include <errno.h>
@@ -22,11 +22,17 @@
 enum { JOBS_MAX = 64, EXIT_VIOLATION = 3, EXIT_UNPROTECTED = 4, SHOWN_MAX = 20 };
 
 const char *const count_names[COUNTS] = {
-    "crashes",     "elections",       "cuts",   "updates",  "frames",  "durable",   "changes",       "transfers",
-    "recycled",    "removed_above",   "wiped",  "torn",     "offered", "came_back", "stopped_disks", "catalog_changes",
-    "checkpoints", "from_checkpoint", "hellos", "restored", "stale",   "refused",   "unprotected",   "tables"};
+    "crashes", "elections", "cuts",          "updates",         "frames",      "durable",
+    "changes", "transfers", "recycled",      "removed_above",   "wiped",       "torn",
+    "offered", "came_back", "stopped_disks", "catalog_changes", "checkpoints", "from_checkpoint",
+    "hellos",  "restored",  "stale",         "refused",         "unprotected", "tables",
+    "marks",   "erased",    "failed_forces", "paced",           "detached"};
 
-static const char *const scenario_names[] = {"default", "churn", "members", "two", "slow-vote", "aimed", "identity"};
+static const char *const scenario_names[] = {"default",   "churn", "members",  "two",
+                                             "slow-vote", "aimed", "identity", "slow-voter"};
+
+/* Only a program with the faults of tools/mutants.toml has it. */
+bool ls_mutant_choose(const char *name) __attribute__((weak));
 
 struct job {
     _Atomic uint64_t seed;
@@ -50,6 +56,7 @@ static struct {
     time_t begun;
     bool json;
     bool first_violation;
+    bool elections;
 } o = {.count = 100, .ms = 30000};
 
 static size_t my_job;
@@ -86,7 +93,10 @@ static void run_seeds(void) {
         if (seed >= o.first + o.count)
             break;
         atomic_store(&shared->jobs[my_job].seed, seed);
-        run_seed(seed, o.ms);
+        if (o.elections)
+            elections_run(seed, o.ms);
+        else
+            run_seed(seed, o.ms);
         add_counts();
     }
     (void)fflush(stdout);
@@ -201,10 +211,25 @@ static int name_of(const char *text, const char *const *names, size_t count) {
     return -1;
 }
 
+/* R3's mark, or a guard of the engine by the name of the fault that removes it. */
+static int leave_out(const char *name) {
+    if (strcmp(name, "MARK") == 0)
+        sim.without_mark = true;
+    else if (ls_mutant_choose == NULL || !ls_mutant_choose(name)) {
+        (void)fprintf(
+            stderr,
+            "consensus: %s is not MARK, and no fault that this program was built with: make simulate WITHOUT=%s\n",
+            name, name);
+        return -1;
+    }
+    return 0;
+}
+
 static int misuse(void) {
-    (void)fprintf(stderr,
-                  "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
-                  "                 [--scenario NAME] [--mutant NAME] [--first-violation]\n");
+    (void)fprintf(
+        stderr,
+        "usage: consensus (--seeds FIRST COUNT | --seed K) [--ms N] [--jobs N] [--json] [--seconds N]\n"
+        "                 [--scenario NAME] [--mutant NAME] [--without GUARD] [--first-violation] [--elections]\n");
     return 2;
 }
 
@@ -216,6 +241,8 @@ static int parse(int argc, char **argv) {
                                             {"json", 0, NULL, 'J'},
                                             {"seconds", 1, NULL, 't'},
                                             {"first-violation", 0, NULL, '1'},
+                                            {"elections", 0, NULL, 'e'},
+                                            {"without", 1, NULL, 'w'},
                                             {"scenario", 1, NULL, 'c'},
                                             {"mutant", 1, NULL, 'x'},
                                             {NULL, 0, NULL, 0}};
@@ -236,9 +263,14 @@ static int parse(int argc, char **argv) {
         }
         o.json = o.json || c == 'J';
         o.first_violation = o.first_violation || c == '1';
+        if (c == 'e' && elections_run == NULL)
+            return 2;
+        o.elections = o.elections || c == 'e';
         int name = 0;
         if (c == 'c' && (name = name_of(optarg, scenario_names, run_scenario_count)) >= 0)
             sim.scenario = (enum scenario)name;
+        if (c == 'w')
+            name = leave_out(optarg);
         if (c == 'x' && (name = name_of(optarg, run_mutants, run_mutant_count)) >= 0)
             sim.mutant = name;
         if (name < 0)
@@ -260,11 +292,15 @@ int main(int argc, char **argv) {
         perror("consensus");
         return 2;
     }
+    if (o.elections)
+        elections_share();
     struct found found = {0};
     int rc = run_all(&found);
     if (rc != 0)
         (void)printf("only %llu of %llu seeds have run\n", (unsigned long long)atomic_load(&shared->done),
                      (unsigned long long)o.count);
+    if (o.elections)
+        elections_print();
     if (o.json)
         print_json(&found);
     else

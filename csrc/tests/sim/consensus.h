@@ -10,6 +10,8 @@
  *   consensus_identity.c hellos, counts, older copies
  *   consensus_catalog.c catalog changes in SQL, checkpoints
  *   consensus_judge.c    what must always hold          consensus_run.c     one run; consensus.c the program
+ *   consensus_removal.c  a removed member's copy: detached, deleted
+ *   consensus_elections.c how long a change of leader takes
  *
  * A violation ends the process that runs the seed, and so does an assertion of libraft.
  */
@@ -19,36 +21,43 @@
 #include "tests/sim/consensus_disk.h"
 #include "tests/sim/consensus_shared.h"
 
-enum { OPS_MAX = 16 };
+enum { OPS_MAX = 32, PACED_FROM = 1000, NEAR_BATCHES = 20 };
 
 /* ---- planted faults of the model ---- */
 
 enum mutant {
     MUTANT_NONE,
-    MUTANT_SEND_EARLY,     /* frames leave before VOTE is forced */
-    MUTANT_ACK_EARLY,      /* batches count as forced when they are taken */
-    MUTANT_FORGET_VOTE,    /* VOTE has no voted_for */
-    MUTANT_TERM_LOST,      /* the term at a start is that of the newest batch */
-    MUTANT_CUT_BEFORE_HDR, /* a follower forces a term's first batch before its header */
-    MUTANT_APPLY_UNDUR,    /* what is forced is applied */
-    MUTANT_APPLY_RESTART,  /* all that is there at a start counts as durable */
-    MUTANT_OFFER,          /* messages that are not durable are offered */
-    MUTANT_TWO,            /* a follower forces several batches at once */
-    MUTANT_LSN_TWICE,      /* a term begins at its leader's end, without a segment of its own */
-    MUTANT_STALE_CONF,     /* a start has an older configuration */
-    MUTANT_OLDCOPY,        /* an older copy of the directory comes back */
-    MUTANT_LYING,          /* the disk loses what it had forced */
-    MUTANT_KEEP_TABLE,     /* who ceases to lead keeps its table */
-    MUTANT_WIPE_VOTE,      /* VOTE goes with a removed replica */
-    MUTANT_PIECEMEAL,      /* a copy is switched in file by file */
-    MUTANT_CUT_ZERO,       /* a cut overwrites the end of what it keeps */
-    MUTANT_RECYC_UNDUR,    /* a base counts as soon as a batch names it */
-    MUTANT_SELF_REMOVE,    /* a leader removes itself */
-    MUTANT_TELL_FORCED,    /* the leader confirms what it has forced */
-    MUTANT_COUNT_KEPT,     /* a cut of the peer's own log leaves its counts */
-    MUTANT_NO_HELLO,       /* whoever comes is accepted */
-    MUTANT_CATALOG_LOST,   /* files and copies go by the base alone, not by applied_lsn */
-    MUTANT_KEEP_ABOVE,     /* files above a batch stay */
+    MUTANT_SEND_EARLY,       /* frames leave before VOTE is forced */
+    MUTANT_ACK_EARLY,        /* batches count as forced when they are taken */
+    MUTANT_FORGET_VOTE,      /* VOTE has no voted_for */
+    MUTANT_TERM_LOST,        /* the term at a start is that of the newest batch */
+    MUTANT_CUT_BEFORE_HDR,   /* a follower forces a term's first batch before its header */
+    MUTANT_APPLY_UNDUR,      /* what is forced is applied */
+    MUTANT_APPLY_RESTART,    /* all that is there at a start counts as durable */
+    MUTANT_OFFER,            /* messages that are not durable are offered */
+    MUTANT_TWO,              /* a follower forces several batches at once */
+    MUTANT_LSN_TWICE,        /* a term begins at its leader's end, without a segment of its own */
+    MUTANT_STALE_CONF,       /* a start has an older configuration */
+    MUTANT_OLDCOPY,          /* an older copy of the directory comes back */
+    MUTANT_LYING,            /* the disk loses what it had forced */
+    MUTANT_KEEP_TABLE,       /* who ceases to lead keeps its table */
+    MUTANT_WIPE_VOTE,        /* VOTE goes with a removed replica */
+    MUTANT_PIECEMEAL,        /* a copy is switched in file by file */
+    MUTANT_CUT_ZERO,         /* a cut overwrites the end of what it keeps */
+    MUTANT_RECYC_UNDUR,      /* a base counts as soon as a batch names it */
+    MUTANT_SELF_REMOVE,      /* a leader removes itself */
+    MUTANT_TELL_FORCED,      /* the leader confirms what it has forced */
+    MUTANT_COUNT_KEPT,       /* a cut of the peer's own log leaves its counts */
+    MUTANT_NO_HELLO,         /* whoever comes is accepted */
+    MUTANT_CATALOG_LOST,     /* files and copies go by the base alone, not by applied_lsn */
+    MUTANT_KEEP_ABOVE,       /* files above a batch stay */
+    MUTANT_NO_REWRITE,       /* an open does not write the log's tail again */
+    MUTANT_NO_PACING,        /* a leader does not wait for a voter that lags */
+    MUTANT_NO_ROUNDS,        /* nor for one that is updated again and again */
+    MUTANT_DELETE_FIRST,     /* a removed copy's files go before VOTE says so */
+    MUTANT_DETACH_LOG_FIRST, /* a log is detached before VOTE is */
+    MUTANT_MARK_LATE,        /* a mark is forced together with what it covers */
+    MUTANT_MARK_ISLANDS,     /* a mark goes, and what it covers above the log's end stays */
     MUTANTS,
 };
 
@@ -62,7 +71,7 @@ struct heard {
     uint64_t rebuild;
 };
 
-enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE };
+enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE, OP_MARK };
 
 /* What one force covers. Of the writes in it a crash keeps any. */
 struct op {
@@ -105,6 +114,16 @@ struct copy {
     struct tail durable; /* what was durable here before the switch */
     struct sequence log;
     struct sequence before;
+};
+
+/* What a leader knows of another voter, to wait for it. */
+struct pace {
+    uint64_t answered_ms; /* when it said what it has forced */
+    uint64_t near_ms;     /* when it last lacked almost nothing */
+    uint64_t offered;     /* the end of the last update since then; 0: there was none */
+    uint64_t round;       /* how many batches were made between the last two */
+    bool is_back;         /* it was silent, and has lacked more than the leader waits for since then */
+    bool waits;           /* until it is near: a round was no shorter than the one before */
 };
 
 struct member {
@@ -165,6 +184,9 @@ struct member {
     struct checkpoint checkpoint;
     struct copy copy;
     uint64_t hold_until_ms; /* nothing is recycled */
+
+    struct pace pace[MEMBERS_MAX + 1]; /* the leader's */
+    uint64_t detached_end;             /* where the batch ends with which its log was detached; 0: it was not */
 };
 
 /* ---- consensus_member.c ---- */
@@ -205,6 +227,9 @@ void lead_end(struct member *m);
 void lead_work(struct member *m);
 bool lead_change(struct member *m);
 void lead_transfer(struct member *m);
+bool lead_waits(struct member *m); /* for a voter that lags */
+void lead_hears(struct member *m, uint64_t from);
+void lead_offers(struct member *m, const struct engine_frame *update);
 
 /* ---- consensus_faults.c ---- */
 void faults_begin(void);
@@ -249,10 +274,19 @@ void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t 
 bool judge_start(const struct member *m, const struct recovered *r);
 void judge_offer(const struct member *m, const struct item *item);
 void judge_disk_of_leader(const struct member *m);
+void judge_slow_voter(const struct member *leader);
 void judge_deep(void);
 void judge_end(void);
 uint64_t judge_largest(void);          /* index known to be durable */
 const struct table *judge_table(void); /* of all that is durable */
+
+/* ---- consensus_removal.c ---- */
+void removal_begin(struct member *m);
+void removal_finish(struct member *m); /* of a copy whose detach has begun */
+
+/* ---- consensus_elections.c ---- */
+void elections_begin(void);
+void elections_now(void);
 
 /* ---- consensus_run.c ---- */
 void note(const struct member *m, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -46,11 +46,12 @@ bool disk_put(struct disk *d, int id, bool torn) {
         at--;
     if (at < s->count && batch_of(s->records[at].id)->lsn == lsn) {
         s->records[at].torn = s->records[at].torn && torn;
+        s->records[at].phantom = false; /* written once more */
         return s->records[at].id == id;
     }
     s->records = grow(s->records, &s->capacity, s->count, sizeof *s->records);
     memmove(s->records + at + 1, s->records + at, (s->count - at) * sizeof *s->records);
-    s->records[at] = (struct record){id, torn};
+    s->records[at] = (struct record){id, torn, false};
     s->count++;
     return true;
 }
@@ -71,8 +72,41 @@ void disk_remove_between(struct disk *d, uint64_t from, uint64_t below) {
             disk_remove(d, d->segments[i - 1].first);
 }
 
+void disk_rewrite_tail(struct disk *d, const struct recovered *r) {
+    struct segment *s = disk_find(d, r->last_segment);
+    for (size_t i = 0; s != NULL && i < s->count; i++)
+        s->records[i].phantom = false;
+}
+
+void disk_lose_cache(struct disk *d) {
+    for (size_t i = 0; i < d->count; i++) {
+        struct segment *s = &d->segments[i];
+        size_t kept = 0;
+        for (size_t k = 0; k < s->count; k++)
+            if (!s->records[k].phantom)
+                s->records[kept++] = s->records[k];
+        s->count = kept;
+    }
+}
+
+void disk_end_mark(struct disk *d, uint64_t end) {
+    struct segment *s = disk_find(d, segment_of(d->mark_from));
+    if (s != NULL && end >= d->mark_from && end < d->mark_to) {
+        size_t kept = 0;
+        for (size_t i = 0; i < s->count; i++) {
+            uint64_t lsn = batch_of(s->records[i].id)->lsn;
+            if (lsn < end || lsn >= d->mark_to)
+                s->records[kept++] = s->records[i];
+        }
+        s->count = kept;
+    }
+    d->mark_from = d->mark_to = 0;
+}
+
 void disk_copy(struct disk *to, const struct disk *from) {
     disk_free(to);
+    to->mark_from = from->mark_from;
+    to->mark_to = from->mark_to;
     for (size_t i = 0; i < from->count; i++) {
         const struct segment *s = &from->segments[i];
         struct segment *made = find_or_make(to, s->first);
@@ -154,7 +188,13 @@ static uint64_t named_base(const struct accepted *files, size_t count) {
     return 0;
 }
 
-static const char *read_file(const struct accepted *file, struct recovered *r, uint64_t *end) {
+/* What a batch says to be forced before it; under MARK only what was forced before that. */
+static uint64_t said_durable(const struct disk *d, const struct batch *b) {
+    bool marked = b->lsn >= d->mark_from && b->lsn < d->mark_to;
+    return marked && b->durable_lsn > d->mark_from ? d->mark_from : b->durable_lsn;
+}
+
+static const char *read_file(const struct disk *d, const struct accepted *file, struct recovered *r, uint64_t *end) {
     const struct segment *s = file->segment;
     uint64_t at = s->first + HEADER_BYTES;
     bool broken = false;
@@ -164,9 +204,9 @@ static const char *read_file(const struct accepted *file, struct recovered *r, u
         if (b->lsn >= file->limit)
             break;
         broken = broken || s->records[i].torn || b->lsn != at;
-        if (broken && !s->records[i].torn && b->durable_lsn > *end && b->durable_lsn > r->base &&
-            b->durable_lsn <= file->limit)
-            return alarm_of("a batch", b->lsn, b->durable_lsn, *end, r->base);
+        uint64_t said = said_durable(d, b);
+        if (broken && !s->records[i].torn && said > *end && said > r->base && said <= file->limit)
+            return alarm_of("a batch", b->lsn, said, *end, r->base);
         if (broken)
             continue;
         if (b->index == 0) {
@@ -189,7 +229,7 @@ static const char *read_headless(const struct disk *d, const struct accepted *fi
     for (size_t i = 0; i < d->count; i++) {
         const struct segment *s = &d->segments[i];
         for (size_t k = 0; !s->has_header && k < s->count; k++) {
-            uint64_t said = batch_of(s->records[k].id)->durable_lsn;
+            uint64_t said = said_durable(d, batch_of(s->records[k].id));
             bool inside = false;
             for (size_t f = 0; f < count; f++)
                 inside = inside || (said > files[f].segment->first && said <= files[f].limit);
@@ -211,6 +251,7 @@ const char *recover(const struct disk *d, struct recovered *r) {
     }
     size_t count = accept_files(d, files, &r->highest_term);
     r->base = named_base(files, count);
+    r->last_segment = count > 0 ? files[0].segment->first : UINT64_MAX;
     for (size_t i = count; i > 0 && alarm == NULL; i--) {
         uint64_t said = files[i - 1].segment->prev_end;
         if (said > end && said > r->base) {
@@ -221,10 +262,11 @@ const char *recover(const struct disk *d, struct recovered *r) {
             r->log.count = r->before.count = 0;
             end = said;
         }
-        alarm = read_file(&files[i - 1], r, &end);
+        alarm = read_file(d, &files[i - 1], r, &end);
     }
     if (alarm == NULL)
         alarm = read_headless(d, files, count, end, r->base);
+    r->end = end;
     free(files);
     return alarm;
 }

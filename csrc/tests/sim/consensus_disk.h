@@ -11,6 +11,7 @@
 struct record {
     int id;
     bool torn;
+    bool phantom; /* its force failed: it stands in the page cache, and no later force writes it */
 };
 
 struct segment {
@@ -27,6 +28,8 @@ struct disk {
     struct segment *segments; /* by first */
     size_t count;
     size_t capacity;
+    uint64_t mark_from; /* MARK: [mark_from, mark_to) was or is written with one force */
+    uint64_t mark_to;
 };
 
 struct vote {
@@ -36,13 +39,16 @@ struct vote {
     uint64_t floor_index; /* the log reaches this batch; 0: no floor */
     uint64_t floor_term;
     uint64_t rebuild; /* how often the directory was removed */
+    bool detached;    /* the copy takes part no more */
 };
 
 struct recovered {
     struct sequence log;
     struct sequence before; /* batches without an index, from before replication began */
     uint64_t base;
+    uint64_t end;
     uint64_t highest_term; /* of any header */
+    uint64_t last_segment; /* the first LSN of the newest file that counts */
 };
 
 struct segment *disk_find(const struct disk *d, uint64_t first);
@@ -51,6 +57,12 @@ void disk_header(struct disk *d, uint64_t first, uint64_t term, uint64_t prev_en
 /* False: other bytes stand at that LSN. A torn batch never takes the place of a whole one. */
 bool disk_put(struct disk *d, int id, bool torn);
 void disk_remove(struct disk *d, uint64_t first);
+/* The newest file that counts is written again past the cache, as it was read. */
+void disk_rewrite_tail(struct disk *d, const struct recovered *r);
+/* The power fails: what is in the cache alone is lost. */
+void disk_lose_cache(struct disk *d);
+/* What MARK covers above the log's end goes, and MARK with it. */
+void disk_end_mark(struct disk *d, uint64_t end);
 /* Files that a header cut off: all from `from` on and below `below`. */
 void disk_remove_between(struct disk *d, uint64_t from, uint64_t below);
 void disk_copy(struct disk *to, const struct disk *from);

@@ -3,7 +3,7 @@
 
 #include "tests/sim/consensus.h"
 
-static bool faulty(void) { return sim.now_ms < sim.faults_end_ms; }
+static bool faulty(void) { return sim.now_ms < sim.faults_end_ms && sim.election == ELECTION_NONE; }
 
 static void crash_soon(const struct member *m, uint64_t within_ms) {
     event_push((struct event){.at_ms = sim.now_ms + random_below(within_ms),
@@ -60,6 +60,8 @@ static void lose_forced(struct member *m) {
 }
 
 void crash(struct member *m) {
+    double told =
+        sim.election == ELECTION_NONE ? 0.5 : sim.election == ELECTION_RESET; /* a peer, by a reset connection */
     sim.counts[COUNT_CRASHES]++;
     note(m, "crashes");
     io_crash(m);
@@ -68,53 +70,12 @@ void crash(struct member *m) {
     if (sim.scenario == SCENARIO_IDENTITY && faulty() && random_chance(0.12))
         identity_restore(m);
     for (uint64_t i = 1; i <= sim.count; i++)
-        if (sim.members[i].up && !net_is_cut(m->id, i) && random_chance(0.5))
+        if (sim.members[i].up && !net_is_cut(m->id, i) && random_chance(told))
             event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(5),
                                       .kind = EVENT_LOST,
                                       .member = i,
                                       .generation = sim.members[i].generation,
                                       .value = m->id});
-}
-
-/* ---- a removed replica's directory goes ---- */
-
-static bool is_named_anywhere(uint64_t id) {
-    const struct table *t = judge_table();
-    if (t->members == NO_BATCH || t->applied != judge_largest())
-        return true;
-    if (configuration_names(batch_of(t->members)->configuration, id))
-        return true;
-    for (uint64_t i = 1; i <= sim.count; i++) {
-        const struct sequence *log = &sim.members[i].log;
-        for (size_t k = 0; k < log->count; k++) {
-            const struct batch *b = batch_of(log->ids[k]);
-            if (b->kind == ENGINE_MEMBERS && b->index > batch_of(t->members)->index &&
-                configuration_names(b->configuration, id))
-                return true;
-        }
-    }
-    return false;
-}
-
-static void wipe(struct member *m) {
-    if (m->disk.count == 0 || is_named_anywhere(m->id))
-        return;
-    if (m->up)
-        crash(m);
-    if (m->is_older)
-        identity_reinstate(m);
-    note(m, "is not a member: its directory is removed");
-    disk_free(&m->disk);
-    m->log.count = m->before.count = 0;
-    m->log.first = 1;
-    m->forced = m->told = m->durable = 0;
-    m->sql = (struct sql){0};
-    checkpoint_drop(m);
-    m->vote.rebuild++;
-    m->vote.floor_index = m->vote.floor_term = 0;
-    if (planted(MUTANT_WIPE_VOTE))
-        m->vote = (struct vote){0};
-    sim.counts[COUNT_WIPED]++;
 }
 
 /* ---- a millisecond of faults ---- */
@@ -171,7 +132,7 @@ void faults_now(void) {
     } else if (x < 0.011 && m->up) {
         m->frozen_until_ms = sim.now_ms + random_below(random_chance(0.3) ? 3000 : 700);
     } else if (x < 0.0120) {
-        wipe(m);
+        removal_begin(m);
     } else if (x < 0.0126) {
         stop_disk(m);
     }

@@ -8,10 +8,12 @@
 
 #include "tests/sim/consensus.h"
 
+enum { GROUP_MIN = 3, GROUP_MAX = 24 };
+
 uint64_t force_ms(void) {
     static const uint64_t delays_ms[] = {1, 1, 2, 3, 20};
-    uint64_t ms = delays_ms[random_below(random_chance(0.15) ? 5 : 4)];
-    return random_chance(0.002) ? ms + random_below(600) : ms;
+    uint64_t ms = delays_ms[random_below(random_chance(sim.calm ? 0.02 : 0.15) ? 5 : 4)];
+    return !sim.calm && random_chance(0.002) ? ms + random_below(600) : ms;
 }
 
 bool io_is_idle(const struct member *m) { return m->op_count == 0 && m->pending_count == 0; }
@@ -36,6 +38,30 @@ static struct op header_for(const struct member *m, int id) {
     return (struct op){.kind = OP_HEADER, .batch = NO_BATCH, .first = first, .term = b->term, .prev_end = prev_end};
 }
 
+/* How many batches a copy that lags writes with one force. A segment's first batch comes with its header, alone: below it the log
+   ends in another segment, and a mark over it would say more than is forced. */
+static size_t count_group(const struct member *m) {
+    size_t count = 1;
+    bool is_first = batch_of(m->pending[0])->lsn % SEGMENT_BYTES == HEADER_BYTES;
+    if (m->lead_term != 0 || is_first || sim.without_mark || planted(MUTANT_TWO))
+        return 1;
+    while (count < m->pending_count && count < GROUP_MAX &&
+           segment_of(batch_of(m->pending[count])->lsn) == segment_of(batch_of(m->pending[0])->lsn) &&
+           batch_of(m->pending[count])->prev_end == batch_end(m->pending[count - 1]))
+        count++;
+    return count < GROUP_MIN ? 1 : count;
+}
+
+/* True: the mark over them is forced first. */
+static bool plan_mark(struct member *m, size_t group) {
+    uint64_t from = batch_of(m->pending[0])->lsn;
+    uint64_t to = batch_end(m->pending[group - 1]);
+    if (m->disk.mark_from == from && m->disk.mark_to == to)
+        return false;
+    add_op(m, (struct op){.kind = OP_MARK, .batch = NO_BATCH, .first = from, .prev_end = to});
+    return !planted(MUTANT_MARK_LATE);
+}
+
 static void plan(struct member *m) {
     int id = m->pending[0];
     const struct batch *b = batch_of(id);
@@ -52,14 +78,22 @@ static void plan(struct member *m) {
         if (!has_term(d, b->term))
             return;
     }
-    size_t most = planted(MUTANT_TWO) && m->lead_term == 0 ? 4 : 1;
+    size_t group = d->segments[d->count - 1].first == first ? count_group(m) : 1;
+    if (group > 1 && plan_mark(m, group))
+        return;
+    size_t most = planted(MUTANT_TWO) && m->lead_term == 0 ? 4 : group;
     for (size_t i = 0; i < most && i < m->pending_count; i++)
         if (segment_of(batch_of(m->pending[i])->lsn) == first)
             add_op(m, (struct op){.kind = OP_BATCH, .batch = m->pending[i]});
 }
 
+/* In the scenario of a slow voter: the third one's. */
+static uint64_t slow_ms(const struct member *m) {
+    return sim.scenario == SCENARIO_SLOW_VOTER && m->id == 3 && !sim.healing ? 100 + random_below(100) : 0;
+}
+
 static uint64_t forced_at(const struct member *m) {
-    uint64_t at = sim.now_ms + force_ms();
+    uint64_t at = sim.now_ms + force_ms() + slow_ms(m);
     return at < m->hangs_until_ms ? m->hangs_until_ms : at;
 }
 
@@ -105,6 +139,11 @@ static void carry_out(struct member *m, const struct op *op) {
     case OP_REMOVE:
         disk_remove(&m->disk, op->first);
         sim.counts[COUNT_REMOVED_ABOVE]++;
+        break;
+    case OP_MARK:
+        m->disk.mark_from = op->first;
+        m->disk.mark_to = op->prev_end;
+        sim.counts[COUNT_MARKS]++;
         break;
     }
 }
@@ -243,11 +282,26 @@ static void mix_files(struct member *m) {
     }
 }
 
+static void make_phantom(struct member *m, int id) {
+    struct segment *s = disk_find(&m->disk, segment_of(batch_of(id)->lsn));
+    for (size_t i = 0; s != NULL && i < s->count; i++)
+        s->records[i].phantom = s->records[i].phantom || s->records[i].id == id;
+}
+
+/* The power fails, and takes with it what an earlier force did not write. Or a force fails: the process ends, and what it could not
+   write stays in the page cache, where the next start finds it. */
 void io_crash(struct member *m) {
+    bool force_fails = m->op_count > 0 && random_chance(0.2);
+    sim.counts[COUNT_FAILED_FORCES] += force_fails;
+    if (!force_fails)
+        disk_lose_cache(&m->disk);
     for (size_t i = 0; i < m->op_count; i++) {
         const struct op *op = &m->ops[i];
         bool kept = random_chance(0.5);
-        if (kept) {
+        if (force_fails && kept && op->kind == OP_BATCH && !disk_has(&m->disk, op->batch)) {
+            carry_out(m, op);
+            make_phantom(m, op->batch);
+        } else if (kept) {
             carry_out(m, op);
         } else if (op->kind == OP_BATCH && random_chance(0.4) && !disk_has(&m->disk, op->batch)) {
             (void)disk_put(&m->disk, op->batch, true);

@@ -5,7 +5,7 @@
 
 #include "tests/sim/consensus.h"
 
-enum { NOBODY = 0, FIRST_TERM = MEMBERS_MAX + 1, NEAR = 200, STILL_MS = 3000 };
+enum { NOBODY = 0, FIRST_TERM = MEMBERS_MAX + 1, NEAR = 200, STILL_MS = 3000, UPDATED_LONG_MS = 40000 };
 
 struct durable_entry {
     int id;               /* NO_BATCH: not known */
@@ -22,7 +22,8 @@ static struct {
     uint64_t catalog;
     struct table table;
     uint64_t leaders[TERMS];
-    uint64_t ends[TERMS]; /* of the LSNs that were given, by their upper bits */
+    uint64_t
+        ends[3 * TERMS]; /* of the LSNs that were given, by their upper bits; a detached log's are above all terms */
     uint64_t progress_ms;
 } judge;
 
@@ -46,7 +47,7 @@ const struct table *judge_table(void) { return &judge.table; }
 void judge_made(int id) {
     const struct batch *b = batch_of(id);
     uint64_t slot = b->lsn >> TERM_SHIFT;
-    if (slot >= TERMS || b->lsn < judge.ends[slot])
+    if (slot >= 3 * TERMS || b->lsn < judge.ends[slot])
         violation("LSN TWICE: batch %llu of term %llu gets %llx", (ull)b->index, (ull)b->term, (ull)b->lsn);
     judge.ends[slot] = batch_end(id);
 }
@@ -181,6 +182,24 @@ void judge_disk_of_leader(const struct member *m) {
     if (had_time && m->lead_term != 0 && m->unforced_since_ms != 0 && sim.now_ms - m->unforced_since_ms > longest_ms)
         violation("R6: leader %llu has had a batch unforced for %llu ms", (ull)m->id,
                   (ull)(sim.now_ms - m->unforced_since_ms));
+}
+
+/* R3: a voter that answers falls no further behind than where the leader begins to wait for it, and is not updated for ever. */
+void judge_slow_voter(const struct member *leader) {
+    struct engine_member all[ENGINE_MEMBERS_MAX];
+    size_t count = leader->serves ? engine_members(leader->e, all) : 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct pace *p = &leader->pace[all[i].member];
+        uint64_t last = sequence_last(&leader->log);
+        if (!all[i].voter || all[i].member == leader->id || sim.now_ms - p->answered_ms >= ELECTION_MS)
+            continue;
+        if (!p->is_back && all[i].acknowledged > 0 && all[i].acknowledged + PACED_FROM + 1 < last)
+            violation("PACING: member %llu has forced %llu, leader %llu has made %llu", (ull)all[i].member,
+                      (ull)all[i].acknowledged, (ull)leader->id, (ull)last);
+        if (sim.long_updates && sim.now_ms - p->near_ms > UPDATED_LONG_MS)
+            violation("PACING: member %llu has lagged for %d ms, and is updated again and again", (ull)all[i].member,
+                      (int)UPDATED_LONG_MS);
+    }
 }
 
 /* ---- a start ---- */

@@ -4,7 +4,7 @@
 #include "consensus/members.h"
 #include "tests/sim/consensus.h"
 
-enum { OLD_SEGMENTS = 6, CROWDED = 50, BACKLOG_MAX = 40 };
+enum { OLD_SEGMENTS = 6, CROWDED = 50, BACKLOG_MAX = 40, LONG_SILENT_MS = 5000 };
 
 #define UNDURABLE_BYTES_MAX UINT64_C(24000)
 
@@ -16,6 +16,9 @@ void lead_begin(struct member *m, const struct engine_answer *a) {
     m->first_index = a->first_index;
     m->first_given = m->serves = false;
     m->backlog = 0;
+    memset(m->pace, 0, sizeof m->pace);
+    for (uint64_t i = 1; i <= MEMBERS_MAX; i++)
+        m->pace[i].near_ms = sim.now_ms;
     m->position = a->term << TERM_SHIFT;
     if (planted(MUTANT_LSN_TWICE))
         m->position = log_end(m, sequence_last(&m->log));
@@ -124,6 +127,43 @@ static void choose_moved(struct member *m, struct batch *b) {
         b->relocated = m->state.members;
 }
 
+/* R3: publishers wait while a voter that answers lacks so many batches; and after an update that was no shorter than the one before,
+   until it lacks almost none. */
+bool lead_waits(struct member *m) {
+    struct engine_member all[ENGINE_MEMBERS_MAX];
+    size_t count = engine_members(m->e, all);
+    bool waits = false;
+    for (size_t i = 0; i < count; i++) {
+        struct pace *p = &m->pace[all[i].member];
+        uint64_t lacks = sequence_last(&m->log) - all[i].acknowledged;
+        if (!all[i].voter || all[i].member == m->id)
+            continue;
+        p->is_back = p->is_back && lacks > PACED_FROM;
+        if (lacks <= NEAR_BATCHES)
+            *p = (struct pace){.answered_ms = p->answered_ms, .near_ms = sim.now_ms};
+        uint64_t silent_ms = sim.now_ms - p->answered_ms; /* it says nothing while a copy comes */
+        waits = waits || (p->waits && silent_ms < LONG_SILENT_MS) ||
+                (all[i].acknowledged > 0 && lacks > PACED_FROM && silent_ms < ELECTION_MS);
+    }
+    return waits && !planted(MUTANT_NO_PACING);
+}
+
+void lead_hears(struct member *m, uint64_t from) {
+    struct pace *p = &m->pace[from];
+    uint64_t silent_ms = sim.now_ms - p->answered_ms;
+    p->is_back = p->is_back || silent_ms >= ELECTION_MS;
+    p->near_ms = silent_ms >= LONG_SILENT_MS ? sim.now_ms : p->near_ms;
+    p->answered_ms = sim.now_ms;
+}
+
+void lead_offers(struct member *m, const struct engine_frame *update) {
+    struct pace *p = &m->pace[update->peer];
+    uint64_t round = p->offered == 0 || update->index <= p->offered ? 0 : update->index - p->offered;
+    p->waits = p->waits || (p->round != 0 && round >= p->round && !planted(MUTANT_NO_ROUNDS));
+    p->round = round != 0 ? round : p->round;
+    p->offered = update->index;
+}
+
 static void write_messages(struct member *m) {
     uint64_t undurable = 0;
     for (uint64_t i = m->durable + 1; i <= sequence_last(&m->log); i++)
@@ -157,8 +197,10 @@ void lead_work(struct member *m) {
         write_first(m);
         return;
     }
-    m->backlog += m->backlog < BACKLOG_MAX && random_chance(0.35) ? 1 : 0;
-    if (m->serves && random_chance(sim.healing ? 0.05 : 0.3) && may_write(m))
+    bool waits = lead_waits(m);
+    sim.counts[COUNT_PACED] += waits;
+    m->backlog += m->backlog < BACKLOG_MAX && random_chance(sim.load + 0.05) ? 1 : 0;
+    if (m->serves && random_chance(sim.healing ? 0.05 : sim.load) && !waits && may_write(m))
         write_messages(m);
 }
 

@@ -107,8 +107,21 @@ static void open_engine(struct member *m, uint64_t header_term) {
         violation("member %llu: engine_open answers %d", (unsigned long long)m->id, code);
 }
 
+static void end_mark(struct member *m, const struct recovered *r) {
+    struct disk *d = &m->disk;
+    sim.counts[COUNT_ERASED] += r->end >= d->mark_from && r->end < d->mark_to;
+    if (planted(MUTANT_MARK_ISLANDS))
+        d->mark_from = d->mark_to = 0;
+    disk_end_mark(d, r->end);
+}
+
 void member_start(struct member *m) {
     struct recovered r;
+    if (m->vote.detached)
+        removal_finish(m);
+    if (m->detached_end != 0)
+        violation("DETACHED: member %llu takes part with a log that counts what no majority had",
+                  (unsigned long long)m->id);
     const char *alarm = recover(&m->disk, &r);
     if (alarm != NULL)
         violation("%s (member %llu)", alarm, (unsigned long long)m->id);
@@ -125,6 +138,9 @@ void member_start(struct member *m) {
         sim.counts[COUNT_CAME_BACK]++;
     sequence_copy(&m->log, &r.log);
     sequence_copy(&m->before, &r.before);
+    if (!planted(MUTANT_NO_REWRITE))
+        disk_rewrite_tail(&m->disk, &r);
+    end_mark(m, &r);
     net_reset_connections(m->id); /* none reached it while it was down */
     m->up = true;
     m->generation++;
@@ -279,6 +295,8 @@ void member_act(struct member *m, const struct letter *received) {
         take(m, a, received);
     for (uint32_t i = 0; i < a->frame_count; i++) {
         judge_frame(m, &a->frames[i], term);
+        if (a->frames[i].type == ENGINE_UPDATE)
+            lead_offers(m, &a->frames[i]);
         net_send(m->id, &a->frames[i]);
     }
     if (m->log.count > 0 && !m->copy.complete && (flags & ENGINE_SWITCH) == 0 &&
@@ -314,6 +332,8 @@ void member_receive(struct member *m, const struct letter *letter) {
     struct engine_entry entries[ENGINE_ENTRIES_MAX];
     struct engine_frame frame = letter->frame;
     identity_count_frame(m, letter);
+    if (frame.type == ENGINE_APPENDED)
+        lead_hears(m, letter->from);
     for (uint32_t i = 0; i < frame.count; i++)
         entries[i] = entry_of(letter->batches[i]);
     frame.entries = frame.count > 0 ? entries : NULL;

@@ -150,7 +150,7 @@ void net_send(uint64_t from, const struct engine_frame *frame) {
     }
     if (sim.now_ms < l->down_until_ms)
         return;
-    uint64_t at = sim.now_ms + delays_ms[random_below(random_chance(0.05) ? 7 : 4)];
+    uint64_t at = sim.now_ms + delays_ms[random_below(!sim.calm && random_chance(0.05) ? 7 : 4)];
     l->last_ms = at > l->last_ms ? at : l->last_ms;
     say_hello(l, from, frame->peer);
     struct letter *letter = letter_new(from);

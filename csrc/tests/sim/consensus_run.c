@@ -6,7 +6,15 @@
 
 #include "tests/sim/consensus.h"
 
-enum { HEALED_MS = 15000, LONGER_MS = 6000, DEEP_EVERY_MS = 500, FLOOR_EVERY_MS = 500, BEFORE_MAX = 8 };
+enum {
+    HEALED_MS = 15000,
+    LONGER_MS = 6000,
+    DEEP_EVERY_MS = 500,
+    FLOOR_EVERY_MS = 500,
+    BEFORE_MAX = 8,
+    LONG_WINDOW = 4000,
+    SHORT_WINDOW = 100
+};
 
 static struct member members[MEMBERS_MAX + 1];
 
@@ -15,9 +23,11 @@ const char *const run_mutants[] = {"NONE",           "SEND_EARLY",  "ACK_EARLY",
                                    "CUT_BEFORE_HDR", "APPLY_UNDUR", "APPLY_RESTART", "OFFER",        "TWO",
                                    "LSN_TWICE",      "STALE_CONF",  "OLDCOPY",       "LYING",        "KEEP_TABLE",
                                    "WIPE_VOTE",      "PIECEMEAL",   "CUT_ZERO",      "RECYC_UNDUR",  "SELF_REMOVE",
-                                   "TELL_FORCED",    "COUNT_KEPT",  "NO_HELLO",      "CATALOG_LOST", "KEEP_ABOVE"};
+                                   "TELL_FORCED",    "COUNT_KEPT",  "NO_HELLO",      "CATALOG_LOST", "KEEP_ABOVE",
+                                   "NO_REWRITE",     "NO_PACING",   "NO_ROUNDS",     "DELETE_FIRST", "DETACH_LOG_FIRST",
+                                   "MARK_LATE",      "MARK_ISLANDS"};
 const size_t run_mutant_count = MUTANTS;
-const size_t run_scenario_count = SCENARIO_IDENTITY + 1;
+const size_t run_scenario_count = SCENARIO_SLOW_VOTER + 1;
 
 void note(const struct member *m, const char *format, ...) {
     if (!sim.trace)
@@ -50,7 +60,9 @@ static void new_member(struct member *m, uint64_t id) {
     free_member(m);
     *m = (struct member){.id = id};
     m->log.first = m->before.first = m->copy.log.first = m->copy.before.first = 1;
+    bool is_long = sim.election != ELECTION_NONE || sim.scenario == SCENARIO_SLOW_VOTER;
     m->window = 10 + random_below(random_chance(0.5) ? 40 : 400);
+    m->window = !is_long ? m->window : sim.long_updates ? SHORT_WINDOW : LONG_WINDOW;
     table_clear(&m->state);
     table_clear(&m->table);
 }
@@ -179,6 +191,8 @@ static void work(struct member *m) {
     if (engine_answer(m->e)->due_ms <= sim.now_ms)
         member_time(m);
     judge_disk_of_leader(m);
+    if (sim.scenario == SCENARIO_SLOW_VOTER)
+        judge_slow_voter(m);
     io_retry(m);
     member_apply(m);
     lead_work(m);
@@ -217,6 +231,9 @@ static void choose(uint64_t seed) {
     sim.slow_vote = sim.scenario == SCENARIO_SLOW_VOTE || (by_seed && seed % 8 == 5);
     sim.count = sim.scenario == SCENARIO_TWO ? 2 : MEMBERS_MAX;
     sim.write_buffers = 2 + random_below(random_chance(0.5) ? 4 : 14);
+    sim.long_updates = sim.scenario == SCENARIO_SLOW_VOTER && seed % 2 == 1;
+    sim.load = sim.scenario == SCENARIO_SLOW_VOTER ? 1 : 0.3;
+    sim.calm = sim.election == ELECTION_NONE ? sim.scenario == SCENARIO_SLOW_VOTER : sim.calm;
 }
 
 void run_seed(uint64_t seed, uint64_t ms) {
@@ -227,12 +244,18 @@ void run_seed(uint64_t seed, uint64_t ms) {
     identity_reset();
     sim.unprotected = sim.over = false;
     sim.now_ms = 0;
-    sim.faults_end_ms = ms;
     sim.healing = false;
     choose(seed);
+    ms *= sim.long_updates ? 2 : 1;
+    sim.faults_end_ms = ms;
     net_reset(sim.scenario == SCENARIO_TWO ? 0 : random_below(60));
     faults_begin();
-    begin(sim.scenario == SCENARIO_TWO || random_below(3) == 0 ? 1 : 3);
+    if (sim.election != ELECTION_NONE)
+        elections_begin();
+    begin(sim.election == ELECTION_NONE && sim.scenario != SCENARIO_SLOW_VOTER &&
+                  (sim.scenario == SCENARIO_TWO || random_below(3) == 0)
+              ? 1
+              : 3);
     while (!sim.over &&
            (sim.now_ms < ms + HEALED_MS || (sim.now_ms < ms + HEALED_MS + LONGER_MS && !somebody_serves()))) {
         struct event e;
@@ -243,8 +266,10 @@ void run_seed(uint64_t seed, uint64_t ms) {
             happen(&e);
         for (uint64_t i = 1; i <= sim.count; i++)
             work(&sim.members[i]);
-        if (!sim.healing)
+        if (!sim.healing && sim.election == ELECTION_NONE && sim.scenario != SCENARIO_SLOW_VOTER)
             faults_now();
+        else if (!sim.healing && sim.election != ELECTION_NONE)
+            elections_now();
         if (sim.now_ms % DEEP_EVERY_MS == 0)
             judge_deep();
     }

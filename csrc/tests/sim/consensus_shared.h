@@ -45,6 +45,11 @@ enum count {
     COUNT_REFUSED,
     COUNT_UNPROTECTED,
     COUNT_TABLES, /* compared */
+    COUNT_MARKS,
+    COUNT_ERASED,
+    COUNT_FAILED_FORCES,
+    COUNT_PACED,
+    COUNT_DETACHED,
     COUNTS,
 };
 
@@ -57,8 +62,11 @@ enum scenario {
     SCENARIO_TWO,
     SCENARIO_SLOW_VOTE,
     SCENARIO_AIMED,
-    SCENARIO_IDENTITY
+    SCENARIO_IDENTITY,
+    SCENARIO_SLOW_VOTER
 };
+
+enum election { ELECTION_NONE, ELECTION_KILL, ELECTION_RESET, ELECTION_FREEZE, ELECTION_TRANSFER, ELECTIONS };
 
 /* ---- events ---- */
 
@@ -108,6 +116,11 @@ struct simulation {
     int mutant; /* the number of its name; 0: none */
     bool churn;
     bool slow_vote;
+    enum election election; /* what happens to leaders, and nothing else does */
+    bool calm;              /* frames and forces have no long tails */
+    bool long_updates;      /* the log goes on while a copy is brought */
+    bool without_mark;      /* a copy that lags forces one batch at a time */
+    double load;            /* the chance that a batch is wanted in a millisecond */
     bool healing;
     bool unprotected; /* an older copy was accepted by a peer that had not counted */
     bool over;
@@ -140,6 +153,11 @@ extern const char *const run_mode;      /* in the last line, with its colon */
 extern const char *const run_mutants[]; /* planted faults, from the one that is none on */
 extern const size_t run_mutant_count;
 extern const size_t run_scenario_count; /* the first ones */
+
+/* ---- consensus_elections.c, which only the model has ---- */
+void elections_share(void) __attribute__((weak)); /* before the processes begin */
+void elections_run(uint64_t seed, uint64_t ms) __attribute__((weak));
+void elections_print(void) __attribute__((weak));
 
 /* ---- consensus_shared.c ---- */
 

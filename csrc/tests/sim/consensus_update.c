@@ -7,7 +7,7 @@
 
 #include "tests/sim/consensus.h"
 
-enum { HOLD_MS = 4000, TRIES_MAX = 100 };
+enum { HOLD_MS = 4000, TRIES_MAX = 100, LONG_UPDATE_MS = 1200 };
 
 /* The base named by the newest batch that another one, at or below `index`, says to be durable. */
 uint64_t said_base(const struct member *m, uint64_t index, bool *said) {
@@ -85,7 +85,8 @@ void update_begin(struct member *m, const struct engine_answer *a) {
     note(m, "wants a copy up to %llu from member %llu", (unsigned long long)c->index, (unsigned long long)c->from);
     if (can_send(from, m, c->index, c->index_term) && read_copy(m, from))
         from->hold_until_ms = sim.now_ms + HOLD_MS;
-    look_again(m, 5 + random_below(100) + (random_chance(0.2) ? random_below(2500) : 0));
+    look_again(m, 5 + random_below(100) + (sim.long_updates ? LONG_UPDATE_MS : 0) +
+                      (random_chance(0.2) ? random_below(2500) : 0));
 }
 
 /* The sender is gone: another one goes on, if it has all that is missing. */

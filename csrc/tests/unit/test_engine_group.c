@@ -149,6 +149,80 @@ static void a_group_comes_back_after_all_were_killed(void) {
     end_group();
 }
 
+/* A leader that has given its first batch, and whose disk hangs in the term's header, of which the engine knows nothing. */
+static struct node *lead_with_a_hanging_header(bool undurable) {
+    begin_group(3);
+    struct node *old = elect();
+    if (old == NULL || !put_many(old, 3))
+        return NULL;
+    if (undurable) { /* then libraft makes the next leader's first entry itself */
+        for (int i = 1; i <= 3; i++)
+            links[i][id_of(old)].cut = true;
+        check(put(old, ENGINE_BATCH, -1));
+        run(5);
+    }
+    stop(old);
+    for (int i = 1; i <= 3; i++)
+        nodes[i].holds_first = true;
+    struct node *l = NULL;
+    for (int i = 0; i < 3000 && l == NULL; i++) {
+        run(1);
+        for (int k = 1; k <= 3; k++)
+            l = nodes[k].e != NULL && nodes[k].lead_term != 0 ? &nodes[k] : l;
+    }
+    for (int i = 1; i <= 3; i++)
+        nodes[i].holds_first = links[i][id_of(old)].cut = false;
+    if (l != NULL)
+        l->holds_disk = true;
+    boot(old);
+    return l;
+}
+
+static void a_leader_whose_disk_hangs_in_its_terms_header_hands_over(void) {
+    for (int undurable = 0; undurable < 2; undurable++) {
+        struct node *l = lead_with_a_hanging_header(undurable);
+        require(l != NULL);
+        uint64_t term = l->lead_term;
+        put_first(l);
+        run(2 * ELECTION_MS - 1);
+        check(l->lead_term == term && !l->serves);
+        run(30);
+        struct node *next = leader();
+        require(next != NULL);
+        check(next != l && l->lead_term == 0 && next->lead_term == term + 1);
+        check(next->durable > l->forced); /* the first batch that its own disk never had */
+        l->holds_disk = false;
+        force_disk(l);
+        run(300);
+        check(l->cuts == 0 && l->durable == next->last);
+        end_group();
+    }
+}
+
+static void a_leader_whose_disk_hangs_in_its_terms_header_ceases_if_nobody_has_its_first_batch(void) {
+    for (int undurable = 0; undurable < 2; undurable++) {
+        struct node *l = lead_with_a_hanging_header(undurable);
+        require(l != NULL);
+        uint64_t had = l->forced;
+        for (int i = 1; i <= 3; i++)
+            nodes[i].holds_disk = true;
+        put_first(l);
+        run(3 * ELECTION_MS - 1);
+        check(l->lead_term != 0 && !engine_may_submit(l->e));
+        run(2);
+        check(l->lead_term == 0 && l->forced == had);
+        run(1000);
+        check(l->lead_term == 0); /* its own entry is not forced */
+        for (int i = 1; i <= 3; i++) {
+            nodes[i].holds_disk = false;
+            force_disk(&nodes[i]);
+        }
+        struct node *next = elect();
+        require(next != NULL && put_many(next, 3));
+        end_group();
+    }
+}
+
 /* ---- random runs ---- */
 
 static uint64_t seed;
@@ -282,6 +356,8 @@ int main(void) {
         members_join_by_an_update_become_voters_and_leave,
         a_member_behind_the_kept_entries_is_updated,
         a_group_comes_back_after_all_were_killed,
+        a_leader_whose_disk_hangs_in_its_terms_header_hands_over,
+        a_leader_whose_disk_hangs_in_its_terms_header_ceases_if_nobody_has_its_first_batch,
         whatever_happens_nothing_durable_is_lost_and_a_healed_group_goes_on,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);

@@ -1,0 +1,258 @@
+"""What a group's thread does on the disk: jobs, and what the engine needs at a start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logstore.cluster import engine as engines
+from logstore.cluster.frames import Carried
+from logstore.cluster.replica import Batch, Copy, configuration_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logstore.cluster.group import Group
+
+TAKEN_TOGETHER: Final = 24
+_KIND: Final = {"batch": engines.BATCH, "first": engines.FIRST, "members": engines.MEMBERS}
+
+
+# ---- at a start ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a copy says at a start."""
+
+    uuid: bytes
+    rebuild: int
+    start_term: int
+    tail: tuple[int, int]
+    durable: tuple[int, int]
+    log: engines.Log
+
+
+def found_in(copy: Copy) -> Found:
+    """What the engine starts with."""
+    member, info = copy.member(), copy.info()
+    entries: list[engines.Entry] = []
+    members_index, members = 0, b""
+    first_kept = 0
+    if info.index:
+        if info.applied_index:  # else the first configuration is one of the entries
+            members_index, members = copy.members()
+        kept = copy.kept()
+        if info.applied_index >= 2:  # an engine with a snapshot begins at 2 or above
+            kept = range(max(kept.start, 2), kept.stop)
+        first_kept = kept.start
+        for index in kept:
+            entry = copy.entry(index)
+            config = configuration_of(copy.read(index)) if entry.kind == "members" else b""
+            entries.append(engines.Entry(entry.term, _KIND[entry.kind], config))
+    log = engines.Log(
+        vote_term=member.term,
+        voted_for=member.voted_for,
+        header_term=member.term if info.index else 0,
+        known_durable=info.applied_index,
+        known_durable_term=info.applied_term if info.applied_index else 0,
+        members_index=members_index,
+        members=members,
+        first_kept=first_kept,
+        entries=entries,
+    )
+    return Found(
+        member.uuid,
+        member.rebuild,
+        member.start_term,
+        (info.term, info.index),
+        (info.applied_term if info.applied_index else 0, info.applied_index),
+        log,
+    )
+
+
+def carried_of(copy: Copy, index: int) -> Carried:
+    """A kept batch, as it is sent. Raises as :meth:`Copy.read` does."""
+    entry = copy.entry(index)
+    batch = copy.read(index)
+    config = configuration_of(batch) if entry.kind == "members" else b""
+    return Carried(batch, _KIND[entry.kind], config)
+
+
+def first_to_keep(copy: Copy, kept_bytes: int) -> int:
+    """The lowest index of the last so many bytes. Within a term LSNs count bytes; between two terms they jump."""
+    kept = copy.kept()
+    last, left = kept.stop - 1, kept_bytes
+    while kept and left > 0 and last >= kept.start:
+        newest = copy.entry(last)
+        low, high = kept.start, last
+        while low < high:
+            middle = (low + high) // 2
+            entry = copy.entry(middle)
+            if entry.term < newest.term or newest.end_lsn - entry.lsn > left:
+                low = middle + 1
+            else:
+                high = middle
+        left -= newest.end_lsn - copy.entry(low).lsn
+        if low == kept.start or copy.entry(low - 1).term == newest.term:
+            return low
+        last = low - 1
+    return max(last + 1, 1)
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """Done in the group's thread."""
+
+    __slots__ = ()
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:
+        """Returns what the loop does then."""
+        raise NotImplementedError
+
+
+def nothing(group: Group) -> None:
+    """Nothing is left to do on the loop."""
+
+
+@dataclass(slots=True)
+class Take(Job):
+    """Batches that follow from what is here, and what tells their sender that they take no more room."""
+
+    batches: list[Batch]
+    consumed: Callable[[], None] | None
+
+
+@dataclass(slots=True)
+class Durable(Job):
+    """A majority has everything up to this index."""
+
+    index: int
+
+
+def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], None]]:
+    """Takes all batches, as many with one force as the core allows, and then applies what is durable."""
+    batches = [batch for job in chunk if isinstance(job, Take) for batch in job.batches]
+    consumed = [job.consumed for job in chunk if isinstance(job, Take) and job.consumed is not None]
+    durable = max((job.index for job in chunk if isinstance(job, Durable)), default=0)
+    after: list[Callable[[Group], None]] = []
+    at = 0
+    while at < len(batches):
+        at += copy.take_many(batches[at : at + TAKEN_TOGETHER])
+    if batches:
+        last = batches[-1]
+
+        def forced(group: Group) -> None:
+            for each in consumed:
+                each()
+            group.forced_here(last.index, last.term)
+
+        after.append(forced)
+    if durable:
+        entry = copy.entry(durable)
+        copy.durable(entry.end_lsn)
+        after.append(lambda group: group.applied(durable, entry.term))
+    return after
+
+
+@dataclass(slots=True)
+class Cut(Job):
+    """Everything above this index is abandoned."""
+
+    index: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        copy.cut(self.index)
+        info = copy.info()
+        return lambda group: group.was_cut(info.term, info.index)
+
+
+@dataclass(slots=True)
+class Vote(Job):
+    """Term and vote are forced in ``VOTE``."""
+
+    term: int
+    voted_for: int
+    number: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        copy.vote(self.term, self.voted_for)
+        return lambda group: group.voted(self.number)
+
+
+@dataclass(slots=True)
+class Lead(Job):
+    """The copy leads in this term."""
+
+    term: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        leading = copy.lead(self.term)
+        return lambda group: group.led(leading, self.term)
+
+
+class Serve(Job):
+    """The store opens, once its first batch is durable."""
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        leading = copy.leading
+        store = None if leading is None else leading.serve()
+        return lambda group: group.serves(leading, store)
+
+
+@dataclass(slots=True)
+class Follow(Job):
+    """The copy leads no longer; what it has above this index was never an entry."""
+
+    last_index: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        if copy.leading is not None:
+            copy.leading.cease()
+        if copy.info().index > self.last_index:
+            copy.cut(self.last_index)
+        info = copy.info()
+        return lambda group: group.follows_again(info.term, info.index)
+
+
+class NoteTail(Job):
+    """``VOTE`` notes how far the log reaches."""
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        copy.note_tail()
+        return nothing
+
+
+class NoteCatalog(Job):
+    """The catalog's file notes up to where it has every change."""
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        copy.note_catalog()
+        return nothing
+
+
+@dataclass(slots=True)
+class Keep(Job):
+    """How much stays for other members is looked at."""
+
+    kept_bytes: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        if copy.leading is not None:
+            return nothing
+        first = first_to_keep(copy, self.kept_bytes)
+        return lambda group: group.keep_from(first)
+
+
+@dataclass(slots=True)
+class Drop(Job):
+    """Batches below this index need not stay."""
+
+    index: int
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        if copy.leading is None:
+            copy.drop_kept(self.index)
+        return nothing

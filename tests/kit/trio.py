@@ -1,0 +1,88 @@
+"""Three members of one cluster in this process, each with its own directory, loop and port."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from kit.copy_group import CLUSTER, Group
+from kit.patience import wait_until
+from logstore.cluster.engine import bootstrap
+from logstore.cluster.member import Member, MemberConfig
+from logstore.errors import NoMajority, NotLeader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import logstore
+
+HOST = "orders-host"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Trio:
+    """Members 1, 2 and 3; one host, with the queue "orders" and one message in it."""
+
+    def __init__(self, place: Path) -> None:
+        self.addresses = {number + 1: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
+        self.directories = {member: place / f"m{member}" for member in self.addresses}
+        for directory in self.directories.values():
+            directory.mkdir()
+        config = bootstrap(sorted(self.addresses.items()))
+        group = Group(place, catalog=True, config=config, paths=[self.host_dir(member) for member in self.addresses])
+        group.lead(0)
+        group.cease()
+        last = group.sent[-1]
+        for copy in group.copies:
+            copy.durable(last.end_lsn)
+        group.close()
+        self.members: dict[int, Member] = {}
+
+    def host_dir(self, member: int) -> Path:
+        return self.directories[member] / HOST
+
+    def start(self, *members: int) -> None:
+        for member in members or self.addresses:
+            self.members[member] = Member(self.directories[member], self.config(member))
+
+    def config(self, member: int) -> MemberConfig:
+        peers = {other: (f"m{other}", address) for other, address in self.addresses.items() if other != member}
+        return MemberConfig(
+            cluster=CLUSTER, member=member, name=f"m{member}", listen=self.addresses[member], peers=peers
+        )
+
+    def stop(self, *members: int) -> None:
+        for member in members or list(self.members):
+            self.members.pop(member).close()
+
+    def leader(self) -> int:
+        """The member that serves, once there is one."""
+        found: list[int] = []
+
+        def serves() -> bool:
+            for member, running in self.members.items():
+                if running.standings()[HOST].state == "leads":
+                    found.append(member)
+                    return True
+            return False
+
+        wait_until(serves, "a member serves")
+        return found[0]
+
+    def store(self) -> logstore.MessageStore:
+        """The leader's store; asked at any member, as a program would."""
+        while True:
+            for running in list(self.members.values()):
+                try:
+                    return running.store(HOST, within_s=30)
+                except NotLeader:
+                    continue
+                except NoMajority:
+                    raise
