@@ -1751,6 +1751,14 @@ class Lib:
         n: int,
         /,
     ) -> int: ...
+    def ls_update_source_members(
+        self,
+        source: ls_update_source_ptr | Null,
+        index: Numbers[uint64_t] | Null,
+        config: Pointer[Numbers[uint8_t]] | Null,
+        config_bytes: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_update_source_read(
         self,
         source: ls_update_source_ptr | Null,

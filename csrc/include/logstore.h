@@ -1025,6 +1025,10 @@ int ls_update_source_step(ls_update_source *source, uint64_t bytes);
 /* Fills up to n of the segments. LS_WOULD_WAIT: steps are left. */
 int ls_update_source_manifest(const ls_update_source *source, ls_update_manifest *manifest, ls_update_segment *segments,
                               size_t n);
+/* The newest configuration in the log that is sent, and the index of its batch; valid until the close. LS_WOULD_WAIT: steps are left.
+   LS_CORRUPT: there is none. */
+int ls_update_source_members(const ls_update_source *source, uint64_t *index, const uint8_t **config,
+                             size_t *config_bytes);
 /* Bytes of one segment. LS_OPTION: the manifest has no such part; LS_RECYCLED: the hold was lost: begin anew. */
 int ls_update_source_read(ls_update_source *source, uint64_t first_lsn, uint64_t offset, uint8_t *into, size_t bytes);
 /* The log below `lsn` is not needed any more (0: all is), and the hold's time begins again. As ls_hold_advance. */
@@ -1032,7 +1036,8 @@ int ls_update_source_keep(ls_update_source *source, uint64_t lsn);
 void ls_update_source_close(ls_update_source *source); /* releases the hold; NULL: nothing */
 
 /*
- * The receiver: a host that follows, or has no copy yet. One thread at a time uses host and update; the host stays open.
+ * The receiver: a host that follows, or has no copy yet; the host stays open. ls_update_begin and ls_update_finish use the host, so
+ * they are for its thread. The other calls use the update alone, one thread at a time: the host may take batches meanwhile.
  *
  * Begins the update in the directory of the next copy: what an earlier update left there is used again if it agrees. The directory
  * is locked. LS_REFUSED: the manifest contradicts itself, is of another store, or does not reach what this member has; the host

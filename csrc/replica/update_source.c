@@ -6,6 +6,7 @@
  *   - the log that ends there, and begins where the manifest says, can be opened: the first segment is at or below the base that a
  *     batch in it names, which another batch in it says is durable; and at or below what the sender's catalog has;
  *   - each segment was verified as recovery does it while its checksum was made;
+ *   - the newest MEMBERS of a log stands at or above its base, so all steps together see it;
  *   - bytes are given only of a file that still has its name after they were read: a file gets another name before it is used
  *     again, and no name is given twice.
  */
@@ -35,6 +36,9 @@ struct update_source {
     size_t at;         /* the segment that it is in */
     uint64_t next_lsn; /* where the next batch begins; 0: the segment's header is not added yet */
     struct xxh64_sum sum;
+    uint64_t members_index; /* 0: no MEMBERS was seen yet */
+    uint32_t config_bytes;
+    uint8_t config[MEMBERS_CONFIG_MAX];
 
     int file; /* of the last read; -1: none */
     uint64_t file_lsn;
@@ -305,6 +309,20 @@ static int add_header(struct update_source *s) {
     return LS_OK;
 }
 
+/* A copy is one of the newest, so the last one counts. */
+static void note_members(struct update_source *s, const struct scan_batch *b) {
+    struct record r;
+    struct members m;
+    uint32_t at = BATCH_RECORD_BYTES;
+    while (scan_record(b, &at, &r)) {
+        if (r.type == MEMBERS && format_get_members(&r, &m) == FORMAT_OK) {
+            s->members_index = m.index;
+            s->config_bytes = m.config_bytes;
+            memcpy(s->config, m.config, m.config_bytes);
+        }
+    }
+}
+
 /* Batches come without a gap: the reader sees to that within a segment, and the list of segments has each one's end. */
 static int add_batch(struct update_source *s, const struct scan_batch *b) {
     int rc = s->next_lsn == 0 ? add_header(s) : LS_OK;
@@ -317,6 +335,7 @@ static int add_batch(struct update_source *s, const struct scan_batch *b) {
         return fail_at(LS_CORRUPT, b->first_lsn, b->lsn, "a batch is not where the log's segments have it");
     }
     xxh64_add(&s->sum, b->bytes, b->batch.bytes);
+    note_members(s, b);
     s->next_lsn = end_lsn;
     if (end_lsn == g->first_lsn + g->bytes) {
         g->checksum = xxh64_end(&s->sum);
@@ -357,6 +376,17 @@ int ls_update_source_manifest(const ls_update_source *s, ls_update_manifest *man
         memcpy(segments, s->segments, most * sizeof *segments);
     }
     return LS_OK;
+}
+
+int ls_update_source_members(const ls_update_source *s, uint64_t *index, const uint8_t **config, size_t *config_bytes) {
+    bool found = s->reader == NULL && s->members_index != 0;
+    *index = found ? s->members_index : 0;
+    *config = found ? s->config : NULL;
+    *config_bytes = found ? s->config_bytes : 0;
+    if (s->reader != NULL) {
+        return fail(LS_WOULD_WAIT, "the manifest is not complete yet");
+    }
+    return found ? LS_OK : fail(LS_CORRUPT, "the log of an update is replicated, and no MEMBERS stands in it");
 }
 
 int ls_update_source_read(ls_update_source *s, uint64_t first_lsn, uint64_t offset, uint8_t *into, size_t bytes) {

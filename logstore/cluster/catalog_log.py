@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -353,6 +354,18 @@ def _counted(tables: Tables, ids: Sequence[int], changes: bool) -> Iterator[Exec
 
 def _make_applied(connection: Connection) -> None:
     _applied_table().create(connection, checkfirst=True)
+
+
+def applied_lsn(store_dir: Path, store_uuid: bytes) -> int | None:
+    """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
+
+    Opening it checks its identity and its pages. Raises as :meth:`Catalog.open` does.
+    """
+    with (
+        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True)) as catalog,
+        catalog.snapshot() as (connection, _),
+    ):
+        return _read_applied(connection)
 
 
 def _read_applied(connection: Connection) -> int | None:

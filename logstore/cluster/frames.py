@@ -515,16 +515,21 @@ class Reader:
         have = self._end - self._start
         if have < HEAD.size:
             return None
-        checksum, length, kind, _, _ = HEAD.unpack_from(self._bytes, self._start)
+        _, length, kind, _, _ = HEAD.unpack_from(self._bytes, self._start)
         if not HEAD.size <= length <= FRAME_BYTES_MAX or not CONTROL <= kind <= PART:
             raise BadFrame(f"a frame of type {kind} has {length} bytes")
         if have < length:
             return None
         found = self._view[self._start : self._start + length]
         self._start += length
-        if xxh64_intdigest(found[_CHECKED_FROM:]) != checksum:
+        if not is_sealed(found):
             raise BadFrame(f"the checksum of a frame of type {kind} with {length} bytes is wrong")
         return kind, found
+
+
+def is_sealed(frame: bytes | memoryview) -> bool:
+    """Whether the checksum of a whole frame is right."""
+    return bool(_CHECKSUM.unpack_from(frame)[0] == xxh64_intdigest(memoryview(frame)[_CHECKED_FROM:]))
 
 
 def _sealed(frame: bytearray) -> bytearray:

@@ -116,12 +116,17 @@ class Source:
             raise errors.StoreClosed("this sender is closed: open another one")
         return self._c
 
-    def manifest(self) -> Manifest:
-        """Reads and verifies the log, and says what the update sends. Raises ``LogRecycled`` or ``CorruptLog``."""
-        while (code := lib.ls_update_source_step(self._usable(), STEP_BYTES)) == 0:
-            pass
+    def step(self) -> bool:
+        """Reads and verifies 16 MiB more of the log; whether it has all. Raises ``LogRecycled`` or ``CorruptLog``."""
+        code = lib.ls_update_source_step(self._usable(), STEP_BYTES)
         if code != lib.LS_END:
             _raise(code)
+        return code == lib.LS_END
+
+    def manifest(self) -> Manifest:
+        """Reads and verifies what is left of the log, and says what the update sends. Raises as :meth:`step`."""
+        while not self.step():
+            pass
         found = ffi.new("ls_update_manifest *")
         check(lib.ls_update_source_manifest(self._usable(), found, ffi.NULL, 0))
         count = found.segment_count
@@ -141,6 +146,12 @@ class Source:
             found.index,
             tuple(segments),
         )
+
+    def members(self) -> tuple[int, bytes]:
+        """The newest configuration in what is sent, and the index of its batch. Call it after :meth:`manifest`."""
+        index, config, size = ffi.new("uint64_t *"), ffi.new("uint8_t **"), ffi.new("size_t *")
+        check(lib.ls_update_source_members(self._usable(), index, config, size))
+        return int(index[0]), bytes(ffi.buffer(config[0], size[0]))
 
     def read(self, first_lsn: int, offset: int, size: int) -> bytes:
         """Bytes of a segment. Raises ``LogRecycled`` if the hold was lost: the update begins anew."""
@@ -172,7 +183,10 @@ class Source:
 
 
 class Update:
-    """The receiver of an update. One thread at a time may use it and its copy; a context manager.
+    """The receiver of an update; a context manager.
+
+    A new one, and :meth:`finish`, use the copy, so they are for its thread. The other calls use the update alone, one
+    thread at a time: the copy may take batches meanwhile.
 
     Until :meth:`finish` returns, the copy that the member has stays as it is. An update that is closed before leaves
     its files, which another one uses again as far as they agree.
