@@ -208,6 +208,7 @@ class Connection:
 
     async def send(self, message: Message, data: bytes = b"") -> None:
         """Sends a message, with a piece's bytes; returns when the socket has room for more."""
+        self.check_open()
         try:
             self._writer.write(MESSAGES.frame(message))
             if data:
@@ -259,9 +260,9 @@ class Connection:
                 return message
 
     def check_open(self) -> None:
-        """Raises :class:`UpdateFailed` if the peer has closed."""
+        """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop takes nothing more then."""
         if self._reader.at_eof() or self._writer.is_closing():
-            raise _lost(EOFError("the peer closed it"))
+            raise _lost(ConnectionError("the peer closed it"))
 
     def refuse(self, kind: str, reason: str) -> None:
         """Tells the peer why this side ends the update, and closes."""

@@ -150,13 +150,9 @@ class Sending:
             await on_disk(self._executor, self.close)
             if attempt == WAITS_MAX:
                 raise UpdateFailed(kind, f"{wait.reason}, after {WAITS_MAX} attempts: update from another member")
-            await self._send_wait(wait)
+            await self.connection.send(wait)
             await moved()
         raise AssertionError("the last attempt returns or raises")
-
-    async def _send_wait(self, wait: Wait) -> None:
-        await self.connection.send(wait)
-        self.connection.check_open()
 
     def _open(self, is_last: bool) -> Wait | None:
         """The catalog comes first: where it stands, the update begins at the latest. A reason to wait; None: open."""
@@ -183,7 +179,7 @@ class Sending:
         while not await on_disk(self._executor, source.step):
             steps += 1
             if steps % STEPS_TOLD == 0:
-                await self._send_wait(Wait("the sender reads and verifies its log"))
+                await self.connection.send(Wait("the sender reads and verifies its log"))
         return await on_disk(self._executor, source.manifest)
 
     async def _offer(self, manifest: Manifest) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster.test_replica import Group
 
+from kit.copy_group import Group, fill
 from kit.patience import wait_until
 from logstore import errors
 from logstore.catalog.copy import copy_catalog
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from logstore import MessageStore
 
 PIECE = 100_000
 
@@ -28,19 +27,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made = Group(tmp_path)
     yield made
     made.close()
-
-
-def fill(store: MessageStore, count: int) -> list[int]:
-    """Publishes and takes much, so that the base moves on; the messages that stay."""
-    stay = []
-    for number in range(count):
-        one = store.publish("orders", content=bytes([number % 251]) * 20_000, wait=number % 8 == 0)
-        if number % 16 == 0:
-            stay.append(one)
-        else:
-            store.dequeue(one, "orders")
-    store.force()
-    return stay
 
 
 def opened(store_dir: Path) -> Source:

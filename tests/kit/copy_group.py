@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 from typing import TYPE_CHECKING
 
 import logstore
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
 from logstore.cluster.replica import Batch, Copy, LeadingStore, create
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CLUSTER = bytes(range(16))
@@ -48,6 +50,7 @@ class Group:
         self.leading: LeadingStore | None = None
         self.sent: list[Batch] = []
         self._stops = threading.Event()
+        self._asked: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = queue.SimpleQueue()
         self._mover = threading.Thread()
 
     def open(self, number: int) -> Copy:
@@ -81,6 +84,10 @@ class Group:
     def _move(self, leading: LeadingStore) -> None:
         last: Batch | None = None
         while not self._stops.wait(0.0005):
+            while not self._asked.empty():
+                work, done = self._asked.get()
+                work()
+                done.set()
             while (batch := leading.next()) is not None:
                 self.sent.append(batch)
                 last = batch
@@ -91,6 +98,18 @@ class Group:
                 for copy in self._following():
                     copy.durable(last.end_lsn)
                 last = None
+
+    def forget(self) -> None:
+        """The leader's log keeps nothing for its catalog and for other members; done by the thread that uses it."""
+        done = threading.Event()
+
+        def work() -> None:
+            assert self.leads is not None
+            self.copies[self.leads].note_catalog()
+            self.copies[self.leads].drop_kept(self.sent[-1].index)
+
+        self._asked.put((work, done))
+        assert done.wait(PATIENCE_S)
 
     def _following(self) -> list[Copy]:
         return [copy for number, copy in enumerate(self.copies) if number != self.leads and number in self.reached]
@@ -108,3 +127,16 @@ class Group:
             self.cease()
         for copy in self.copies:
             copy.close()
+
+
+def fill(store: logstore.MessageStore, count: int) -> list[int]:
+    """Publishes and takes much, so that the base moves on; the messages that stay."""
+    stay = []
+    for number in range(count):
+        one = store.publish("orders", content=bytes([number % 251]) * 20_000, wait=number % 8 == 0)
+        if number % 16 == 0:
+            stay.append(one)
+        else:
+            store.dequeue(one, "orders")
+    store.force()
+    return stay
