@@ -1022,7 +1022,7 @@ int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_n
                           uint64_t lasts_us, uint64_t applied_lsn, ls_update_source **source);
 /* Reads and verifies about `bytes` more, for the manifest. LS_END: it is complete. LS_RECYCLED, LS_CORRUPT. */
 int ls_update_source_step(ls_update_source *source, uint64_t bytes);
-/* Fills up to n of the segments. LS_WOULD_WAIT: steps are left. */
+/* Fills up to n of the segments. LS_WOULD_WAIT: steps are left, and only *manifest was filled. */
 int ls_update_source_manifest(const ls_update_source *source, ls_update_manifest *manifest, ls_update_segment *segments,
                               size_t n);
 /* The newest configuration in the log that is sent, and the index of its batch; valid until the close. LS_WOULD_WAIT: steps are left.

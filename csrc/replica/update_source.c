@@ -367,10 +367,10 @@ int ls_update_source_step(ls_update_source *s, uint64_t bytes) {
 
 int ls_update_source_manifest(const ls_update_source *s, ls_update_manifest *manifest, ls_update_segment *segments,
                               size_t n) {
+    *manifest = s->manifest;
     if (s->reader != NULL) {
         return fail(LS_WOULD_WAIT, "the manifest is not complete yet");
     }
-    *manifest = s->manifest;
     size_t most = n < s->manifest.segment_count ? n : s->manifest.segment_count;
     if (most > 0) {
         memcpy(segments, s->segments, most * sizeof *segments);

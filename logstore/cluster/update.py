@@ -116,6 +116,12 @@ class Source:
             raise errors.StoreClosed("this sender is closed: open another one")
         return self._c
 
+    def index(self) -> int:
+        """The index of the batch at the end of what is sent, also before all is read."""
+        found = ffi.new("ls_update_manifest *")
+        lib.ls_update_source_manifest(self._usable(), found, ffi.NULL, 0)
+        return int(found.index)
+
     def step(self) -> bool:
         """Reads and verifies 16 MiB more of the log; whether it has all. Raises ``LogRecycled`` or ``CorruptLog``."""
         code = lib.ls_update_source_step(self._usable(), STEP_BYTES)

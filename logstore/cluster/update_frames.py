@@ -46,6 +46,10 @@ QUIET_S: Final = 600.0
 """A side that is silent for longer is given up. It is long, because a receiver copies and opens a log meanwhile."""
 
 
+LINGER_S: Final = 1.0  # for a peer to close, after it was refused
+REASON_MAX: Final = 4096
+
+
 class Why(enum.StrEnum):
     """Why an update ended; ``UpdateFailed.kind``."""
 
@@ -205,6 +209,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._is_told = False  # by the peer: it closes
 
     async def send(self, message: Message, data: bytes = b"") -> None:
         """Sends a message, with a piece's bytes; returns when the socket has room for more."""
@@ -230,6 +235,7 @@ class Connection:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise _lost(error) from error
         if isinstance(message, Refused):
+            self._is_told = True
             raise UpdateFailed(message.kind, message.reason)
         return message
 
@@ -264,11 +270,20 @@ class Connection:
         if self._reader.at_eof() or self._writer.is_closing():
             raise _lost(ConnectionError("the peer closed it"))
 
-    def refuse(self, kind: str, reason: str) -> None:
-        """Tells the peer why this side ends the update, and closes."""
-        with contextlib.suppress(OSError, RuntimeError):
-            self._writer.write(MESSAGES.frame(Refused(kind, reason[:4096])))
-        self._writer.close()
+    async def refuse(self, kind: str, reason: str) -> None:
+        """Tells the peer why this side ends the update, and closes when the peer has closed.
+
+        Closing at once would reset a connection on which the peer still sends, and with that the reason may be lost.
+        """
+        if self._is_told:
+            self.close()
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # the latter from a transport of uvloop that has ended
+            self._writer.write(MESSAGES.frame(Refused(kind, reason[:REASON_MAX])))
+            async with asyncio.timeout(LINGER_S):
+                while await self._reader.read(PIECE_BYTES_MAX):
+                    pass
+        self.close()
 
     def close(self) -> None:
         """Closes; what was sent still goes out."""

@@ -138,23 +138,19 @@ class Sending:
             raise UpdateFailed(
                 Why.STORE, f"this is store {self._uuid.hex()}, and store {request.uuid.hex()} is asked for"
             )
-        for attempt in range(WAITS_MAX + 1):
-            wait = await on_disk(self._executor, self._open, attempt == WAITS_MAX)
-            if wait is None and (manifest := await self._described()).index >= request.index:
-                return await self._offer(manifest)
-            if wait is None:
-                wait = Wait(f"this copy knows batch {manifest.index} to be durable, and {request.index} is wanted")
-                kind = Why.BEHIND
-            else:
-                kind = Why.WAITED
+        for left in range(WAITS_MAX, -1, -1):
+            why_not = await on_disk(self._executor, self._open, request.index)
+            if why_not is None:
+                await self._offer(await self._described())
+                return
             await on_disk(self._executor, self.close)
-            if attempt == WAITS_MAX:
-                raise UpdateFailed(kind, f"{wait.reason}, after {WAITS_MAX} attempts: update from another member")
-            await self.connection.send(wait)
+            if left == 0:
+                kind, reason = why_not
+                raise UpdateFailed(kind, f"{reason}, after {WAITS_MAX} pauses: update from another member")
+            await self.connection.send(Wait(why_not[1]))
             await moved()
-        raise AssertionError("the last attempt returns or raises")
 
-    def _open(self, is_last: bool) -> Wait | None:
+    def _open(self, index: int) -> tuple[Why, str] | None:
         """The catalog comes first: where it stands, the update begins at the latest. A reason to wait; None: open."""
         self._snapshot = snapshot = _Snapshot(self._store_dir, self._uuid)
         if snapshot.applied_lsn is None:
@@ -167,10 +163,15 @@ class Sending:
                 self._store_dir, name, limit_bytes=self._limit_bytes, applied_lsn=snapshot.applied_lsn
             )
         except LogRecycled as error:  # between the two calls the catalog may have moved on, and the log with it
-            if is_last:
-                raise
-            return Wait(str(error))
-        return None if self._source is not None else Wait("the durable log does not say yet where it begins")
+            return Why.RECYCLED, str(error)
+        if self._source is None:
+            return Why.WAITED, "the durable log does not say yet where it begins"
+        has = self._source.index()
+        return (
+            (Why.BEHIND, f"batch {index} is wanted, and batch {has} is the last known to be durable")
+            if has < index
+            else None
+        )
 
     async def _described(self) -> Manifest:
         source = self._source

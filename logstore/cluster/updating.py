@@ -21,6 +21,7 @@ from logstore.cluster.update import Manifest, Part, Segment, Update
 from logstore.cluster.update_frames import (
     CATALOG,
     PIECE_BYTES_MAX,
+    REASON_MAX,
     Ack,
     Ask,
     Connection,
@@ -130,16 +131,16 @@ async def _peer_learns(connection: Connection) -> AsyncIterator[None]:
     try:
         yield
     except BadFrame as error:
-        connection.refuse(Why.FRAME, str(error))
+        await connection.refuse(Why.FRAME, str(error))
         raise UpdateFailed(Why.FRAME, f"{error}; the peer runs another program, or the connection is damaged") from None
     except UpdateFailed as error:
         if error.kind in (Why.LOST, Why.SILENT):
             connection.abort()
         else:
-            connection.refuse(error.kind, error.reason)
+            await connection.refuse(error.kind, error.reason)
         raise
     except BaseException as error:
-        connection.refuse(_kind_of(error), str(error) or type(error).__name__)
+        await connection.refuse(_kind_of(error), str(error) or type(error).__name__)
         raise
 
 
@@ -352,7 +353,7 @@ class _Receiving:
     async def end(self, switched: bool, reason: str) -> None:
         """The last word to the sender."""
         try:
-            await self.connection.send(Ended(switched, reason[:4096]))
+            await self.connection.send(Ended(switched, reason[:REASON_MAX]))
         except UpdateFailed:
             self.connection.abort()  # it finds out by itself
         self.connection.close()
