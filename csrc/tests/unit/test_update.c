@@ -83,8 +83,13 @@ static void member_ends(void) {
 /* ---- an update ---- */
 
 static int describe(void) {
+    const uint8_t *config;
+    size_t config_bytes;
+    uint64_t index;
     int rc;
 
+    check(ls_update_source_members(source, &index, &config, &config_bytes) == LS_WOULD_WAIT);
+    check(ls_update_source_manifest(source, &manifest, segments, 1) == LS_WOULD_WAIT && manifest.index >= 2);
     do
         rc = ls_update_source_step(source, 10000);
     while (rc == LS_OK);
@@ -240,12 +245,24 @@ static void an_update_that_ends_below_what_the_member_took_meanwhile_is_refused(
     all_end();
 }
 
+/* Of the log that was sent, and of the copy that came of it. */
+static bool has_the_members_that_the_sender_said(void) {
+    const uint8_t *said, *found;
+    size_t said_bytes, found_bytes;
+    uint64_t said_index, found_index;
+
+    return ls_update_source_members(source, &said_index, &said, &said_bytes) == LS_OK &&
+           ls_host_members(host, &found_index, &found, &found_bytes) == LS_OK && said_index == found_index &&
+           said_bytes == found_bytes && memcmp(said, found, said_bytes) == 0;
+}
+
 static void a_copy_behind_the_base_is_brought_up_to_date(void) {
     for (int from = 0; from < 2; from++) { /* a leader, and a copy that follows */
         a_member_far_behind();
         check(source_from(from, NO_LIMIT, 0) == LS_OK || complain("source"));
         check(update() == LS_OK || complain("update"));
         check(ends_at_the_manifest() && host->vote->now.copy == 2);
+        check(has_the_members_that_the_sender_said());
         check(host->follows->applied.lsn == manifest.end_lsn);
         check(asked_bytes == bytes_in_manifest());
         check(its->open_dir(its, "/m/copy-1") == -ENOENT);
