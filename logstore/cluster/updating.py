@@ -319,6 +319,7 @@ class _Receiving:
         """Takes a part, or its beginning up to a damaged piece: then the rest is asked for anew, as another part."""
         self._number += 1
         await self.connection.send(Ask(self._number, part.first_lsn, part.offset, part.bytes))
+        await self.connection.send(Ack(self._consumed))  # also of what was damaged; before the Ask it would bring more
         offset, end = part.offset, part.offset + part.bytes
         while offset < end:
             piece = await self.connection.receive()
@@ -331,13 +332,8 @@ class _Receiving:
                     raise BadFrame(f"a piece of {piece.bytes} bytes came, and {end - offset} are missing")
                 if data is None:
                     self._count_again(f"a piece of {piece.bytes} bytes at {offset} of segment {part.first_lsn}")
-                    await self.connection.send(Ack(self._consumed))
                     return
-                try:
-                    await on_disk(self._executor, into.write, part.first_lsn, offset, data)
-                except errors.BatchRefused:
-                    await self.connection.send(Ack(self._consumed))
-                    raise
+                await on_disk(self._executor, into.write, part.first_lsn, offset, data)
                 offset += piece.bytes
             await self.connection.send(Ack(self._consumed))
 

@@ -18,7 +18,9 @@ from kit.copy_group import Group, fill
 from kit.members import Node, close, mesh, run
 from kit.patience import wait_until
 from logstore import errors
+from logstore.catalog.copy import copy_catalog
 from logstore.cluster import frames
+from logstore.cluster.catalog_log import applied_lsn
 from logstore.cluster.update import Manifest, Update
 from logstore.cluster.update_frames import (
     CATALOG,
@@ -40,6 +42,7 @@ from logstore.cluster.update_frames import (
 from logstore.cluster.update_sending import BURST_S, WAITS_MAX, Pace
 from logstore.cluster.updating import AGAIN_MAX, Received, Sent, receive_update, send_update
 from logstore.holds import LogRecycled, list_holds
+from logstore.inspect.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,6 +216,21 @@ def test_a_member_far_behind_is_updated_while_the_leader_publishes_and_declares_
     run(test())
 
 
+def test_an_update_begins_where_the_senders_catalog_stands(run: Any, case: Case) -> None:
+    case.fill(300)
+    stands = applied_lsn(case.group.stores[1], case.uuid)
+    with Reader(case.group.stores[1]) as reader:
+        assert stands is not None
+        assert stands < reader.info.base_lsn
+
+    async def test() -> None:
+        received = await case.update(sender=1)
+        assert received.manifest.segments[0].prev_end_lsn <= stands
+        case.catch_up(received.manifest.index)
+
+    run(test())
+
+
 def test_segments_that_the_member_has_are_not_sent(run: Any, case: Case) -> None:
     case.group.reached = {0, 1}
 
@@ -298,13 +316,15 @@ def test_a_byte_flipped_on_the_way_is_asked_for_again(run: Any, case: Case) -> N
     def flips(size: int) -> bool:
         nonlocal flipped
         flipped += size > 8000
-        return size > 8000 and flipped in (1, 3, 4)  # the catalog's first piece, and two of segments
+        return size > 8000 and flipped in (1, 3, 5)  # the catalog's first piece, and two of segments
 
     async def test() -> None:
         (reader, writer), theirs = await pair()
         sent = asyncio.create_task(case.send(theirs, in_flight=PIECE_BYTES_MAX))
         received = await case.receive((Flipped(reader, flips), writer))  # type: ignore[arg-type]
-        assert flipped > 4
+        assert flipped > 5
+        whole = sum(segment.bytes for segment in received.manifest.segments)
+        assert 0 < received.bytes - whole <= 2 * PIECE_BYTES_MAX  # and not whole segments again
         await case.finish(received)
         assert (await sent).switched
         case.catch_up(received.manifest.index)
@@ -719,8 +739,9 @@ def test_what_no_receiver_can_mean_ends_the_update(run: Any, case: Case, message
     run(test())
 
 
-def test_a_catalog_that_lacks_changes_below_the_log_is_refused(run: Any, case: Case) -> None:
-    stale = (case.group.stores[2] / "catalog.sqlite").read_bytes()
+def test_a_catalog_that_lacks_changes_below_the_log_is_refused(run: Any, case: Case, tmp_path: Path) -> None:
+    copy_catalog(case.group.stores[2], tmp_path, store_uuid=case.uuid, live=True)
+    stale = (tmp_path / "catalog.sqlite").read_bytes()
     case.fill(200)
 
     async def test() -> None:
@@ -737,13 +758,14 @@ def test_a_catalog_that_lacks_changes_below_the_log_is_refused(run: Any, case: C
         await peer.send(await sender.receive())
         ask = await peer.receive()
         assert ask == Ask(1, CATALOG, 0, len(stale))
+        assert await peer.receive() == Ack(0)
         await peer.send(Piece(1, len(stale), xxh64_intdigest(stale)), stale)
         assert await peer.receive() == Ack(len(stale))
         with pytest.raises(UpdateFailed) as told:
             await peer.receive()
         assert told.value.kind == Why.CATALOG
         peer.close()
-        with pytest.raises(UpdateFailed, match="the catalog has the changes up to LSN"):
+        with pytest.raises(UpdateFailed, match=r"the catalog has the changes up to LSN \d+"):
             await receiving
         sender.abort()
         with pytest.raises(UpdateFailed):
