@@ -33,6 +33,7 @@ NOT_RUN: Final = (
     ("docs/plugin.md", "[coilmq]", "a configuration; test_plugin_page.py gives it to the plug-in"),
     ("docs/replication.md", " publish ──▶", "a picture"),
     ("docs/replication.md", " sender, beside its program", "a picture"),
+    ("docs/replication.md", " engine's answer ─▶", "a picture"),
     ("docs/spark.md", "python -m logstore.spark_export DIR", "usage with brackets; test_spark_export.py runs the job"),
     ("docs/spark.md", "pip wheel", "builds a wheel and needs a cluster; test_elsewhere.py does the same"),
 )
