@@ -386,6 +386,23 @@ def test_what_cannot_be_meant_closes_the_connection_with_a_reason(run: Any, what
     run(test())
 
 
+def test_a_frame_of_a_host_between_the_parts_of_its_message_closes_the_connection(run: Any) -> None:
+    async def test() -> None:
+        node = await alone()
+        raw = await Raw.dial(node)
+        await raw.open()
+        raw.say(frames.HostNumber(9, STORE))
+        frame, carried = append(1, Carried(batch(1, 1 << 20), 1))
+        raw.writer.writelines(frames.message_parts(9, frame, carried)[0])
+        raw.writer.write(frames.records_frame([frames.record(9, engine_frame())]))
+        await node.told.event("lost", 2, False)
+        assert received(node, 2) == []
+        assert "between the parts" in node.transport.why_not(2)
+        await close(node)
+
+    run(test())
+
+
 @pytest.mark.parametrize("early", ["records", "control", "another protocol"])
 def test_frames_before_the_handshake_has_ended_are_refused(run: Any, early: str) -> None:
     async def test() -> None:
