@@ -514,7 +514,7 @@ class LeadingStore:
         self.store = made
         """The core's handle, until it ceases."""
         self._copy = copy
-        self._store: MessageStore | None = None
+        self._store: _LedStore | None = None
 
     def next(self) -> Batch | None:
         """The next batch that was handed out, or None. It is not forced here yet; see :attr:`forced`."""
