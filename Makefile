@@ -273,9 +273,10 @@ SIMULATION = $(if $(SEED),--seed $(SEED),--seeds 0 $(SEEDS)) $(if $(SCENARIO),--
 .PHONY: simulate
 simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SEED=7, SCENARIO=churn, MUTANT=ACK_EARLY, REAL=1, ELECTIONS=1, GUARDS=1)
 	+@if [ ! -e $(LIBRAFT)/origin ]; then $(call LOUDLY,there is no libraft: consensus was NOT simulated); \
+	elif [ -n '$(and $(GUARDS),$(REAL))' ]; then echo 'GUARDS=1 needs the model of the log: leave out REAL' >&2; exit 2; \
 	elif [ -n '$(GUARDS)' ]; then $(PYTHON) tools/guards.py --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)); \
 	elif [ -n '$(filter-out MARK,$(WITHOUT))' ]; then \
-		$(PYTHON) tools/guards.py --build-only && build/mutants/build/c/mutants/consensus $(SIMULATION); \
+		$(PYTHON) tools/guards.py --build-only && build/mutants/build/c/mutants/$(SIMULATES) $(SIMULATION); \
 	else $(SUBMAKE) VARIANT=proof build/c/proof/$(SIMULATES) && build/c/proof/$(SIMULATES) $(SIMULATION); fi
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)

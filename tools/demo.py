@@ -31,7 +31,8 @@ DOWN_S = 1.0  # between the kill and the restart
 STARTS_S = 60.0
 ENDS_S = 150.0  # without progress of the clients
 HOLD_BYTES = 8 << 30  # of log, at most, that is kept for the export
-QUIET_S = 2.0  # without a consumed message, after which all are consumed
+QUIET_S = 2.0  # without a consumed message, after which no redelivery is expected
+LATE_S = 20.0  # the same while fewer are consumed than were published
 
 
 class Missing(Exception):
@@ -184,7 +185,8 @@ def run_clients(broker: Broker, console: Any) -> str:
                 last, moved = taken, time.monotonic()
             publishing = any(process.is_alive() for process in processes[: PUBLISHERS + 1])
             begun = done == shared.total and all(shared.consumed)  # a consumer may start after the last publisher ended
-            if begun and not publishing and time.monotonic() - moved > QUIET_S:
+            quiet_s = QUIET_S if taken >= expected else LATE_S
+            if begun and not publishing and time.monotonic() - moved > quiet_s:
                 break
             if time.monotonic() - max(moved, began) > ENDS_S:
                 raise RuntimeError("the clients make no progress: see 'logstore serve --verbose'")

@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--build-only", action="store_true", help="build the programs, and run nothing")
     asked = parser.parse_args()
-    build("consensus", *TESTS)
+    build("consensus", "consensus_real", *TESTS)
     if asked.build_only:
         return 0
     killers = json.loads(KILLERS.read_text(encoding="utf-8"))

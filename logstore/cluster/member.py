@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group, Standing
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
+from logstore.core.threads import start
 from logstore.errors import NoMajority, NotLeader, OptionError, StoreClosed, StoreError
 
 if TYPE_CHECKING:
@@ -150,8 +151,7 @@ class _Running:
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
         self._waiting: dict[str, list[asyncio.Event]] = {}
-        self._thread = threading.Thread(target=self._turn, name=f"logstore-member-{config.member}", daemon=True)
-        self._thread.start()
+        self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
         self.thread_id = self._thread.ident
 

@@ -514,7 +514,7 @@ class LeadingStore:
         self.store = made
         """The core's handle, until it ceases."""
         self._copy = copy
-        self._store: MessageStore | None = None
+        self._store: _LedStore | None = None
 
     def next(self) -> Batch | None:
         """The next batch that was handed out, or None. It is not forced here yet; see :attr:`forced`."""
@@ -560,7 +560,10 @@ class LeadingStore:
             return None
         from logstore.cluster.catalog_log import note_applied
 
-        return note_applied(store._catalog, self.store)
+        try:
+            return note_applied(store._catalog, self.store)
+        except (errors.OutcomeUnknown, errors.StoreClosed):
+            return None  # it ceases: the copy that follows finds out
 
     def call_off(self) -> None:
         """Calls that wait for a majority raise ``OutcomeUnknown`` at once; then :meth:`cease`.
@@ -585,16 +588,23 @@ class LeadingStore:
         if self._store is None:
             lib.ls_free(self.store)
         else:
-            self._store.close()
+            self._store.end()
         self.store = None
 
 
 class _LedStore(MessageStore):
-    """The store of a copy that leads already."""
+    """The store of a copy that leads already. It ends when the copy ceases to lead, and not before."""
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
         super().__init__(leading.path, leading.options)
+
+    def close(self) -> None:
+        """Does nothing: the log goes on as long as the copy leads, and a program that is done just drops the store."""
+
+    def end(self) -> None:
+        """Closes it, as :meth:`MessageStore.close` does."""
+        super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
         made[0] = self._led.store

@@ -75,6 +75,8 @@ def test_members_with_certificates_talk_and_send_updates(run: Any, files: dict[s
         assert await there.readexactly(1 << 20) == bytes(1 << 20)
         back.write(b"done")
         assert await reader.readexactly(4) == b"done"
+        one.links()[0].transport.abort()  # as a killed process: TLS is not ended
+        await two.told.event("lost", 1, True)
         await close(one, two)
 
     run(test())

@@ -206,6 +206,46 @@ def test_a_change_that_an_exception_interrupted_is_made_or_not_as_the_log_says(
     wait_until(lambda: all_agree(group), "the others agree")
 
 
+def test_a_leader_notes_how_far_its_file_has_come_unless_a_change_is_open(group: Group) -> None:
+    store = group.lead(0)
+    store.declare_queue("first")
+    queue = store.queue("orders")
+    copy = group.copy(0)
+    for _ in range(300):
+        store.publish(queue, bytes(3000), wait=False)
+        for delivery in queue.acquire(10):
+            delivery.accept()
+    copy.drop_kept(copy.kept()[-1])
+    held = len(list(group.stores[0].glob("*.seg")))
+    with closing(sqlite3.connect(group.stores[0] / "catalog.sqlite")) as database:
+        before = database.execute("SELECT lsn FROM applied").fetchone()[0]
+        assert store._catalog is not None
+        open_change = threading.Event(), threading.Event()
+
+        def change() -> None:
+            with store._catalog.changes():  # type: ignore[union-attr]
+                open_change[0].set()
+                open_change[1].wait()
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        open_change[0].wait()
+        copy.note_catalog()  # does not wait
+        assert database.execute("SELECT lsn FROM applied").fetchone()[0] == before
+        open_change[1].set()
+        changing.join()
+        copy.note_catalog()
+        assert database.execute("SELECT lsn FROM applied").fetchone()[0] > before
+    for _ in range(300):
+        store.publish(queue, bytes(3000), wait=False)
+        for delivery in queue.acquire(10):
+            delivery.accept()
+    assert len(list(group.stores[0].glob("*.seg"))) <= held
+    group.cease()
+    group.reopen(0)
+    assert all_agree(group)
+
+
 def test_a_copy_whose_file_is_older_gets_what_it_lacks_from_below_the_checkpoint(group: Group, tmp_path: Path) -> None:
     store = group.lead(0)
     store.declare_queue("first")

@@ -30,6 +30,7 @@ from kit.members import (
 from logstore.cluster import frames, link
 from logstore.cluster.addresses import parse
 from logstore.cluster.frames import Carried
+from logstore.cluster.transport import GREETING_MAX
 
 __all__ = ["run"]
 
@@ -141,6 +142,87 @@ def test_a_reset_an_end_and_a_refused_dial_are_told_as_the_end_of_the_process(ru
             assert node.told.events[0] == ("lost", 2, True)
             assert not node.transport.send(2, node.host, engine_frame())
             await close(node)
+
+    run(test())
+
+
+def test_dials_that_are_refused_pause_longer_up_to_a_limit(run: Any) -> None:
+    async def test() -> None:
+        node = await alone()
+        peer = node.transport._peers[2]
+        peer.timer.cancel()
+        node.transport._backoff_s = (0.001, 0.004)
+        peer.backoff_s = 0.0
+        pauses = []
+        for _ in range(5):
+            peer.timer = None
+            node.transport._dial_soon(peer, None)
+            pauses.append(peer.backoff_s)
+            peer.timer.cancel()
+        assert pauses == [0.001, 0.002, 0.004, 0.004, 0.004]
+        await close(node)
+
+    run(test())
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_peer_is_dialled_at_once_only_if_its_connection_lasted_a_heartbeat(run: Any, lasts: bool) -> None:
+    """Otherwise a fault that ends each connection at its beginning would be a loop without a pause."""
+
+    async def test() -> None:
+        node = await alone()
+        raw = await Raw.dial(node)
+        await raw.open()
+        await node.told.event("connected", 2)
+        if lasts:
+            node.transport.tick()
+        raw.writer.transport.abort()
+        await node.told.until(lambda: node.told.count("lost", 2, True) == 2)
+        if lasts:
+            await node.told.until(lambda: node.told.count("lost", 2, True) == 3)  # a new dial, which is refused
+        else:
+            assert node.transport._peers[2].backoff_s == 3600
+            assert node.transport._peers[2].timer is not None
+        await close(node)
+
+    run(test())
+
+
+def test_sockets_that_say_nothing_are_limited(run: Any) -> None:
+    async def test() -> None:
+        node = await alone()
+        opened = [await asyncio.open_connection(*parse(node.address)) for _ in range(GREETING_MAX)]
+        await reached(lambda: len(node.transport._greeting) == GREETING_MAX)
+        reader, _ = await asyncio.open_connection(*parse(node.address))
+        with pytest.raises(ConnectionResetError):
+            if await reader.read() == b"":
+                raise ConnectionResetError
+        opened[0][1].transport.abort()
+        await reached(lambda: len(node.transport._greeting) < GREETING_MAX)
+        await (await Raw.dial(node)).open()
+        await node.told.event("connected", 2)
+        await close(node)
+
+    run(test())
+
+
+def test_a_member_with_more_hosts_than_a_hello_holds_is_told_why_it_has_no_connection(run: Any) -> None:
+    async def test() -> None:
+        node = await alone()
+        many = {i.to_bytes(16, "big"): frames.Identity(1 << 40, 1, 1 << 40, 1, True) for i in range(3000)}
+        node.told.hosts = many
+        raw = await Raw.dial(node)
+        assert await raw.preamble() == b""
+        refused = await raw.message()
+        assert isinstance(refused, frames.Refused)
+        assert "fewer hosts" in refused.reason
+        other = Node(3, backoff_s=(3600, 3600))
+        other.told.hosts = many
+        await other.listen()
+        other.knows(node)
+        await other.told.event("refused", 1, "refused by the member")
+        assert "fewer hosts" in other.transport.why_not(1)
+        await close(node, other)
 
     run(test())
 
@@ -299,6 +381,23 @@ def test_what_cannot_be_meant_closes_the_connection_with_a_reason(run: Any, what
         assert isinstance(said, frames.Closing)
         assert (said.kind, bool(said.reason)) == ("bad frame", True)
         assert await raw.ended()
+        await close(node)
+
+    run(test())
+
+
+def test_a_frame_of_a_host_between_the_parts_of_its_message_closes_the_connection(run: Any) -> None:
+    async def test() -> None:
+        node = await alone()
+        raw = await Raw.dial(node)
+        await raw.open()
+        raw.say(frames.HostNumber(9, STORE))
+        frame, carried = append(1, Carried(batch(1, 1 << 20), 1))
+        raw.writer.writelines(frames.message_parts(9, frame, carried)[0])
+        raw.writer.write(frames.records_frame([frames.record(9, engine_frame())]))
+        await node.told.event("lost", 2, False)
+        assert received(node, 2) == []
+        assert "between the parts" in node.transport.why_not(2)
         await close(node)
 
     run(test())

@@ -41,6 +41,16 @@ def test_what_the_leader_publishes_is_in_every_copy(group: Group) -> None:
     assert len(list(store.messages("orders"))) == 101
 
 
+def test_a_program_that_closes_the_store_ends_no_lead(group: Group) -> None:
+    with group.lead(0) as store:
+        store.publish("orders", b"one")
+    store.close()
+    store.publish("orders", b"two")
+    group.cease()
+    with pytest.raises(errors.StoreClosed):
+        store.publish("orders", b"three")
+
+
 def test_a_copy_that_lags_takes_many_batches_with_one_force(group: Group) -> None:
     store = group.lead(0)
     group.reached = {0, 1}

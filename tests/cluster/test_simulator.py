@@ -239,6 +239,15 @@ def test_the_judge_over_the_real_log_finds_a_fault_planted_in_the_core_or_the_en
     assert re.search(rule, text), text
 
 
-@pytest.mark.parametrize("arguments", [["--mutant", "ACK_EARLY"], ["--scenario", "identity"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--mutant", "ACK_EARLY"],
+        ["--scenario", "identity"],
+        ["--scenario", "slow-voter"],
+        ["--elections"],
+        ["--without", "MARK"],
+    ],
+)
 def test_what_only_the_model_has_is_misuse_over_the_real_log(real: Path, arguments: list[str]) -> None:
     assert simulate(real, "--seeds", 0, 1, *arguments)[0] == 2

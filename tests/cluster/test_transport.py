@@ -193,6 +193,24 @@ def test_heartbeats_of_another_host_pass_bulk_and_those_of_the_same_host_do_not(
     run(test())
 
 
+def test_batches_of_one_host_do_not_wait_for_all_those_of_another(run: Any) -> None:
+    async def test() -> None:
+        one, two = Node(1), Node(2)
+        other, there = one.transport.host(OTHER_STORE), two.transport.host(OTHER_STORE)
+        await mesh(one, two)
+        for index in range(1, 13):
+            frame, carried = append(index, Carried(batch(index, 1 << 20), 1))
+            assert one.transport.send(2, one.host, frame, carried)
+        frame, carried = append(1, Carried(batch(1, 300_000), 1))
+        assert one.transport.send(2, other, frame, carried)
+        await two.told.until(lambda: (1, there) in two.told.frames_of)
+        assert len(received(two, 1)) < 3
+        await two.told.until(lambda: len(received(two, 1)) == 12)
+        await close(one, two)
+
+    run(test())
+
+
 # ---- Back-pressure -----------------------------------------------------------------------------------------
 
 

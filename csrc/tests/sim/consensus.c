@@ -211,11 +211,20 @@ static int name_of(const char *text, const char *const *names, size_t count) {
     return -1;
 }
 
+/* Elections are timed over the model of the log only, and only there the mark can be left out. */
+static bool model_has(const char *asked) {
+    if (elections_run == NULL)
+        (void)fprintf(stderr, "consensus_real: %s needs the model of the log\n", asked);
+    return elections_run != NULL;
+}
+
 /* R3's mark, or a guard of the engine by the name of the fault that removes it. */
 static int leave_out(const char *name) {
-    if (strcmp(name, "MARK") == 0)
+    if (strcmp(name, "MARK") == 0) {
+        if (!model_has("--without MARK"))
+            return -1;
         sim.without_mark = true;
-    else if (ls_mutant_choose == NULL || !ls_mutant_choose(name)) {
+    } else if (ls_mutant_choose == NULL || !ls_mutant_choose(name)) {
         (void)fprintf(
             stderr,
             "consensus: %s is not MARK, and no fault that this program was built with: make simulate WITHOUT=%s\n",
@@ -263,7 +272,7 @@ static int parse(int argc, char **argv) {
         }
         o.json = o.json || c == 'J';
         o.first_violation = o.first_violation || c == '1';
-        if (c == 'e' && elections_run == NULL)
+        if (c == 'e' && !model_has("--elections"))
             return 2;
         o.elections = o.elections || c == 'e';
         int name = 0;
