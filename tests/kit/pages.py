@@ -36,6 +36,7 @@ NOT_RUN: Final = (
     ("docs/replication.md", " leader:    CATALOG_CHANGE", "a picture"),
     ("docs/replication.md", "        the member's loop", "a picture"),
     ("docs/replication.md", " engine's answer", "a picture"),
+    ("docs/replication.md", " receiver  ", "a picture"),
     ("docs/spark.md", "python -m logstore.spark_export DIR", "usage with brackets; test_spark_export.py runs the job"),
     ("docs/spark.md", "pip wheel", "builds a wheel and needs a cluster; test_elsewhere.py does the same"),
 )
