@@ -60,6 +60,20 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def named(name: str, address: str) -> str:
+    """A member's name and address as one text, ``NAME@HOST:PORT``, as configurations of a group have it."""
+    return f"{name}@{address}"
+
+
+def parse_named(text: str) -> tuple[str, str]:
+    """Name and address of such a text. Raises ``OptionError``."""
+    name, at, address = text.partition("@")
+    if not at or not name:
+        raise OptionError(f"a member is NAME@HOST:PORT, not {text!r}")
+    parse(address)
+    return name, address
+
+
 def is_loopback(address: str) -> bool:
     """Whether it leads to this machine, whatever a name server says."""
     host, _ = parse(address)

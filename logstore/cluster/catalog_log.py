@@ -62,15 +62,13 @@ def rows_between(before: Contents, after: Contents) -> tuple[CatalogRow, ...]:
     lost, found = _changed(before.exchanges, after.exchanges)
     deleted += [_row(CatalogAction.DELETE, CatalogObject.EXCHANGE, {"name": one.name}) for one in lost]
     put += [_row(CatalogAction.PUT, CatalogObject.EXCHANGE, one._asdict()) for one in found]
-    if after.bindings is not before.bindings:
+    if gone or lost or after.bindings is not before.bindings:
         queues, exchanges = {one.id for one in gone}, {one.name for one in lost}
-        ended = (one for one in before.bindings if one not in after.bindings)
-        deleted += [
-            _row(CatalogAction.DELETE, CatalogObject.BINDING, one._asdict())
-            for one in ended
-            if one.queue_id not in queues and one.exchange not in exchanges  # those go with it
-        ]
-        new = (one for one in after.bindings if one not in before.bindings)
+        # Bindings go with their queue or exchange, also if another one of its name is put in the same change.
+        left = {one for one in before.bindings if one.queue_id not in queues and one.exchange not in exchanges}
+        ended = (one for one in before.bindings if one in left and one not in after.bindings)
+        deleted += [_row(CatalogAction.DELETE, CatalogObject.BINDING, one._asdict()) for one in ended]
+        new = (one for one in after.bindings if one not in left)
         put += [_row(CatalogAction.PUT, CatalogObject.BINDING, one._asdict()) for one in new]
     keys = [key for key in before.config if key not in after.config]
     deleted += [_row(CatalogAction.DELETE, CatalogObject.CONFIG, {"key": key}) for key in keys]

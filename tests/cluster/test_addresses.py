@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 
 from kit.members import LISTEN, Node, append, batch, close, mesh, received, run
-from logstore.cluster.addresses import Tls
+from logstore.cluster.addresses import Tls, named, parse_named
 from logstore.cluster.certificates import Files, make_authority, make_certificate
 from logstore.cluster.frames import Carried
 from logstore.errors import OptionError, StoreError
@@ -115,3 +115,11 @@ def test_files_that_cannot_be_used_are_named(files: dict[str, Tls], tmp_path: Pa
     ):
         with pytest.raises(OptionError, match="cannot be used"):
             wrong.context(listens=True)
+
+
+def test_a_configuration_has_a_members_name_and_address_as_one_text() -> None:
+    assert named("m2", "[::1]:7002") == "m2@[::1]:7002"
+    assert parse_named("m2@[::1]:7002") == ("m2", "[::1]:7002")
+    for wrong in ("", "127.0.0.1:7000", "@127.0.0.1:7000", "m2@"):
+        with pytest.raises(OptionError):
+            parse_named(wrong)

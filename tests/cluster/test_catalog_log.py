@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kit.copy_group import Group
@@ -379,8 +379,18 @@ def some_contents(draw: st.DrawFn) -> Contents:
     return made
 
 
+def with_a_binding(arguments: str) -> Contents:
+    made = Contents(next_queue_id=100)
+    made.queues["a"] = StoredQueue(10, "a", "{}", None)
+    made.queue_names[10] = "a"
+    made.exchanges["b"] = StoredExchange("b", "topic", arguments, None)
+    made.bindings[StoredBinding("b", 10, "", "{}")] = None
+    return made
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(steps=st.lists(some_contents(), min_size=1, max_size=4))
+@example(steps=[with_a_binding("{}"), with_a_binding(canonical("a test", {"x": 1}))])
 def test_the_rows_between_two_contents_make_the_second_of_the_first(
     steps: list[Contents], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kit.copy_group import CLUSTER, Group
 from kit.patience import wait_until
+from logstore.cluster.addresses import named
 from logstore.cluster.engine import bootstrap
 from logstore.cluster.member import Member, MemberConfig
 from logstore.errors import NoMajority, NotLeader
@@ -35,7 +36,7 @@ class Trio:
         self.directories = {member: place / f"m{member}" for member in self.addresses}
         for directory in self.directories.values():
             directory.mkdir()
-        config = bootstrap(sorted(self.addresses.items()))
+        config = bootstrap([(member, named(f"m{member}", at)) for member, at in sorted(self.addresses.items())])
         group = Group(place, catalog=True, config=config, paths=[self.host_dir(member) for member in self.addresses])
         group.lead(0)
         group.cease()
