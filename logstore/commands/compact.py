@@ -13,6 +13,7 @@ from logstore.store.base_holders import compaction_of
 from logstore.terminal.changing import STORE, change, plan, would_change
 from logstore.terminal.options import catalog_options, dry_run_option, json_option, store_argument
 from logstore.terminal.output import print_json, size_text
+from logstore.terminal.state import matching_catalog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
     once.
     """
     document: dict[str, Any] = {"store": str(store_dir), "dry_run": dry_run}
-    planned = plan(store_dir, lambda: would_compact(store_dir), connect=connect, schema=schema)
+    planned = plan(store_dir, lambda: would_compact(store_dir, connect, schema), connect=connect, schema=schema)
     if dry_run or (planned is not None and not planned["shrinks"]):  # an open alone makes a short log longer
         document |= would_change(store_dir, "compact", {}, planned)
     else:
@@ -63,8 +64,9 @@ def compact(store_dir: Path, dry_run: bool, as_json: bool, connect: str | None, 
         )
 
 
-def would_compact(store_dir: Path) -> dict[str, Any]:
-    """The estimated result of a compaction of a closed store."""
+def would_compact(store_dir: Path, connect: str | None, schema: str | None) -> dict[str, Any]:
+    """The estimated result of a compaction of a closed store. Raises what an open would raise of its catalog."""
     with Inspection(store_dir) as found:
         found.read()
+        matching_catalog(found, store_dir, connect=connect, schema=schema)
         return compaction_of(found.handle, dry_run=True).as_dict()

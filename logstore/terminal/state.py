@@ -93,24 +93,31 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         info = found.info
         with progress("reading", max(info.end_lsn - info.base_lsn, 0)) as show:
             found.read(show)
-        catalog = read_catalog(store_dir, info, connect=connect, schema=schema)
-        queues = found.queues()
-        deleted = {one.id for one in queues if one.deleted}
-        queue_id_max = max(found.queue_id_max, *(one.id for one in queues), 0)
-        contradiction = catalog_contradiction(queue_id_max, deleted, catalog)
-        if contradiction is not None:
-            raise CatalogMismatch(
-                f"{contradiction}: restore the catalog that belongs to the log, or see what "
-                "'logstore repair-catalog DIR --dry-run' would do"
-            )
+        catalog = matching_catalog(found, store_dir, connect=connect, schema=schema)
         if as_opened:
             found._drop_queues((queue.id for queue in catalog.queues), catalog.next_queue_id)
-            queues = found.queues()
+        queues = found.queues()
         with_places = {one.id: one for one in queues if one.depth > 0}
         limit = limit_in(catalog)
         size = None if limit is None else limit.max_log_bytes
         fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
         return State(info, found.recovery, with_places, found.transactions(), fullness, found.staged, catalog)
+
+
+def matching_catalog(
+    found: Inspection, store_dir: Path, *, connect: str | None = None, schema: str | None = None
+) -> CatalogView:
+    """The catalog of a log that was read. Raises as read_catalog does, and ``CatalogMismatch`` if it is older."""
+    catalog = read_catalog(store_dir, found.info, connect=connect, schema=schema)
+    queues = found.queues()
+    deleted = {one.id for one in queues if one.deleted}
+    contradiction = catalog_contradiction(max(found.queue_id_max, *(one.id for one in queues), 0), deleted, catalog)
+    if contradiction is not None:
+        raise CatalogMismatch(
+            f"{contradiction}: restore the catalog that belongs to the log, or see what "
+            "'logstore repair-catalog DIR --dry-run' would do"
+        )
+    return catalog
 
 
 def limit_in(catalog: CatalogView) -> StoredLimit | None:

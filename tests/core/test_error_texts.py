@@ -11,6 +11,7 @@ import pytest
 import logstore
 from kit.command import fails, run
 from kit.stores import ROOT
+from logstore.inspect import Reader
 
 # Public names with an underscore that a text may contain: options of an open and of a reader, and calls.
 PUBLIC = {*inspect.signature(logstore.open).parameters, "keep_lsn", "limit_bytes", "append_content"}
@@ -69,7 +70,12 @@ def test_a_catalog_older_than_its_log_leads_to_its_repair(path: Path) -> None:
     with logstore.open(path) as store:
         store.publish(store.declare_queue("later"), b"x")
     (path / "catalog.sqlite").write_bytes(old)
-    for command in (("recover",), ("recover", "--dry-run"), ("queues",), ("compact",)):
+    with Reader(path) as reader:
+        end_lsn = reader.info.end_lsn
+    for segment in path.glob("*.seg"):
+        if int(segment.stem, 16) >= end_lsn:
+            segment.unlink()  # a spare: without one, compacting would not make the log smaller
+    for command in (("recover",), ("recover", "--dry-run"), ("queues",), ("compact",), ("compact", "--dry-run")):
         said = fails(run(command[0], path, *command[1:]), 3)
         assert f"'logstore repair-catalog '{path}' --dry-run'" in said
     assert run("repair-catalog", path).returncode == 0
