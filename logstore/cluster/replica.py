@@ -140,13 +140,43 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
 
     :func:`logstore.open` opens it, with all that the copy has, also what no majority had. ``highest_term`` is the
     highest term that the program knows of. If it fails or is killed, the same call finishes; until then nothing opens
-    the copy. Raises ``OptionError`` if the store is not replicated.
+    the copy. A catalog that follows the log gets all changes that it lacks. Raises ``OptionError`` if the store is not
+    replicated, and the errors of :meth:`Copy.open`.
     """
     path = arguments.path("host_dir", host_dir)
     highest = arguments.integer("highest_term", highest_term, 0, TERM_MAX)
-    copy = ffi.new("uint64_t *")
-    check(lib.ls_host_detach(ffi.NULL, os.fsencode(path), _options(), highest, copy))
-    return path / f"copy-{copy[0]}"
+    options, copy = _options(catalog=True), ffi.new("uint64_t *")
+    _give_catalog_what_is_durable(path, options)
+    code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
+    place = path / f"copy-{copy[0]}"
+    if code == lib.LS_WOULD_WAIT:
+        from logstore.cluster.catalog_log import take_undurable  # late: it needs SQL
+
+        options.catalog_lsn = take_undurable(place)
+        code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
+    check(code)
+    return place
+
+
+def _give_catalog_what_is_durable(path: Path, options: Any) -> None:
+    """While the member takes part: if the log has lost a change, that is found before anything ends."""
+    made = ffi.new("ls_host **")
+    code = lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made)
+    if code == lib.LS_NOT_A_STORE:
+        return  # a detach was interrupted, or the core says what it is
+    check(code)
+    from logstore.cluster.catalog_log import applied_lsn, follows_its_log  # late: they need SQL
+
+    with Copy(path, options, made[0]) as copy:
+        if lib.ls_host_replica(copy._member()) == ffi.NULL or copy.info().index == 0:
+            return
+        member = copy.member()
+        place = path / f"copy-{member.copy}"
+        if applied_lsn(place, member.uuid) is not None:
+            copy._follow_catalog()
+            copy.note_catalog()
+            return
+    follows_its_log(place, member.uuid)  # nobody has it open, so this reads what is undurable, too
 
 
 def _options(max_write_buffers: int = 10, kept_bytes: int = 0, *, catalog: bool = False) -> Any:
