@@ -336,8 +336,13 @@ def test_a_detach_that_was_killed_before_its_catalog_had_all_is_finished_by_the_
     store.declare_queue("durable")
     wait_until(lambda: all_agree(group), "all have it")
     group.reached = {0}
+
+    def declare() -> None:
+        with pytest.raises(errors.OutcomeUnknown):
+            store.declare_queue("undurable")
+
     lsn = store.next_lsn
-    waiting = threading.Thread(target=lambda: pytest.raises(errors.OutcomeUnknown, store.declare_queue, "undurable"))
+    waiting = threading.Thread(target=declare)
     waiting.start()
     wait_until(lambda: store.next_lsn > lsn, "it is in the log")
     group.close()
