@@ -117,19 +117,22 @@ class MemberInfo:
     """The newest batch with an index that is forced here; 0 if there is none, or while the copy leads."""
 
 
-def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1) -> None:
+def create(
+    host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1, uuid: bytes = bytes(UUID_BYTES)
+) -> None:
     """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
 
-    No byte of the store changes. Without that directory the member has no copy yet. ``cluster`` is the cluster's UUID,
-    16 bytes; ``member_id`` is from 1 on and never used again. A ``VOTE`` that is detached is replaced. Raises
-    ``OptionError`` if there is a ``VOTE`` that is not, or another copy; ``NotAStore``, ``StoreLocked``, and
-    ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
+    No byte of the store changes. Without that directory the member has no copy yet, and ``uuid`` says of which store
+    it is to have one. ``cluster`` is the cluster's UUID, 16 bytes; ``member_id`` is from 1 on and never used again. A
+    ``VOTE`` that is detached is replaced. Raises ``OptionError`` if there is a ``VOTE`` that is not, or another copy;
+    ``NotAStore``, ``StoreLocked``, and ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
     """
     path = arguments.path("host_dir", host_dir)
-    if len(cluster) != UUID_BYTES:
-        raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
     member = ffi.new("ls_member *")
-    ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
+    for name, given, into in (("cluster", cluster, member.cluster_uuid), ("uuid", uuid, member.uuid)):
+        if len(given) != UUID_BYTES:
+            raise errors.OptionError(f"{name} is a UUID: {UUID_BYTES} bytes")
+        ffi.memmove(into, given, UUID_BYTES)
     member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
     member.copy = arguments.integer("copy", copy, 1, ID_MAX)
     check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))
