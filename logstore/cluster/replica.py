@@ -600,7 +600,19 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        super().__init__(leading.path, leading.options)
+        self._slot: Any = None  # of this object's owner; it has the core's handle while the store lives
+        try:
+            super().__init__(leading.path, leading.options)
+        except BaseException:
+            if self._slot is not None:
+                self._slot[0] = ffi.NULL  # the copy still leads, and frees it
+            raise
+
+    def _abandon(self) -> None:
+        """Serving has failed, or was called off."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._closed = self._is_shut = True
 
     def close(self) -> None:
         """Does nothing: the log goes on as long as the copy leads, and a program that is done just drops the store."""
@@ -610,6 +622,7 @@ class _LedStore(MessageStore):
         super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
+        self._slot = made
         made[0] = self._led.store
         return 0
 
