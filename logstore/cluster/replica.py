@@ -117,19 +117,22 @@ class MemberInfo:
     """The newest batch with an index that is forced here; 0 if there is none, or while the copy leads."""
 
 
-def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1) -> None:
+def create(
+    host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1, uuid: bytes = bytes(UUID_BYTES)
+) -> None:
     """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
 
-    No byte of the store changes. Without that directory the member has no copy yet. ``cluster`` is the cluster's UUID,
-    16 bytes; ``member_id`` is from 1 on and never used again. A ``VOTE`` that is detached is replaced. Raises
-    ``OptionError`` if there is a ``VOTE`` that is not, or another copy; ``NotAStore``, ``StoreLocked``, and
-    ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
+    No byte of the store changes. Without that directory the member has no copy yet, and ``uuid`` says of which store
+    it is to have one. ``cluster`` is the cluster's UUID, 16 bytes; ``member_id`` is from 1 on and never used again. A
+    ``VOTE`` that is detached is replaced. Raises ``OptionError`` if there is a ``VOTE`` that is not, or another copy;
+    ``NotAStore``, ``StoreLocked``, and ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
     """
     path = arguments.path("host_dir", host_dir)
-    if len(cluster) != UUID_BYTES:
-        raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
     member = ffi.new("ls_member *")
-    ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
+    for name, given, into in (("cluster", cluster, member.cluster_uuid), ("uuid", uuid, member.uuid)):
+        if len(given) != UUID_BYTES:
+            raise errors.OptionError(f"{name} is a UUID: {UUID_BYTES} bytes")
+        ffi.memmove(into, given, UUID_BYTES)
     member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
     member.copy = arguments.integer("copy", copy, 1, ID_MAX)
     check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))
@@ -627,7 +630,19 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        super().__init__(leading.path, leading.options)
+        self._slot: Any = None  # of this object's owner; it has the core's handle while the store lives
+        try:
+            super().__init__(leading.path, leading.options)
+        except BaseException:
+            if self._slot is not None:
+                self._slot[0] = ffi.NULL  # the copy still leads, and frees it
+            raise
+
+    def _abandon(self) -> None:
+        """Serving has failed, or was called off."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._closed = self._is_shut = True
 
     def close(self) -> None:
         """Does nothing: the log goes on as long as the copy leads, and a program that is done just drops the store."""
@@ -637,6 +652,7 @@ class _LedStore(MessageStore):
         super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
+        self._slot = made
         made[0] = self._led.store
         return 0
 
