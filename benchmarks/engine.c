@@ -167,8 +167,8 @@ static void open_engines(struct group *g) {
                                          .member = i + 1,
                                          .election_ms = ELECTION_MS,
                                          .heartbeat_ms = HEARTBEAT_MS,
-                                         .transfer_ms = 500,
-                                         .update_ms = 2000,
+                                         .transfer_ms = 300,
+                                         .update_ms = 10000,
                                          .in_flight_max = 10,
                                          .behind_max = 1000,
                                          .seed = (uint32_t)(g->id * MEMBERS_MOST + i)};

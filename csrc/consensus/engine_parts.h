@@ -31,10 +31,10 @@ enum copy_state { COPY_NONE, COPY_WANTED, COPY_SWITCHING };
 /* A leader's notes on another member, beside those of libraft. */
 struct peer {
     uint64_t id;
-    uint64_t told;     /* it knows that everything up to here is durable, unless a frame was lost */
-    uint64_t heard_ms; /* 0: not in this term */
-    bool sent;         /* a frame with what is durable, in this turn */
-    bool held;         /* `frame` waits for the term's first batch */
+    uint64_t told;      /* it knows that everything up to here is durable, unless a frame was lost */
+    uint64_t heard_ms;  /* 0: not in this term */
+    uint64_t sent_turn; /* the last turn in which a frame told it what is durable */
+    bool held;          /* `frame` waits for the term's first batch */
     struct engine_frame frame;
 };
 
@@ -44,6 +44,7 @@ struct engine {
     struct engine_answer answer;
     struct engine_stats stats;
     uint64_t now;
+    uint64_t turn;        /* the number of the event */
     uint64_t heard_ms;    /* from the leader */
     uint64_t heard_term;  /* of that leader */
     uint64_t beat_ms;     /* the leader's last timeout event */

@@ -72,7 +72,7 @@ void send_append(engine *e, struct engine_frame f) {
         f.count = e->given > f.index ? (uint32_t)(e->given - f.index) : 0;
     }
     if (p != NULL) {
-        p->sent = true;
+        p->sent_turn = e->turn;
         p->told = least(f.other, f.index + f.count);
     }
     emit(e, f);
@@ -102,7 +102,7 @@ void tell_durable(engine *e) {
     for (size_t i = 0; i < count; i++) {
         uint64_t id = all[i].member;
         struct peer *p = id == e->options.member ? NULL : peer_of(e, id);
-        if (p == NULL || p->sent)
+        if (p == NULL || p->sent_turn == e->turn)
             continue;
         uint64_t has = all[i].acknowledged;
         uint64_t term = term_at(e, has);
