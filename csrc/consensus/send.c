@@ -95,7 +95,7 @@ void answer_leader(engine *e, uint64_t to, uint64_t forced) {
     emit(e, (struct engine_frame){.type = ENGINE_APPENDED, .peer = to, .term = current_term(e), .index = forced});
 }
 
-/* A follower to which nothing else went in this turn hears at once of what became durable. */
+/* Tells each follower at once what became durable, unless another frame of this turn has told it. */
 void tell_durable(engine *e) {
     struct engine_member all[ENGINE_MEMBERS_MAX];
     size_t count = engine_members(e, all);

@@ -1,5 +1,5 @@
 /*
- * One event of the program: what came of it, and what its answer says.
+ * One event of the program: its effects, and the answer to it.
  */
 #include "consensus/engine_parts.h"
 
