@@ -310,6 +310,11 @@ bench-replica: build/benchmarks/replica build/benchmarks/replica_stalls ## a lea
 	@for each in $^; do place=$$(mktemp -d build/benchmarks/copies.XXXXXX) && $$each $$place $(MESSAGES); status=$$?; \
 		rm -rf $$place; [ $$status -eq 0 ] || exit $$status; done
 
+.PHONY: bench-engine
+bench-engine: $(LOOKED_FOR) ## the consensus engine alone: processor time an entry, 1,000 idle engines, memory
+	+@if [ ! -e $(LIBRAFT)/origin ]; then $(call LOUDLY,there is no libraft: the engine was NOT measured); \
+	else $(SUBMAKE) VARIANT=plain build/c/plain/bench_engine && build/c/plain/bench_engine; fi
+
 bench-tail: $(BENCH) $(EXTENSION) ## 20 GiB past the bound of the log, and its picture (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/tail_bound.py --svg build/benchmarks/tail_bound.svg $(BENCH_ARGS)
 
@@ -514,11 +519,15 @@ $(OUT)/consensus: $(MODEL_OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 $(OUT)/consensus_real: $(REAL_OBJECTS) $(ENGINE_OBJECTS) $(OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -o $@ $(REAL_OBJECTS) $(ENGINE_OBJECTS) $(OBJECTS)
 
+$(OUT)/bench_engine: $(OUT)/objects/benchmarks/engine.o $(ENGINE_OBJECTS) $(OUT)/.compiled-with
+	@$(CC) $(FLAGS) -o $@ $< $(ENGINE_OBJECTS)
+
 $(OUT)/test_engine_%: csrc/tests/unit/test_engine_%.c $(OBJECTS) $(ENGINE_OBJECTS) $(OUT)/.compiled-with
 	@$(CC) $(FLAGS) -MMD -MP -MF $@.d -o $@ $< $(OBJECTS) $(ENGINE_OBJECTS)
 
 .SECONDARY: $(OBJECTS) $(PROGRAMS) $(PROOF_PROGRAMS) $(ENGINE_OBJECTS) $(SIMULATED_OBJECTS)
--include $(OBJECTS:.o=.d) $(SIMULATED_OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
+-include $(OBJECTS:.o=.d) $(SIMULATED_OBJECTS:.o=.d) $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.d) $(HOT:%.c=$(OUT)/objects/%.d) \
+	$(OUT)/objects/benchmarks/engine.d $(PROGRAMS:=.d) $(PROOF_PROGRAMS:=.d)
 
 .PHONY: made-ctests
 made-ctests: $(PROGRAMS)

@@ -1,5 +1,5 @@
 /*
- * What is possible in a frame and in the log at a start. libraft asserts what is not, so nothing else reaches it.
+ * Checks a frame, and the log at a start, for impossible values. libraft would assert on them, so they do not reach it.
  */
 #include "consensus/engine_parts.h"
 

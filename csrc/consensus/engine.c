@@ -1,5 +1,5 @@
 /*
- * libraft behind plain calls: one event of it, and what it knows; start and close. No other file includes raft.h.
+ * libraft behind plain calls: its events, its state, start and close. No other file includes raft.h.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -247,7 +247,7 @@ static enum taken taken(int rv) {
     return rv == 0 ? TAKEN : rv == RAFT_NOMEM ? NO_MEMORY : rv == RAFT_SHUTDOWN ? CONTRADICTS : NOT_TAKEN;
 }
 
-/* Once it is known to be durable somewhere, whether this disk has it or not: the next one may follow in the same frame. */
+/* A configuration is confirmed once a majority has it, even if this disk lacks it: the next one may follow in the same frame. */
 void confirm_members(engine *e) {
     uint64_t index = e->raft->configuration_uncommitted_index;
     if (index == 0 || index > e->raft->commit_index || !reserve_take(needed_bytes(e, 0)))

@@ -41,8 +41,8 @@
  *   - a leader whose disk hangs does not stay. It hangs if an entry of its own is unforced here and none was forced for two
  *     election timeouts. Then it takes no more batches and hands over to the voter that has most, which need not wait for this disk. If
  *     there is no other voter, or after a further election timeout without success, it ceases (FOLLOW). If an entry is forced
- *     before that, it leads on and takes batches, unless the other has been told to stand. A disk that moves, however slowly, does not
- *     hang. It stands again only when all that it has is forced;
+ *     before that, it leads on and takes batches, unless the other has been told to stand. A disk that makes progress, however slowly, does
+ *     not hang. It stands again only when all that it has is forced;
  *   - a term is led once, also by a sole voter;
  *   - no failed allocation and no frame reaches an assertion of libraft: a reserve of memory is taken before libraft is
  *     entered, and every field of a frame is checked. An event that cannot be carried out changes nothing

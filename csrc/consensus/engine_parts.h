@@ -28,13 +28,13 @@
 
 enum copy_state { COPY_NONE, COPY_WANTED, COPY_SWITCHING };
 
-/* A leader's notes on another member, beside those of libraft. */
+/* What a leader notes about another member, in addition to libraft's own counts. */
 struct peer {
     uint64_t id;
-    uint64_t told;     /* it knows that everything up to here is durable, unless a frame was lost */
-    uint64_t heard_ms; /* 0: not in this term */
-    bool sent;         /* a frame with what is durable, in this turn */
-    bool held;         /* `frame` waits for the term's first batch */
+    uint64_t told;      /* it knows that everything up to here is durable, unless a frame was lost */
+    uint64_t heard_ms;  /* 0: not in this term */
+    uint64_t sent_turn; /* the last turn in which a frame told it what is durable */
+    bool held;          /* `frame` waits for the term's first batch */
     struct engine_frame frame;
 };
 
@@ -44,6 +44,7 @@ struct engine {
     struct engine_answer answer;
     struct engine_stats stats;
     uint64_t now;
+    uint64_t turn;        /* the number of the event */
     uint64_t heard_ms;    /* from the leader */
     uint64_t heard_term;  /* of that leader */
     uint64_t beat_ms;     /* the leader's last timeout event */
@@ -109,9 +110,9 @@ uint64_t voted_for(const engine *e);
 uint64_t last_leader(const engine *e);
 /* The leader of the current term; 0: none is known. */
 uint64_t known_leader(const engine *e);
-/* What is forced here, as libraft counts it: up to this index. */
+/* libraft's count: entries up to this index are forced here. */
 uint64_t stored_index(const engine *e);
-/* What a majority has, on this disk or not. */
+/* A majority has the entries up to here; this disk may lack them. */
 uint64_t committed_index(const engine *e);
 /* Up to here this member's log agrees with that of its leader. */
 uint64_t matched_index(const engine *e);
@@ -182,13 +183,13 @@ size_t terms_of(const struct engine_log *log);
 /* The leader's notes on this member; NULL: the table is full. */
 struct peer *peer_of(engine *e, uint64_t id);
 bool out_has_room(engine *e);
-/* This frame goes when VOTE has what is in it now. */
+/* Adds a frame to send; it waits until the present term and vote are forced in VOTE. */
 void emit(engine *e, struct engine_frame f);
 void send_append(engine *e, struct engine_frame f);
 /* The term's first batch is there, and so the frames that wait for it go. */
 void send_held(engine *e);
 void answer_leader(engine *e, uint64_t to, uint64_t forced);
-/* A follower to which nothing else went in this turn hears at once of what became durable. */
+/* Tells each follower at once what became durable, unless another frame of this turn has told it. */
 void tell_durable(engine *e);
 
 /* Whether the leader may change members, or hand over. */
@@ -196,7 +197,7 @@ bool may_change(const engine *e);
 
 void try_transfer(engine *e);
 void judge_disk(engine *e);
-/* When judge_disk has something to say; UINT64_MAX: never, as it stands. */
+/* When judge_disk must be called; UINT64_MAX: no entry is unforced. */
 uint64_t disk_due_ms(const engine *e);
 void note_unforced(engine *e);
 

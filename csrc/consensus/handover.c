@@ -43,7 +43,7 @@ static void begin_transfer(engine *e, uint64_t to, uint64_t limit_ms) {
     end_transfer(e);
 }
 
-/* R6. The peers may have everything, also what this disk does not have; so the transfer does not wait for it. */
+/* R6. The peers may have entries that this disk lacks, so the transfer does not wait for this disk. */
 void judge_disk(engine *e) {
     if (!leads(e) || e->unforced_since_ms == 0 || e->now - e->unforced_since_ms < hang_ms(e))
         return;

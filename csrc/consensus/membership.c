@@ -89,7 +89,7 @@ int engine_plan(const engine *e, const struct engine_change *change, uint8_t *in
     uint32_t at = members_find(&m, change->member);
     switch (change->what) {
     case ENGINE_ADD:
-        /* Else libraft would send entry 1 to a member without content, or nothing for ever. */
+        /* Otherwise libraft would send entry 1 to a member without content, or would never send it anything. */
         if (snapshot_index(e) < 2 || first_kept_index(e) < 2)
             return ENGINE_REFUSED;
         if (change->address == NULL || !members_add(&m, change->member, change->address, MEMBER_STANDBY))

@@ -90,7 +90,7 @@ static void receive_append(engine *e, struct engine_frame f) {
 }
 
 static void receive_ask_vote(engine *e, const struct engine_frame *f) {
-    if (e->last == 0) { /* it has nothing that the candidate could lack, and perhaps had */
+    if (e->last == 0) { /* it may have lost entries that the candidate lacks */
         uint64_t term = (f->flags & ENGINE_PRE_VOTE) != 0 ? f->term : current_term(e);
         emit(e, (struct engine_frame){
                     .type = ENGINE_VOTED, .peer = f->peer, .term = term, .flags = f->flags & ENGINE_PRE_VOTE});
@@ -123,7 +123,7 @@ static void receive_update(engine *e, const struct engine_frame *f) {
         return;
     }
     if (f->term > term || !follows(e))
-        return; /* a heartbeat of that term comes first */
+        return; /* a frame with entries or a heartbeat of that term must come first */
     e->heard_ms = e->now;
     e->heard_term = f->term;
     restart_timer(e);

@@ -24,7 +24,7 @@ enum { RESERVE_HEAD = (sizeof(struct reserve) + 15) / 16 * 16 };
 /* Of the event that is under way in this thread. */
 static _Thread_local struct reserve *mine;
 
-/* Between events. Who takes one out has it alone, so there is no lock, which a fork could leave locked. */
+/* Between events. A thread that takes one out owns it, so no lock is needed, which a fork could leave locked. */
 enum { IDLE_MAX = 8 };
 static struct reserve *_Atomic idle[IDLE_MAX];
 static atomic_uint engines;

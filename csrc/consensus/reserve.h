@@ -15,11 +15,11 @@
 /* An engine is opened, or is closed. */
 void reserve_enter(void);
 void reserve_leave(void);
-/* Whether this thread's event has a reserve of so many bytes now. */
+/* Takes a reserve of this size for this thread's event; false: no memory. */
 bool reserve_take(size_t bytes);
 /* The event ends. */
 void reserve_give_back(void);
-/* How many there are. For tests. */
+/* The number of reserves that exist. For tests. */
 unsigned reserve_count(void);
 
 /* The allocator; `data` is not used. */

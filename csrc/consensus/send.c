@@ -72,7 +72,7 @@ void send_append(engine *e, struct engine_frame f) {
         f.count = e->given > f.index ? (uint32_t)(e->given - f.index) : 0;
     }
     if (p != NULL) {
-        p->sent = true;
+        p->sent_turn = e->turn;
         p->told = least(f.other, f.index + f.count);
     }
     emit(e, f);
@@ -95,14 +95,14 @@ void answer_leader(engine *e, uint64_t to, uint64_t forced) {
     emit(e, (struct engine_frame){.type = ENGINE_APPENDED, .peer = to, .term = current_term(e), .index = forced});
 }
 
-/* A follower to which nothing else went in this turn hears at once of what became durable. */
+/* Tells each follower at once what became durable, unless another frame of this turn has told it. */
 void tell_durable(engine *e) {
     struct engine_member all[ENGINE_MEMBERS_MAX];
     size_t count = engine_members(e, all);
     for (size_t i = 0; i < count; i++) {
         uint64_t id = all[i].member;
         struct peer *p = id == e->options.member ? NULL : peer_of(e, id);
-        if (p == NULL || p->sent)
+        if (p == NULL || p->sent_turn == e->turn)
             continue;
         uint64_t has = all[i].acknowledged;
         uint64_t term = term_at(e, has);

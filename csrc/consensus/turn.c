@@ -1,5 +1,5 @@
 /*
- * One event of the program: what came of it, and what its answer says.
+ * One event of the program: its effects, and the answer to it.
  */
 #include "consensus/engine_parts.h"
 
@@ -17,8 +17,7 @@ void begin_turn(engine *e, uint64_t now_ms) {
         memmove(e->out_vote, e->out_vote + e->ready, e->out_count * sizeof *e->out_vote);
         e->ready = 0;
     }
-    for (size_t i = 0; i < ENGINE_MEMBERS_MAX; i++)
-        e->peers[i].sent = false;
+    e->turn++;
 }
 
 void note_vote(engine *e) {

@@ -239,6 +239,15 @@ def test_the_judge_over_the_real_log_finds_a_fault_planted_in_the_core_or_the_en
     assert re.search(rule, text), text
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_without_a_guard_tells_how_often_the_guard_was_missing_in_all_processes(faulty: Path, jobs: int) -> None:
+    command = [str(faulty), "--seeds", "0", "2", "--jobs", str(jobs), "--without", "ENGINE_SENDS_WHAT_IS_NOT_WRITTEN"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    told = re.findall(r"^mutant ENGINE_SENDS_WHAT_IS_NOT_WRITTEN struck (\d+) times$", ended.stderr, re.MULTILINE)
+    assert len(told) == 1, ended.stderr
+    assert int(told[0]) > 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

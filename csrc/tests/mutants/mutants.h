@@ -15,7 +15,8 @@ enum mutant { NO_MUTANT, MUTANTS(MUTANT_NUMBER) MUTANT_COUNT };
 
 extern enum mutant ls_mutant;            /* the chosen one; never changes once the program works */
 bool ls_mutant_choose(const char *name); /* false: there is none of this name */
-bool ls_mutant_strikes(void);            /* returns true and counts; the count is printed at exit */
+bool ls_mutant_strikes(
+    void); /* returns true and counts; the count of this process and its children is printed at exit */
 #define MUTANT(name) (ls_mutant == MUTANT_##name && ls_mutant_strikes())
 
 #endif

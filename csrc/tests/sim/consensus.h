@@ -1,6 +1,6 @@
 /*
  * The simulator of consensus: five members, each the real engine over a model of its log and disk, with links between them, in
- * simulated time. A run is determined by its seed: 30 s of faults, then 15 s in which all is well and progress must come.
+ * simulated time. A run is determined by its seed: 30 s of faults, then 15 s without faults, in which the group must make progress.
  *
  *   consensus_model.c    batches, logs, tables          consensus_io.c      writes and forces of a member
  *   consensus_disk.c     files and their recovery       consensus_update.c  copies, the kept window, recycling
@@ -33,14 +33,14 @@ enum mutant {
     MUTANT_TERM_LOST,        /* the term at a start is that of the newest batch */
     MUTANT_CUT_BEFORE_HDR,   /* a follower forces a term's first batch before its header */
     MUTANT_APPLY_UNDUR,      /* what is forced is applied */
-    MUTANT_APPLY_RESTART,    /* all that is there at a start counts as durable */
+    MUTANT_APPLY_RESTART,    /* at a start everything on the disk counts as durable */
     MUTANT_OFFER,            /* messages that are not durable are offered */
     MUTANT_TWO,              /* a follower forces several batches at once */
     MUTANT_LSN_TWICE,        /* a term begins at its leader's end, without a segment of its own */
     MUTANT_STALE_CONF,       /* a start has an older configuration */
     MUTANT_OLDCOPY,          /* an older copy of the directory comes back */
     MUTANT_LYING,            /* the disk loses what it had forced */
-    MUTANT_KEEP_TABLE,       /* who ceases to lead keeps its table */
+    MUTANT_KEEP_TABLE,       /* a leader that ceases keeps its table */
     MUTANT_WIPE_VOTE,        /* VOTE goes with a removed replica */
     MUTANT_PIECEMEAL,        /* a copy is switched in file by file */
     MUTANT_CUT_ZERO,         /* a cut overwrites the end of what it keeps */
@@ -51,13 +51,13 @@ enum mutant {
     MUTANT_NO_HELLO,         /* whoever comes is accepted */
     MUTANT_CATALOG_LOST,     /* files and copies go by the base alone, not by applied_lsn */
     MUTANT_KEEP_ABOVE,       /* files above a batch stay */
-    MUTANT_NO_REWRITE,       /* an open does not write the log's tail again */
+    MUTANT_NO_REWRITE,       /* an open does not rewrite the end of the log */
     MUTANT_NO_PACING,        /* a leader does not wait for a voter that lags */
-    MUTANT_NO_ROUNDS,        /* nor for one that is updated again and again */
+    MUTANT_NO_ROUNDS,        /* a leader does not wait for a voter that needs update after update */
     MUTANT_DELETE_FIRST,     /* a removed copy's files go before VOTE says so */
     MUTANT_DETACH_LOG_FIRST, /* a log is detached before VOTE is */
     MUTANT_MARK_LATE,        /* a mark is forced together with what it covers */
-    MUTANT_MARK_ISLANDS,     /* a mark goes, and what it covers above the log's end stays */
+    MUTANT_MARK_ISLANDS,     /* a mark is removed while batches that it covers above the log's end stay */
     MUTANTS,
 };
 
@@ -73,7 +73,7 @@ struct heard {
 
 enum op_kind { OP_HEADER, OP_BATCH, OP_REMOVE, OP_MARK };
 
-/* What one force covers. Of the writes in it a crash keeps any. */
+/* The writes of one force. A crash keeps any subset of them. */
 struct op {
     enum op_kind kind;
     int batch;
@@ -111,15 +111,15 @@ struct copy {
     uint64_t index;
     uint64_t index_term;
     struct sql sql;
-    struct tail durable; /* what was durable here before the switch */
+    struct tail durable; /* the index that was durable here before the switch */
     struct sequence log;
     struct sequence before;
 };
 
 /* What a leader knows of another voter, to wait for it. */
 struct pace {
-    uint64_t answered_ms; /* when it said what it has forced */
-    uint64_t near_ms;     /* when it last lacked almost nothing */
+    uint64_t answered_ms; /* when it last acknowledged */
+    uint64_t near_ms;     /* when it was last within a few batches of the leader */
     uint64_t offered;     /* the end of the last update since then; 0: there was none */
     uint64_t round;       /* how many batches were made between the last two */
     bool is_back;         /* it was silent, and has lacked more than the leader waits for since then */
@@ -135,7 +135,7 @@ struct member {
     struct sequence log;
     struct sequence before; /* without an index */
     uint64_t forced;        /* index up to which the log is on the disk */
-    uint64_t told;          /* index up to which the engine was told so */
+    uint64_t told;          /* index up to which the engine knows that */
     uint64_t durable;       /* as the engine said */
     uint64_t kept;          /* the engine keeps entries from here on */
     uint64_t snapshot;

@@ -1,6 +1,6 @@
 /*
  * What a member keeps beside its log. SQL: the catalog changes of durable batches, with the LSN up to which it has them, in one
- * transaction; it follows late. A checkpoint: the table behind a durable batch, from which a start replays. Files above
+ * transaction; it follows late. A checkpoint: the table after a durable batch, from which a start replays. Files above
  * applied_lsn stay, whatever the base, and an update begins at or below the sender's.
  */
 #include <string.h>
@@ -48,7 +48,7 @@ void checkpoint_take(struct member *m) {
     sim.counts[COUNT_CHECKPOINTS]++;
 }
 
-/* It belongs to the log that it was taken of: the batch stands there, or is the last that was recycled. */
+/* Whether it belongs to this log: the log has its batch, or that batch was the last to be recycled. */
 bool checkpoint_counts(const struct member *m) {
     const struct checkpoint *c = &m->checkpoint;
     if (!c->exists || m->log.count == 0)

@@ -139,7 +139,7 @@ static const char *alarm_of(const char *what, uint64_t where, uint64_t said, uin
     return alarm_text;
 }
 
-/* A file that counts, and where the next newer one cuts it. */
+/* A file that counts, and the LSN at which the next newer file cuts it. */
 struct accepted {
     const struct segment *segment;
     uint64_t limit;
@@ -188,7 +188,7 @@ static uint64_t named_base(const struct accepted *files, size_t count) {
     return 0;
 }
 
-/* What a batch says to be forced before it; under MARK only what was forced before that. */
+/* The LSN below which all was forced before the batch was written. A batch under MARK can say that only of what lies below MARK. */
 static uint64_t said_durable(const struct disk *d, const struct batch *b) {
     bool marked = b->lsn >= d->mark_from && b->lsn < d->mark_to;
     return marked && b->durable_lsn > d->mark_from ? d->mark_from : b->durable_lsn;

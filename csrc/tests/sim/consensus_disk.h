@@ -11,7 +11,7 @@
 struct record {
     int id;
     bool torn;
-    bool phantom; /* its force failed: it stands in the page cache, and no later force writes it */
+    bool phantom; /* its force failed: it is in the page cache only, and no later force writes it */
 };
 
 struct segment {
@@ -39,7 +39,7 @@ struct vote {
     uint64_t floor_index; /* the log reaches this batch; 0: no floor */
     uint64_t floor_term;
     uint64_t rebuild; /* how often the directory was removed */
-    bool detached;    /* the copy takes part no more */
+    bool detached;    /* the copy is no longer part of the group */
 };
 
 struct recovered {
@@ -57,11 +57,11 @@ void disk_header(struct disk *d, uint64_t first, uint64_t term, uint64_t prev_en
 /* False: other bytes stand at that LSN. A torn batch never takes the place of a whole one. */
 bool disk_put(struct disk *d, int id, bool torn);
 void disk_remove(struct disk *d, uint64_t first);
-/* The newest file that counts is written again past the cache, as it was read. */
+/* Rewrites the newest file that counts as it was read, past the page cache. */
 void disk_rewrite_tail(struct disk *d, const struct recovered *r);
-/* The power fails: what is in the cache alone is lost. */
+/* The power fails: records that are in the page cache only are lost. */
 void disk_lose_cache(struct disk *d);
-/* What MARK covers above the log's end goes, and MARK with it. */
+/* Removes the records above the log's end that MARK covers, and then MARK. */
 void disk_end_mark(struct disk *d, uint64_t end);
 /* Files that a header cut off: all from `from` on and below `below`. */
 void disk_remove_between(struct disk *d, uint64_t from, uint64_t below);

@@ -23,7 +23,7 @@ enum { EVERY_MS = 5000, DOWN_MS = 3500, FROZEN_MS = 3000, LONGEST_MS = 4500, LOA
 
 static const char *const fault_names[] = {"", "kill", "reset", "freeze", "transfer"};
 
-/* How often it took so many milliseconds. The last: nobody served within that time. */
+/* The number of changes by their time in milliseconds. The last one counts those that took longer. */
 struct times {
     _Atomic uint64_t took[LONGEST_MS + 1];
 };
@@ -99,7 +99,7 @@ static void count(uint64_t took_ms) {
     fault.at_ms = 0;
 }
 
-/* The disk of a member takes nothing for a while. */
+/* A member's disk is full for a while. */
 static void fill_a_disk(void) {
     struct member *m = &sim.members[1 + random_below(sim.count)];
     if (m->up && random_chance(0.0002))

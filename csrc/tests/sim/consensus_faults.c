@@ -1,4 +1,4 @@
-/* What goes wrong, by the run's random numbers: crashes, some aimed; cuts, freezes, transfers, members that come and go. */
+/* Faults, chosen by the run's random numbers: crashes, some aimed; cuts, freezes, transfers, members that come and go. */
 #include <string.h>
 
 #include "tests/sim/consensus.h"
@@ -103,7 +103,7 @@ static void cut_none(void) {
             net_cut(a, b, false);
 }
 
-/* It is full, or hangs; both end. */
+/* A disk is full or hangs for a while. */
 static void stop_disk(struct member *m) {
     uint64_t until_ms = sim.now_ms + 100 + random_below(random_chance(0.3) ? 4000 : 900);
     if (random_chance(0.5))

@@ -87,7 +87,7 @@ static bool lacks(const struct sequence *log, const struct sequence *truth, uint
     return id != NO_BATCH && index >= log->first && sequence_at(log, index) != id;
 }
 
-/* What the peer had counted, and what its judgement may go by, is on the true disk and not on this one. */
+/* Judges by the true disk whether the peer had counted more than the older copy has. */
 static bool must_be_refused(const struct member *peer, const struct member *m, const struct hello *h) {
     const struct identity_count *c = &peer->counts[m->id];
     const struct truth *t = &older[m->id].truth;
@@ -173,7 +173,7 @@ void identity_restore(struct member *m) {
     note(m, "gets an older copy of its directory%s", with_vote ? " and of VOTE" : "");
 }
 
-/* An older copy that lacks nothing of what the member said is as good as the true one. */
+/* An older copy that has everything the member acknowledged is equal to the true one. */
 void identity_compare(struct member *m, const struct recovered *r) {
     const struct truth *t = &older[m->id].truth;
     if (!m->is_older)
@@ -186,7 +186,7 @@ void identity_compare(struct member *m, const struct recovered *r) {
     sim.counts[COUNT_STALE] += stale;
 }
 
-/* The operator brings the true copy. What the older one said meanwhile, to peers that had not counted, cannot be taken back. */
+/* The operator brings the true copy. Acknowledgements of the older one, to peers that had not counted, remain. */
 void identity_reinstate(struct member *m) {
     struct truth *t = &older[m->id].truth;
     if (sim.unprotected) {

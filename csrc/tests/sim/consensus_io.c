@@ -1,6 +1,6 @@
 /*
  * A member's writes: one force at a time for its log (R3) and one for VOTE. A new term's header is forced before that term's
- * first batch; later headers share the batch's force. Before a batch is written no file may stand above it; a crash keeps any
+ * first batch; later headers share the batch's force. Before a batch is written all files above it are removed; a crash keeps any
  * part of what was under way.
  */
 #include <stdlib.h>
@@ -87,7 +87,7 @@ static void plan(struct member *m) {
             add_op(m, (struct op){.kind = OP_BATCH, .batch = m->pending[i]});
 }
 
-/* In the scenario of a slow voter: the third one's. */
+/* The extra time of a force of the third voter, in the scenario slow-voter. */
 static uint64_t slow_ms(const struct member *m) {
     return sim.scenario == SCENARIO_SLOW_VOTER && m->id == 3 && !sim.healing ? 100 + random_below(100) : 0;
 }

@@ -1,4 +1,4 @@
-/* What must always hold. The cheap rules are judged at every event, logs are compared at intervals and at the end. */
+/* The rules that always hold. The cheap ones are judged at every event, logs are compared at intervals and at the end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ struct durable_entry {
     int id;               /* NO_BATCH: not known */
     uint64_t term;        /* in which it became known */
     uint64_t catalog;     /* sum of the changes up to here */
-    uint64_t fingerprint; /* of the table behind it; 0: not known */
+    uint64_t fingerprint; /* of the table after it; 0: not known */
 };
 
 static struct {
@@ -94,7 +94,7 @@ void judge_durable_up_to(const struct member *m, uint64_t index) {
     for (uint64_t i = index; i >= m->log.first && i > 0; i--) {
         int id = sequence_at(&m->log, i);
         if (i < judge.count && judge.entries[i].id == id)
-            break; /* and so is all below, by log matching */
+            break; /* by log matching, so are all entries below it */
         if (id != NO_BATCH)
             judge_durable(m, i, id);
     }
@@ -152,7 +152,7 @@ void judge_leads(const struct member *m, uint64_t term) {
         violation("the log of leader %llu begins above what is durable", (ull)m->id);
 }
 
-/* Frames that VOTE held back may be of an earlier term, in which what they say was true. */
+/* A frame that waited for VOTE may be of an earlier term, and was correct then. */
 void judge_frame(const struct member *m, const struct engine_frame *f, uint64_t term) {
     bool before_vote = (f->flags & ENGINE_PRE_VOTE) != 0;
     if (planted(MUTANT_SEND_EARLY) || planted(MUTANT_ACK_EARLY))
@@ -184,7 +184,7 @@ void judge_disk_of_leader(const struct member *m) {
                   (ull)(sim.now_ms - m->unforced_since_ms));
 }
 
-/* R3: a voter that answers falls no further behind than where the leader begins to wait for it, and is not updated for ever. */
+/* R3: a voter that answers lacks no more batches than the number at which the leader waits for it, and its updates come to an end. */
 void judge_slow_voter(const struct member *leader) {
     struct engine_member all[ENGINE_MEMBERS_MAX];
     size_t count = leader->serves ? engine_members(leader->e, all) : 0;

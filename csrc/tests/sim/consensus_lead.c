@@ -1,4 +1,4 @@
-/* What a leader writes: its term's first batch, batches of messages, and members; and handing over. */
+/* A leader's writes: its term's first batch, batches of messages, and members; and handing over. */
 #include <string.h>
 
 #include "consensus/members.h"
@@ -30,7 +30,7 @@ void lead_begin(struct member *m, const struct engine_answer *a) {
     faults_after_lead(m);
 }
 
-/* The table is dropped, and built again from what is durable. */
+/* Drops the leader's table; the follower's is built from durable batches. */
 void lead_end(struct member *m) {
     note(m, "leads term %llu no more", (unsigned long long)m->lead_term);
     m->lead_term = 0;
@@ -141,7 +141,7 @@ bool lead_waits(struct member *m) {
         p->is_back = p->is_back && lacks > PACED_FROM;
         if (lacks <= NEAR_BATCHES)
             *p = (struct pace){.answered_ms = p->answered_ms, .near_ms = sim.now_ms};
-        uint64_t silent_ms = sim.now_ms - p->answered_ms; /* it says nothing while a copy comes */
+        uint64_t silent_ms = sim.now_ms - p->answered_ms; /* it sends no answer while it receives a copy */
         waits = waits || (p->waits && silent_ms < LONG_SILENT_MS) ||
                 (all[i].acknowledged > 0 && lacks > PACED_FROM && silent_ms < ELECTION_MS);
     }
@@ -218,7 +218,7 @@ static bool choose_change(const struct member *m, struct engine_change *change) 
         at = now[i].member == id ? i : at;
     }
     *change = (struct engine_change){.what = ENGINE_ADD, .member = id, .address = addresses[id]};
-    if (at == count) /* who was removed comes back without its directory only */
+    if (at == count) /* a removed member comes back only after its directory was deleted */
         return sim.members[id].log.count == 0 && sim.members[id].disk.count == 0;
     change->what = now[at].voter || random_chance(0.1) ? ENGINE_REMOVE : ENGINE_PROMOTE;
     if (!now[at].voter)

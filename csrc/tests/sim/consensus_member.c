@@ -141,7 +141,7 @@ void member_start(struct member *m) {
     if (!planted(MUTANT_NO_REWRITE))
         disk_rewrite_tail(&m->disk, &r);
     end_mark(m, &r);
-    net_reset_connections(m->id); /* none reached it while it was down */
+    net_reset_connections(m->id); /* letters sent while the member was down are lost */
     m->up = true;
     m->generation++;
     m->forced = m->told = sequence_last(&m->log);
@@ -264,7 +264,7 @@ static void note_durable(struct member *m, const struct engine_answer *a) {
     member_apply(m);
 }
 
-/* Mutants that do at once what an event should tell. */
+/* Planted faults that act at once and do not wait for the event. */
 static void act_early(struct member *m) {
     if (planted(MUTANT_SEND_EARLY) && m->vote_count > 0) {
         uint64_t number = m->votes[m->vote_count - 1].number;

@@ -153,7 +153,7 @@ static void put_in(struct table *t, struct item item) {
     t->sum += print_of(item.id, item.position);
 }
 
-/* The batch that an id came with is not on a disk that begins above it; only the judge of offers asks for it. */
+/* A log that begins above the batch of a message lacks that batch. Only the judge of offers asks for it. */
 static int born_of(const struct table *t, uint64_t id) {
     size_t at = find(t, id);
     return at < t->count && t->items[at].id == id ? t->items[at].born : NO_BATCH;

@@ -50,10 +50,10 @@ struct sequence {
 struct item {
     uint64_t id;
     uint64_t position; /* LSN of the batch that has it now */
-    int born;          /* the batch that it came with */
+    int born;          /* the batch that published it */
 };
 
-/* What lives, and the newest configuration. Two tables with equal fingerprints are taken to be equal. */
+/* The live messages, and the newest configuration. Two tables with equal fingerprints are taken to be equal. */
 struct table {
     struct item *items; /* by id */
     size_t count;

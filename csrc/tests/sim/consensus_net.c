@@ -5,7 +5,7 @@
 #include "tests/sim/consensus_shared.h"
 
 struct link {
-    uint64_t last_ms; /* the newest letter's arrival: none overtakes it */
+    uint64_t last_ms; /* when the newest letter arrives; later ones do not arrive before it */
     uint64_t down_until_ms;
     unsigned connection; /* letters of an older one are lost */
     unsigned told;       /* the connection on which a hello went out, plus 1 */
@@ -45,7 +45,7 @@ void event_push(struct event e) {
     push_as_is(e);
 }
 
-/* It keeps its place among the member's events. */
+/* Moves an event to a later time; the order of the member's events stays. */
 void event_defer(struct event e, uint64_t at_ms) {
     e.at_ms = at_ms;
     push_as_is(e);

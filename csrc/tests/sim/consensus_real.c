@@ -1,4 +1,4 @@
-/* One run over the real log: its members and their first disks, a loop over milliseconds, and the end in which all is well. */
+/* One run over the real log: its members and their first disks, a loop over milliseconds, and an end without faults. */
 #include "tests/sim/consensus_real.h"
 
 #include <semaphore.h>
@@ -63,7 +63,7 @@ static vfs_sim *make_store(void) {
     return disk;
 }
 
-/* One member leads alone with the first configuration; the other voters get that batch. */
+/* One member writes the first configuration as the only voter; the other voters get a copy of that batch. */
 static void begin_replication(vfs_sim **disks, uint64_t voters) {
     static const char *const addresses[] = {"one:1", "two:2", "three:3", "four:4", "five:5"};
     uint64_t ids[MEMBERS_MAX];
@@ -238,7 +238,7 @@ void step(void) {
         faults_now();
 }
 
-/* The C library's: a call that waits for a majority lets time pass. */
+/* Replaces the C library's sem_wait: while a call waits for a majority, simulated time passes. */
 int sem_wait(sem_t *__sem) {
     uint64_t limit_ms = (sim.now_ms > sim.faults_end_ms ? sim.now_ms : sim.faults_end_ms) + WAITS_MS;
     while (sem_trywait(__sem) != 0) {

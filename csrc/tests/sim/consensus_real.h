@@ -27,7 +27,7 @@ enum { QUEUES = 3, TXS = 2, UPDATE_SEGMENTS = 512 };
 
 typedef unsigned long long ull;
 
-/* What it has in memory, and its disk. */
+/* Its memory and its disk. */
 struct process {
     uint64_t serial; /* of all processes of a run */
     vfs_sim *disk;
@@ -40,7 +40,7 @@ struct process {
 
 enum told { TOLD_FORCED, TOLD_VOTE, TOLD_SWITCHED };
 
-/* Done on the disk, and to be told to the engine. */
+/* A force that is done on the disk, and that the engine will hear of. */
 struct telling {
     enum told what;
     uint64_t index; /* or the number of VOTE */
@@ -134,7 +134,7 @@ bool disk_is_forcing(const struct member *m);
 vfs_sim *disk_power_cut(struct member *m);
 
 /* ---- consensus_real_lead.c ---- */
-bool lead_end(struct member *m, uint64_t last); /* false: the process had to end */
+bool lead_end(struct member *m, uint64_t last); /* false: the process has ended */
 void lead_work(struct member *m);
 bool lead_change(struct member *m);
 void lead_transfer(struct member *m);

@@ -1,4 +1,4 @@
-/* What a member does with an answer of its engine, in the order of engine.h; and the frames that it gets. */
+/* Carries out an answer of a member's engine, in the order of engine.h, and receives frames. */
 #include "tests/sim/consensus_real.h"
 
 /* The batch as it stands on the sender's disk: it must be the one that its leader handed out. */
@@ -14,7 +14,7 @@ int letter_batch(uint64_t from, uint64_t index) {
     return id;
 }
 
-/* Older copies are the model's affair. */
+/* Older copies come back in the model only. */
 void hello_tell(uint64_t from, struct hello *h) { *h = (struct hello){.run = sim.members[from].generation}; }
 
 bool hello_hears(uint64_t to, uint64_t from, const struct hello *h) {
@@ -129,7 +129,7 @@ static void act_on(struct member *m, const struct engine_answer *a, const struct
         disk_take(m);
 }
 
-/* No call in here runs the simulation, so the answer stays. */
+/* No call below runs the simulation, so the answer stays valid. */
 void member_act(struct member *m, const struct letter *received) { act_on(m, engine_answer(m->e), received); }
 
 void member_receive(struct member *m, const struct letter *letter) {

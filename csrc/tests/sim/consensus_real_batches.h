@@ -19,7 +19,7 @@ struct made {
 };
 
 void batches_reset(void);
-/* Judged: no LSN is given twice, and its index and term follow. */
+/* Judges that no LSN is given twice, and that index and term increase. */
 int batches_add(uint64_t leader, const ls_replica_batch *b, uint32_t kind, int before);
 const struct made *batch_of(int id);
 int batches_find(uint64_t term, uint64_t index); /* NO_BATCH: nobody made it */

@@ -16,7 +16,7 @@ enum { CROWDED = 40, SIZE_MAX_BYTES = 12000, DOUBTS = 4 };
 struct published {
     uint64_t id;
     uint32_t queue, size, seed;
-    uint64_t end_lsn; /* what must be durable for it */
+    uint64_t end_lsn; /* the index that must be durable for it */
     uint64_t gone_lsn;
     bool known, gone_tried, gone_known, checked;
     uint64_t in_doubt; /* the transaction that publishes (or dequeues) it; 0: none */
@@ -95,7 +95,7 @@ static bool is_there(const struct member *m, uint64_t id) {
     return ls_message(m->p->store, id, &info) == LS_OK && info.places > 0;
 }
 
-/* A message that was there for good, and the one for which it was to go. */
+/* A message whose publish is durable, and the message for which a transaction was to dequeue it. */
 static void judge_pairs(const struct member *m) {
     for (size_t i = 0; i < c.count; i++) {
         const struct published *k = &c.all[i];
@@ -207,7 +207,7 @@ static void publish_one(struct process *p, uint64_t term) {
         remember(p, k, term);
 }
 
-/* One that no transaction has. */
+/* A message that no call has tried to dequeue and no transaction in doubt has. */
 static uint64_t any_message(void) {
     for (int tries = 0; tries < 10 && c.count > 0; tries++) {
         const struct published *k = &c.all[random_chance(0.6) ? random_below(1 + c.count / 4) : random_below(c.count)];
@@ -337,7 +337,7 @@ static void end_doubt(struct process *p) {
     ls_tx_free(tx);
 }
 
-/* Nobody waits for those that are gone for good. */
+/* Forgets some of the messages whose dequeue is durable. */
 static void forget(void) {
     size_t left = 0;
     for (size_t i = 0; i < c.count; i++)

@@ -1,4 +1,4 @@
-/* What a member's disk does, and when the engine hears of it; and power cuts. */
+/* Forces of a member's disk, when the engine hears of them, and power cuts. */
 #include <string.h>
 
 #include "tests/sim/consensus_real.h"

@@ -1,4 +1,4 @@
-/* What goes wrong in a run: crashes, some aimed; cuts, freezes, disks that hang, transfers, members that come and go. */
+/* The faults of a run: crashes, some aimed; cuts, freezes, disks that hang, transfers, members that come and go. */
 #include <string.h>
 
 #include "tests/sim/consensus_real.h"
@@ -50,7 +50,7 @@ void crash(struct member *m) {
     connections_are_lost(m);
 }
 
-/* All that it has written is left. */
+/* The process is killed; everything that it wrote stays. */
 void kill_and_restart(struct member *m) {
     vfs_sim *left = vfs_sim_clone(m->p->disk);
     if (left == NULL)
@@ -61,7 +61,7 @@ void kill_and_restart(struct member *m) {
     event_push((struct event){.at_ms = sim.now_ms + 1 + random_below(20), .kind = EVENT_START, .member = m->id});
 }
 
-/* A member that was removed gives its copy away; nobody relies on it any more. */
+/* A removed member deletes its copy, on which no other member relies any more. */
 static void wipe(struct member *m) {
     if (!m->up || copy_of(m) == NULL || m->p->users > 1 || m->telling_count > 0 || m->pending_count > 0 ||
         m->switching || is_named_anywhere(m->id))

@@ -1,4 +1,4 @@
-/* What must always hold of starts, frames and leaders, and at the end. */
+/* The rules for starts, frames and leaders, and for the end of a run. */
 #include <string.h>
 
 #include "tests/sim/consensus_real.h"

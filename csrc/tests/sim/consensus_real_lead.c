@@ -1,5 +1,5 @@
 /*
- * What a leader does: it begins its term, writes the store's batches one at a time and gives each to the engine, and serves. Where the
+ * A leader's work: it begins its term, writes the store's batches one at a time and gives each to the engine, and serves. Where the
  * engine takes no batch (while it hands over), what the log has handed out waits; if the lead is lost, it is cut.
  */
 #include <stdlib.h>
@@ -147,7 +147,7 @@ static bool choose_change(const struct member *m, struct engine_change *change) 
     }
     *change = (struct engine_change){.what = ENGINE_ADD, .member = id, .address = addresses[id]};
     if (at == count)
-        return !sim.members[id].has_copy; /* who was removed comes back without its copy only */
+        return !sim.members[id].has_copy; /* a removed member comes back only after its copy was deleted */
     change->what = now[at].voter || random_chance(0.1) ? ENGINE_REMOVE : ENGINE_PROMOTE;
     return !now[at].voter || (id != m->id && voters > 1 && (voters > 3 || random_chance(0.27)));
 }

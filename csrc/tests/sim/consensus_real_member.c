@@ -1,4 +1,4 @@
-/* A member's process: what it finds on its disk, the engine that it opens with that, and its end. */
+/* A member's process: its start from the disk, the engine that it opens, and its end. */
 #include <stdlib.h>
 #include <string.h>
 

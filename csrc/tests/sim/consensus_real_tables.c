@@ -72,7 +72,7 @@ void tables_compare(struct member *m) {
         compare(m, r);
 }
 
-/* Of what its disk has; the member is down then. */
+/* Compares the table that the member's disk gives at a start; the member ends for that. */
 void tables_compare_at_end(struct member *m) {
     uint64_t index = durable_last();
     ls_host *host = NULL;

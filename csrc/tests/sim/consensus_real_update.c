@@ -144,7 +144,7 @@ static void finish(struct member *m) {
         m->told_index = id == NO_BATCH ? 0 : batch_of(id)->b.index;
         m->told_term = id == NO_BATCH ? 0 : batch_of(id)->b.term;
         if (id == NO_BATCH || (m->told_index <= index && is_in_log(batches_find(term, index), id)))
-            break; /* what the copy has not got, no majority had */
+            break; /* no majority had what the copy lacks */
     }
     int rc = ls_update_finish(u->at);
     if (rc != LS_OK)

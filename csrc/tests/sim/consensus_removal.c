@@ -103,7 +103,7 @@ void removal_begin(struct member *m) {
         delete (m);
 }
 
-/* VOTE is detached, and refuses to take part. The operator detaches it again, if that is to be finished, and deletes it. */
+/* After a crash VOTE says "detached", and the log may not say so yet. The operator finishes that, and deletes the copy. */
 void removal_finish(struct member *m) {
     if (m->detached_end == 0)
         detach_log(m);

@@ -1,4 +1,4 @@
-/* One run: its members and their first log, a loop over milliseconds, and the end in which all is well. */
+/* One run: its members and their first log, a loop over milliseconds, and an end without faults. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What both modes of the simulator use: the run's state, its random numbers, and the end of a run that a rule does not allow. */
+/* What both modes of the simulator use: the run's state, its random numbers, and the end of a run that breaks a rule. */
 #include "tests/sim/consensus_shared.h"
 
 #include <stdarg.h>

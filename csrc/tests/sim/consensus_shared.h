@@ -113,11 +113,11 @@ struct simulation {
     uint64_t now_ms;
     uint64_t faults_end_ms;
     enum scenario scenario;
-    int mutant; /* the number of its name; 0: none */
+    int mutant; /* the index of its name; 0: none */
     bool churn;
     bool slow_vote;
-    enum election election; /* what happens to leaders, and nothing else does */
-    bool calm;              /* frames and forces have no long tails */
+    enum election election; /* the only fault of this run, which meets leaders; see consensus_elections.c */
+    bool calm;              /* no frame or force takes unusually long */
     bool long_updates;      /* the log goes on while a copy is brought */
     bool without_mark;      /* a copy that lags forces one batch at a time */
     double load;            /* the chance that a batch is wanted in a millisecond */
@@ -150,7 +150,7 @@ void hello_tell(uint64_t from, struct hello *h);
 bool hello_hears(uint64_t to, uint64_t from, const struct hello *h);
 void run_seed(uint64_t seed, uint64_t ms);
 extern const char *const run_mode;      /* in the last line, with its colon */
-extern const char *const run_mutants[]; /* planted faults, from the one that is none on */
+extern const char *const run_mutants[]; /* planted faults; the first is NONE */
 extern const size_t run_mutant_count;
 extern const size_t run_scenario_count; /* the first ones */
 

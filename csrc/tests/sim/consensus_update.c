@@ -1,6 +1,6 @@
 /*
- * Updates by segments, the kept window, and recycling. A copy begins at the file of the base that it says itself, ends at what the
- * leader named, and counts when VOTE names it.
+ * Updates by segments, the kept window, and recycling. A copy begins at the file of its own base, ends at the index that
+ * the leader named, and counts once VOTE names it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -229,8 +229,8 @@ void keep_snapshot(struct member *m) {
     member_act(m, NULL);
 }
 
-/* A file below a base goes when a batch named it, a later one says that batch to be durable, and is durable too; never above the
-   snapshot, nor with an entry that is kept. A new leader waits for its first batch. */
+/* Removes the files below the newest base that a batch names and a later, durable batch says to be durable; none above the
+   snapshot, and none with an entry that the engine keeps. A new leader waits for its first batch. */
 void recycle(struct member *m) {
     if (m->copy.complete || m->op_count > 0 || m->log.count == 0 || sim.now_ms < m->hold_until_ms ||
         (m->lead_term != 0 && !m->serves))

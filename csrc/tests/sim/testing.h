@@ -1,5 +1,5 @@
 /*
- * The calls that Python tests need beyond logstore.h: a file system in memory, and the codec field by field. Only tests
+ * The calls that Python tests need in addition to logstore.h: a file system in memory, and the codec field by field. Only tests
  * build it, as an extension module of its own (tests/kit/testing.py).
  */
 #ifndef LOGSTORE_TESTING_H
