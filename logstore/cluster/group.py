@@ -117,7 +117,7 @@ def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concate
         except EngineRefused:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is
-            group._fail(error)
+            group.fail(error)
 
     return guarded
 
@@ -211,7 +211,7 @@ class Group:
         if copy is not None:
             copy.close()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """The group leaves: its disk or its log cannot be relied on."""
         if self._closed:
             return
@@ -413,7 +413,7 @@ class Group:
                 except BatchRefused:
                     return None
                 except StoreError as error:
-                    self._fail(error)
+                    self.fail(error)
                     return None
             carried.append(one)
         return carried
@@ -464,7 +464,7 @@ class Group:
             while (batch := leading.next()) is not None:
                 self._unsubmitted.append(batch)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
             return
         self._submit()
         self._note_forced()
@@ -481,7 +481,7 @@ class Group:
             try:
                 answer = self._engine.submit(self._around.now_ms(), engines.Entry(batch.term, kind, config))
             except EngineRefused as error:
-                self._fail(error)
+                self.fail(error)
                 return
             self._act(answer)
             if config:
@@ -629,7 +629,7 @@ class Group:
             return
         error = future.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         for then in future.result():
             if not self._closed:

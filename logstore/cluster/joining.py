@@ -108,15 +108,18 @@ async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Jo
 
 
 def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
-    """Writes who the other members are."""
+    """Writes who the other members are. If it cannot, it says so, and the file stays as it was."""
     named = {str(member): f"{name}@{address}" for member, (name, address) in sorted(members.items())}
     text = json.dumps({"members": named}, indent=1)
     made = directory / f"{FILE_NAME}.new"
-    with made.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    made.replace(directory / FILE_NAME)
+    try:
+        with made.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(directory / FILE_NAME)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", directory / FILE_NAME, error)
 
 
 def remembered(directory: Path) -> dict[int, tuple[str, str]]:

@@ -133,7 +133,7 @@ class Member:
         """How each host stands on this member, by name."""
 
         async def ask() -> dict[str, Standing]:
-            return {group.name: group.standing() for group in self._running.groups.values()}
+            return {group.name: group.standing() for group in self._running.all_groups()}
 
         return self._run(ask())
 
@@ -198,6 +198,7 @@ class _Running:
         self.config = config
         self.member = config.member
         self.groups: dict[bytes, Group] = {}
+        self._unopened: list[Group] = []  # whose copies could not be opened
         self.address = ""
         self.loop = new_event_loop()
         self._transport: Transport | None = None
@@ -250,7 +251,12 @@ class _Running:
     async def _add(self, path: Path) -> None:
         assert self._transport is not None
         group = Group(self, path.name, path)
-        await group.open()
+        try:
+            await group.open()
+        except StoreError as error:
+            group.fail(error)
+            self._unopened.append(group)
+            return
         number = self._transport.host(group.uuid)
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
@@ -268,7 +274,7 @@ class _Running:
             self._timer.cancel()
         if self._transport is not None:
             await self._transport.close()
-        for group in self.groups.values():
+        for group in self.all_groups():
             await group.close()
         for events in self._waiting.values():
             for event in events:
@@ -302,12 +308,16 @@ class _Running:
         finally:
             waiting.remove(event)
 
+    def all_groups(self) -> list[Group]:
+        """Also those whose copies could not be opened."""
+        return [*self.groups.values(), *self._unopened]
+
     def group(self, host: str) -> Group:
         """The group of this name. ``OptionError``."""
-        for group in self.groups.values():
+        for group in self.all_groups():
             if group.name == host:
                 return group
-        names = ", ".join(sorted(group.name for group in self.groups.values())) or "none"
+        names = ", ".join(sorted(group.name for group in self.all_groups())) or "none"
         raise OptionError(f"this member has no host called {host!r}: it has {names}")
 
     async def leading(self, host: str, within_s: float) -> MessageStore:

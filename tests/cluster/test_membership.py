@@ -158,3 +158,22 @@ def test_the_file_of_members_is_read_as_it_was_written_and_else_names_nobody(tmp
     for wrong in (whole[:-9], b"", b"[]", b'{"members": {"x": "m@h:1"}}', b'{"members": {"1": "m"}}', b"\xff\xfe"):
         path.write_bytes(wrong)
         assert remembered(tmp_path) == {}
+
+
+def test_a_host_whose_copy_cannot_be_opened_is_left_out_and_the_member_lives_on(trio: Trio) -> None:
+    trio.start(1, 2)
+    kept = trio.store().publish("orders", b"kept")
+    vote = trio.host_dir(3) / "VOTE"
+    whole = vote.read_bytes()
+    vote.write_bytes(bytes(len(whole)))
+    trio.start(3)
+    standing = trio.members[3].standings()[HOST]
+    assert standing.state == "failed"
+    assert "VOTE" in standing.problem
+    with pytest.raises(errors.StoreError, match="has left its group on this member"):
+        trio.members[3].store(HOST)
+    trio.stop(3)
+    vote.write_bytes(whole)
+    trio.start(3)
+    wait_until(lambda: trio.members[3].standings()[HOST].leader, "it takes part")
+    assert kept in {message.id for message in trio.store().messages("orders")}
