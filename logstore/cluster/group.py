@@ -30,6 +30,7 @@ from logstore._core import ffi, lib
 from logstore.cluster import engine as engines
 from logstore.cluster.engine import Answer, Engine, Frame
 from logstore.cluster.frames import Carried, Identity
+from logstore.cluster.group_update import GroupUpdates
 from logstore.cluster.jobs import (
     Cut,
     Drop,
@@ -84,6 +85,9 @@ class Around(Protocol):
 
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
+
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update, see ``Transport.open_update``."""
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""
@@ -161,6 +165,9 @@ class Group:
         self._rebuild = self._start_term = 0
         self._kept_ms = self._floor_ms = self._catalog_ms = 0
         self.uuid = b""
+        self.copy_number = 0
+        """The store is in the directory ``copy-N``; 0: an update is to bring it."""
+        self.updates = GroupUpdates(self, around)
         self.answer: Answer | None = None
         """The engine's latest."""
 
@@ -171,7 +178,7 @@ class Group:
         loop = self._around.loop
         found = await loop.run_in_executor(self._thread, self._open_copy)
         now_ms = self._around.now_ms()
-        self.uuid = found.uuid
+        self.uuid, self.copy_number = found.uuid, found.copy
         options = engines.Options(
             group=int.from_bytes(found.uuid[:8], "little") or 1,
             member=self._around.member,
@@ -196,6 +203,7 @@ class Group:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        await self.updates.close()
         await self._around.loop.run_in_executor(self._thread, self._close_copy)
         self._thread.shutdown(wait=False)
         self._around.changed(self)
@@ -218,6 +226,7 @@ class Group:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        self.updates.stop()
         self._thread.submit(self._close_failed)
         self._around.changed(self)
 
@@ -281,6 +290,11 @@ class Group:
         self._act(answer, received.batches, received.consumed)
 
     @_guarded
+    def act(self, answer: Answer) -> None:
+        """The engine was told of an update, and this is its answer."""
+        self._act(answer)
+
+    @_guarded
     def time(self, answer: Answer) -> None:
         """The engine was given the time, with this answer."""
         self._act(answer)
@@ -290,6 +304,7 @@ class Group:
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
         self._held.pop(peer, None)
+        self.updates.lost(peer)
         if reset and self._engine is not None:
             self._act(self._engine.lost(self._around.now_ms(), peer))
 
@@ -315,6 +330,7 @@ class Group:
 
     def _act(self, answer: Answer, batches: Sequence[Batch] = (), consumed: Callable[[], None] | None = None) -> None:
         before, self.answer = self.answer, answer
+        self.updates.acted()
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
@@ -351,8 +367,10 @@ class Group:
             self._is_durable(answer.durable_index)
         if flags & engines.SERVE:
             self._give(Serve())
-        if flags & engines.COPY and self._engine is not None:
-            self._engine.update_failed()  # nothing brings one yet
+        if flags & engines.COPY:
+            self.updates.take(answer.update_from, answer.update_index)
+        if flags & engines.SWITCH:
+            self.updates.switch()
         if flags & engines.CONFLICT:
             logger.error("host %s: a frame contradicts what is durable here", self.name)
 
@@ -381,6 +399,7 @@ class Group:
                 try:
                     one = carried_of(copy, at)
                 except BatchRefused:
+                    self._around.loop.call_soon(self._keep_what_is_there)
                     return None
                 except StoreError as error:
                     self._fail(error)
@@ -474,6 +493,7 @@ class Group:
         if one is None:
             return  # of an earlier term: the first batch of this one says it of all before
         self._durable = (one.batch.term, index)
+        self.updates.became_durable()
         self._leading.majority_has(one.batch.end_lsn)
         for each in [each for each in self._recent if each <= index - 8]:
             del self._recent[each]
@@ -502,6 +522,7 @@ class Group:
         """The table has everything up to this index."""
         self._told = index
         self._durable = (term, index)
+        self.updates.became_durable()
 
     def was_cut(self, term: int, index: int) -> None:
         """The log ends here: nobody is asked for more than this member has itself (R10)."""
@@ -526,6 +547,17 @@ class Group:
         if index:
             self.forced_here(index, term)
 
+    def switched(self, copy_number: int, term: int, index: int) -> None:
+        """The copy that an update brought counts, and all that it has is durable (R10: what was counted is lowered)."""
+        for counted in self._counted.values():
+            lib.ls_identity_lower(counted.identity, *self._durable)
+        self.copy_number = copy_number
+        self._tail = self._durable = (term, index)
+        self._told = index
+        if self._engine is not None:
+            self._act(self._engine.switched(self._around.now_ms()))
+        self.updates.switched()
+
     # ---- what stays for other members ----
 
     def _keep(self, now_ms: int) -> None:
@@ -546,9 +578,9 @@ class Group:
     def keep_from(self, index: int) -> None:
         """Entries below the index need not stay, if the engine agrees."""
         engine, copy, answer = self._engine, self._copy, self.answer
-        if engine is None or copy is None or answer is None or self._told < 2:
-            return
         snapshot = self._durable[1] if self._leading is not None else self._told
+        if engine is None or copy is None or answer is None or snapshot < 2:
+            return
         first = max(1, min(index, snapshot))
         try:
             made, kept = engine.snapshot(self._around.now_ms(), snapshot, first)
@@ -559,6 +591,12 @@ class Group:
             copy.drop_kept(kept)
         else:
             self._give(Drop(kept))
+
+    @_guarded
+    def _keep_what_is_there(self) -> None:
+        """A peer needs what the copy does not keep, perhaps since it could not be read: so it needs an update."""
+        if self._leading is not None and self._copy is not None:
+            self.keep_from(self._copy.kept().start)
 
     # ---- the thread ----
 

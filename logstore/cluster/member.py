@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from logstore.cluster.engine import time_all
-from logstore.cluster.group import Group, Standing
+from logstore.cluster.group import KEPT_BYTES, Group, Standing
+from logstore.cluster.group_update import answer_update
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
 from logstore.errors import NoMajority, NotLeader, OptionError, StoreClosed, StoreError
@@ -55,6 +56,8 @@ class MemberConfig:
     """Name and address of each other member, by id."""
     tls: Tls | None = None
     """Needed unless every address is of the loopback."""
+    kept_bytes: int = KEPT_BYTES
+    """How much of each log's end stays for members that lag; one that lags more gets an update by segments."""
 
 
 class Member:
@@ -151,6 +154,7 @@ class _Running:
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
         self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._asked: set[asyncio.Task[None]] = set()  # peers that say for which host they want an update
         self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
         self.thread_id = self._thread.ident
@@ -184,7 +188,7 @@ class _Running:
 
     async def _add(self, path: Path) -> None:
         assert self._transport is not None
-        group = Group(self, path.name, path)
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
         await group.open()
         number = self._transport.host(group.uuid)
         self.groups[group.uuid] = group
@@ -197,6 +201,9 @@ class _Running:
             self._timer.cancel()
         if self._transport is not None:
             await self._transport.close()
+        for task in self._asked:
+            task.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
         for group in self.groups.values():
             await group.close()
         for events in self._waiting.values():
@@ -259,6 +266,12 @@ class _Running:
         """Sends a frame of a group."""
         transport = self._transport
         return transport is not None and transport.send(peer, self._numbers[group.uuid], frame, carried)
+
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update."""
+        if self._transport is None:
+            raise StoreClosed(f"member {self.config.name} is closed")
+        return await self._transport.open_update(peer)
 
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
@@ -335,6 +348,8 @@ class _Running:
         """A connection was refused."""
         logger.warning("member %d: connection refused (%s): %s", peer, kind, reason)
 
-    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG002
-        """No update is sent yet."""
-        writer.close()
+    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer wants an update of a host."""
+        task = self.loop.create_task(answer_update(self.member, self.groups, peer, reader, writer))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)

@@ -117,10 +117,13 @@ class MemberInfo:
     """The newest batch with an index that is forced here; 0 if there is none, or while the copy leads."""
 
 
-def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1) -> None:
+def create(
+    host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1, uuid: bytes | None = None
+) -> None:
     """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
 
-    No byte of the store changes. Without that directory the member has no copy yet. ``cluster`` is the cluster's UUID,
+    No byte of the store changes. Without that directory the member has no copy yet, and takes an update of the store
+    with this ``uuid``, 16 bytes; with a store it need not be given. ``cluster`` is the cluster's UUID,
     16 bytes; ``member_id`` is from 1 on and never used again. A ``VOTE`` that is detached is replaced. Raises
     ``OptionError`` if there is a ``VOTE`` that is not, or another copy; ``NotAStore``, ``StoreLocked``, and
     ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
@@ -130,6 +133,10 @@ def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, 
         raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
     member = ffi.new("ls_member *")
     ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
+    if uuid is not None:
+        if len(uuid) != UUID_BYTES:
+            raise errors.OptionError(f"uuid is a store's UUID: {UUID_BYTES} bytes")
+        ffi.memmove(member.uuid, uuid, UUID_BYTES)
     member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
     member.copy = arguments.integer("copy", copy, 1, ID_MAX)
     check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))
@@ -243,6 +250,11 @@ class Copy:
         if found == ffi.NULL:
             raise errors.StoreClosed("this copy does not follow: it leads, or the member has none yet")
         return found
+
+    @property
+    def is_there(self) -> bool:
+        """False: the member has no copy yet, or removed it; an update brings one."""
+        return self._leading is not None or lib.ls_host_replica(self._member()) != ffi.NULL
 
     def _leads(self) -> Any:
         return ffi.NULL if self._leading is None else self._leading.store
