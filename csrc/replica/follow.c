@@ -42,10 +42,20 @@ static bool keep(struct replica *r, const struct scan_batch *b) {
     return r->kept == NULL || b->batch.index == 0 || kept_add(r->kept, b);
 }
 
+/* Where the log of the window goes on: in the segment of its last batch, which this log has. 0: it has none. */
+static uint64_t kept_already(struct replica *r) {
+    const struct scan *s = &r->store->scan;
+    uint64_t first, last;
+    ls_replica_entry newest;
+    kept_cut(r->kept, s->index); /* what was handed out, and not written */
+    kept_range(r->kept, &first, &last);
+    return kept_entry(r->kept, last, &newest) == LS_OK ? newest.first_lsn : 0;
+}
+
 /* The window reaches below the checkpoint, from which on the log is read. What cannot be read there is not kept, no more. */
 static void read_kept(struct replica *r) {
     struct scan *s = &r->store->scan;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, from_lsn = kept_already(r);
     size_t at = s->last;
     for (size_t i = s->last + 1; i-- > s->first && bytes < r->store->options.kept_bytes;) {
         if (s->files[i].in_log) {
@@ -55,7 +65,7 @@ static void read_kept(struct replica *r) {
     }
     struct scan_batch b;
     scan_rewind(s);
-    scan_seek(s, s->files[at].first_lsn + SEGMENT_HEADER_BYTES);
+    scan_seek(s, (from_lsn != 0 ? from_lsn : s->files[at].first_lsn) + SEGMENT_HEADER_BYTES);
     while (scan_next(s, &b) == LS_OK && keep(r, &b)) {
     }
     scan_rewind(s);
@@ -165,7 +175,9 @@ static int open_log(struct replica *r, const char *store_dir) {
     rc = state_take_segments(&store->state, s);
     rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
     rc = rc == LS_OK ? replica_mark_open(r) : rc;
-    rc = rc == LS_OK && store->options.kept_bytes != 0 ? kept_new(store->directory.v, store_dir, s, &r->kept) : rc;
+    rc = rc == LS_OK && store->options.kept_bytes != 0 && r->kept == NULL
+             ? kept_new(store->directory.v, store_dir, s, &r->kept)
+             : rc;
     rc = rc == LS_OK ? read_log(r) : rc;
     rc = rc == LS_OK ? take_files(r) : rc;
     rc = rc == LS_OK ? load_block(r) : rc;
@@ -176,14 +188,16 @@ static int open_log(struct replica *r, const char *store_dir) {
     return rc;
 }
 
-static int open_as(vfs *system, const char *store_dir, const ls_options *options, bool all_durable,
+static int open_as(vfs *system, const char *store_dir, const ls_options *options, bool all_durable, struct kept *kept,
                    struct replica **replica) {
     ls_options o = *options;
     struct replica *r = *replica = NULL;
     r = calloc(1, sizeof *r);
     if (r == NULL) {
+        kept_free(kept);
         return fail_memory();
     }
+    r->kept = kept;
     o.create = 0;
     r->file = r->mark.file = -1;
     r->catalog_lsn = o.catalog_lsn != 0 ? o.catalog_lsn : UINT64_MAX;
@@ -201,20 +215,25 @@ static int open_as(vfs *system, const char *store_dir, const ls_options *options
         rc = r->block == NULL || r->mark.slot == NULL ? fail_memory() : open_log(r, store_dir);
     }
     if (rc != LS_OK) {
-        ls_error kept = *ls_last_error();
+        ls_error why = *ls_last_error();
         replica_free(r);
-        return fail_again(&kept);
+        return fail_again(&why);
     }
     *replica = r;
     return LS_OK;
 }
 
 int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
-    return open_as(system, store_dir, options, false, replica);
+    return open_as(system, store_dir, options, false, NULL, replica);
+}
+
+int replica_open_again(vfs *system, const char *store_dir, const ls_options *options, struct kept *kept,
+                       struct replica **replica) {
+    return open_as(system, store_dir, options, false, kept, replica);
 }
 
 int replica_open_backup(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica) {
-    return open_as(system, store_dir, options, true, replica);
+    return open_as(system, store_dir, options, true, NULL, replica);
 }
 
 void replica_free(struct replica *r) {

@@ -221,28 +221,30 @@ static int raise_floor(struct host *h, struct tail forced) {
     return forced.index == 0 || forced.term > h->vote->now.term ? LS_OK : vote_raise_floor(h->vote, forced);
 }
 
-static int open_copy(const struct host *h, struct replica **r) {
+static int open_copy(const struct host *h, struct kept *kept, struct replica **r) {
     char *path = host_copy_path(h, h->vote->now.copy);
     if (path == NULL) {
+        kept_free(kept);
         return fail_memory();
     }
-    int rc = replica_open(h->vote->host.v, path, &h->options, r);
+    int rc = replica_open_again(h->vote->host.v, path, &h->options, kept, r);
     free(path);
     return rc;
 }
 
 int host_follow(struct host *h) {
     struct replica *r = NULL;
+    struct kept *window = h->kept; /* the engine counts on what it has */
     bool present;
     replica_free(h->follows);
-    kept_free(h->kept);
     h->follows = NULL;
     h->kept = NULL;
     int rc = vote_find_copy(h->vote, &present);
     if (rc != LS_OK || !present) {
+        kept_free(window);
         return rc;
     }
-    rc = open_copy(h, &r);
+    rc = open_copy(h, window, &r);
     rc = rc == LS_OK ? check_log(h, r) : rc;
     rc = rc == LS_OK ? raise_floor(h, tail_of(&r->end)) : rc;
     if (rc != LS_OK) {
@@ -473,7 +475,7 @@ static int detach_host(struct host *h, uint64_t highest_term, struct replica **r
     if (rc == LS_OK && !present) {
         return fail(LS_OPTION, "%s has no copy that could be detached", h->vote->path);
     }
-    rc = rc == LS_OK ? open_copy(h, r) : rc;
+    rc = rc == LS_OK ? open_copy(h, NULL, r) : rc;
     if (rc != LS_OK) {
         return rc;
     }

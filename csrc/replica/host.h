@@ -63,7 +63,7 @@ int host_cut(struct host *h, uint64_t index);
    `follows` is NULL, and the caller frees the store before host_follow or host_close. */
 int host_lead(struct host *h, uint64_t term, const struct replication *calls, const void *config, uint32_t config_bytes,
               ls_store **store);
-/* Opens the copy again, with the checks of host_open, after it led or failed. */
+/* Opens the copy again, with the checks of host_open, after it led or failed. What it kept while it led stays kept. */
 int host_follow(struct host *h);
 
 /* Of the copy that follows; all zero: there is none, or it is not replicated. */

@@ -125,6 +125,10 @@ struct replica {
 
 /* The store must exist. Its tail is forced again before it returns. LS codes of ls_open. */
 int replica_open(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica);
+/* The same for a log that this process wrote until now: the window goes on with what it has of it. It is the replica's, also after
+   a failure; NULL: there is none. */
+int replica_open_again(vfs *system, const char *store_dir, const ls_options *options, struct kept *kept,
+                       struct replica **replica);
 /* The same for the log of a backup, in which all is durable, whatever its batches say: it ends where a majority's log ended, and
    has nothing below the base that its newest batch names. */
 int replica_open_backup(vfs *system, const char *store_dir, const ls_options *options, struct replica **replica);

@@ -30,6 +30,7 @@ from logstore._core import ffi, lib
 from logstore.cluster import engine as engines
 from logstore.cluster.engine import Answer, Engine, Frame, Member
 from logstore.cluster.frames import Carried, Identity
+from logstore.cluster.group_update import GroupUpdates
 from logstore.cluster.jobs import (
     Cut,
     Drop,
@@ -85,6 +86,9 @@ class Around(Protocol):
 
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
+
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update, see ``Transport.open_update``."""
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""
@@ -165,6 +169,9 @@ class Group:
         self._kept_ms = self._floor_ms = self._catalog_ms = 0
         self.uuid = b""
         self.changes = Changes(self)
+        self.copy_number = 0
+        """The store is in the directory ``copy-N``; 0: an update is to bring it."""
+        self.updates = GroupUpdates(self, around)
         self.answer: Answer | None = None
         """The engine's latest."""
 
@@ -175,7 +182,7 @@ class Group:
         loop = self._around.loop
         found = await loop.run_in_executor(self._thread, self._open_copy)
         now_ms = self._around.now_ms()
-        self.uuid = found.uuid
+        self.uuid, self.copy_number = found.uuid, found.copy
         options = engines.Options(
             group=int.from_bytes(found.uuid[:8], "little") or 1,
             member=self._around.member,
@@ -201,6 +208,7 @@ class Group:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        await self.updates.close()
         await self._around.loop.run_in_executor(self._thread, self._close_copy)
         self._thread.shutdown(wait=False)
         self._around.changed(self)
@@ -223,6 +231,7 @@ class Group:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        self.updates.stop()
         self._thread.submit(self._close_failed)
         self._around.changed(self)
 
@@ -311,6 +320,11 @@ class Group:
             self._around.members_changed(self)
 
     @_guarded
+    def act(self, answer: Answer) -> None:
+        """The engine was told of an update, and this is its answer."""
+        self._act(answer)
+
+    @_guarded
     def time(self, answer: Answer) -> None:
         """The engine was given the time, with this answer."""
         self._act(answer)
@@ -320,6 +334,7 @@ class Group:
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
         self._held.pop(peer, None)
+        self.updates.lost(peer)
         if reset and self._engine is not None:
             self._act(self._engine.lost(self._around.now_ms(), peer))
 
@@ -345,6 +360,7 @@ class Group:
 
     def _act(self, answer: Answer, batches: Sequence[Batch] = (), consumed: Callable[[], None] | None = None) -> None:
         before, self.answer = self.answer, answer
+        self.updates.acted()
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
@@ -381,8 +397,10 @@ class Group:
             self._is_durable(answer.durable_index)
         if flags & engines.SERVE:
             self.give(Serve())
-        if flags & engines.COPY and self._engine is not None:
-            self._engine.update_failed()  # nothing brings one yet
+        if flags & engines.COPY:
+            self.updates.take(answer.update_from, answer.update_index)
+        if flags & engines.SWITCH:
+            self.updates.switch()
         if flags & engines.CONFLICT:
             logger.error("host %s: a frame contradicts what is durable here", self.name)
 
@@ -411,6 +429,7 @@ class Group:
                 try:
                     one = carried_of(copy, at)
                 except BatchRefused:
+                    self._around.loop.call_soon(self._keep_what_is_there)
                     return None
                 except StoreError as error:
                     self.fail(error)
@@ -506,6 +525,7 @@ class Group:
         if one is None:
             return  # of an earlier term: the first batch of this one says it of all before
         self._durable = (one.batch.term, index)
+        self.updates.became_durable()
         self._leading.majority_has(one.batch.end_lsn)
         self.changes.durable(index)
         for each in [each for each in self._recent if each <= index - 8]:
@@ -535,6 +555,7 @@ class Group:
         """The table has everything up to this index."""
         self._told = index
         self._durable = (term, index)
+        self.updates.became_durable()
 
     def was_cut(self, term: int, index: int) -> None:
         """The log ends here: nobody is asked for more than this member has itself (R10)."""
@@ -558,6 +579,18 @@ class Group:
         self.was_cut(term, index)
         if index:
             self.forced_here(index, term)
+
+    def switched(self, copy_number: int, term: int, index: int) -> None:
+        """The copy that an update brought counts, and all that it has is durable (R10: what was counted is lowered)."""
+        for counted in self._counted.values():
+            lib.ls_identity_lower(counted.identity, *self._durable)
+        self.copy_number = copy_number
+        self._tail = self._durable = (term, index)
+        self._told = index
+        if self._engine is not None:
+            self._act(self._engine.switched(self._around.now_ms()))
+        self.updates.switched()
+        self._around.members_changed(self)
 
     # ---- what stays for other members ----
 
@@ -594,6 +627,12 @@ class Group:
             copy.drop_kept(kept)
         else:
             self.give(Drop(kept))
+
+    @_guarded
+    def _keep_what_is_there(self) -> None:
+        """A peer needs what the copy does not keep, perhaps since it could not be read: so it needs an update."""
+        if self._leading is not None and self._copy is not None:
+            self.keep_from(self._copy.kept().start)
 
     # ---- the thread ----
 

@@ -29,6 +29,8 @@ class Found:
     uuid: bytes
     rebuild: int
     start_term: int
+    copy: int
+    """The copy's number; 0: an update is to bring one."""
     tail: tuple[int, int]
     durable: tuple[int, int]
     log: engines.Log
@@ -36,7 +38,11 @@ class Found:
 
 def found_in(copy: Copy) -> Found:
     """What the engine starts with."""
-    member, info = copy.member(), copy.info()
+    member = copy.member()
+    if not copy.is_there:
+        log = engines.Log(vote_term=member.term, voted_for=member.voted_for)
+        return Found(member.uuid, member.rebuild, member.start_term, 0, (0, 0), (0, 0), log)
+    info = copy.info()
     entries: list[engines.Entry] = []
     members_index, members = 0, b""
     first_kept = 0
@@ -66,6 +72,7 @@ def found_in(copy: Copy) -> Found:
         member.uuid,
         member.rebuild,
         member.start_term,
+        member.copy,
         (info.term, info.index),
         (info.applied_term if info.applied_index else 0, info.applied_index),
         log,

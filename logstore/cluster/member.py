@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from logstore.cluster import engine as engines
 from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.engine import time_all
-from logstore.cluster.group import Group, Standing
+from logstore.cluster.group import KEPT_BYTES, Group, Standing
+from logstore.cluster.group_update import answer_update
 from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
 from logstore.cluster.membership import (
     CHANGE_WITHIN_S,
@@ -78,6 +79,8 @@ class MemberConfig:
     configurations."""
     tls: Tls | None = None
     """Needed unless every address is of the loopback."""
+    kept_bytes: int = KEPT_BYTES
+    """How much of each log's end stays for members that lag; one that lags more gets an update by segments."""
 
 
 class Member:
@@ -250,7 +253,7 @@ class _Running:
 
     async def _add(self, path: Path) -> None:
         assert self._transport is not None
-        group = Group(self, path.name, path)
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
         try:
             await group.open()
         except StoreError as error:
@@ -507,6 +510,12 @@ class _Running:
         transport = self._transport
         return transport is not None and transport.send(peer, self._numbers[group.uuid], frame, carried)
 
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update."""
+        if self._transport is None:
+            raise StoreClosed(f"member {self.config.name} is closed")
+        return await self._transport.open_update(peer)
+
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
         return self._transport is not None and not self._transport.why_not(peer)
@@ -605,9 +614,9 @@ class _Running:
         self._refused[peer] = reason
         logger.log(level, "member %d: connection refused (%s): %s", peer, kind, reason)
 
-    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG002
-        """No update is sent yet."""
-        writer.close()
+    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer wants an update of a host."""
+        self._begin(answer_update(self.member, self.groups, peer, reader, writer))
 
 
 def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:

@@ -277,6 +277,11 @@ class Copy:
             raise errors.StoreClosed("this copy does not follow: it leads, or the member has none yet")
         return found
 
+    @property
+    def is_there(self) -> bool:
+        """False: the member has no copy yet, or removed it; an update brings one."""
+        return self._leading is not None or lib.ls_host_replica(self._member()) != ffi.NULL
+
     def _leads(self) -> Any:
         return ffi.NULL if self._leading is None else self._leading.store
 

@@ -191,7 +191,11 @@ def segments_of(message: Segments, room: int) -> list[Segment]:
 
 async def on_disk(executor: Executor, work: Callable[[Unpack[_Ts]], _T], *args: *_Ts) -> _T:
     """Runs it in the executor. A cancelled caller waits for its end, so that the next call is alone."""
-    running = asyncio.get_running_loop().run_in_executor(executor, work, *args)
+    return await ended(asyncio.get_running_loop().run_in_executor(executor, work, *args))
+
+
+async def ended(running: asyncio.Future[_T]) -> _T:
+    """The result of what a thread does. A cancelled caller waits for its end, and is cancelled then."""
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

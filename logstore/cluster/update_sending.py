@@ -62,6 +62,14 @@ class Sent:
     """Why not."""
 
 
+async def asked_for(connection: Connection) -> Request:
+    """The receiver's first message."""
+    request = await connection.receive()
+    if not isinstance(request, Request):
+        raise BadFrame(f"{type(request).__name__} came before a request")
+    return request
+
+
 class Pace:
     """How long to wait before so many bytes, so that there are at most ``rate`` a second. Times are the loop's."""
 
@@ -129,11 +137,10 @@ class Sending:
         self._ended: Ended | None = None
         self._changed = asyncio.Event()
 
-    async def prepare(self, moved: Callable[[], Awaitable[None]]) -> None:
-        """Reads the request and offers an update."""
-        request = await self.connection.receive()
-        if not isinstance(request, Request):
-            raise BadFrame(f"{type(request).__name__} came before a request")
+    async def prepare(self, moved: Callable[[], Awaitable[None]], request: Request | None) -> None:
+        """Reads the request, unless it was read before, and offers an update."""
+        if request is None:
+            request = await asked_for(self.connection)
         if request.uuid != self._uuid:
             raise UpdateFailed(
                 Why.STORE, f"this is store {self._uuid.hex()}, and store {request.uuid.hex()} is asked for"

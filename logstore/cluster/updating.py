@@ -38,7 +38,7 @@ from logstore.cluster.update_frames import (
     on_disk,
     segments_of,
 )
-from logstore.cluster.update_sending import Sending, Sent
+from logstore.cluster.update_sending import Sending, Sent, asked_for
 from logstore.core import arguments
 from logstore.core.regular_files import open_regular
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, LogRecycled
@@ -50,12 +50,41 @@ if TYPE_CHECKING:
 
     from logstore.cluster.replica import Copy
 
-__all__ = ["Received", "Sent", "UpdateFailed", "Why", "receive_update", "send_update"]
+__all__ = [
+    "Received",
+    "Request",
+    "Sent",
+    "UpdateFailed",
+    "Why",
+    "read_request",
+    "receive_update",
+    "refuse_update",
+    "send_update",
+]
 
 RATE: Final = 64 << 20  # bytes a second
 IN_FLIGHT: Final = 4 << 20
 PAUSE_S: Final = 0.1
 AGAIN_MAX: Final = 8  # times in one update that damaged bytes are asked for again
+
+
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
+    """What a peer asks for on a new connection, for a program that has more than one store; then :func:`send_update`.
+
+    Raises :class:`UpdateFailed`; the peer was told, and the connection is closed.
+    """
+    connection = Connection(reader, writer)
+    try:
+        async with _peer_learns(connection):
+            return await asked_for(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def refuse_update(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, reason: str) -> None:
+    """Tells a peer why it gets no update, and closes the connection."""
+    await Connection(reader, writer).refuse(kind, reason)
 
 
 async def send_update(
@@ -69,13 +98,15 @@ async def send_update(
     in_flight: int = IN_FLIGHT,
     limit_bytes: int = LIMIT_BYTES,
     moved: Callable[[], Awaitable[None]] | None = None,
+    request: Request | None = None,
 ) -> Sent:
     """Sends the log and the catalog of the store in ``store_dir``, with this UUID, and closes the connection.
 
     It sends at most ``rate`` bytes a second, and keeps at most ``in_flight`` unacknowledged. A hold keeps the log, also
     what follows the update's end, until the receiver ends; it keeps at most ``limit_bytes`` more than the store
     does. If the log cannot be sent yet, ``moved`` is awaited before each new attempt: it returns when more of the log
-    is durable. Without it the sender pauses for a moment. The receiver is told why anything below is raised.
+    is durable. Without it the sender pauses for a moment. ``request`` is what :func:`read_request` gave, if that was
+    called. The receiver is told why anything below is raised.
 
     Raises :class:`UpdateFailed`; ``LogRecycled`` if the hold is lost: begin anew, with a larger limit if it happens
     again; ``CorruptLog`` if the log is damaged; and what the catalog and the disk raise.
@@ -91,7 +122,7 @@ async def send_update(
     )
     try:
         async with _peer_learns(sending.connection):
-            await sending.prepare(moved or _pause)
+            await sending.prepare(moved or _pause, request)
             return await sending.serve()
     finally:
         sending.connection.close()

@@ -170,14 +170,6 @@ def test_a_host_that_fails_leaves_its_group_and_says_why(
     assert [message.id for message in store.messages("orders")][1:] == ids
 
 
-def test_a_member_whose_directory_cannot_be_opened_does_not_start(trio: Trio) -> None:
-    (trio.host_dir(2) / "VOTE").write_bytes(b"damaged")
-    with pytest.raises(errors.CorruptLog):
-        trio.start(2)
-    trio.start(1, 3)
-    assert trio.store().queue("orders").depth == 1
-
-
 def test_a_member_of_another_cluster_is_refused(trio: Trio, tmp_path: Path) -> None:
     stranger = dataclasses.replace(trio.config(3), cluster=bytes(16))
     (tmp_path / "empty").mkdir()

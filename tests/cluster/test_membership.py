@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
+from kit.copy_group import CLUSTER
 from kit.patience import wait_until
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Trio, free_ports
 from logstore import errors
 from logstore.cluster import engine as engines
 from logstore.cluster.joining import remember, remembered
+from logstore.cluster.member import Member, MemberConfig
 from logstore.cluster.membership import Wanted, is_due, is_made
 
 if TYPE_CHECKING:
@@ -177,3 +179,74 @@ def test_a_host_whose_copy_cannot_be_opened_is_left_out_and_the_member_lives_on(
     trio.start(3)
     wait_until(lambda: trio.members[3].standings()[HOST].leader, "it takes part")
     assert kept in {message.id for message in trio.store().messages("orders")}
+
+
+def joining(trio: Trio, tmp_path: Path, number: int, at: int) -> Member:
+    """A new member, which knows the address of one."""
+    directory = tmp_path / f"m{number}"
+    directory.mkdir(exist_ok=True)
+    (port,) = free_ports(1)
+    config = MemberConfig(
+        cluster=CLUSTER, member=number, name=f"m{number}", listen=f"127.0.0.1:{port}", join=[trio.addresses[at]]
+    )
+    trio.members[number] = Member(directory, config)
+    return trio.members[number]
+
+
+def is_voter(member: Member, number: int) -> bool:
+    return any(seat.member == number and seat.voter for seat in member.members(HOST))
+
+
+def test_a_member_that_knows_one_address_joins_and_takes_the_place_of_another(trio: Trio, tmp_path: Path) -> None:
+    trio.start()
+    store = trio.store()
+    published = [store.publish("orders", b"%d" % number) for number in range(300)]
+    leader = trio.leader()
+    leaves, stays = (member for member in trio.members if member != leader)
+    trio.members[leader].remove(HOST, leaves)
+    trio.stop(leaves)
+    four = joining(trio, tmp_path, 4, stays)
+    wait_until(lambda: is_voter(trio.members[leader], 4), "the new one is a voter")
+    published.append(store.publish("orders", b"after"))
+    newest = trio.members[leader].standings()[HOST].durable_index
+    wait_until(lambda: four.standings()[HOST].durable_index >= newest, "it has all")
+    trio.stop(leader)
+    store = trio.store()  # of the two that are left
+    assert [message.id for message in store.messages("orders")][1:] == published
+    assert store.publish("orders", b"two of three")
+
+
+def test_a_group_grows_from_one_member_to_three(tmp_path: Path) -> None:
+    trio = Trio(tmp_path)
+    try:
+        trio.start()
+        trio.store()
+        for _ in range(2):
+            leader = trio.leader()
+            leaves = next(member for member in list(trio.members) if member != leader)
+            trio.members[leader].remove(HOST, leaves)
+            trio.stop(leaves)
+        (first,) = trio.members
+        published = [trio.store().publish("orders", b"%d" % number) for number in range(20)]
+        for number in (7, 8):
+            joining(trio, tmp_path, number, first)
+            wait_until(lambda number=number: is_voter(trio.members[first], number), "it is a voter")
+        trio.stop(first)
+        assert [message.id for message in trio.store().messages("orders")][1:] == published
+    finally:
+        trio.stop()
+
+
+def test_a_member_with_a_name_that_is_taken_does_not_join(
+    trio: Trio, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trio.start()
+    trio.store()
+    directory = tmp_path / "another m2"
+    directory.mkdir()
+    (port,) = free_ports(1)
+    config = MemberConfig(cluster=CLUSTER, member=9, name="m2", listen=f"127.0.0.1:{port}", join=[trio.addresses[1]])
+    with Member(directory, config) as nine:
+        wait_until(lambda: "ids, names and addresses are used once" in caplog.text, "it says why")
+        assert nine.members(HOST) == []
+    assert ids(trio, 1) == [1, 2, 3]

@@ -42,6 +42,23 @@ def test_what_the_leader_publishes_is_in_every_copy(group: Group) -> None:
     assert len(list(store.messages("orders"))) == 101
 
 
+def test_a_copy_that_ceases_to_lead_keeps_for_others_what_it_kept_while_it_led(group: Group) -> None:
+    store = group.lead(0)
+    for number in range(120):
+        store.publish("orders", content=bytes([number]) * 20_000)
+    copy = group.copy(0)
+    assert copy.entry(copy.kept()[-1]).end_lsn - copy.entry(1).lsn > 2 << 20  # kept_bytes is 1 MiB
+    group.cease()
+    assert copy.kept() == range(1, group.sent[-1].index + 1)
+    assert all(copy.read(batch.index).data == batch.data for batch in group.sent)
+    group.lead(1)
+    group.cease()
+    copy.cut(group.sent[-1].index)
+    assert copy.kept() == range(1, group.sent[-1].index + 1)
+    copy.drop_kept(40)
+    assert copy.kept().start == 40
+
+
 def test_a_program_that_closes_the_store_ends_no_lead(group: Group) -> None:
     with group.lead(0) as store:
         store.publish("orders", b"one")

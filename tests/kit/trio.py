@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING
 
 from kit.copy_group import CLUSTER, Group
 from kit.patience import wait_until
-from logstore.cluster.addresses import named
+from logstore.cluster.addresses import Tls, named
 from logstore.cluster.engine import bootstrap
+from logstore.cluster.group import KEPT_BYTES
 from logstore.cluster.member import Member, MemberConfig
-from logstore.errors import NoMajority, NotLeader
+from logstore.errors import EngineRefused, NoMajority, NotLeader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +33,9 @@ def free_ports(count: int) -> list[int]:
 class Trio:
     """Members 1, 2 and 3; one host, with the queue "orders" and one message in it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
+        self.kept_bytes = kept_bytes
+        self.tls: dict[int, Tls] = {}
         self.addresses = {number + 1: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
         self.directories = {member: place / f"m{member}" for member in self.addresses}
         for directory in self.directories.values():
@@ -54,7 +58,14 @@ class Trio:
             self.members[member] = Member(self.directories[member], self.config(member))
 
     def config(self, member: int) -> MemberConfig:
-        return MemberConfig(cluster=CLUSTER, member=member, name=f"m{member}", listen=self.addresses[member])
+        return MemberConfig(
+            cluster=CLUSTER,
+            member=member,
+            name=f"m{member}",
+            listen=self.addresses[member],
+            tls=self.tls.get(member),
+            kept_bytes=self.kept_bytes,
+        )
 
     def stop(self, *members: int) -> None:
         for member in members or list(self.members):
@@ -73,6 +84,16 @@ class Trio:
 
         wait_until(serves, "a member serves")
         return found[0]
+
+    def transfer_to(self, member: int) -> None:
+        """This member serves on return."""
+        while (leader := self.leader()) != member:
+            with contextlib.suppress(EngineRefused):
+                self.members[leader].transfer(HOST, member)
+            wait_until(lambda: self._serves_or_none(member, leader), "somebody serves")
+
+    def _serves_or_none(self, member: int, leader: int) -> bool:
+        return any(self.members[each].standings()[HOST].state == "leads" for each in (member, leader))
 
     def store(self) -> logstore.MessageStore:
         """The leader's store; asked at any member, as a program would."""

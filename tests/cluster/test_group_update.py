@@ -1,0 +1,463 @@
+"""A member that lags beyond what the others keep, or that lost its copy, comes back by an update while they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+pytest.importorskip("msgspec", reason="the extra cluster is not installed")
+pytest.importorskip("logstore._consensus", reason="the cluster is not built")
+
+import logstore
+from kit.copy_group import CLUSTER, fill
+from kit.patience import PATIENCE_S, wait_until
+from kit.trio import HOST, Trio
+from logstore import errors
+from logstore.cluster import group_update
+from logstore.cluster.addresses import Tls
+from logstore.cluster.replica import Copy, create, detach
+from logstore.cluster.update import Update
+from logstore.cluster.updating import UpdateFailed, Why, receive_update
+from logstore.holds import list_holds
+from logstore.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from logstore.cluster.group import Group
+    from logstore.cluster.member import Member
+    from logstore.cluster.updating import Received
+
+T = TypeVar("T")
+
+KEPT = 128 << 10
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    made = Trio(tmp_path, kept_bytes=KEPT)
+    yield made
+    made.stop()
+
+
+# ---- what a test looks at --------------------------------------------------------------------------------------------
+
+
+def on_loop(member: Member, work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(work, member._running.loop).result(PATIENCE_S)
+
+
+def group_of(trio: Trio, member: int) -> Group:
+    return trio.members[member]._running.group(HOST)
+
+
+def first_kept(trio: Trio, member: int) -> int:
+    async def ask() -> int:
+        copy = group_of(trio, member)._copy
+        assert copy is not None
+        return copy.kept().start
+
+    return on_loop(trio.members[member], ask())
+
+
+def lag(trio: Trio, member: int = 3, *, count: int = 150) -> list[int]:
+    """Stops the member, and publishes until no other keeps what it needs next; the messages that stay.
+
+    The others are started before, and lead.
+    """
+    has = trio.members[member].standings()[HOST].index
+    trio.stop(member)
+    store = trio.store()
+    stay = fill(store, count)
+    leader = trio.leader()
+    wait_until(lambda: first_kept(trio, leader) > has + 1, "the leader keeps no longer what the member needs")
+    return stay
+
+
+def wait_for_all(trio: Trio) -> None:
+    """All members have what the leader has."""
+
+    def equal() -> bool:
+        standings = [member.standings()[HOST] for member in trio.members.values()]
+        return len({(one.index, one.durable_index) for one in standings}) == 1 and all(
+            one.index == one.durable_index for one in standings
+        )
+
+    wait_until(equal, "all have all")
+
+
+def judge(trio: Trio, stay: list[int]) -> None:
+    """Each copy is clean, and as a single store it has what the others have, and these messages."""
+    wait_for_all(trio)
+    trio.stop()
+    found = []
+    for member in trio.addresses:
+        with Copy.open(trio.host_dir(member)) as copy:
+            number = copy.member().copy
+        verification = Verification(trio.host_dir(member) / f"copy-{number}")
+        verification.run(lambda _: None, connect=None, schema=None)
+        verification.close()
+        assert not verification.findings.problems, verification.findings.problems
+        with logstore.open(detach(trio.host_dir(member))) as store:
+            queues = [(queue.name, queue.id, queue.depth) for queue in store.queues()]
+            messages = {
+                name: [(one.id, bytes(one.content)) for one in store.messages(name, load=True)] for name, *_ in queues
+            }
+            bindings = [(one.exchange, one.queue, one.key) for one in store.bindings()]
+            found.append((queues, messages, bindings))
+    assert found[0] == found[1] == found[2]
+    assert set(stay) <= {one for one, _ in found[0][1]["orders"]}
+
+
+class Watched:
+    """The updates that members take: what was received, and a stop in the middle of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.received: list[Received] = []
+        self.begun = 0
+        self.writes = 0
+        self.stops_at = 0  # the write that waits; 0: none
+        self.is_in_the_middle = threading.Event()
+        self.goes_on = threading.Event()
+        watched = self
+
+        async def receive(
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            begin: Callable[..., Update | None],
+            *,
+            store_uuid: bytes,
+            index: int,
+            executor: Executor,
+        ) -> Received:
+            watched.begun += 1
+            one = await receive_update(reader, writer, begin, store_uuid=store_uuid, index=index, executor=executor)
+            watched.received.append(one)
+            return one
+
+        class Stopping(Update):
+            def write(self, first_lsn: int, offset: int, data: bytes) -> None:
+                watched.writes += 1
+                if watched.writes == watched.stops_at:
+                    watched.is_in_the_middle.set()
+                    assert watched.goes_on.wait(PATIENCE_S)
+                super().write(first_lsn, offset, data)
+
+        monkeypatch.setattr(group_update, "receive_update", receive)
+        monkeypatch.setattr(group_update, "Update", Stopping)
+
+    def wait_for_the_middle(self) -> None:
+        assert self.is_in_the_middle.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def whole(received: Received) -> int:
+    return sum(segment.bytes for segment in received.manifest.segments)
+
+
+def number_of(trio: Trio, member: int) -> int:
+    return group_of(trio, member).copy_number
+
+
+# ---- whole updates ---------------------------------------------------------------------------------------------------
+
+
+class Publisher:
+    """A thread that publishes until it is told to stop."""
+
+    def __init__(self, trio: Trio) -> None:
+        self.ids: list[int] = []
+        self._stops = threading.Event()
+        self._store = trio.store()
+        self._thread = threading.Thread(target=self._publish)
+        self._thread.start()
+
+    def _publish(self) -> None:
+        while not self._stops.is_set():
+            self.ids.append(self._store.publish("orders", b"meanwhile"))
+
+    def stop(self) -> list[int]:
+        self._stops.set()
+        self._thread.join()
+        return self.ids
+
+
+def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_publish(
+    trio: Trio, watched: Watched
+) -> None:
+    trio.start()
+    store = trio.store()
+    trio.transfer_to(1)
+    store = trio.store()
+    store.declare_queue("invoices")
+    store.declare_exchange("events")
+    store.bind("events", "invoices", "k")
+    stay = lag(trio)
+    with Copy.open(trio.host_dir(3)) as copy:
+        before = copy.member()
+        copy.remove()
+        assert not copy.is_there
+    publisher = Publisher(trio)
+    trio.start(3)
+    wait_until(lambda: number_of(trio, 3) == before.copy + 1, "the update has been switched in")
+    stay += publisher.stop()
+    assert watched.received[0].bytes == whole(watched.received[0])
+    assert group_of(trio, 3).identity(first=True).rebuild == before.rebuild + 1
+    wait_for_all(trio)
+    store = trio.store()
+    store.declare_queue("late")
+    stay.append(store.publish("invoices", b"after the update"))
+    trio.transfer_to(3)
+    led = trio.members[3].store(HOST)
+    assert {queue.name for queue in led.queues()} == {"orders", "invoices", "late"}
+    assert [binding.key for binding in led.bindings()] == ["k"]
+    assert led.queue("invoices").depth == 1
+    stay.pop()
+    judge(trio, stay)
+
+
+def test_a_follower_that_lags_beyond_the_kept_window_is_updated_and_follows_by_batches(
+    trio: Trio, watched: Watched
+) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    trio.start(3)
+    wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+    wait_for_all(trio)
+    assert watched.begun == 1
+    wait_until(lambda: not list_holds(trio.host_dir(1) / "copy-1"), "the sender keeps nothing for it any more")
+    stay.append(trio.store().publish("orders", b"by a batch"))
+    wait_for_all(trio)
+    assert watched.begun == 1
+    judge(trio, stay)
+
+
+def test_a_member_with_nothing_but_its_vote_gets_its_first_copy(trio: Trio) -> None:
+    shutil.rmtree(trio.host_dir(3) / "copy-1")
+    with Copy.open(trio.host_dir(1)) as copy:
+        uuid = copy.member().uuid
+    (trio.host_dir(3) / "VOTE").unlink()
+    create(trio.host_dir(3), 3, CLUSTER, uuid=uuid)
+    trio.start()
+    ids = [trio.store().publish("orders", b"%d" % number) for number in range(10)]
+    wait_until(lambda: number_of(trio, 3) == 1 or number_of(trio, 3) == 2, "it has a copy")
+    judge(trio, ids)
+
+
+def test_an_update_works_with_tls(trio: Trio, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="the extra cluster is not installed")
+    from logstore.cluster.certificates import make_authority, make_certificate
+
+    authority = make_authority(tmp_path)
+    for member in trio.addresses:
+        made = make_certificate(tmp_path, authority, f"m{member}", ["127.0.0.1"])
+        trio.tls[member] = Tls(authority.cert, made.cert, made.key)
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    trio.start(3)
+    wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+    judge(trio, stay)
+
+
+# ---- somebody dies, and somebody else leads --------------------------------------------------------------------------
+
+
+def test_if_the_sender_dies_in_the_middle_the_next_leader_sends_what_is_missing(trio: Trio, watched: Watched) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    watched.stops_at = 9
+    trio.start(3)
+    watched.wait_for_the_middle()
+    trio.stop(1)
+    watched.goes_on.set()
+    wait_until(lambda: watched.received, "another one has sent the rest")
+    assert watched.received[-1].bytes < whole(watched.received[-1])
+    wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+    stay.append(trio.store().publish("orders", b"two of three"))
+    trio.start(1)
+    judge(trio, stay)
+
+
+def test_if_the_receiver_dies_in_the_middle_it_goes_on_with_what_it_has(trio: Trio, watched: Watched) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    watched.stops_at = 9
+    trio.start(3)
+    watched.wait_for_the_middle()
+    updates = group_of(trio, 3).updates
+    dying = threading.Thread(target=trio.stop, args=(3,))
+    dying.start()
+    wait_until(lambda: updates._is_closed, "it is about to end")
+    watched.goes_on.set()
+    dying.join()
+    assert not watched.received
+    assert (trio.host_dir(3) / "copy-1").exists()
+    assert (trio.host_dir(3) / "copy-2").exists()
+    wait_until(lambda: not list_holds(trio.host_dir(1) / "copy-1"), "the sender has ended as well")
+    trio.start(3)
+    wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+    assert watched.received[0].bytes < whole(watched.received[0])
+    judge(trio, stay)
+
+
+def test_an_update_goes_on_when_another_member_leads(trio: Trio, watched: Watched) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    watched.stops_at = 9
+    trio.start(3)
+    watched.wait_for_the_middle()
+    trio.transfer_to(2)
+    stay.append(trio.store().publish("orders", b"under the next leader"))
+    watched.goes_on.set()
+    wait_until(lambda: number_of(trio, 3) == 2, "the update has been switched in")
+    assert watched.begun == 1
+    judge(trio, stay)
+
+
+def test_what_a_leader_keeps_for_an_update_is_kept_when_it_follows(trio: Trio, watched: Watched) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    lag(trio)
+    watched.stops_at = 9
+    trio.start(3)
+    watched.wait_for_the_middle()
+    stay = fill(trio.store(), 60)
+    kept = first_kept(trio, 1)
+    trio.transfer_to(2)
+    wait_until(lambda: group_of(trio, 1)._copy._leading is None, "it follows")  # type: ignore[union-attr]
+    assert first_kept(trio, 1) == kept
+    watched.goes_on.set()
+    judge(trio, stay)
+
+
+def test_a_host_that_ends_in_the_middle_of_a_switch_has_one_of_both_copies(trio: Trio, watched: Watched) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    in_finish, goes_on = threading.Event(), threading.Event()
+    base = group_update.Update
+
+    class Finishing(base):  # type: ignore[misc, valid-type]
+        def finish(self) -> None:
+            in_finish.set()
+            assert goes_on.wait(PATIENCE_S)
+            super().finish()
+
+    group_update.Update = Finishing  # type: ignore[misc]
+    try:
+        trio.start(3)
+        assert in_finish.wait(PATIENCE_S)
+        updates = group_of(trio, 3).updates
+        dying = threading.Thread(target=trio.stop, args=(3,))
+        dying.start()
+        wait_until(lambda: updates._is_closed, "it is about to end")
+        goes_on.set()
+        dying.join()
+    finally:
+        group_update.Update = base  # type: ignore[misc]
+    trio.start(3)
+    assert number_of(trio, 3) == 2
+    judge(trio, stay)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_of_a_host_that_the_sender_does_not_have_is_refused_by_name(trio: Trio) -> None:
+    trio.start()
+    trio.store()
+    (running,) = [trio.members[2]._running]
+    wait_until(lambda: running.is_connected(1), "they are connected")
+
+    async def ask() -> None:
+        streams = await running.open_update(1)
+        await receive_update(
+            *streams,
+            lambda _: None,
+            store_uuid=b"no store of them",
+            index=2,
+            executor=group_of(trio, 2).updates._executor,
+        )
+
+    with pytest.raises(
+        UpdateFailed, match=f"member 1 has no host with the store {b'no store of them'.hex()}"
+    ) as failed:
+        on_loop(trio.members[2], ask())
+    assert failed.value.kind == Why.STORE
+
+
+def test_a_member_without_a_copy_sends_none(trio: Trio, watched: Watched) -> None:
+    with Copy.open(trio.host_dir(3)) as copy:
+        copy.remove()
+    watched.stops_at = 1
+    trio.start()
+    trio.store()
+    watched.wait_for_the_middle()
+    running = trio.members[2]._running
+    wait_until(lambda: running.is_connected(3), "they are connected")
+    group = group_of(trio, 2)
+
+    async def ask() -> None:
+        streams = await running.open_update(3)
+        await receive_update(*streams, lambda _: None, store_uuid=group.uuid, index=2, executor=group.updates._executor)
+
+    with pytest.raises(UpdateFailed, match="member 3 has no copy of it yet"):
+        on_loop(trio.members[2], ask())
+    watched.goes_on.set()
+    judge(trio, [])
+
+
+def test_an_update_that_fails_leaves_the_copy_and_the_next_offer_begins_anew(
+    trio: Trio, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[str] = []
+    real = Update.next
+
+    def fail_once(update: Update) -> Any:
+        if not failed:
+            failed.append("once")
+            raise errors.StoreFull("no room for an update")
+        return real(update)
+
+    monkeypatch.setattr(Update, "next", fail_once)
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    wait_for_all(trio)
+    stay = lag(trio)
+    with caplog.at_level(logging.WARNING):
+        trio.start(3)
+        wait_until(lambda: number_of(trio, 3) == 2, "the second one has been switched in")
+    assert "the update from member 1 has failed: no room for an update" in caplog.text
+    assert watched.begun == 2
+    judge(trio, stay)
