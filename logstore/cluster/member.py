@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from logstore.cluster import reports
+from logstore.cluster.directory import takes_part
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group, Standing
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
@@ -113,6 +115,14 @@ class Member:
 
         return self._run(ask())
 
+    def report(self) -> dict[str, Any]:
+        """The hosts, their members and the connections, as ``logstore cluster status --json`` has them."""
+
+        async def ask() -> dict[str, Any]:
+            return reports.running(self._running)
+
+        return self._run(ask())
+
     def transfer(self, host: str, member: int = 0) -> None:
         """Hands the host over to this voter, or to any. ``EngineRefused``: this member does not lead it."""
 
@@ -173,7 +183,7 @@ class _Running:
             me = Me(cluster=config.cluster, member=config.member, name=config.name)
             self._transport = Transport(me, self, tls=config.tls)
             for path in sorted(self.directory.iterdir()):
-                if (path / "VOTE").exists():
+                if takes_part(path):
                     await self._add(path)
             self._transport.set_peers(config.peers)
             self.address = await self._transport.start(config.listen)
@@ -260,9 +270,13 @@ class _Running:
         transport = self._transport
         return transport is not None and transport.send(peer, self._numbers[group.uuid], frame, carried)
 
+    def why_not(self, peer: int) -> str:
+        """Why there is no connection to a peer; empty: there is one."""
+        return "this member is starting" if self._transport is None else self._transport.why_not(peer)
+
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
-        return self._transport is not None and not self._transport.why_not(peer)
+        return not self.why_not(peer)
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""
