@@ -11,7 +11,6 @@ import re
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster.addresses import Tls, judge_plain, parse
@@ -22,6 +21,7 @@ from logstore.errors import NotAStore, OptionError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from logstore.cluster.member import MemberConfig
 
@@ -159,13 +159,13 @@ def _read(text: str) -> MemberFile:
         raise OptionError(f"{missing[0]}: this key is missing")
     if not _UUID.fullmatch(table["cluster"]):
         raise OptionError("cluster: a UUID is 32 digits from 0 to f")
-    values: dict[str, Any] = table | {"cluster": bytes.fromhex(table["cluster"]), "join": tuple(table.get("join", ()))}
+    values: dict[str, Any] = dict(table)
+    values["cluster"], values["join"] = bytes.fromhex(table["cluster"]), tuple(table.get("join", ()))
     return MemberFile(**values)
 
 
 def _check_type(key: str, value: Any, kind: type) -> None:
-    right = type(value) is kind and (kind is not list or all(type(one) is str for one in value))
-    if not right:
+    if type(value) is not kind or (isinstance(value, list) and any(type(one) is not str for one in value)):
         raise OptionError(f"{key}: {value!r} is not {_KINDS[kind]}")
     if kind is str and not value:
         raise OptionError(f"{key}: the text is empty; leave the key out if there is nothing to say")
@@ -218,4 +218,3 @@ def write(directory: Path, file: MemberFile) -> None:
         force_directory(directory)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from error
-

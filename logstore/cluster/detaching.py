@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from logstore.cluster import config
+from logstore.cluster.catalog_log import FollowedCatalog
 from logstore.cluster.directory import VOTE_NAME, hosts, locked, read_vote
 from logstore.cluster.engine import Engine, Options
+from logstore.cluster.group import KEPT_BYTES
 from logstore.cluster.jobs import found_in
 from logstore.cluster.replica import Copy
 from logstore.cluster.replica import detach as detach_copy
-from logstore.errors import NoMajority, OptionError
+from logstore.codec.records import LSN_LIMIT
+from logstore.errors import CatalogMismatch, NoMajority, OptionError
+from logstore.inspect import Reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +36,9 @@ class Detached:
 def detach(directory: Path, host: str, *, accept_loss: bool = False) -> Detached:
     """Makes the host's copy a single store. The member never takes part with it again.
 
-    Without ``accept_loss`` only if all that the copy has is known to be durable. Raises ``StoreLocked`` while the member runs, ``NoMajority`` if something
-    is not known to be durable, ``OptionError`` for an unknown host; then nothing has changed. And what
-    :meth:`Copy.open` raises.
+    Without ``accept_loss`` only if all of it is known to be durable. Raises ``StoreLocked`` while the member runs,
+    ``NoMajority`` if something is not known to be durable, ``OptionError`` for an unknown host; then nothing has
+    changed. And what :meth:`Copy.open` raises.
     """
     config.read(directory)
     host_dir = directory.absolute() / host
@@ -43,7 +48,10 @@ def detach(directory: Path, host: str, *, accept_loss: bool = False) -> Detached
     with locked(directory):
         vote = read_vote(host_dir)
         if vote is not None and vote.detached:
-            return Detached(detach_copy(host_dir), 0, 0)
+            store = detach_copy(host_dir)
+            with contextlib.suppress(CatalogMismatch):  # the store may have been used since
+                _complete_catalog(store)
+            return Detached(store, 0, 0)
         index, unknown_from = _known(host_dir)
         if unknown_from and not accept_loss:
             raise NoMajority(
@@ -51,12 +59,22 @@ def detach(directory: Path, host: str, *, accept_loss: bool = False) -> Detached
                 "known whether a majority has it; the other members may also have more than this copy. Nothing was "
                 "changed. --accept-loss makes a single store of what is here"
             )
-        return Detached(detach_copy(host_dir), index, unknown_from)
+        store = detach_copy(host_dir)
+        _complete_catalog(store)
+        return Detached(store, index, unknown_from)
+
+
+def _complete_catalog(store: Path) -> None:
+    """All of the log counts now, so also the changes of the catalog that no majority had."""
+    with Reader(store, from_lsn=LSN_LIMIT - 1) as reader:
+        info = reader.info
+    with FollowedCatalog(store, info.uuid.bytes) as catalog:
+        catalog.begin(replicated=True, changes_from_lsn=info.end_lsn, end_lsn=info.end_lsn)
 
 
 def _known(host_dir: Path) -> tuple[int, int]:
     """The index of the copy's last batch, and the first one that is not known to be durable; 0: all are."""
-    with Copy.open(host_dir) as copy:
+    with Copy.open(host_dir, kept_bytes=KEPT_BYTES, catalog=True) as copy:
         found = found_in(copy)
         member = copy.member().member_id
     index, durable = found.tail[1], found.durable[1]

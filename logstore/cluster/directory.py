@@ -49,7 +49,8 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         file = lock_regular(directory / LOCK_NAME, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
-        raise store_locked(directory, "a member runs there, or a command changes it", "the member's directory") from error
+        advice = "a member runs there, or a command changes it"
+        raise store_locked(directory, advice, "the member's directory") from error
     except OSError as error:
         raise StoreError(f"{directory / LOCK_NAME} cannot be locked: {error.strerror or error}") from error
     try:

@@ -75,7 +75,7 @@ def found(
 
     ``wanted`` has a new identity (:func:`new_identity`); an earlier call's is kept, but an id that was given
     (``is_id_given``) must be the same. ``store`` is a closed single store with its catalog beside its log, on the file
-    system of ``directory``; it is moved. Raises ``OptionError``, the errors of an open of ``store``, and ``StoreError``.
+    system of ``directory``; it is moved. Raises ``OptionError``, ``StoreError``, and what an open of ``store`` raises.
     """
     host_name(host)
     directory = directory.absolute()

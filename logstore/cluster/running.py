@@ -36,18 +36,31 @@ _STOP_S: Final = 1.0
 def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], None]) -> None:
     """Runs the member of this directory until SIGINT or SIGTERM.
 
-    ``opened`` is called when its copies are open, and ``ready`` with one line when commands reach it, too. Raises ``StoreLocked`` if it runs already, and what :func:`config.read` and a start of ``Member`` raise. The main
-    thread calls it.
+    ``opened`` is called when its copies are open, and ``ready`` with one line when commands reach it, too. The main
+    thread calls it. Raises ``StoreLocked`` if it runs already, and what :func:`config.read` and a start of ``Member``
+    raise.
     """
     directory = directory.absolute()
     file = config.read(directory)
     with locked(directory), Member(directory, file.config(directory)) as member:
         opened()
-        asyncio.run(_Running(directory, file, member).until_stopped(ready))
+        asyncio.run(_until_stopped(MemberSocket(directory, file, member), ready))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
 
 
-class _Running:
+async def _until_stopped(commands: MemberSocket, ready: Callable[[str], None]) -> None:
+    stops = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stops.set)
+    await commands.start()
+    try:
+        ready(commands.ready_line())
+        await stops.wait()
+    finally:
+        await commands.stop()
+
+
+class MemberSocket:
     """The socket of a running member, and its commands."""
 
     def __init__(self, directory: Path, file: MemberFile, member: Member) -> None:
@@ -56,17 +69,18 @@ class _Running:
         self._member = member
         self._socket = ControlServer(directory, {"status": self._status, "transfer": self._transfer}, MEMBER)
 
-    async def until_stopped(self, ready: Callable[[str], None]) -> None:
-        stops = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stops.set)
+    async def start(self) -> None:
+        """Listens. Raises ``StoreError``."""
         await self._socket.start()
-        try:
-            names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
-            ready(f"ready: {self._file.name} listens on {self._member.address}, hosts: {names}")
-            await stops.wait()
-        finally:
-            await self._socket.stop(_STOP_S)
+
+    async def stop(self) -> None:
+        """Takes no more commands, and removes the socket."""
+        await self._socket.stop(_STOP_S)
+
+    def ready_line(self) -> str:
+        """What a process says when it is ready."""
+        names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
+        return f"ready: {self._file.name} listens on {self._member.address}, hosts: {names}"
 
     async def _status(self, _arguments: Arguments) -> dict[str, Any]:
         report = await self._socket.in_thread(self._member.report)

@@ -13,7 +13,7 @@ import click
 
 from logstore.core.extras import install_command
 from logstore.terminal.options import SIZE, PathText, json_option
-from logstore.terminal.output import Failure, output_width, print_json, print_lines
+from logstore.terminal.output import Failure, lines_that_fit, output_width, print_json, print_lines
 from logstore.terminal.stopping import Stopping
 from logstore.terminal.watching import watch as watched
 
@@ -80,7 +80,7 @@ def cluster() -> None:
 @click.option("--segment-size", type=SIZE, help="Bytes of one segment of a new store [default: 16MiB].")
 @click.option("--member", type=int, help="The member's id, never used before in this cluster [default: random].")
 @click.option("--ca", type=PathText(), help="The certificate of the cluster's authority.")
-@click.option("--cert", type=PathText(), help="The member's certificate.")
+@click.option("--cert", "certificate", type=PathText(), help="The member's certificate.")
 @click.option("--key", type=PathText(), help="The key of the member's certificate.")
 def init(
     directory: Path,
@@ -91,7 +91,9 @@ def init(
     store: Path | None,
     segment_size: int | None,
     member: int | None,
-    **files: Path | None,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
 ) -> None:
     """Make the first member of a cluster, with one host.
 
@@ -109,7 +111,9 @@ def init(
             cluster=uuid,
             listen=listen,
             advertise=advertise or "",
-            **{key: _path_in(directory, path) for key, path in files.items() if path is not None},
+            ca=_path_in(directory, ca),
+            cert=_path_in(directory, certificate),
+            key=_path_in(directory, key),
         )
         made = founding.found(
             directory,
@@ -125,8 +129,10 @@ def init(
     click.echo(f"start it with: logstore cluster run --dir {shlex.quote(str(directory))}")
 
 
-def _path_in(directory: Path, path: Path) -> str:
-    """A path as the file has it: relative to the directory if it lies there."""
+def _path_in(directory: Path, path: Path | None) -> str:
+    """A path as the file has it: relative to the directory if it lies there; empty: none was given."""
+    if path is None:
+        return ""
     absolute = path.absolute()
     base = directory.absolute()
     return str(absolute.relative_to(base) if absolute.is_relative_to(base) else absolute)
@@ -222,7 +228,10 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
 
     if watch:
         watched(
-            show, lambda width, height: status_lines(running.status(directory), width)[:height], EVERY_S, as_json=as_json
+            show,
+            lambda width, height: lines_that_fit(status_lines(running.status(directory), width), width, height),
+            EVERY_S,
+            as_json=as_json,
         )
     else:
         show()
@@ -263,8 +272,7 @@ def detach(host: str, accept_loss: bool, directory: Path) -> None:
 
         done = detaching.detach(directory, host, accept_loss=accept_loss)
     if done.unknown_from:
-        click.echo(
-            f"kept up to index {done.index}; from index {done.unknown_from} on it is not known whether a majority had it"
-        )
+        unknown = f"from index {done.unknown_from} on it is not known whether a majority had it"
+        click.echo(f"kept up to index {done.index}; {unknown}")
     click.echo(f"host {host} is a single store now: {done.store}")
     click.echo(f"open it with: logstore serve {shlex.quote(str(done.store))}")

@@ -50,7 +50,8 @@ __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_serve
 
 logger = logging.getLogger("logstore.control")
 
-READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "status", "tail"})  # commands that change nothing
+# Commands that change nothing.
+READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "status", "tail"})
 
 T = TypeVar("T")
 
@@ -253,7 +254,8 @@ def _receive(connection: socket.socket, until_s: float) -> bytes:
 
 def _unanswered(kind: Kind, command: str, what: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"the {kind.program} {what}: it is unknown whether {command!r} was done; check, and repeat the command if it was not"
+        f"the {kind.program} {what}: it is unknown whether {command!r} was done; check, and repeat the command if it "
+        "was not"
     )
 
 

@@ -67,8 +67,8 @@ def _host_facts(host: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "copy", stored["copy"]
         if stored["end_lsn"] is not None:
             known = stored["known_durable_lsn"]
-            known_text = "nothing is known to be durable" if known is None else f"known durable to LSN {known}"
-            yield "on the disk", f"forced to LSN {stored['end_lsn']}, {known_text}"
+            durable = "" if known is None else f", known durable to LSN {known}"
+            yield "on the disk", f"forced to LSN {stored['end_lsn']}{durable}"
 
 
 def _leader(host: dict[str, Any]) -> str:
