@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 RANDOM_MEMBER_MAX: Final = 1 << 52
 _COPY: Final = "copy-1"
 _MADE_FIRST: Final = frozenset({LOCK_NAME, config.FILE_NAME, "cluster.new"})
+_OF_TLS: Final = (".pem", ".key")  # `cluster cert` may have put them there
 _POLL_MS: Final = 20
 
 
@@ -112,7 +113,8 @@ def _judge_directory(directory: Path, host: str) -> None:
     others = [path.name for path in hosts(directory) if path.name != host]
     if others:
         raise OptionError(f"{directory} is a member's directory already, with the host {others[0]}")
-    strange = {entry.name for entry in os.scandir(directory)} - _MADE_FIRST
+    names = {entry.name for entry in os.scandir(directory)} - _MADE_FIRST
+    strange = {name for name in names if not name.endswith(_OF_TLS)}
     if not (directory / config.FILE_NAME).exists() and strange:
         raise OptionError(
             f"{directory} has no {config.FILE_NAME} and is not empty (it holds {min(strange)!r}): choose an empty or "

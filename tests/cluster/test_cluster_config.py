@@ -53,7 +53,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_each_key_has_a_comment_above_it_and_a_key_that_is_not_set_is_shown(tmp_path: Path) -> None:
-    text = config.text_of(replace(WHOLE, listen="127.0.0.1:1", advertise="127.0.0.1:1", join=(), ca="", cert="", key=""))
+    text = config.text_of(
+        replace(WHOLE, listen="127.0.0.1:1", advertise="127.0.0.1:1", join=(), ca="", cert="", key="")
+    )
     for key in config.KEYS:
         assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE)
     assert text.startswith("# ")
@@ -113,7 +115,9 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_key(tmp_path: Path, ke
 
 
 def test_an_unknown_key_is_refused_and_the_known_ones_are_listed(tmp_path: Path) -> None:
-    assert refused(written(tmp_path, lissten='"x"')).startswith("lissten: this key is unknown; known are name, member, ")
+    assert refused(written(tmp_path, lissten='"x"')).startswith(
+        "lissten: this key is unknown; known are name, member, "
+    )
 
 
 @pytest.mark.parametrize(
