@@ -56,7 +56,7 @@ def _dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def cluster() -> None:
     """Make, run and watch the members of a cluster.
 
