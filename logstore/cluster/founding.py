@@ -28,7 +28,7 @@ from logstore.cluster.addresses import named
 from logstore.cluster.directory import LOCK_NAME, VOTE_NAME, host_name, hosts, locked
 from logstore.cluster.engine import bootstrap
 from logstore.cluster.replica import Batch, Copy, create
-from logstore.core.directory import lies_in
+from logstore.core.directory import lies_in, with_directory
 from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import force_directory, lock_regular
 from logstore.errors import NotAStore, OptionError, StoreError
@@ -142,9 +142,19 @@ def _to_be_moved(store: Path, directory: Path, copy: Path) -> Path | None:
 
 
 def _judge_store(store: Path) -> None:
-    """Raises what an open would raise; the store is only read."""
+    """Raises what an open would raise, with the store's name; the store is only read."""
     if not store.exists():
         raise NotAStore(f"there is no store {store}")
+    try:
+        _read_store(store)
+    except StoreError as error:
+        if str(store) not in error.message:
+            error.message = f"{store}: {error.message}"
+        error.message = with_directory(error.message, store)
+        raise
+
+
+def _read_store(store: Path) -> None:
     with Reader(store) as reader:
         info = reader.info
     if info.live:

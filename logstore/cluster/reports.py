@@ -5,7 +5,7 @@ LSNs, indexes and ids are exact numbers. What is not known is null.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import config
 from logstore.cluster.directory import hosts, read_vote
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from logstore.cluster.member import _Running
 
 Document = dict[str, Any]
+
+HOST_KEYS: Final = (
+    "host",
+    "uuid",
+    "state",
+    "problem",
+    "term",
+    "leader",
+    "leader_name",
+    "index",
+    "durable_index",
+    "undurable_bytes",
+    "members",
+    "stored",
+)
+"""Of each host, in this order."""
 
 
 def member_keys(directory: Path, file: MemberFile) -> Document:
@@ -87,9 +103,8 @@ def stopped(directory: Path) -> Document:
 
 
 def _stopped_host(path: Path) -> Document:
-    document: Document = dict.fromkeys(("uuid", "term", "leader", "leader_name", "index", "durable_index"))
-    document |= {"host": path.name, "state": "stopped", "problem": None, "undurable_bytes": None, "members": []}
-    document["stored"] = None
+    document: Document = dict.fromkeys(HOST_KEYS)
+    document |= {"host": path.name, "state": "stopped", "members": []}
     vote = read_vote(path)
     if vote is None:
         return document | {"problem": f"{path / 'VOTE'} cannot be read"}

@@ -148,10 +148,11 @@ def _path_in(directory: Path, path: Path | None) -> str:
     help="The directory of the authority, ca.pem and ca.key, made if it has none [default: DIR].",
 )
 def cert(directory: Path, name: str, addresses: tuple[str, ...], ca_dir: Path | None) -> None:
-    """Make a certificate for the member NAME in DIR, and the cluster's authority if there is none.
+    """Make a certificate for member NAME.
 
-    ADDRESS is a further host name or IP address of the member, without a port. Each member needs ca.pem, NAME.pem and
-    NAME.key. ca.key signs for every member: keep it where no member runs.
+    It is made in DIR, and the cluster's authority, too, if there is none. ADDRESS is a further host name or IP address
+    of the member, without a port. Each member needs ca.pem, NAME.pem and NAME.key. ca.key signs for every member: keep
+    it where no member runs.
     """
     from logstore.cluster import certificates
 
@@ -209,7 +210,7 @@ def _stop(_number: int, _frame: object) -> NoReturn:
 @click.option("--watch", is_flag=True, help="Repeat each second until Ctrl-C; with --json one line each time.")
 @json_option
 def status(directory: Path, watch: bool, as_json: bool) -> None:
-    """Show how a member stands: its hosts, who leads them, and its connections.
+    """Show a member's hosts and connections.
 
     A running member is asked. If it does not run, its directory is read, and the output says so. What other members
     have acknowledged only the leader knows.
@@ -242,9 +243,10 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
 @click.argument("member")
 @_dir_option
 def transfer(host: str, member: str, directory: Path) -> None:
-    """Hand HOST over to another member, a name or an id.
+    """Hand HOST over to another member.
 
-    It is given where the leader of HOST runs. Publishing waits until the other one serves.
+    MEMBER is a name or an id. The command is given where the leader of HOST runs. Publishing waits until the other
+    member serves.
     """
     with _with_extra():
         from logstore.cluster import running
@@ -261,11 +263,11 @@ def transfer(host: str, member: str, directory: Path) -> None:
 @click.option("--accept-loss", is_flag=True, help="Also if something is not known to be durable.")
 @_dir_option
 def detach(host: str, accept_loss: bool, directory: Path) -> None:
-    """End replication of HOST on this member, and make its copy a single store.
+    """Make this member's copy of HOST a single store.
 
-    For a host that no majority is left of, or a cluster that is given up. The member must not run. It never takes part
-    in HOST again, and the other members go on without it. Without --accept-loss, only if all that the copy has is known
-    to be durable.
+    This ends replication of HOST on this member: for a host of which no majority is left, or a cluster that is given
+    up. The member must not run. It never takes part in HOST again, and the other members go on without it. Without
+    --accept-loss, only if all that the copy has is known to be durable.
     """
     with _with_extra():
         from logstore.cluster import detaching

@@ -46,6 +46,10 @@ RULES: dict[str, tuple[str, str]] = {
         "NNNNNNNN-NNNN-NNNN-NNNN-NNNNNNNNNNNN",
     ),
     "identity of a new cluster": (r"\b[0-9a-f]{32}\b", "N" * 32),
+    "end of a log that has just begun to be replicated": (
+        r"(?m)^(log +term \d+, index |on the disk +forced to LSN )\d+(, known durable to LSN \d+)?$",
+        r"\1N",
+    ),
     "port": (r"(?<=127\.0\.0\.1:)\d+", "PORT"),
     "duration": (r"\b\d+\.\d+(?= (s|ms)\b)", "N.NN"),
     "milliseconds of a log line": (r"(?<=\d\d:\d\d:\d\d),\d{3}", ",000"),

@@ -383,7 +383,7 @@ CASES: dict[str, Case] = {
     ),
     **one_command(
         "cluster status",
-        usual=Case((INIT, "cluster status --dir m1", "cluster status --dir m1 --json"), store=None),
+        usual=Case((INIT, "cluster status --dir m1"), store=None),
         mistakes=Case(("cluster status", "cluster status --dir absent", "cluster status --wrong"), store=None),
     ),
     **one_command(
