@@ -86,7 +86,7 @@ _PEER: Final = struct.Struct("iII")  # pid, uid, gid
 
 
 @contextlib.contextmanager
-def _short_path(store_dir: Path, name: str) -> Iterator[str]:
+def _short_path(store_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
     """A path to the socket that fits into a socket address (107 bytes), even if the store's path is longer."""
     directory = os.open(store_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -180,7 +180,7 @@ def call(
     return result
 
 
-def _connect(store_dir: Path, kind: Kind) -> socket.socket:
+def _connect(store_dir: Path, kind: Kind = BROKER) -> socket.socket:
     path = store_dir / kind.socket_name
     made = _client_socket()
     try:
