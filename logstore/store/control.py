@@ -225,7 +225,7 @@ def _client_socket() -> socket.socket:
     return made
 
 
-def _dial(made: socket.socket, store_dir: Path, kind: Kind) -> None:
+def _dial(made: socket.socket, store_dir: Path, kind: Kind = BROKER) -> None:
     with _short_path(store_dir, kind.socket_name) as short:
         made.connect(short)
 
