@@ -174,6 +174,7 @@ class engine_stats_ptr(engine_stats, Pointer[engine_stats]): ...
 class engine_member(Value):
     member: int
     acknowledged: int
+    address: Chars
     voter: bool
 
 class engine_member_ptr(engine_member, Pointer[engine_member]): ...

@@ -118,7 +118,7 @@ uint64_t acknowledged(const engine *e, uint64_t id) {
 size_t engine_members(const engine *e, struct engine_member *into) {
     for (unsigned i = 0; i < e->raft->configuration.n; i++) {
         const struct raft_server *s = &e->raft->configuration.servers[i];
-        into[i] = (struct engine_member){s->id, acknowledged(e, s->id), s->role == RAFT_VOTER};
+        into[i] = (struct engine_member){s->id, acknowledged(e, s->id), s->address, s->role == RAFT_VOTER};
     }
     return e->raft->configuration.n;
 }

@@ -258,6 +258,7 @@ size_t engine_time_all(engine *const *engines, size_t count, uint64_t now_ms, en
 struct engine_member {
     uint64_t member;
     uint64_t acknowledged; /* the leader's count; 0 at a follower */
+    const char *address;   /* as the configuration has it; valid until the next event */
     bool voter;
 };
 size_t engine_members(const engine *e, struct engine_member *into); /* room for ENGINE_MEMBERS_MAX */

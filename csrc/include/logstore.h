@@ -909,7 +909,9 @@ int ls_host_remove_copy(ls_host *host);
 void ls_host_close(ls_host *host);
 /* Ends replication in a host that is not open: its copy becomes a single store with all that it has, also what no majority had.
    `highest_term` is the highest term that the program knows of. On LS_OK ls_open opens copy-N, N = *copy. After a failure or a crash
-   the same call finishes, and nothing else opens the copy. LS_OPTION: it is not replicated. */
+   the same call finishes, and nothing else opens the copy. LS_OPTION: it is not replicated. LS_WOULD_WAIT: options.catalog_lsn is given
+   and lies below the end of the log. The member takes part no more; the program gives the catalog all changes of the log, also those
+   that no majority had, and calls again with the end of the log there. *copy is valid then, too. */
 int ls_host_detach(vfs *system, const char *host_dir, const ls_options *options, uint64_t highest_term, uint64_t *copy);
 /* The same for a backup of a copy. LS_OPTION: it is not replicated, or VOTE lies beside it. */
 int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *options);

@@ -439,7 +439,21 @@ int host_remove_copy(struct host *h) {
 
 /* ---- an end to replication ---- */
 
-/* VOTE first: a log that is detached would else take part again, with batches that no majority had and that count now. */
+/* What the catalog lacks is in segments that nobody keeps for it once the log is a single store. */
+static int check_catalog_has_all(const struct host *h, const struct replica *r) {
+    if (r->catalog_lsn >= r->end.lsn) {
+        return LS_OK;
+    }
+    return fail(LS_WOULD_WAIT,
+                "%s/VOTE is detached; the log ends at LSN %" PRIu64 ", and the catalog has its changes up to %" PRIu64
+                ": give it the others, and detach again",
+                h->vote->path, r->end.lsn, r->catalog_lsn);
+}
+
+/*
+ * VOTE first: a log that is detached would else take part again, with batches that no majority had and that count now. The catalog gets
+ * its changes of these batches in between, for the same reason.
+ */
 static int detach(struct host *h, struct replica *r, uint64_t highest_term) {
     const struct vote *now = &h->vote->now;
     uint64_t highest = highest_term > now->term ? highest_term : now->term, epoch;
@@ -449,6 +463,7 @@ static int detach(struct host *h, struct replica *r, uint64_t highest_term) {
         rc = rc == LS_OK && highest > now->term ? vote_write(h->vote, highest, 0) : rc; /* for a call that finishes */
         rc = rc == LS_OK ? vote_detach(h->vote) : rc;
     }
+    rc = rc == LS_OK ? check_catalog_has_all(h, r) : rc;
     return rc == LS_OK ? replica_detach(r, highest) : rc;
 }
 

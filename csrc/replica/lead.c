@@ -121,13 +121,20 @@ static int first_batch(struct replica *r, const void *config, uint32_t config_by
 
 /* ---- an end to replication ---- */
 
-/* Lock held. A batch without an index, in an epoch beyond every term that another copy may know. */
-static int end_replication(struct replica *r, uint64_t epoch) {
+/*
+ * Lock held. A batch without an index, in an epoch beyond every term that another copy may know. It makes all that is below it durable;
+ * until it is, a start begins with the base that was known to be durable, and finds it only if no file above that goes.
+ */
+static int end_replication(struct replica *r, uint64_t epoch, uint64_t durable_base_lsn) {
     struct log *g = r->store->log;
-    int rc = log_recover(g, r->store->state.segments, r->store->state.segment_count, r->store->state.base_lsn);
+    int rc = log_recover(g, r->store->state.segments, r->store->state.segment_count, durable_base_lsn);
     rc = rc == LS_OK ? begin_term(r, epoch) : rc;
+    if (rc == LS_OK) {
+        log_begin_first_batch(g, 0);
+        rc = log_force_first_batch(g);
+    }
     rc = rc == LS_OK ? log_serve(g) : rc;
-    return rc == LS_OK ? log_force_batch(g) : rc;
+    return rc == LS_OK ? log_force(g, log_end_lsn(g)) : rc;
 }
 
 int replica_check_detach(const struct replica *r, uint64_t highest_term, uint64_t *epoch) {
@@ -152,10 +159,11 @@ int replica_detach(struct replica *r, uint64_t highest_term) {
     if (rc != LS_OK) {
         return rc;
     }
+    uint64_t durable_base_lsn = r->store->scan.base_lsn; /* of the open, which settling replaces */
     rc = settle(r);
     if (rc == LS_OK) {
         log_lock(r->store->log);
-        rc = end_replication(r, epoch);
+        rc = end_replication(r, epoch, durable_base_lsn);
         log_unlock(r->store->log);
     }
     if (rc != LS_OK) {

@@ -278,32 +278,19 @@ class FollowedCatalog:
             self._say(end_lsn)
             return
         if self.applied_lsn is None:
-            raise CatalogMismatch(
-                f"the catalog in {self._path} does not say which changes of its log it has, so it is not a member's: "
-                "take a fresh copy with `logstore cluster rebuild`"
-            )
+            raise _says_nothing(self._path)
         if self.applied_lsn < changes_from_lsn:
             self.apply(self._read_below(self.applied_lsn, changes_from_lsn))
 
     def _read_below(self, from_lsn: int, to_lsn: int) -> list[Change]:
-        found: list[Change] = []
-        parts: tuple[CatalogRow, ...] = ()
         try:
             with Reader(self._path, keep_lsn=from_lsn, from_lsn=from_lsn) as reader:
-                for record in reader.records(RecordType.CATALOG_CHANGE):
-                    if record.lsn >= to_lsn and not parts:
-                        break
-                    assert isinstance(record.body, CatalogChange)
-                    parts = (*(parts if record.body.part else ()), *record.body.rows)
-                    if RecordFlag.PART not in record.flags:
-                        found.append(Change(record.lsn + record.length, parts))
-                        parts = ()
+                return list(_changes_in(reader, to_lsn))
         except LogRecycled as problem:
             raise CatalogMismatch(
                 f"the catalog in {self._path} has the changes of its log up to LSN {from_lsn}, and the log has lost "
                 f"what follows ({problem}): take a fresh copy with `logstore cluster rebuild`"
             ) from problem
-        return found
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Makes these changes, each in a transaction of its own; those that the file has are passed over.
@@ -338,6 +325,18 @@ class FollowedCatalog:
         self._in_doubt = False
 
 
+def _changes_in(reader: Reader, to_lsn: int) -> Iterator[Change]:
+    parts: tuple[CatalogRow, ...] = ()
+    for record in reader.records(RecordType.CATALOG_CHANGE):
+        if record.lsn >= to_lsn and not parts:
+            break
+        assert isinstance(record.body, CatalogChange)
+        parts = (*(parts if record.body.part else ()), *record.body.rows)
+        if RecordFlag.PART not in record.flags:
+            yield Change(record.lsn + record.length, parts)
+            parts = ()
+
+
 def _counted(tables: Tables, ids: Sequence[int], changes: bool) -> Iterator[Executable]:
     late("sqlalchemy")
     import sqlalchemy as sa
@@ -364,6 +363,45 @@ def applied_lsn(store_dir: Path, store_uuid: bytes) -> int | None:
         catalog.snapshot() as (connection, _),
     ):
         return _read_applied(connection)
+
+
+def follows_its_log(store_dir: Path, store_uuid: bytes) -> bool:
+    """Whether a member's catalog has changes from its log; False: the store's program kept them out of the log.
+
+    Raises ``CatalogMismatch`` if the log has changes, and the file does not say which of them it has.
+    """
+    if applied_lsn(store_dir, store_uuid) is not None:
+        return True
+    with Reader(store_dir, undurable=True) as reader:
+        if next(_changes_in(reader, reader.info.end_lsn), None) is not None:
+            raise _says_nothing(store_dir)
+    return False
+
+
+def take_undurable(store_dir: Path) -> int:
+    """Gives a catalog that has all that is durable the log's other changes, too; the end of the log.
+
+    Only where replication ends: another leader might cut them else.
+    """
+    with Reader(store_dir, undurable=True) as reader:
+        end_lsn, base_lsn, uuid = reader.info.end_lsn, reader.info.base_lsn, reader.info.uuid.bytes
+        if follows_its_log(store_dir, uuid):
+            with FollowedCatalog(store_dir, uuid) as catalog:
+                if (catalog.applied_lsn or 0) < base_lsn:
+                    raise CatalogMismatch(
+                        f"the catalog in {store_dir} has the changes of its log up to LSN {catalog.applied_lsn}, and "
+                        f"the log begins at {base_lsn}: put back the catalog that the copy had"
+                    )
+                catalog.apply(_changes_in(reader, end_lsn))
+                catalog.advance(end_lsn)
+    return end_lsn
+
+
+def _says_nothing(store_dir: Path) -> CatalogMismatch:
+    return CatalogMismatch(
+        f"the catalog in {store_dir} does not say which changes of its log it has, so it is not a member's: "
+        "take a fresh copy with `logstore cluster rebuild`"
+    )
 
 
 def _read_applied(connection: Connection) -> int | None:

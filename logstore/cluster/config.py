@@ -96,6 +96,8 @@ class MemberFile:
             member=self.member,
             name=self.name,
             listen=self.listen,
+            advertise=self.advertise,
+            join=self.join,
             tls=self.tls(directory),
         )
 

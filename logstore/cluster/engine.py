@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 _FRAME: Final = struct.Struct("@6Q3I4xP")
 _ENTRY: Final = struct.Struct("@Q2IP")
 _ANSWER: Final = struct.Struct("@2IP15Q")
-_MEMBER: Final = struct.Struct("@2Q?7x")
 
 _NO_ENTRIES: Final = ((),)
 
-for _made, _name in ((_FRAME, "frame"), (_ENTRY, "entry"), (_ANSWER, "answer"), (_MEMBER, "member")):
+for _made, _name in ((_FRAME, "frame"), (_ENTRY, "entry"), (_ANSWER, "answer")):
     if _made.size != ffi.sizeof(f"struct engine_{_name}"):
         raise ClusterUnavailable(f"struct engine_{_name} has {ffi.sizeof(f'struct engine_{_name}')} bytes here")
 
@@ -146,6 +145,8 @@ class Member(NamedTuple):
     acknowledged: int
     """The index that it has, as the leader knows; 0 at a follower."""
     voter: bool
+    address: str
+    """As the configuration has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +340,15 @@ class Engine:
         """The newest configuration."""
         into = ffi.new("struct engine_member[]", MEMBERS_MAX)
         count = lib.engine_members(self._open(), into)
-        return [Member(*found) for found in _MEMBER.iter_unpack(ffi.buffer(into, count * _MEMBER.size)[:])]
+        return [
+            Member(
+                into[i].member,
+                into[i].acknowledged,
+                into[i].voter,
+                ffi.string(into[i].address).decode(errors="replace"),
+            )
+            for i in range(count)
+        ]
 
     def stats(self) -> dict[str, int]:
         """Counts of frames since the start, by the names of ``struct engine_stats``."""

@@ -113,6 +113,7 @@ class Hello(msgspec.Struct, frozen=True):
     """The first words of each side."""
 
     cluster: bytes
+    """Zeros, with ``join``: not known yet."""
     member: int
     name: str
     program: str
@@ -127,7 +128,7 @@ class Hello(msgspec.Struct, frozen=True):
     seen_connection: int
     """The newest dial of the peer that this side took; 0, 0: none. It tells which of two dials crossed."""
     purpose: str
-    """``frames`` or ``update``."""
+    """``frames``, ``update`` or ``join``."""
     hosts: dict[bytes, Identity]
     """By the store's UUID."""
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
 
 from logstore._core import ffi, lib
 from logstore.cluster import engine as engines
-from logstore.cluster.engine import Answer, Engine, Frame
+from logstore.cluster.engine import Answer, Engine, Frame, Member
 from logstore.cluster.frames import Carried, Identity
 from logstore.cluster.jobs import (
     Cut,
@@ -49,6 +49,7 @@ from logstore.cluster.jobs import (
     found_in,
     take_and_apply,
 )
+from logstore.cluster.membership import Changes
 from logstore.cluster.replica import Batch, Copy, LeadingStore
 from logstore.errors import BatchRefused, EngineRefused, StoreError
 
@@ -87,6 +88,9 @@ class Around(Protocol):
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""
+
+    def members_changed(self, group: Group) -> None:
+        """The group's configuration may be another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,6 @@ class Group:
         self._unsubmitted: deque[Batch] = deque()
         self._recent: dict[int, Carried] = {}  # handed out by this leader and not durable yet, by index
         self._forced = 0  # by the leader's disk, as the engine knows
-        self._changes: dict[int, bytes] = {}  # configurations that this leader wrote, by index
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
         self._counted: dict[int, _Counted] = {}
         self._tail = (0, 0)  # term and index that are forced here
@@ -161,6 +164,7 @@ class Group:
         self._rebuild = self._start_term = 0
         self._kept_ms = self._floor_ms = self._catalog_ms = 0
         self.uuid = b""
+        self.changes = Changes(self)
         self.answer: Answer | None = None
         """The engine's latest."""
 
@@ -183,6 +187,7 @@ class Group:
         self._rebuild, self._start_term = found.rebuild, found.start_term
         self._engine = Engine(options, found.log, now_ms)
         self._act(self._engine.answer)
+        self._around.members_changed(self)
 
     def _open_copy(self) -> Found:
         copy = self._copy = Copy.open(self.path, kept_bytes=self._kept_bytes, catalog=True)
@@ -232,6 +237,25 @@ class Group:
         """The engine; None: the group failed or is closed."""
         return self._engine
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The member's."""
+        return self._around.loop
+
+    @property
+    def member(self) -> int:
+        """The id of the member that this is on."""
+        return self._around.member
+
+    @property
+    def leader(self) -> int:
+        """The member that leads; 0: none is known."""
+        return 0 if self.answer is None or self._closed else self.answer.leader
+
+    def members(self) -> list[Member]:
+        """The newest configuration that this member has; empty without a copy."""
+        return [] if self._engine is None else self._engine.members()
+
     def standing(self) -> Standing:
         """How it stands."""
         answer = self.answer
@@ -257,6 +281,10 @@ class Group:
     def identity(self, first: bool) -> Identity:
         """What this member's disk has of the host, for a HELLO."""
         return Identity(self._rebuild, *self._tail, self._start_term, first)
+
+    def is_behind(self, told: Identity) -> bool:
+        """Whether a peer's log reaches further than this one's."""
+        return (told.tail_term, told.tail_index) > self._tail
 
     def judge(self, peer: int, start: int, told: Identity) -> str | None:
         """Why a peer's copy is refused (R10); None: it is accepted."""
@@ -284,6 +312,8 @@ class Group:
         (answer,) = self._engine.receive(self._around.now_ms(), (frame,))
         self._count(peer, frame)
         self._act(answer, received.batches, received.consumed)
+        if answer.flags & engines.CUT or any(entry[1] == engines.MEMBERS for entry in frame.entries):
+            self._around.members_changed(self)
 
     @_guarded
     def time(self, answer: Answer) -> None:
@@ -325,7 +355,7 @@ class Group:
             self._step_back(answer)
         if flags & engines.TAKE:
             at = answer.take_index - batches[0].index
-            self._give(Take(list(batches[at : at + answer.take_count]), consumed))
+            self.give(Take(list(batches[at : at + answer.take_count]), consumed))
         elif consumed is not None:
             consumed()
         if flags & ~(engines.FOLLOW | engines.CUT | engines.TAKE):
@@ -341,21 +371,21 @@ class Group:
         if answer.flags & engines.FOLLOW:
             self._stop_reading()
             self.store = None
-            self._give(Follow(answer.last_index))
+            self.give(Follow(answer.last_index))
         if answer.flags & engines.CUT:
-            self._give(Cut(answer.cut_index - 1))
+            self.give(Cut(answer.cut_index - 1))
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
         if flags & engines.VOTE:
-            self._give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
+            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
-            self._give(Lead(answer.term))
+            self.give(Lead(answer.term))
         if flags & engines.DURABLE:  # before SERVE: the log says that it leads once it knows that
             self._is_durable(answer.durable_index)
         if flags & engines.SERVE:
-            self._give(Serve())
+            self.give(Serve())
         if flags & engines.COPY and self._engine is not None:
             self._engine.update_failed()  # nothing brings one yet
         if flags & engines.CONFLICT:
@@ -450,7 +480,7 @@ class Group:
                 return  # during a transfer: they stay, or are cut
             batch = self._unsubmitted.popleft()
             first = batch.index == self._first
-            config = self._changes.pop(batch.index, b"")
+            config = self.changes.configuration_of(batch)
             kind = engines.MEMBERS if config else engines.FIRST if first else engines.BATCH
             self._recent[batch.index] = Carried(batch, kind, config)
             try:
@@ -459,6 +489,8 @@ class Group:
                 self._fail(error)
                 return
             self._act(answer)
+            if config:
+                self._around.members_changed(self)
 
     def _note_forced(self) -> None:
         leading, engine = self._leading, self._engine
@@ -473,13 +505,14 @@ class Group:
 
     def _is_durable(self, index: int) -> None:
         if self._leading is None:
-            self._give(Durable(index))
+            self.give(Durable(index))
             return
         one = self._recent.get(index)
         if one is None:
             return  # of an earlier term: the first batch of this one says it of all before
         self._durable = (one.batch.term, index)
         self._leading.majority_has(one.batch.end_lsn)
+        self.changes.durable(index)
         for each in [each for each in self._recent if each <= index - 8]:
             del self._recent[each]
         self._submit()
@@ -491,9 +524,9 @@ class Group:
             leading.call_off()  # the thread may wait for a majority
         self._unsubmitted.clear()
         self._recent.clear()
-        self._changes.clear()
         self._held.clear()
         self._term = 0
+        self.changes.call_off()
 
     # ---- what the thread has done ----
 
@@ -537,23 +570,25 @@ class Group:
         """Now and then: the kept window, the floor of VOTE, and what the catalog's file says."""
         if now_ms - self._floor_ms >= FLOOR_EVERY_MS:
             self._floor_ms = now_ms
-            self._give(NoteTail())
+            self.give(NoteTail())
         if now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
             self._catalog_ms = now_ms
-            self._give(NoteCatalog())
+            self.give(NoteCatalog())
         if now_ms - self._kept_ms >= KEEP_EVERY_MS:
             self._kept_ms = now_ms
+            if self.store is not None:
+                self.changes.promote()
             if self._leading is not None and self._copy is not None:
                 self.keep_from(first_to_keep(self._copy, self._kept_bytes))
             elif not self._term:
-                self._give(Keep(self._kept_bytes))
+                self.give(Keep(self._kept_bytes))
 
     def keep_from(self, index: int) -> None:
         """Entries below the index need not stay, if the engine agrees."""
         engine, copy, answer = self._engine, self._copy, self.answer
-        if engine is None or copy is None or answer is None or self._told < 2:
-            return
         snapshot = self._durable[1] if self._leading is not None else self._told
+        if engine is None or copy is None or answer is None or snapshot < 2:
+            return
         first = max(1, min(index, snapshot))
         try:
             made, kept = engine.snapshot(self._around.now_ms(), snapshot, first)
@@ -563,11 +598,12 @@ class Group:
         if self._leading is not None:
             copy.drop_kept(kept)
         else:
-            self._give(Drop(kept))
+            self.give(Drop(kept))
 
     # ---- the thread ----
 
-    def _give(self, job: Job) -> None:
+    def give(self, job: Job) -> None:
+        """A job for the thread, behind those that wait."""
         self._jobs.append(job)
         self._work()
 

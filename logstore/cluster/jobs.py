@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.cluster import engine as engines
 from logstore.cluster.frames import Carried
 from logstore.cluster.replica import Batch, Copy, configuration_of
+from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,6 +216,24 @@ class Follow(Job):
             copy.cut(self.last_index)
         info = copy.info()
         return lambda group: group.follows_again(info.term, info.index)
+
+
+@dataclass(slots=True)
+class ChangeMembers(Job):
+    """The log gets a new configuration."""
+
+    config: bytes
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        leading = copy.leading
+        if leading is None:
+            return nothing
+        try:
+            leading.change_members(self.config)
+        except StoreError as error:
+            problem = error
+            return lambda group: group.changes.failed(problem)
+        return nothing
 
 
 class NoteTail(Job):

@@ -53,7 +53,7 @@ class State(enum.Enum):
     WELCOME = 2
     OPEN = 3
     CLOSED = 4
-    HANDED = 5  # to streams, for an update
+    HANDED = 5  # to streams, for an update or a join
 
 
 class Why(enum.StrEnum):
@@ -104,12 +104,12 @@ class Link(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, owner: Transport, *, dials: int = 0, purpose: str = "frames") -> None:
-        """``dials``: the peer that this dials; 0: this was dialled, by a peer that its HELLO names."""
+    def __init__(self, owner: Transport, *, dials: int | None = None, purpose: str = "frames") -> None:
+        """``dials``: the peer that this dials, 0 if only its address is known; None: this was dialled. HELLO tells."""
         self.owner = owner
-        self.peer = dials
+        self.peer = dials or 0
         self.purpose = purpose
-        self.is_dialled = dials != 0
+        self.is_dialled = dials is not None
         self.number = 0
         self.hello: Hello | None = None  # the peer's
         self.state = State.HELLO
@@ -278,6 +278,11 @@ class Link(asyncio.BufferedProtocol):
         if rest:
             reader.feed_data(rest)
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
+
+    def streams_opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams of an open connection that is not for frames."""
+        assert self.streams is not None
+        return self.streams
 
     # ---- receiving ----
 

@@ -12,20 +12,34 @@ import logging
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from logstore.cluster import engine as engines
 from logstore.cluster import reports
+from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import takes_part
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group, Standing
+from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
+from logstore.cluster.membership import (
+    CHANGE_WITHIN_S,
+    MESSAGES,
+    REFUSED,
+    Change,
+    Changed,
+    Requests,
+    Wanted,
+    change_here,
+)
+from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
-from logstore.errors import NoMajority, NotLeader, OptionError, StoreClosed, StoreError
+from logstore.errors import EngineRefused, NoMajority, NotLeader, OptionError, StoreClosed, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
     from types import TracebackType
 
     from logstore.cluster.addresses import Tls
@@ -40,6 +54,12 @@ _T = TypeVar("_T")
 LEADER_WITHIN_S: Final = 3.0
 """How long a caller waits for a leader unless it says otherwise."""
 SWITCH_INTERVAL_S: Final = 0.0005
+HAND_OVER_S: Final = 1.0
+LEAVES_AFTER_S: Final = 1.0
+"""A removed member is connected for so long, to be told that it was."""
+JOIN_AGAIN_S: Final = (0.2, 5.0)
+JOIN_COPY_S: Final = 1.0
+"""Between two looks whether a copy, which is on its way, has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +73,11 @@ class MemberConfig:
     name: str
     listen: str
     """The address for other members, ``host:port``."""
-    peers: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Name and address of each other member, by id."""
+    advertise: str = ""
+    """Where others reach it, if that is another address."""
+    join: Sequence[str] = ()
+    """Addresses of members, of which one is asked while this member lacks a copy. The others are known from the hosts'
+    configurations."""
     tls: Tls | None = None
     """Needed unless every address is of the loopback."""
 
@@ -62,11 +85,12 @@ class MemberConfig:
 class Member:
     """A running member. Its methods may be called from any thread; it closes with ``with`` or :meth:`close`.
 
-    ``directory`` has one directory for each host, a replicated store, with ``VOTE`` and the member's copy in it.
+    ``directory`` has one directory for each host, a replicated store, with ``VOTE`` and the member's copy in it. A host
+    whose copy cannot be opened is not served, and the member lives on: see :meth:`standings`.
     """
 
     def __init__(self, directory: str | Path, config: MemberConfig) -> None:
-        """Starts it, and returns when it listens. Raises what opening a copy raises, and ``OptionError``."""
+        """Starts it, and returns when it listens. Raises ``OptionError``, and ``StoreError`` if it cannot listen."""
         self.directory = Path(directory)
         self.config = config
         self._running = _Running(self.directory, config)
@@ -93,7 +117,7 @@ class Member:
         self.close()
 
     def close(self) -> None:
-        """Leaves: groups that this member leads are not handed over. A second call does nothing."""
+        """Leaves, and hands over what it leads before, if somebody can take it. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -131,6 +155,22 @@ class Member:
 
         self._run(hand_over())
 
+    def members(self, host: str) -> list[Seat]:
+        """The members of a host's group, as this member knows them."""
+
+        async def ask() -> list[Seat]:
+            return self._running.seats(self._running.group(host))
+
+        return self._run(ask())
+
+    def remove(self, host: str, member: int, *, within_s: float = CHANGE_WITHIN_S) -> None:
+        """Removes a member from a host's group, through its leader; one that leads hands over first.
+
+        Its copy stays as it is, and takes part no longer. Raises ``OptionError`` for the only voter, ``NoMajority`` if
+        it was not done in time: the same call finds out.
+        """
+        self._run(self._running.change(host, Wanted(engines.REMOVE, member), within_s))
+
     def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
         """The store of a host that this member leads; waits that long for an election to end.
 
@@ -143,6 +183,21 @@ class Member:
         """The same for a program with a loop of its own. The store's calls wait; make them in threads."""
         work = self._running.leading(host, within_s)
         yield await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._running.loop))
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member of a host's group."""
+
+    member: int
+    name: str
+    address: str
+    voter: bool
+    """Else a standby, which has no vote and becomes a voter once it has all."""
+    acknowledged: int
+    """The index that it has, as the leader knows; 0 on other members."""
+    problem: str
+    """Why there is no connection to it; empty if there is one, or if it is this member."""
 
 
 class _Running:
@@ -161,6 +216,14 @@ class _Running:
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
         self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joining: asyncio.Task[None] | None = None
+        self._refreshes = False
+        self.peers: dict[int, tuple[str, str]] = {}
+        """Name and address of each other member, by id."""
+        self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
+        self._requests = Requests(self._ask, self.loop)
+        self._refused: dict[int, str] = {}  # why each peer was, the last time
         self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
         self.thread_id = self._thread.ident
@@ -181,16 +244,18 @@ class _Running:
         config = self.config
         try:
             me = Me(cluster=config.cluster, member=config.member, name=config.name)
-            self._transport = Transport(me, self, tls=config.tls)
+            self._transport = Transport(me, self, tls=config.tls, messages=MESSAGES)
+            self._heard = remembered(self.directory)
             for path in sorted(self.directory.iterdir()):
                 if takes_part(path):
                     await self._add(path)
-            self._transport.set_peers(config.peers)
+            self._refresh()
             self.address = await self._transport.start(config.listen)
         except BaseException:
             await self.stop()
             raise
         self._set_timer()
+        self.join_hosts()
 
     async def _add(self, path: Path) -> None:
         assert self._transport is not None
@@ -202,7 +267,13 @@ class _Running:
         self._by_number[number] = group
 
     async def stop(self) -> None:
-        """Closes the connections, then the groups."""
+        """Hands over, closes the connections, then the groups."""
+        if self._joining is not None:
+            self._joining.cancel()
+        await self._hand_over()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -212,6 +283,34 @@ class _Running:
         for events in self._waiting.values():
             for event in events:
                 event.set()
+
+    async def _hand_over(self) -> None:
+        """Lets others lead what this member leads, so that they need not find out."""
+        led = []
+        for group in self.groups.values():
+            others = [each for each in group.members() if each.voter and each.member != self.member]
+            if group.store is not None and any(self.is_connected(each.member) for each in others):
+                with contextlib.suppress(EngineRefused):
+                    group.transfer()
+                    led.append(group)
+        end = self.loop.time() + HAND_OVER_S
+        for group in led:
+            with self._told(group.name) as event:
+                while group.leader == self.member and (left := end - self.loop.time()) > 0:
+                    event.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(event.wait(), left)
+
+    @contextlib.contextmanager
+    def _told(self, host: str) -> Iterator[asyncio.Event]:
+        """An event that is set at each change of a host."""
+        event = asyncio.Event()
+        waiting = self._waiting.setdefault(host, [])
+        waiting.append(event)
+        try:
+            yield event
+        finally:
+            waiting.remove(event)
 
     def group(self, host: str) -> Group:
         """The group of this name. ``OptionError``."""
@@ -224,10 +323,8 @@ class _Running:
     async def leading(self, host: str, within_s: float) -> MessageStore:
         """See :meth:`Member.store`."""
         group = self.group(host)
-        event = asyncio.Event()
         began = time.monotonic()
-        self._waiting.setdefault(host, []).append(event)
-        try:
+        with self._told(host) as event:
             while True:
                 if group.store is not None:
                     return group.store
@@ -238,8 +335,6 @@ class _Running:
                 event.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), left)
-        finally:
-            self._waiting[host].remove(event)
 
     def _judge(self, group: Group) -> None:
         standing = group.standing()
@@ -248,7 +343,7 @@ class _Running:
         if standing.state == "closed":
             raise StoreClosed(f"member {self.config.name} is closed")
         if standing.leader and standing.leader != self.member:
-            name, address = self.config.peers.get(standing.leader, ("", ""))
+            name, address = self.peers.get(standing.leader, ("", ""))
             raise NotLeader(
                 f"member {name or standing.leader} leads host {group.name}: ask it at {address or 'its address'}",
                 standing.leader,
@@ -256,8 +351,150 @@ class _Running:
 
     def _why(self) -> str:
         transport = self._transport
-        reasons = [] if transport is None else [transport.why_not(peer) for peer in self.config.peers]
+        reasons = [] if transport is None else [transport.why_not(peer) for peer in self.peers]
         return "; ".join(reason for reason in reasons if reason) or "its members elect one"
+
+    # ---- members ----
+
+    def seats(self, group: Group) -> list[Seat]:
+        """The members of a group."""
+        found = []
+        for each in group.members():
+            name, address = self._named(each)
+            problem = (
+                "" if each.member == self.member or self._transport is None else self._transport.why_not(each.member)
+            )
+            found.append(Seat(each.member, name, address, each.voter, each.acknowledged, problem))
+        return found
+
+    @staticmethod
+    def _named(member: engines.Member) -> tuple[str, str]:
+        try:
+            return parse_named(member.address)
+        except OptionError:
+            return "", member.address
+
+    async def change(self, host: str, wanted: Wanted, within_s: float) -> None:
+        """Has a host's leader make a change of its members."""
+        await self._requests.change(self.group(host), wanted, within_s)
+
+    def _ask(self, peer: int, message: Message) -> bool:
+        return self._transport is not None and self._transport.control(peer, message)
+
+    def members_changed(self, group: Group) -> None:  # noqa: ARG002 - of any group
+        """At the end of this turn the connections are those to the members of all groups."""
+        if not self._refreshes:
+            self._refreshes = True
+            self.loop.call_soon(self._refresh)
+
+    def _refresh(self) -> None:
+        self._refreshes = False
+        if self._transport is None:
+            return
+        lists = [group.members() for group in self.groups.values()]
+        found = {} if lists and all(lists) else dict(self._heard)
+        found |= {each.member: self._named(each) for members in lists for each in members}
+        found.pop(self.member, None)
+        if found == self.peers:
+            return
+        leaving = {member: known for member, known in self.peers.items() if member not in found}
+        try:
+            self._transport.set_peers(leaving | found)
+        except OptionError as error:
+            logger.error("member %d keeps its connections as they are: %s", self.member, error)
+            return
+        if leaving:
+            self.loop.call_later(LEAVES_AFTER_S, self._drop_peers)
+        self.peers = found
+        self._heard = found
+        if found:
+            self.loop.run_in_executor(None, remember, self.directory, found)
+
+    def _drop_peers(self) -> None:
+        """Closes the connections to those who left; by now they have been told."""
+        if self._transport is not None:
+            self._transport.set_peers(self.peers)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- joining ----
+
+    def join_hosts(self) -> None:
+        """Asks other members to be added to what this member has no copy of, until it is."""
+        if self._joining is None or self._joining.done():
+            self._joining = self._begin(self._join_hosts())
+
+    async def _join_hosts(self) -> None:
+        wait_s = JOIN_AGAIN_S[0]
+        while self._transport is not None:
+            wanted = [group.uuid for group in self.groups.values() if group.engine is not None and not group.members()]
+            if self.groups and not wanted:
+                return
+            addresses = dict.fromkeys([*self.config.join, *(address for _, address in self._heard.values())])
+            if not addresses:
+                return
+            problem = ""
+            for address in addresses:
+                try:
+                    problem = await self._join_at(address, wanted)
+                except (StoreError, OSError) as error:
+                    problem = str(error)
+                if not problem:
+                    break
+            if problem:
+                logger.warning("member %d has not joined yet: %s", self.member, problem)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, JOIN_AGAIN_S[1])
+            else:
+                await asyncio.sleep(JOIN_COPY_S if wanted else 0)  # then it asks to be added, or its copy is on its way
+
+    async def _join_at(self, address: str, wanted: list[bytes]) -> str:
+        """Why it was not added; empty: it was, or it knows now which hosts there are."""
+        assert self._transport is not None
+        reached_at = self.config.advertise or self.address
+        _, answer = await ask(self._transport, address, Join(reached_at, wanted))
+        for member, text in answer.members:
+            if member != self.member:
+                self._heard = {**self._heard, member: parse_named(text)}
+        for uuid, name in answer.hosts:
+            if uuid not in self.groups:
+                path = self.directory / name
+                await self.loop.run_in_executor(None, _make_host, path, self.config, uuid)
+                await self._add(path)
+        self._refresh()
+        return answer.refused
+
+    def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A program wants to be a member."""
+        self._begin(self._answer_join(hello, reader, writer))
+
+    async def _answer_join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
+            refused = ""
+            for uuid in join.hosts:
+                group = self.groups.get(uuid)
+                if group is None:
+                    refused = f"member {self.config.name} has no host {uuid.hex()}"
+                    break
+                wanted = Wanted(engines.ADD, hello.member, named(hello.name, join.address))
+                try:
+                    await self._requests.change(group, wanted, CHANGE_WITHIN_S)
+                except StoreError as error:
+                    refused = str(error)
+                    break
+            me = (self.member, named(self.config.name, self.config.advertise or self.address))
+            members = [me, *((member, named(*known)) for member, known in self.peers.items())]
+            hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
+            await send_join(writer, Joined(members, hosts, refused))
+        except (StoreError, TimeoutError, OSError) as error:
+            logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
+        finally:
+            writer.close()
 
     # ---- for the groups ----
 
@@ -320,11 +557,20 @@ class _Running:
                 return reason
         return None
 
+    def is_expected(self, hello: Hello) -> bool:
+        """A member whose log reaches further than this one's may be one that this member has not heard of yet."""
+        for uuid, told in hello.hosts.items():
+            group = self.groups.get(uuid)
+            if group is not None and group.is_behind(told):
+                return True
+        return False
+
     def connected(self, peer: int) -> None:
         """Frames can be sent."""
 
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
+        self._requests.lost(peer)
         for group in list(self.groups.values()):
             group.lost(peer, reset)
 
@@ -338,7 +584,19 @@ class _Running:
                 group.receive(peer, one)
 
     def control(self, peer: int, message: Message) -> None:
-        """There are no control messages of the member yet."""
+        """A request, or the answer to one."""
+        if isinstance(message, Changed):
+            self._requests.answered(peer, message)
+        elif isinstance(message, Change):
+            self._begin(self._answer_change(peer, message))
+
+    async def _answer_change(self, peer: int, asked: Change) -> None:
+        group = self.groups.get(asked.host)
+        if group is None:
+            kind, reason = REFUSED, f"member {self.config.name} has no such host"
+        else:
+            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
+        self._ask(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:
         """Frames that waited go on."""
@@ -346,9 +604,17 @@ class _Running:
             group.room(peer)
 
     def refused(self, peer: int, kind: str, reason: str) -> None:
-        """A connection was refused."""
-        logger.warning("member %d: connection refused (%s): %s", peer, kind, reason)
+        """A connection was refused. The same reason again is no news."""
+        level = logging.DEBUG if self._refused.get(peer) == reason else logging.WARNING
+        self._refused[peer] = reason
+        logger.log(level, "member %d: connection refused (%s): %s", peer, kind, reason)
 
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG002
         """No update is sent yet."""
         writer.close()
+
+
+def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:
+    path.mkdir(exist_ok=True)
+    if not (path / "VOTE").exists():
+        create(path, config.member, config.cluster, uuid=uuid)

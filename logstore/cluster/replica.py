@@ -117,19 +117,22 @@ class MemberInfo:
     """The newest batch with an index that is forced here; 0 if there is none, or while the copy leads."""
 
 
-def create(host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1) -> None:
+def create(
+    host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1, uuid: bytes = bytes(UUID_BYTES)
+) -> None:
     """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
 
-    No byte of the store changes. Without that directory the member has no copy yet. ``cluster`` is the cluster's UUID,
-    16 bytes; ``member_id`` is from 1 on and never used again. A ``VOTE`` that is detached is replaced. Raises
-    ``OptionError`` if there is a ``VOTE`` that is not, or another copy; ``NotAStore``, ``StoreLocked``, and
-    ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
+    No byte of the store changes. Without that directory the member has no copy yet, and ``uuid`` says of which store
+    it is to have one. ``cluster`` is the cluster's UUID, 16 bytes; ``member_id`` is from 1 on and never used again. A
+    ``VOTE`` that is detached is replaced. Raises ``OptionError`` if there is a ``VOTE`` that is not, or another copy;
+    ``NotAStore``, ``StoreLocked``, and ``ReplicatedStore`` for a member's copy that has lost its ``VOTE``.
     """
     path = arguments.path("host_dir", host_dir)
-    if len(cluster) != UUID_BYTES:
-        raise errors.OptionError(f"cluster is a UUID: {UUID_BYTES} bytes")
     member = ffi.new("ls_member *")
-    ffi.memmove(member.cluster_uuid, cluster, UUID_BYTES)
+    for name, given, into in (("cluster", cluster, member.cluster_uuid), ("uuid", uuid, member.uuid)):
+        if len(given) != UUID_BYTES:
+            raise errors.OptionError(f"{name} is a UUID: {UUID_BYTES} bytes")
+        ffi.memmove(into, given, UUID_BYTES)
     member.member_id = arguments.integer("member_id", member_id, 1, ID_MAX)
     member.copy = arguments.integer("copy", copy, 1, ID_MAX)
     check(lib.ls_host_create(ffi.NULL, os.fsencode(path), member))
@@ -140,13 +143,43 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
 
     :func:`logstore.open` opens it, with all that the copy has, also what no majority had. ``highest_term`` is the
     highest term that the program knows of. If it fails or is killed, the same call finishes; until then nothing opens
-    the copy. Raises ``OptionError`` if the store is not replicated.
+    the copy. A catalog that follows the log gets all changes that it lacks. Raises ``OptionError`` if the store is not
+    replicated, and the errors of :meth:`Copy.open`.
     """
     path = arguments.path("host_dir", host_dir)
     highest = arguments.integer("highest_term", highest_term, 0, TERM_MAX)
-    copy = ffi.new("uint64_t *")
-    check(lib.ls_host_detach(ffi.NULL, os.fsencode(path), _options(), highest, copy))
-    return path / f"copy-{copy[0]}"
+    options, copy = _options(catalog=True), ffi.new("uint64_t *")
+    _give_catalog_what_is_durable(path, options)
+    code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
+    place = path / f"copy-{copy[0]}"
+    if code == lib.LS_WOULD_WAIT:
+        from logstore.cluster.catalog_log import take_undurable  # late: it needs SQL
+
+        options.catalog_lsn = take_undurable(place)
+        code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
+    check(code)
+    return place
+
+
+def _give_catalog_what_is_durable(path: Path, options: Any) -> None:
+    """While the member takes part: if the log has lost a change, that is found before anything ends."""
+    made = ffi.new("ls_host **")
+    code = lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made)
+    if code == lib.LS_NOT_A_STORE:
+        return  # a detach was interrupted, or the core says what it is
+    check(code)
+    from logstore.cluster.catalog_log import applied_lsn, follows_its_log  # late: they need SQL
+
+    with Copy(path, options, made[0]) as copy:
+        if lib.ls_host_replica(copy._member()) == ffi.NULL or copy.info().index == 0:
+            return
+        member = copy.member()
+        place = path / f"copy-{member.copy}"
+        if applied_lsn(place, member.uuid) is not None:
+            copy._follow_catalog()
+            copy.note_catalog()
+            return
+    follows_its_log(place, member.uuid)  # nobody has it open, so this reads what is undurable, too
 
 
 def _options(max_write_buffers: int = 10, kept_bytes: int = 0, *, catalog: bool = False) -> Any:
@@ -597,7 +630,19 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        super().__init__(leading.path, leading.options)
+        self._slot: Any = None  # of this object's owner; it has the core's handle while the store lives
+        try:
+            super().__init__(leading.path, leading.options)
+        except BaseException:
+            if self._slot is not None:
+                self._slot[0] = ffi.NULL  # the copy still leads, and frees it
+            raise
+
+    def _abandon(self) -> None:
+        """Serving has failed, or was called off."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._closed = self._is_shut = True
 
     def close(self) -> None:
         """Does nothing: the log goes on as long as the copy leads, and a program that is done just drops the store."""
@@ -607,6 +652,7 @@ class _LedStore(MessageStore):
         super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
+        self._slot = made
         made[0] = self._led.store
         return 0
 

@@ -55,10 +55,10 @@ def member_keys(directory: Path, file: MemberFile) -> Document:
 
 def running(member: _Running) -> Document:
     """The hosts, and the connections to the other members."""
-    names = {member.member: member.config.name} | {peer: name for peer, (name, _) in member.config.peers.items()}
-    reached = [_peer(member, peer, *found) for peer, found in sorted(member.config.peers.items())]
+    names = {member.member: member.config.name} | {peer: name for peer, (name, _) in member.peers.items()}
+    reached = [_peer(member, peer, *found) for peer, found in sorted(member.peers.items())]
     groups = sorted(member.groups.values(), key=lambda group: group.name)
-    return {"hosts": [_host(group, member.member, names) for group in groups], "peers": reached}
+    return {"hosts": [_host(member, group, names) for group in groups], "peers": reached}
 
 
 def _peer(member: _Running, peer: int, name: str, address: str) -> Document:
@@ -66,10 +66,9 @@ def _peer(member: _Running, peer: int, name: str, address: str) -> Document:
     return {"member": peer, "name": name, "address": address, "connected": not reason, "reason": reason or None}
 
 
-def _host(group: Group, me: int, names: dict[int, str]) -> Document:
+def _host(member: _Running, group: Group, names: dict[int, str]) -> Document:
     standing = group.standing()
     leads = standing.state == "leads"
-    found = [] if group.engine is None else group.engine.members()
     return {
         "host": group.name,
         "uuid": group.uuid.hex(),
@@ -84,11 +83,15 @@ def _host(group: Group, me: int, names: dict[int, str]) -> Document:
         "members": [
             {
                 "member": one.member,
-                "name": names.get(one.member),
+                "name": one.name or None,
                 "voter": one.voter,
-                "acknowledged": None if not leads else standing.index if one.member == me else one.acknowledged,
+                "acknowledged": None
+                if not leads
+                else standing.index
+                if one.member == member.member
+                else one.acknowledged,
             }
-            for one in found
+            for one in member.seats(group)
         ],
         "stored": None,
     }

@@ -67,7 +67,8 @@ class MemberSocket:
         self._directory = directory
         self._file = file
         self._member = member
-        self._socket = ControlServer(directory, {"status": self._status, "transfer": self._transfer}, MEMBER)
+        commands = {"remove": self._remove, "status": self._status, "transfer": self._transfer}
+        self._socket = ControlServer(directory, commands, MEMBER)
 
     async def start(self) -> None:
         """Listens. Raises ``StoreError``."""
@@ -112,6 +113,13 @@ class MemberSocket:
                 return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
             await asyncio.sleep(_LOOK_S)
         raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+
+    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
+        name = _text(arguments, "host")
+        host = await self._host(name)
+        leaves = _member_of(host, _text(arguments, "member"))
+        await self._socket.in_thread(lambda: self._member.remove(name, leaves["member"]))
+        return {"host": name, "member": leaves["member"], "name": leaves["name"]}
 
     async def _host(self, name: str) -> dict[str, Any]:
         found: list[dict[str, Any]] = (await self._socket.in_thread(self._member.report))["hosts"]

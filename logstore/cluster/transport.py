@@ -15,6 +15,9 @@ by a rule that both sides evaluate alike (R12); the first row that applies count
 | this member is the higher | taken: the peer refuses this member's dial, by the row above |
 
 A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
+
+Two purposes have a connection of their own, which becomes a pair of streams: ``update``, and ``join``, by which a
+program that nobody knows yet asks for the cluster's members.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_S: Final = 0.1
 BACKOFF_S: Final = (0.05, 1.0)  # between dials: the first, and the longest
 GREETING_MAX: Final = 64  # sockets that have not said HELLO
-PURPOSES: Final = ("frames", "update")
+PURPOSES: Final = ("frames", "update", "join")
+NO_CLUSTER: Final = bytes(UUID_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +105,15 @@ class Handler(Protocol):
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer opened a connection for an update."""
 
+    def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A program that wants to be a member opened a connection. With TLS its certificate has its name."""
+
+    def is_expected(self, hello: Hello) -> bool:
+        """Whether a member that :meth:`Transport.set_peers` did not name may connect all the same."""
+
 
 class _Peer:
-    """A member that this one talks to."""
+    """A member that this one talks to. Without an address it is not dialled, and goes with its connection."""
 
     def __init__(self, member: int, name: str, address: str) -> None:
         self.member = member
@@ -157,6 +167,7 @@ class Transport:
         self.messages = Messages(messages)
         self.loop = asyncio.get_running_loop()
         self._contexts = None if tls is None else (tls.context(listens=False), tls.context(listens=True))
+        self._tls = tls
         self._heartbeat_s = heartbeat_s
         self._backoff_s = backoff_s
         self._peers: dict[int, _Peer] = {}
@@ -196,7 +207,7 @@ class Transport:
         return self._listen
 
     def set_peers(self, peers: Mapping[int, tuple[str, str]]) -> None:
-        """The other members: by id, name and address. Connections to others are closed.
+        """The other members: by id, name and address. Connections to others that were named before are closed.
 
         Raises ``OptionError`` for a name or an address that cannot be one, or needs TLS; then nothing changes.
         """
@@ -209,7 +220,11 @@ class Transport:
         if self._contexts is None:
             addresses.judge_plain([*(address for _, address in peers.values()), *filter(None, [self._listen])])
         for member, peer in list(self._peers.items()):
-            if peers.get(member) == (peer.name, peer.address):
+            named = peers.get(member)
+            if named == (peer.name, peer.address) or (named is None and not peer.address):
+                continue
+            if named is not None and (named[0], "") == (peer.name, peer.address):
+                peer.address = named[1]  # it connected before it was known here
                 continue
             peer.stop_dialling()
             del self._peers[member]
@@ -301,14 +316,28 @@ class Transport:
         known = self._peers.get(peer)
         if known is None or self._closed is not None:
             raise OptionError(f"member {peer} is no peer")
+        return (await self._opened(known, "update")).streams_opened()
+
+    async def open_join(self, address: str) -> tuple[Hello, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection to a member of which only the address is known; what it says of itself, and the streams.
+
+        Raises ``OptionError`` for an address that needs TLS, ``StoreError`` if it refuses, or cannot be reached.
+        """
+        if self._tls is None:
+            addresses.judge_plain([address])
+        link = await self._opened(_Peer(0, "", address), "join")
+        assert link.hello is not None
+        return link.hello, *link.streams_opened()
+
+    async def _opened(self, peer: _Peer, purpose: str) -> Link:
         try:
             async with asyncio.timeout(self._handshake_s):
-                link = await self._connect(known, "update")
+                link = await self._connect(peer, purpose)
                 await link.opened
         except (OSError, TimeoutError) as error:
-            raise StoreError(f"no update from member {peer} at {known.address}: {_text(error)}") from error
-        assert link.streams is not None
-        return link.streams
+            who = f"member {peer.member}" if peer.member else "a member"
+            raise StoreError(f"no {purpose} from {who} at {peer.address}: {_text(error)}") from error
+        return link
 
     def tick(self) -> None:
         """A heartbeat has passed. The transport's own timer calls this, unless ``heartbeat_s`` is 0."""
@@ -339,8 +368,9 @@ class Transport:
 
     def hello(self, peer: int, number: int, purpose: str) -> Hello:
         """The HELLO of this side."""
-        me, seen = self.me, self._peers[peer].newest
-        hosts = self.handler.identity(peer)
+        known = self._peers.get(peer)
+        me, seen = self.me, (0, 0) if known is None else known.newest
+        hosts = {} if purpose == "join" else self.handler.identity(peer)
         return Hello(
             me.cluster, me.member, me.name, me.program, me.versions, me.start, number, *seen, purpose, hosts
         )  # fmt: skip
@@ -349,21 +379,32 @@ class Transport:
         """Why a HELLO is refused; None: it is taken."""
         peer = self._peers.get(hello.member)
         names = addresses.dns_names(link.transport.get_extra_info("peercert"))
-        if hello.cluster != self.me.cluster:
+        joins = (link.purpose if link.is_dialled else hello.purpose) == "join"
+        unknown = self.me.cluster if link.is_dialled else hello.cluster
+        if hello.cluster != self.me.cluster and not (joins and unknown == NO_CLUSTER):
             return Why.CLUSTER, f"this is cluster {self.me.cluster.hex()}, not {hello.cluster.hex()}"
-        if peer is None or (link.is_dialled and link.peer != hello.member) or hello.purpose not in PURPOSES:
+        is_wrong = hello.purpose not in PURPOSES or (not joins and link.is_dialled and link.peer != hello.member)
+        if is_wrong or (peer is None and not joins and not self._is_stranger(link, hello)):
             return Why.MEMBER, f"member {hello.member} is not expected at {self._listen} for {hello.purpose}"
-        if hello.name != peer.name:
+        if peer is not None and hello.name != peer.name:
             return Why.NAME, f"member {hello.member} is called {peer.name}, not {hello.name}"
-        if self._contexts is not None and peer.name not in names:
-            return Why.NAME, f"the certificate of {peer.name} is one of {', '.join(sorted(names)) or 'nobody'}"
+        if self._contexts is not None and hello.name not in names:
+            return Why.NAME, f"the certificate of {hello.name} is one of {', '.join(sorted(names)) or 'nobody'}"
         link.peer = hello.member
-        if not link.is_dialled and hello.purpose == "frames":
+        if joins:
+            return None
+        if peer is not None and not link.is_dialled and hello.purpose == "frames":
             refused = self._judge_order(peer, hello)
             if refused is not None:
                 return refused
         reason = self.handler.greeted(hello.member, hello)
+        if reason is None and peer is None:
+            self._peers[hello.member] = _Peer(hello.member, hello.name, "")
         return None if reason is None else (Why.HANDLER, reason)
+
+    def _is_stranger(self, link: Link, hello: Hello) -> bool:
+        """Whether this is a member that the handler expects although this member has no address for it."""
+        return not link.is_dialled and hello.purpose == "frames" and self.handler.is_expected(hello)
 
     def _judge_order(self, peer: _Peer, hello: Hello) -> tuple[Why, str] | None:
         """The table at the top of this file."""
@@ -401,8 +442,10 @@ class Transport:
         self._greeting.discard(link)
         if link.purpose != "frames":
             link.streams = link.hand_over()
-            if not link.is_dialled:
+            if not link.is_dialled and link.purpose == "update":
                 self.handler.update(link.peer, *link.streams)
+            elif not link.is_dialled and link.hello is not None:
+                self.handler.join(link.hello, *link.streams)
             return
         peer = self._peers[link.peer]
         if link.is_dialled:
@@ -436,6 +479,8 @@ class Transport:
             if lasted:
                 peer.backoff_s = 0.0
             self._dial_soon(peer, 0 if lasted else None)
+            if not peer.address and peer.link is None:
+                del self._peers[peer.member]
         if was_open:
             logger.info("the connection to member %d (%s) is gone: %s", peer.member, peer.name, text)
             self.handler.lost(link.peer, reset)
@@ -466,7 +511,7 @@ class Transport:
         """Dials after this time; None: after a pause that grows."""
         if self._closed is not None or self._server is None or self._peers.get(peer.member) is not peer:
             return
-        if peer.link is not None or peer.task is not None or peer.timer is not None:
+        if peer.link is not None or peer.task is not None or peer.timer is not None or not peer.address:
             return
         if delay_s is None:
             peer.backoff_s = min(max(2 * peer.backoff_s, self._backoff_s[0]), self._backoff_s[1])
@@ -498,6 +543,9 @@ class Transport:
     async def _connect(self, peer: _Peer, purpose: str) -> Link:
         host, port = addresses.parse(peer.address)
         context, name = (None, None) if self._contexts is None else (self._contexts[0], peer.name)
+        if self._tls is not None and not peer.name:  # whichever member answers: judge() compares its certificate
+            context, name = self._tls.context(listens=False), host
+            context.check_hostname = False
         link = Link(self, dials=peer.member, purpose=purpose)
         try:
             await self.loop.create_connection(lambda: link, host, port, ssl=context, server_hostname=name)

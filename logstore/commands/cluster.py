@@ -260,6 +260,23 @@ def transfer(host: str, member: str, directory: Path) -> None:
 
 @cluster.command()
 @click.argument("host")
+@click.argument("member")
+@_dir_option
+def remove(host: str, member: str, directory: Path) -> None:
+    """Remove a member from HOST.
+
+    MEMBER is a name or an id. Any running member of HOST takes the command. A member that leads hands over first. Its
+    copy stays as it is, and takes part no longer.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.ask(directory, "remove", {"host": host, "member": member})
+    click.echo(f"member {done['name'] or done['member']} has left host {host}")
+
+
+@cluster.command()
+@click.argument("host")
 @click.option("--accept-loss", is_flag=True, help="Also if something is not known to be durable.")
 @_dir_option
 def detach(host: str, accept_loss: bool, directory: Path) -> None:

@@ -123,3 +123,23 @@ def test_a_configuration_has_a_members_name_and_address_as_one_text() -> None:
     for wrong in ("", "127.0.0.1:7000", "@127.0.0.1:7000", "m2@"):
         with pytest.raises(OptionError):
             parse_named(wrong)
+
+
+def test_a_program_that_joins_needs_a_certificate_of_the_cluster_with_its_name(files: dict[str, Tls]) -> None:
+    async def test() -> None:
+        node = Node(1, tls=files["member-1"])
+        await node.listen()
+        newcomer = Node(3, tls=files["member-3"])
+        hello, _, writer = await newcomer.transport.open_join(node.address)
+        assert (hello.member, hello.name) == (1, "member-1")
+        asked, _, answers = await node.told.joins.get()
+        assert (asked.member, asked.name) == (3, "member-3")
+        for each in (writer, answers):
+            each.close()
+        for wrong in (Node(3, tls=files["member-2"]), Node(2, tls=files["foreign"])):
+            with pytest.raises(StoreError, match="no join from a member"):
+                await wrong.transport.open_join(node.address)
+            await close(wrong)
+        await close(node, newcomer)
+
+    asyncio.run(test())

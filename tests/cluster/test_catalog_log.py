@@ -7,11 +7,13 @@ import sqlite3
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import logstore
 from kit.copy_group import Group
 from kit.patience import wait_until
 from logstore import errors
@@ -20,14 +22,13 @@ from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue, canonical
 from logstore.cluster import catalog_log
 from logstore.cluster.catalog_log import FollowedCatalog, decode_rows, encode_rows, rows_between
+from logstore.cluster.replica import Copy, detach
 from logstore.codec.records import RecordType
 from logstore.inspect.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import logstore
 
 
 @pytest.fixture
@@ -305,6 +306,70 @@ def test_a_file_that_lacks_what_the_log_no_longer_has_is_refused(group: Group, t
         group.open(1)
     shutil.copy(tmp_path / "right.sqlite", group.stores[1] / "catalog.sqlite")
     group.copies[1] = group.open(1)
+
+
+def test_a_detached_copy_has_each_change_that_its_log_has_and_its_file_had_not(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = group.lead(0)
+    store.declare_queue("gone")
+    store.declare_exchange("events", type="topic")
+    wait_until(lambda: all_agree(group), "all have it")
+    monkeypatch.setattr(group.copies[1], "durable", lambda lsn: None)  # it dies before it hears of that
+    store.bind("events", "orders", "a.#")
+    store.config["one"] = "1"
+    store.delete_queue("gone")
+    store.declare_queue("late")
+    published = store.publish("late", b"in a queue that the file does not have")
+    before = contents(group.stores[0])
+    group.close()
+    assert contents(group.stores[1]) != before
+    with logstore.open(detach(group.paths[1])) as single:
+        assert [message.id for message in single.messages("late")] == [published]
+    assert contents(group.stores[1]) == before
+
+
+def test_a_detach_that_was_killed_before_its_catalog_had_all_is_finished_by_the_same_call(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = group.lead(0)
+    store.declare_queue("durable")
+    wait_until(lambda: all_agree(group), "all have it")
+    group.reached = {0}
+
+    def declare() -> None:
+        with pytest.raises(errors.OutcomeUnknown):
+            store.declare_queue("undurable")
+
+    lsn = store.next_lsn
+    waiting = threading.Thread(target=declare)
+    waiting.start()
+    wait_until(lambda: store.next_lsn > lsn, "it is in the log")
+    group.close()
+    waiting.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_log, "take_undurable", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            detach(group.paths[0])
+    with pytest.raises(errors.NotAStore, match="is detached"):
+        Copy.open(group.paths[0])
+    with pytest.raises(errors.ReplicatedStore):
+        logstore.open(group.stores[0])
+    assert [queue.name for queue in contents(group.stores[0])[1]] == ["orders", "durable"]
+    with logstore.open(detach(group.paths[0])) as single:
+        assert [queue.name for queue in single.queues()] == ["orders", "durable", "undurable"]
+
+
+def test_a_copy_whose_catalog_lacks_what_its_log_no_longer_has_is_not_detached(group: Group, tmp_path: Path) -> None:
+    group.lead(0).declare_queue("first")
+    group.close()
+    with closing(sqlite3.connect(group.stores[1] / "catalog.sqlite")) as database:
+        database.execute("DROP TABLE applied")
+        database.commit()
+    with pytest.raises(errors.CatalogMismatch, match="does not say which changes"):
+        detach(group.paths[1])
+    shutil.copy(group.stores[2] / "catalog.sqlite", group.stores[1] / "catalog.sqlite")
+    group.open(1).close()  # it still takes part
 
 
 def test_a_file_of_no_member_is_refused(group: Group, tmp_path: Path) -> None:

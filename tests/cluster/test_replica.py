@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -304,3 +305,28 @@ def test_a_batch_that_does_not_follow_is_refused_with_both_places(group: Group) 
     with pytest.raises(errors.BatchRefused):
         copy.take(spoiled)
     assert copy.info() == before
+
+
+def test_a_leader_that_cannot_serve_ceases_and_follows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(tmp_path, copies=1)
+    copy = group.copy(0)
+    copy.vote(max(copy.info().least_term, copy.member().term + 1), 1)
+    leading = copy.lead(copy.member().term, group.config)
+    while (batch := leading.next()) is not None:
+        leading.majority_has(batch.end_lsn)
+
+    def fails(*_: object) -> None:
+        raise errors.CatalogUnavailable("the catalog cannot be opened")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("logstore.cluster.replica._LedStore._open_catalog", fails)
+        raised = []
+        for _ in range(2):
+            with pytest.raises(errors.CatalogUnavailable) as caught:
+                leading.serve()
+            raised.append(caught)  # with its frames, and so what the failed store had
+    leading.cease()
+    raised.clear()
+    gc.collect()
+    assert copy.info().index > 0
+    group.close()

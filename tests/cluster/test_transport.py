@@ -352,3 +352,73 @@ def test_an_update_has_a_connection_of_its_own_which_frames_do_not_end(run: Any)
         await close(one, two)
 
     run(test())
+
+
+# ---- Members that are not named (yet) ------------------------------------------------------------------------
+
+
+def test_a_member_that_is_expected_connects_though_nobody_named_it_and_keeps_its_connection_then(run: Any) -> None:
+    async def test() -> None:
+        node, newcomer = Node(1), Node(2)
+        await node.listen()
+        await newcomer.listen()
+        newcomer.knows(node)
+        await newcomer.told.event("refused", 1, "wrong member")
+        node.told.expected.add(2)
+        await node.told.event("connected", 2)
+        assert node.transport.send(2, node.host, engine_frame(index=5))
+        await newcomer.told.until(lambda: len(received(newcomer, 1)) == 1)
+        (link,) = node.links()
+        node.transport.set_peers({})
+        node.knows(newcomer)
+        await turns()
+        assert node.links() == [link]
+        await close(newcomer)
+        await node.told.event("lost", 2)
+        await close(node)
+
+    run(test())
+
+
+def test_a_stranger_goes_with_its_connection_and_is_never_dialled(run: Any) -> None:
+    async def test() -> None:
+        node, newcomer = Node(1), Node(2)
+        await node.listen()
+        await newcomer.listen()
+        node.told.expected.add(2)
+        newcomer.knows(node)
+        await node.told.event("connected", 2)
+        await close(newcomer)
+        await node.told.event("lost", 2)
+        assert node.transport.why_not(2) == "member 2 is no peer"
+        with pytest.raises(OptionError, match="no peer"):
+            await node.transport.open_update(2)
+        await close(node)
+
+    run(test())
+
+
+def test_a_program_that_knows_one_address_learns_the_cluster_and_is_nobodys_peer(run: Any) -> None:
+    async def test() -> None:
+        node = Node(1)
+        await node.listen()
+        newcomer = Node(9, cluster=bytes(16))
+        hello, reader, writer = await newcomer.transport.open_join(node.address)
+        assert (hello.cluster, hello.member, hello.hosts) == (node.transport.me.cluster, 1, {})
+        asked, its_reader, its_writer = await node.told.joins.get()
+        assert (asked.member, asked.hosts) == (9, {})
+        writer.write(b"a question")
+        assert await its_reader.readexactly(10) == b"a question"
+        its_writer.write(b"an answer")
+        assert await reader.readexactly(9) == b"an answer"
+        assert node.transport.why_not(9) == "member 9 is no peer"
+        writer.close()
+        its_writer.close()
+        with pytest.raises(StoreError, match=r"no join from a member at 127.0.0.1:1: "):
+            await newcomer.transport.open_join("127.0.0.1:1")
+        other = Node(9, cluster=b"another cluster.")
+        with pytest.raises(StoreError, match="this is cluster"):
+            await other.transport.open_join(node.address)
+        await close(node, newcomer, other)
+
+    run(test())

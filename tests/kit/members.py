@@ -53,6 +53,8 @@ class Told:
         self.refuses: str | None = None
         self.hellos: list[Hello] = []
         self.updates: asyncio.Queue[tuple[int, asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.joins: asyncio.Queue[tuple[Hello, asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.expected: set[int] = set()
         self._changed = asyncio.Event()
 
     def _tell(self, *event: Any) -> None:
@@ -105,6 +107,12 @@ class Told:
 
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.updates.put_nowait((peer, reader, writer))
+
+    def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.joins.put_nowait((hello, reader, writer))
+
+    def is_expected(self, hello: Hello) -> bool:
+        return hello.member in self.expected
 
 
 class Node:

@@ -54,10 +54,7 @@ class Trio:
             self.members[member] = Member(self.directories[member], self.config(member))
 
     def config(self, member: int) -> MemberConfig:
-        peers = {other: (f"m{other}", address) for other, address in self.addresses.items() if other != member}
-        return MemberConfig(
-            cluster=CLUSTER, member=member, name=f"m{member}", listen=self.addresses[member], peers=peers
-        )
+        return MemberConfig(cluster=CLUSTER, member=member, name=f"m{member}", listen=self.addresses[member])
 
     def stop(self, *members: int) -> None:
         for member in members or list(self.members):

@@ -119,11 +119,29 @@ static bool has_answers(ls_store *now, ls_store *before) {
     return same;
 }
 
+/*
+ * The batch that ends replication may name a base beyond the record of a deletion. Nothing above that base names the queue, so the
+ * single store does not know that it was there. If something does, the queue is there and not deleted: a difference.
+ */
+static void add_forgotten_deletions(struct state *now, const struct state *before) {
+    for (size_t i = 0; i < before->deletions.count; i++) {
+        const struct deletion *gone = &before->deletions.items[i];
+
+        if (gone->lsn >= now->report.base_lsn || table_any_queue(&now->table, gone->queue_id) != NULL)
+            continue;
+        if (!table_add_queue(&now->table, gone->queue_id))
+            abort();
+        table_any_queue(&now->table, gone->queue_id)->deleted = true;
+    }
+}
+
 /* Segments, base and end are others since the last header; queues, messages and transactions are not. */
 static bool has_all(vfs_sim *disk, const char *path) {
     ls_store *seen = read_store_in(vfs_sim_table(disk), path, LS_INSPECT_CHECK);
     ls_checkpoint_difference difference = {.differs = 1};
 
+    if (seen != NULL)
+        add_forgotten_deletions(&seen->state, &detached.before->state);
     if (seen != NULL && was_relocated(&seen->state, &detached.before->state)) {
         difference.differs = !has_answers(seen, detached.before);
     } else if (seen != NULL) {

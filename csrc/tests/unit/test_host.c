@@ -415,6 +415,31 @@ static void what_is_detached_begins_far_above_every_term_that_is_known(void) {
     log_ends();
 }
 
+static void a_log_is_detached_after_vote_and_only_when_the_catalog_has_all_of_it(void) {
+    ls_options options;
+    uint64_t copy = 0, epoch, messages;
+
+    log_begins();
+    enter_with_content();
+    host_close(h);
+    h = NULL;
+    options = r.options;
+    options.catalog_lsn = 1;
+    check(host_detach(v, HOST, &options, 0, &copy) == LS_WOULD_WAIT && copy == 1);
+    check(strstr(ls_last_error()->text, "and the catalog has its changes up to 1:") != NULL);
+    check(open_host() == LS_NOT_A_STORE && strstr(ls_last_error()->text, "detached") != NULL);
+    check(open_single(v, &epoch, &messages) == LS_REPLICATED);
+    options.catalog_lsn = sent[end_a].s.end_lsn - 1;
+    check(host_detach(v, HOST, &options, 0, &copy) == LS_WOULD_WAIT);
+    options.catalog_lsn = sent[end_a].s.end_lsn;
+    check(host_detach(v, HOST, &options, 0, &copy) == LS_OK || complain("detach"));
+    check(open_single(v, &epoch, &messages) == LS_OK && messages == 9);
+    options.catalog_lsn = 1;
+    check(host_detach(v, HOST, &options, 0, &copy) == LS_OK && copy == 1); /* it was done */
+    leave();
+    log_ends();
+}
+
 /* Also where no batch with an index is left: a store at its limit is relocated while it is detached. */
 static void a_detach_is_repeated_after_the_store_was_relocated(void) {
     ls_compaction done;
@@ -1107,6 +1132,7 @@ int main(void) {
         a_power_cut_anywhere_in_a_members_life_loses_nothing_that_was_told,
         a_power_cut_while_replication_ends_leaves_a_member_or_what_the_same_call_finishes,
         what_is_detached_begins_far_above_every_term_that_is_known,
+        a_log_is_detached_after_vote_and_only_when_the_catalog_has_all_of_it,
         a_detach_is_repeated_after_the_store_was_relocated,
         a_single_store_in_a_members_place_is_named_and_detached_as_well,
         a_backup_is_detached_and_a_members_copy_is_not,

@@ -287,38 +287,45 @@ static void a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_les
     copies_end();
 }
 
-/* As ask_the_others, but the leader ends with the first batch that names another base. */
+static size_t segments_before;
+
+/* As ask_the_others, but the leader ends with the first batch that names another base when it has that many segments. */
 static uint64_t end_at_a_new_base(void *context, uint64_t index, uint64_t end_lsn) {
     const struct copy *l = &copies[leader];
     uint64_t has = ask_the_others(context, index, end_lsn);
 
-    if (l->leads != NULL && base_in(l->last) > base_in(sent[l->last].before))
+    if (l->leads != NULL && l->leads->log->segment_count >= segments_before &&
+        base_in(l->last) > base_in(sent[l->last].before))
         l->leads->log->poison = ECANCELED;
     return has;
 }
 
-/* The newest batch names a higher base than any that the copy knows to be durable. Until a batch of its own term says that it is, the
-   files below stay: a process that comes back looks for them. */
-static void a_new_leader_that_is_killed_finds_its_files_again(void) {
+/* The newest batch of copy 1 names a higher base than any that it knows to be durable. */
+static void name_a_base_that_is_not_known_to_be_durable(size_t segments) {
     static const struct replication calls = {.ship = keep_sent, .forced = end_at_a_new_base};
     static const uint8_t content[3900];
-    const vfs_sim_event *events;
-    struct copy *c = &copies[1];
     uint32_t ids[QUEUES], queue = 1;
-    uint64_t id, lsn;
+    uint64_t made[400], lsn;
     size_t n = list_queues(r.catalog, ids);
+    int ahead = (int)(segments - 1) * SEGMENT / 4096;
 
+    segments_before = segments;
     copies_start();
     check(begin_leading(0, 2, &calls) == LS_OK && replica_serve(r.store, ids, n, QUEUES + 1) == LS_OK);
     for (int i = 0; i < 400 && log_poison(r.store->log) == 0; i++) {
-        (void)ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &id);
-        (void)ls_dequeue(r.store, id, 1, NULL, 1, 0, LS_WAIT, &lsn);
+        (void)ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, LS_WAIT, &made[i]);
+        if (i >= ahead)
+            (void)ls_dequeue(r.store, made[i - ahead], 1, NULL, 1, 0, LS_WAIT, &lsn);
     }
-    check(base_in(c->last) > c->follows->base_lsn);
+    check(base_in(copies[1].last) > copies[1].follows->base_lsn);
     cease();
-    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 3) == LS_OK);
-    (void)put(1, "needs room", NULL);
-    n = vfs_sim_journal(c->sim, &events);
+}
+
+/* After a power cut at each call of its journal. */
+static void a_start_finds_all_files(const struct copy *c) {
+    const vfs_sim_event *events;
+    size_t n = vfs_sim_journal(c->sim, &events);
+
     for (size_t k = 0; k <= n; k++) {
         struct replica *again = NULL;
         vfs_sim *left = vfs_sim_at(c->sim, k);
@@ -327,6 +334,32 @@ static void a_new_leader_that_is_killed_finds_its_files_again(void) {
         replica_free(again);
         vfs_sim_free(left);
     }
+}
+
+/* Until a batch of its own term says that the base is durable, the files below stay: a process that comes back looks for them. */
+static void a_new_leader_that_is_killed_finds_its_files_again(void) {
+    struct copy *c = &copies[1];
+
+    name_a_base_that_is_not_known_to_be_durable(1);
+    check(vfs_sim_record(c->sim, 1) == 0 && lead_in(1, 3) == LS_OK);
+    (void)put(1, "needs room", NULL);
+    a_start_finds_all_files(c);
+    copies_end();
+}
+
+/* As above, with the batch that ends replication, and where there is no room for another file. */
+static void a_detach_that_is_killed_finds_its_files_again(void) {
+    struct copy *c = &copies[1];
+
+    name_a_base_that_is_not_known_to_be_durable(6);
+    r.options.max_log_bytes = 6 * (uint64_t)SEGMENT;
+    replica_free(c->follows);
+    check(follow_again(1) == LS_OK);
+    check(c->follows->segment_count >= 6);
+    check(base_in(c->last) > c->follows->base_lsn);
+    check(vfs_sim_record(c->sim, 1) == 0 && replica_detach(c->follows, 0) == LS_OK);
+    c->follows = NULL;
+    a_start_finds_all_files(c);
     copies_end();
 }
 
@@ -592,6 +625,7 @@ int main(void) {
         a_copy_of_which_the_first_term_was_cut_has_its_old_base,
         a_copy_that_is_cut_to_its_checkpoint_follows_a_leader_that_knows_less,
         a_new_leader_that_is_killed_finds_its_files_again,
+        a_detach_that_is_killed_finds_its_files_again,
         a_full_log_can_be_led_and_drained,
         a_copy_without_memory_for_a_batch_goes_on_with_it_or_not_at_all,
         a_follower_uses_the_file_of_what_was_cut_only_when_the_cut_is_durable,

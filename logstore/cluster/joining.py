@@ -1,0 +1,132 @@
+"""How a member joins: it asks any member who is there, makes a directory for each host, and asks to be added.
+
+What it has then is empty; the leader brings it up to date, and makes it a voter. A member that stops in the middle asks
+again at its next start, for each host of which it has no copy. It remembers the other members in a file, for the time
+when no configuration names them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import struct
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from logstore.cluster.addresses import parse_named
+from logstore.cluster.frames import CONTROL_BYTES_MAX
+from logstore.cluster.replica import UUID_BYTES
+from logstore.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from logstore.cluster.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+FILE_NAME: Final = "members.json"
+_LENGTH: Final = struct.Struct("<I")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class Join(msgspec.Struct, frozen=True):
+    """What a program that wants to be a member says after its HELLO."""
+
+    address: str
+    """Where others reach it."""
+    hosts: list[bytes]
+    """The hosts, by UUID, to which it wants to be added: it has a directory for them, and no copy."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The answer, when that was done."""
+
+    members: list[tuple[int, str]]
+    """Each other member's id, and ``NAME@HOST:PORT``."""
+    hosts: list[tuple[bytes, str]]
+    """UUID and name."""
+    refused: str
+    """Why it was not added; empty: it was."""
+
+
+_JOIN: Final = msgspec.msgpack.Decoder(Join)
+_JOINED: Final = msgspec.msgpack.Decoder(Joined)
+
+
+async def receive_join(reader: asyncio.StreamReader) -> Join:
+    """Reads the request. Raises ``StoreError`` if it cannot be meant."""
+    return await _received(reader, _JOIN)
+
+
+async def _received(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+    try:
+        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if size > CONTROL_BYTES_MAX:
+            raise StoreError(f"a message about joining has at most {CONTROL_BYTES_MAX} bytes, not {size}")
+        return decoder.decode(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, OSError) as error:
+        raise StoreError("the connection ended in the middle of a message about joining") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"a message about joining: {error}") from error
+
+
+async def send_join(writer: asyncio.StreamWriter, message: Join | Joined) -> None:
+    """Sends the request, or its answer."""
+    body = msgspec.msgpack.encode(message)
+    writer.write(_LENGTH.pack(len(body)) + body)
+    await writer.drain()
+
+
+async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Joined]:
+    """Asks the member at an address: the cluster's UUID, and what it answers, its own name and address included.
+
+    Raises ``StoreError`` if it refuses or does not answer, ``OptionError`` for an address that needs TLS.
+    """
+    hello, reader, writer = await transport.open_join(address)
+    try:
+        await send_join(writer, join)
+        answer = await _received(reader, _JOINED)
+    except OSError as error:
+        raise StoreError(f"the member at {address} has not answered: {error}") from error
+    finally:
+        writer.close()
+    for uuid, name in answer.hosts:
+        if len(uuid) != UUID_BYTES or not _HOST_NAME.fullmatch(name):
+            raise StoreError(f"the member at {address} has a host that cannot be one: {name!r}")
+    return hello.cluster, answer
+
+
+# ---- the file of the other members -----------------------------------------------------------------------------------
+
+
+def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
+    """Writes who the other members are."""
+    named = {str(member): f"{name}@{address}" for member, (name, address) in sorted(members.items())}
+    text = json.dumps({"members": named}, indent=1)
+    made = directory / f"{FILE_NAME}.new"
+    with made.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(directory / FILE_NAME)
+
+
+def remembered(directory: Path) -> dict[int, tuple[str, str]]:
+    """Who they were; a file that is not there, or cannot be meant, names nobody."""
+    path = directory / FILE_NAME
+    try:
+        members = json.loads(path.read_text(encoding="utf-8"))["members"]
+        return {int(member): parse_named(named) for member, named in members.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
+        logger.warning("%s cannot be read, and names nobody: %s", path, error)
+        return {}
