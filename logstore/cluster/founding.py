@@ -83,13 +83,13 @@ def found(
     if (tls := wanted.tls(directory)) is not None:
         tls.context(listens=True)
     copy = directory / host / _COPY
-    _judge_directory(directory, host)
+    judge_new(directory, host)
     moved = None if store is None else _to_be_moved(store, directory, copy)
-    _make_directory(directory)
+    make_directory(directory)
     with locked(directory):
-        file = _configuration(directory, wanted, is_id_given=is_id_given)
+        file = same_configuration(directory, wanted, is_id_given=is_id_given)
         host_dir = copy.parent
-        _make_directory(host_dir)
+        make_directory(host_dir)
         if moved is not None:
             _move(moved, copy)
         elif not (host_dir / VOTE_NAME).exists():
@@ -107,7 +107,8 @@ def found(
 # ---- checks, before anything is changed ------------------------------------------------------------------------------
 
 
-def _judge_directory(directory: Path, host: str) -> None:
+def judge_new(directory: Path, host: str | None = None) -> None:
+    """Raises ``OptionError`` for a directory with other things, or with another host than that."""
     if not directory.exists():
         return
     others = [path.name for path in hosts(directory) if path.name != host]
@@ -170,7 +171,8 @@ def _read_store(store: Path) -> None:
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
+    """Makes a directory and those above it, durably. Raises ``StoreError``."""
     try:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def _make_directory(path: Path) -> None:
         raise StoreError(f"{path} cannot be made: {error.strerror}") from error
 
 
-def _configuration(directory: Path, wanted: MemberFile, *, is_id_given: bool) -> MemberFile:
+def same_configuration(directory: Path, wanted: MemberFile, *, is_id_given: bool) -> MemberFile:
     """The configuration of an earlier call, which must say the same, or the new one, written."""
     if not (directory / config.FILE_NAME).exists():
         config.write(directory, wanted)

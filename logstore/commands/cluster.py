@@ -139,6 +139,55 @@ def _path_in(directory: Path, path: Path | None) -> str:
 
 
 @cluster.command()
+@click.argument("address")
+@_dir_option
+@click.option("--name", required=True, help="The member's name: a host name in small letters.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where it listens for other members.")
+@click.option("--advertise", metavar="HOST:PORT", help="The address that the others use [default: that of --listen].")
+@click.option("--member", type=int, help="The member's id, never used before in this cluster [default: random].")
+@click.option("--ca", type=PathText(), help="The certificate of the cluster's authority.")
+@click.option("--cert", "certificate", type=PathText(), help="The member's certificate.")
+@click.option("--key", type=PathText(), help="The key of the member's certificate.")
+def join(
+    address: str,
+    directory: Path,
+    name: str,
+    listen: str,
+    advertise: str | None,
+    member: int | None,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+) -> None:
+    """Make a member that joins a cluster.
+
+    ADDRESS is that of any running member. It is asked for the cluster and its hosts, and the member's configuration is
+    made in DIR. The member joins when it runs: as a standby first, and as a voter once it has all.
+    """
+    with _with_extra():
+        from logstore.cluster import founding, newcomer
+        from logstore.cluster.config import MemberFile
+
+        random_id, uuid = founding.new_identity()
+        wanted = MemberFile(
+            name=name,
+            member=random_id if member is None else member,
+            cluster=uuid,
+            listen=listen,
+            advertise=advertise or "",
+            join=(address,),
+            ca=_path_in(directory, ca),
+            cert=_path_in(directory, certificate),
+            key=_path_in(directory, key),
+        )
+        made = newcomer.join(directory, wanted, is_id_given=member is not None)
+    click.echo(
+        f"member {made.file.name} (id {made.file.member}) in {directory}; hosts: {', '.join(made.hosts) or 'none'}"
+    )
+    click.echo(f"it joins when it runs: logstore cluster run --dir {shlex.quote(str(directory))}")
+
+
+@cluster.command()
 @click.argument("directory", metavar="DIR", type=PathText())
 @click.argument("name")
 @click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)

@@ -19,7 +19,7 @@ from kit.copy_group import CLUSTER, Group
 from kit.member_process import leads, made, running, sockets
 from kit.patience import wait_until
 from kit.stores import ROOT, contents
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Trio, free_ports
 from logstore.cluster import config
 from logstore.cluster.directory import SOCKET_NAME
 from logstore.cluster.engine import bootstrap
@@ -126,7 +126,10 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
     [
         (b"what?\n", "not a line of the control protocol"),
         (b'{"logstore-control": 1}\n', "names no command"),
-        (b'{"logstore-control": 1, "command": "explode"}\n', "no command 'explode'; it has ping, status, transfer"),
+        (
+            b'{"logstore-control": 1, "command": "explode"}\n',
+            "no command 'explode'; it has ping, remove, status, transfer",
+        ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),
         (
@@ -261,6 +264,38 @@ def test_a_host_is_handed_over_at_its_leader_and_elsewhere_the_error_says_where(
 def test_nothing_is_handed_over_by_a_member_that_does_not_run(m1: Path) -> None:
     said = fails(run("cluster", "transfer", "main", "m2", "--dir", m1), 3)
     assert said == f"logstore: member m1 does not run: start it with 'logstore cluster run --dir {m1}'\n"
+
+
+# ---- join and remove
+
+
+def test_a_member_that_joins_is_a_member_of_each_host_once_it_runs_and_can_be_removed(tmp_path: Path, m1: Path) -> None:
+    m2 = tmp_path / "m2"
+    address = config.read(m1).listen
+    join = ("cluster", "join", address, "--dir", m2, "--name", "m2", "--listen", f"127.0.0.1:{free_ports(1)[0]}")
+    assert f"no join from a member at {address}" in fails(run(*join), 3)
+    assert not m2.exists()
+    with running(m1):
+        leads(m1)
+        assert "already: choose another name or id" in fails(run(*join, "--member", 7), 2)
+        said = fine(*join, "--member", 8)
+        assert said.startswith(f"member m2 (id 8) in {m2}; hosts: main\n")
+        assert (config.read(m2).cluster, config.read(m2).join) == (config.read(m1).cluster, (address,))
+        assert fine(*join) == said  # once more: the id stays
+
+        def members() -> list[tuple[int, str]]:
+            return [
+                (one["member"], one["name"]) for one in told("cluster", "status", "--dir", m1)["hosts"][0]["members"]
+            ]
+
+        assert members() == [(7, "m1")]
+        with running(m2) as process:
+            wait_until(lambda: members() == [(7, "m1"), (8, "m2")], "it is a member")
+            assert process.first_line.startswith("ready: m2 listens on ")
+            assert fine("cluster", "remove", "main", "m2", "--dir", m1) == "member m2 has left host main\n"
+            assert members() == [(7, "m1")]
+        assert "has no member 'm2'" in fails(run("cluster", "remove", "main", "m2", "--dir", m1), 2)
+        assert "the only voter" in fails(run("cluster", "remove", "main", "m1", "--dir", m1), 2)
 
 
 # ---- detach
