@@ -269,7 +269,7 @@ def test_nothing_is_handed_over_by_a_member_that_does_not_run(m1: Path) -> None:
 # ---- join and remove
 
 
-def test_a_member_that_joins_is_a_member_of_each_host_once_it_runs_and_can_be_removed(tmp_path: Path, m1: Path) -> None:
+def test_a_member_that_joins_gets_the_clusters_identity_from_a_running_member(tmp_path: Path, m1: Path) -> None:
     m2 = tmp_path / "m2"
     address = config.read(m1).listen
     join = ("cluster", "join", address, "--dir", m2, "--name", "m2", "--listen", f"127.0.0.1:{free_ports(1)[0]}")
@@ -280,22 +280,23 @@ def test_a_member_that_joins_is_a_member_of_each_host_once_it_runs_and_can_be_re
         assert "already: choose another name or id" in fails(run(*join, "--member", 7), 2)
         said = fine(*join, "--member", 8)
         assert said.startswith(f"member m2 (id 8) in {m2}; hosts: main\n")
-        assert (config.read(m2).cluster, config.read(m2).join) == (config.read(m1).cluster, (address,))
         assert fine(*join) == said  # once more: the id stays
+    assert (config.read(m2).cluster, config.read(m2).join) == (config.read(m1).cluster, (address,))
 
-        def members() -> list[tuple[int, str]]:
-            return [
-                (one["member"], one["name"]) for one in told("cluster", "status", "--dir", m1)["hosts"][0]["members"]
-            ]
 
-        assert members() == [(7, "m1")]
-        with running(m2) as process:
-            wait_until(lambda: members() == [(7, "m1"), (8, "m2")], "it is a member")
-            assert process.first_line.startswith("ready: m2 listens on ")
-            assert fine("cluster", "remove", "main", "m2", "--dir", m1) == "member m2 has left host main\n"
-            assert members() == [(7, "m1")]
-        assert "has no member 'm2'" in fails(run("cluster", "remove", "main", "m2", "--dir", m1), 2)
-        assert "the only voter" in fails(run("cluster", "remove", "main", "m1", "--dir", m1), 2)
+def test_a_member_is_removed_by_its_name_through_any_other(trio: Trio) -> None:
+    leader = trio.leader()
+    other, leaves = (member for member in trio.members if member != leader)
+    with sockets(trio):
+        place = trio.directories[other]
+        assert "has no member 'm9'" in fails(run("cluster", "remove", HOST, "m9", "--dir", place), 2)
+        said = fine("cluster", "remove", HOST, f"m{leaves}", "--dir", place)
+        assert said == f"member m{leaves} has left host {HOST}\n"
+
+        def members() -> list[int]:
+            return [one["member"] for one in told("cluster", "status", "--dir", place)["hosts"][0]["members"]]
+
+        wait_until(lambda: members() == sorted((leader, other)), "it is out")
 
 
 # ---- detach

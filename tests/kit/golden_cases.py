@@ -13,10 +13,15 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
-CLUSTER = ("cert", "detach", "init", "run", "status", "transfer")
+CLUSTER = ("cert", "detach", "init", "join", "remove", "run", "status", "transfer")
 # Commands without a store that could be empty.
 WITHOUT_STORE = ("help", "completion", "cluster", *(f"cluster-{name}" for name in CLUSTER))
-BETWEEN_PROCESSES = ("cluster-run", "cluster-transfer")  # they listen; tests/cluster has their usual output
+BETWEEN_PROCESSES = (
+    "cluster-join",
+    "cluster-remove",
+    "cluster-run",
+    "cluster-transfer",
+)  # they listen; tests/cluster has their usual output
 INIT = "cluster init m1 --name m1 --listen 127.0.0.1:7391 --member 7 --segment-size 512K"
 
 
@@ -377,6 +382,8 @@ CASES: dict[str, Case] = {
         usual=Case(("cluster cert certs m1 127.0.0.1", "cluster cert certs m2 m2.example"), store=None),
         mistakes=Case(("cluster cert", "cluster cert certs", "cluster cert certs M1"), store=None),
     ),
+    **one_command("cluster join", mistakes=Case(("cluster join", "cluster join 127.0.0.1 --name m1"), store=None)),
+    **one_command("cluster remove", mistakes=Case((INIT, "cluster remove main m2 --dir m1"), store=None)),
     **one_command(
         "cluster run",
         mistakes=Case(("cluster run m1", "cluster run --dir absent", "cluster run --stop-timeout 0"), store=None),
