@@ -24,6 +24,9 @@ from click.shell_completion import shell_complete
 from logstore import __version__
 from logstore.commands.completion import COMPLETE_VAR
 from logstore.errors import (
+    EngineRefused,
+    NoMajority,
+    NotLeader,
     OptionError,
     OutcomeUnknown,
     StoreError,
@@ -43,7 +46,16 @@ CANNOT_OPEN = 3
 HUNG_UP = 128 + signal.SIGPIPE
 
 # The store can be opened; the request fails for another reason.
-_PROBLEMS = (OutcomeUnknown, StorePoisoned, TransactionError, UnknownMessage, UnknownQueue)
+_PROBLEMS = (
+    EngineRefused,
+    NoMajority,
+    NotLeader,
+    OutcomeUnknown,
+    StorePoisoned,
+    TransactionError,
+    UnknownMessage,
+    UnknownQueue,
+)
 
 # Errors that only a write gives. Without a file name they concern stdout: errors of other files carry the name.
 _OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -56,6 +68,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Copy and report (works while a broker runs)": ("backup", "export", "report"),
     "Rescue (needs a closed store)": ("recover", "salvage", "repair-catalog"),
     "Serve and measure": ("serve", "bench"),
+    "Cluster": ("cluster",),
     "Help": ("help", "completion"),
 }
 

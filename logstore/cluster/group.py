@@ -282,6 +282,11 @@ class Group:
             "" if self.problem is None else str(self.problem),
         )
 
+    def undurable_bytes(self) -> int:
+        """The bytes of the batches that this leader handed out and that no majority has yet."""
+        durable = 0 if self.answer is None else self.answer.durable_index
+        return sum(len(one.batch.data) for index, one in self._recent.items() if index > durable)
+
     def identity(self, first: bool) -> Identity:
         """What this member's disk has of the host, for a HELLO."""
         return Identity(self._rebuild, *self._tail, self._start_term, first)

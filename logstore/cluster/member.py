@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from logstore.cluster import engine as engines
+from logstore.cluster import reports
 from logstore.cluster.addresses import named, parse_named
+from logstore.cluster.directory import takes_part
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import KEPT_BYTES, Group, Standing
 from logstore.cluster.group_update import answer_update
@@ -140,6 +142,14 @@ class Member:
 
         return self._run(ask())
 
+    def report(self) -> dict[str, Any]:
+        """The hosts, their members and the connections, as ``logstore cluster status --json`` has them."""
+
+        async def ask() -> dict[str, Any]:
+            return reports.running(self._running)
+
+        return self._run(ask())
+
     def transfer(self, host: str, member: int = 0) -> None:
         """Hands the host over to this voter, or to any. ``EngineRefused``: this member does not lead it."""
 
@@ -241,7 +251,7 @@ class _Running:
             self._transport = Transport(me, self, tls=config.tls, messages=MESSAGES)
             self._heard = remembered(self.directory)
             for path in sorted(self.directory.iterdir()):
-                if (path / "VOTE").exists():
+                if takes_part(path):
                     await self._add(path)
             self._refresh()
             self.address = await self._transport.start(config.listen)
@@ -516,9 +526,13 @@ class _Running:
             raise StoreClosed(f"member {self.config.name} is closed")
         return await self._transport.open_update(peer)
 
+    def why_not(self, peer: int) -> str:
+        """Why there is no connection to a peer; empty: there is one."""
+        return "this member is starting" if self._transport is None else self._transport.why_not(peer)
+
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
-        return self._transport is not None and not self._transport.why_not(peer)
+        return not self.why_not(peer)
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""

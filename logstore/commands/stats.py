@@ -13,8 +13,8 @@ from logstore.terminal.options import Amount, catalog_options, json_option, stor
 from logstore.terminal.output import facts_lines, note_lines, output_width, print_json, size_text
 from logstore.terminal.sampling import sample
 from logstore.terminal.state import full_lines
-from logstore.terminal.stopping import rest
 from logstore.terminal.tables import table_lines
+from logstore.terminal.watching import watch as watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,15 +51,12 @@ def stats(store_dir: Path, watch: bool, every_s: float, as_json: bool, connect: 
     if not watch:
         show(look(), as_json=as_json)
         return
-    try:
-        if as_json or not sys.stdout.isatty():
-            while True:
-                show(look(), as_json=as_json, is_repeated=True)
-                sys.stdout.flush()
-                rest(every_s)
-        redraw(look, every_s)
-    except KeyboardInterrupt:
-        return
+    watched(
+        lambda: show(look(), as_json=as_json, is_repeated=True),
+        lambda width, height: lines_of(look(), width, lines_max=height),
+        every_s,
+        as_json=as_json,
+    )
 
 
 def show(document: dict[str, Any], *, as_json: bool, is_repeated: bool = False) -> None:
@@ -69,20 +66,6 @@ def show(document: dict[str, Any], *, as_json: bool, is_repeated: bool = False) 
         return
     lines = [*lines_of(document, output_width()), *([""] if is_repeated else [])]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def redraw(look: Any, every_s: float) -> None:
-    """Draws it repeatedly in place, as many queues as the terminal has lines for."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(highlight=False, emoji=False)
-    with Live(console=console, auto_refresh=False, screen=False) as live:
-        while True:
-            lines = lines_of(look(), console.width, lines_max=console.height - 1)
-            live.update(Text("\n".join(lines)), refresh=True)
-            rest(every_s)
 
 
 def lines_of(document: dict[str, Any], width: int, lines_max: int | None = None) -> list[str]:

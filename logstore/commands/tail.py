@@ -27,8 +27,8 @@ from logstore.terminal.output import (
     size_text,
 )
 from logstore.terminal.state import full_from_log, full_lines, held_bytes, limit_in, retried
-from logstore.terminal.stopping import rest
 from logstore.terminal.tables import folded_lines, printable
+from logstore.terminal.watching import watch as watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,15 +83,13 @@ def tail(
     if watch is None:
         show(look(), as_json=as_json)
         return
-    try:
-        if as_json or not sys.stdout.isatty():
-            while True:
-                show(look(), as_json=as_json)
-                sys.stdout.flush()
-                rest(watch)
-        redraw(look, watch)
-    except KeyboardInterrupt:
-        return
+    fancy = is_fancy()  # the display replaces sys.stdout
+    watched(
+        lambda: show(look(), as_json=as_json),
+        lambda width, height: lines_that_fit(lines_of(look(), fancy=fancy), width, height),
+        watch,
+        as_json=as_json,
+    )
 
 
 def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -> dict[str, Any]:
@@ -119,20 +117,6 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             return {"through": "log", "problem": problem, "full": full, **document}
 
     return retried(store_dir, look)
-
-
-def redraw(look: Any, seconds: float) -> None:
-    """Draws it repeatedly in place."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console, fancy = Console(highlight=False, emoji=False), is_fancy()  # the display replaces sys.stdout
-    with Live(console=console, auto_refresh=False, screen=False) as live:
-        while True:
-            lines = lines_that_fit(lines_of(look(), fancy=fancy), console.width, console.height - 1)
-            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
-            rest(seconds)
 
 
 def show(document: dict[str, Any], *, as_json: bool) -> None:

@@ -18,8 +18,13 @@ _LOCK: Final = re.compile(r"^\d+: FLOCK +\S+ +(READ|WRITE) +(\d+) ([0-9a-f]+):([
 _LOCKS: Final = Path("/proc/locks")
 
 
-def store_locked(store_dir: str | os.PathLike[str], advice: str = "close it there first") -> StoreLocked:
-    """The error for a store that a writer has open. It names the process if that can be found; ``advice`` follows."""
+def store_locked(
+    store_dir: str | os.PathLike[str], advice: str = "close it there first", what: str = "the store"
+) -> StoreLocked:
+    """The error for a store that a writer has open. It names the process if that can be found; ``advice`` follows.
+
+    ``what`` is another kind of directory that has such a ``LOCK``.
+    """
     pid = holder(store_dir)
     if pid is None:
         where = "another process or handle"
@@ -27,7 +32,7 @@ def store_locked(store_dir: str | os.PathLike[str], advice: str = "close it ther
         where = "this process already"
     else:
         where = process_text(pid)
-    return StoreLocked(f"the store {store_dir} is open in {where}: {advice}")
+    return StoreLocked(f"{what} {store_dir} is open in {where}: {advice}")
 
 
 def holder(store_dir: str | os.PathLike[str]) -> int | None:

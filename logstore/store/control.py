@@ -1,4 +1,4 @@
-"""The control socket: the way in which a command reaches the broker that has a store open.
+"""The control socket: the way in which a command reaches the broker that has a store open, or a member of a cluster.
 
 A broker listens on ``control.sock`` in its store directory (mode 0600; the directory has 0700). A client connects,
 sends one request and gets one reply. Each is one line of JSON::
@@ -9,7 +9,7 @@ sends one request and gets one reply. Each is one line of JSON::
 
 The kind of an error is a name in ``logstore.errors``. The version changes when the meaning of an existing command or
 field changes; new commands and new fields do not change it. Each side ignores unknown fields. A command is one entry
-in the mapping that :class:`ControlServer` is given.
+in the mapping that :class:`ControlServer` is given. A member of a cluster has a socket of its own, with the same lines.
 
 Invariant: a client that sends nothing, too much or invalid data, or does not read its reply, never blocks the event
 loop. It occupies one of ``SESSIONS_MAX`` sockets for at most ``PATIENCE_S`` and nothing else.
@@ -32,7 +32,7 @@ import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from logstore import errors
 from logstore.core.directory import with_directory
@@ -50,7 +50,8 @@ __all__ = ["PROTOCOL_VERSION", "SOCKET_NAME", "ControlServer", "call", "is_serve
 
 logger = logging.getLogger("logstore.control")
 
-READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "tail"})  # commands that change nothing
+# Commands that change nothing.
+READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "status", "tail"})
 
 T = TypeVar("T")
 
@@ -65,6 +66,19 @@ CALL_S: Final = 600.0  # a caller's default timeout; a command may have to wait 
 NOTICE_S: Final = 3.0  # a caller that has waited so long for an answer is told that it waits
 
 _VERSION_KEY: Final = "logstore-control"
+
+
+class Kind(NamedTuple):
+    """A kind of process with a control socket."""
+
+    socket_name: str
+    program: str
+    """Its name in texts."""
+    directory: str
+    """What its directory is called in texts."""
+
+
+BROKER: Final = Kind(SOCKET_NAME, "broker", "the store")
 _PEER: Final = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -72,11 +86,11 @@ _PEER: Final = struct.Struct("iII")  # pid, uid, gid
 
 
 @contextlib.contextmanager
-def _short_path(store_dir: Path) -> Iterator[str]:
+def _short_path(store_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
     """A path to the socket that fits into a socket address (107 bytes), even if the store's path is longer."""
     directory = os.open(store_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+        yield f"/proc/self/fd/{directory}/{name}"
     finally:
         os.close(directory)
 
@@ -96,7 +110,7 @@ def _read_line(line: bytes, whose: str) -> dict[str, Any]:
     if fields[_VERSION_KEY] != PROTOCOL_VERSION:
         raise errors.VersionError(
             f"{whose} has version {fields[_VERSION_KEY]} of the control protocol, and this logstore has version "
-            f"{PROTOCOL_VERSION}: use the logstore that runs the broker"
+            f"{PROTOCOL_VERSION}: use the logstore that runs the other side"
         )
     return fields
 
@@ -104,11 +118,11 @@ def _read_line(line: bytes, whose: str) -> dict[str, Any]:
 # ---- The caller's side
 
 
-def is_served(store_dir: Path) -> bool:
+def is_served(store_dir: Path, kind: Kind = BROKER) -> bool:
     """Whether a broker listens on this store's control socket, even one that accepts nothing now."""
     with _client_socket() as made:
         try:
-            _dial(made, store_dir)
+            _dial(made, store_dir, kind)
         except OSError as error:
             return _is_busy(error)
     return True
@@ -134,6 +148,7 @@ def call(
     *,
     timeout_s: float = CALL_S,
     on_wait: Callable[[], None] | None = None,
+    kind: Kind = BROKER,
 ) -> dict[str, Any]:
     """Sends a command to the broker that has this store open, and returns its result.
 
@@ -142,7 +157,7 @@ def call(
     Raises ``StoreLocked`` if no broker listens, ``OutcomeUnknown`` if the broker closes the connection or does not
     answer within ``timeout_s``, ``VersionError`` if it uses another protocol version, and otherwise the broker's error.
     """
-    with _connect(store_dir) as connection:
+    with _connect(store_dir, kind) as connection:
         try:
             with contextlib.suppress(BrokenPipeError):  # the broker hung up, and may have sent the reason before
                 connection.sendall(_line(command=command, arguments=dict(arguments)))
@@ -151,33 +166,35 @@ def call(
                 timeout_s -= NOTICE_S
             line = _receive(connection, time.monotonic() + timeout_s)
         except TimeoutError as error:
-            raise _unanswered(command, f"has not answered in {timeout_s:g} s") from error
+            raise _unanswered(kind, command, f"has not answered in {timeout_s:g} s") from error
         except OSError as error:
-            raise _unanswered(command, f"can no longer be reached ({error.strerror})") from error
+            raise _unanswered(kind, command, f"can no longer be reached ({error.strerror})") from error
     if not line.endswith(b"\n"):
-        raise _unanswered(command, "closed the connection before it answered")
-    reply = _read_line(line, "the broker's answer")
+        raise _unanswered(kind, command, "closed the connection before it answered")
+    reply = _read_line(line, f"the {kind.program}'s answer")
     result, problem = reply.get("result"), reply.get("error")
     if isinstance(problem, dict):
         raise _problem(str(problem.get("kind")), str(problem.get("message")))
     if not isinstance(result, dict):
-        raise StoreError("the broker's answer is not a line of the control protocol")
+        raise StoreError(f"the {kind.program}'s answer is not a line of the control protocol")
     return result
 
 
-def _connect(store_dir: Path) -> socket.socket:
-    path = store_dir / SOCKET_NAME
+def _connect(store_dir: Path, kind: Kind = BROKER) -> socket.socket:
+    path = store_dir / kind.socket_name
     made = _client_socket()
     try:
-        _dial(made, store_dir)
+        _dial(made, store_dir, kind)
     except OSError as error:
         made.close()
         if _is_busy(error):
-            raise _silent(store_dir) from error
+            raise _silent(store_dir, kind=kind) from error
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise StoreLocked(f"this user may not use {path}: run the command as the broker's user") from error
+            raise StoreLocked(f"this user may not use {path}: run the command as the {kind.program}'s user") from error
         raise store_locked(
-            store_dir, f"no broker listens on {path}: use that program's own means, or end it and try again"
+            store_dir,
+            f"no {kind.program} listens on {path}: use that program's own means, or end it and try again",
+            kind.directory,
         ) from error
     return made
 
@@ -187,7 +204,7 @@ def _is_busy(error: OSError) -> bool:
     return error.errno in (errno.EAGAIN, errno.ETIMEDOUT) or isinstance(error, TimeoutError)
 
 
-def _silent(store_dir: Path, waited_s: float | None = None) -> StoreLocked:
+def _silent(store_dir: Path, waited_s: float | None = None, kind: Kind = BROKER) -> StoreLocked:
     """The error for a broker that gives no sign of life. It says how to continue one that a signal has stopped."""
     pid = holder(store_dir)
     if pid is not None and is_stopped(pid):
@@ -196,7 +213,9 @@ def _silent(store_dir: Path, waited_s: float | None = None) -> StoreLocked:
         why = "look at its log and its process"
     waited = "" if waited_s is None else f" ({waited_s:g} s)"
     return store_locked(
-        store_dir, f"a broker that does not answer{waited}, so nothing was done: {why}, and repeat the command"
+        store_dir,
+        f"a {kind.program} that does not answer{waited}, so nothing was done: {why}, and repeat the command",
+        kind.directory,
     )
 
 
@@ -206,8 +225,8 @@ def _client_socket() -> socket.socket:
     return made
 
 
-def _dial(made: socket.socket, store_dir: Path) -> None:
-    with _short_path(store_dir) as short:
+def _dial(made: socket.socket, store_dir: Path, kind: Kind = BROKER) -> None:
+    with _short_path(store_dir, kind.socket_name) as short:
         made.connect(short)
 
 
@@ -233,9 +252,10 @@ def _receive(connection: socket.socket, until_s: float) -> bytes:
     return bytes(received)
 
 
-def _unanswered(command: str, what: str) -> OutcomeUnknown:
+def _unanswered(kind: Kind, command: str, what: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"the broker {what}: it is unknown whether {command!r} was done; check, and repeat the command if it was not"
+        f"the {kind.program} {what}: it is unknown whether {command!r} was done; check, and repeat the command if it "
+        "was not"
     )
 
 
@@ -263,8 +283,9 @@ class ControlServer:
     the caller. It runs on the event loop, and moves slow work to :meth:`in_thread`.
     """
 
-    def __init__(self, store_dir: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, store_dir: Path, handlers: Mapping[str, Handler], kind: Kind = BROKER) -> None:
         self._store_dir = store_dir.absolute()
+        self.kind = kind
         self._handlers = {"ping": self._ping, **handlers}
         self._listener: asyncio.Server | None = None
         self._own: tuple[int, int] | None = None  # device and inode of our socket
@@ -275,12 +296,12 @@ class ControlServer:
 
     async def start(self) -> None:
         """Starts to listen. Replaces the socket of a broker that died. Raises ``StoreError`` on failure."""
-        path = self._store_dir / SOCKET_NAME
+        path = self._store_dir / self.kind.socket_name
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self._clear_the_way(path)
             os.fchmod(made.fileno(), 0o600)  # before it has a name
-            with _short_path(self._store_dir) as short:
+            with _short_path(self._store_dir, self.kind.socket_name) as short:
                 made.bind(short)
             status = path.lstat()
             self._own = status.st_dev, status.st_ino
@@ -302,8 +323,8 @@ class ControlServer:
             return
         if not stat.S_ISSOCK(status.st_mode):
             raise StoreError(f"{path} is not a socket and takes the name of the control socket: remove it")
-        if is_served(self._store_dir):
-            raise StoreError(f"another broker of this process listens on {path} already")
+        if is_served(self._store_dir, self.kind):
+            raise StoreError(f"another {self.kind.program} of this process listens on {path} already")
         path.unlink()
 
     async def stop(self, timeout_s: float) -> None:
@@ -319,7 +340,7 @@ class ControlServer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _remove_socket(self) -> None:
-        path = self._store_dir / SOCKET_NAME
+        path = self._store_dir / self.kind.socket_name
         own, self._own = self._own, None
         with contextlib.suppress(OSError):
             status = path.lstat()
@@ -366,7 +387,7 @@ class ControlServer:
             reply = refusal(error)
         except Exception:
             logger.exception("a control command failed")
-            reply = refusal(StoreError("the broker failed to execute the command; see its log"))
+            reply = refusal(StoreError(f"the {self.kind.program} failed to execute the command; see its log"))
         session.reply(reply)
 
     async def _do(self, session: _Session, line: bytes) -> dict[str, Any]:
@@ -376,7 +397,8 @@ class ControlServer:
             raise StoreError("the request names no command, or its arguments are not a JSON object")
         handler = self._handlers.get(command)
         if handler is None:
-            raise StoreError(f"this broker has no command {command!r}; it has {', '.join(sorted(self._handlers))}")
+            has = ", ".join(sorted(self._handlers))
+            raise StoreError(f"this {self.kind.program} has no command {command!r}; it has {has}")
         level = logging.DEBUG if command in READING or arguments.get("dry_run") is True else logging.INFO
         try:
             if session.has_hung_up():
@@ -415,9 +437,9 @@ class _Session(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         uid = peer_uid(transport)
         if uid not in (0, os.geteuid()):
-            self._refuse(f"user {uid} may not control this broker: run the command as its user")
+            self._refuse(f"user {uid} may not control this {self._server.kind.program}: run the command as its user")
         elif not self._server.admit(self):
-            self._refuse(f"the broker is busy with {SESSIONS_MAX} other commands: try again later")
+            self._refuse(f"the {self._server.kind.program} is busy with {SESSIONS_MAX} other commands: try again later")
         else:
             self._set_timer()
 

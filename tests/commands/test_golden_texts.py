@@ -25,7 +25,7 @@ import pytest
 
 from kit import golden_stores
 from kit.clock_jumps import JumpingClock
-from kit.golden_cases import CASES, KINDS, WITHOUT_STORE, Case
+from kit.golden_cases import BETWEEN_PROCESSES, CASES, KINDS, WITHOUT_STORE, Case
 from kit.stores import ROOT
 from logstore.cli import command
 
@@ -44,6 +44,11 @@ RULES: dict[str, tuple[str, str]] = {
     "identity of a new store": (
         r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
         "NNNNNNNN-NNNN-NNNN-NNNN-NNNNNNNNNNNN",
+    ),
+    "identity of a new cluster": (r"\b[0-9a-f]{32}\b", "N" * 32),
+    "end of a log that has just begun to be replicated": (
+        r"(?m)^(log +term \d+, index |on the disk +forced to LSN )\d+(, known durable to LSN \d+)?$",
+        r"\1N",
     ),
     "port": (r"(?<=127\.0\.0\.1:)\d+", "PORT"),
     "duration": (r"\b\d+\.\d+(?= (s|ms)\b)", "N.NN"),
@@ -202,4 +207,5 @@ def commands_of(group: click.Group, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", ["logstore", *commands_of(command)])
 def test_every_command_has_a_case_for_help_usual_output_empty_store_and_mistakes(name: str) -> None:
     kinds = [kind for kind in KINDS if kind != "empty" or name not in WITHOUT_STORE]
+    kinds = [kind for kind in kinds if kind != "usual" or name not in BETWEEN_PROCESSES]
     assert {f"{name}.{kind}" for kind in kinds} <= set(CASES)

@@ -13,7 +13,16 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
-WITHOUT_STORE = ("help", "completion")  # commands without a store that could be empty
+CLUSTER = ("cert", "detach", "init", "join", "remove", "run", "status", "transfer")
+# Commands without a store that could be empty.
+WITHOUT_STORE = ("help", "completion", "cluster", *(f"cluster-{name}" for name in CLUSTER))
+BETWEEN_PROCESSES = (
+    "cluster-join",
+    "cluster-remove",
+    "cluster-run",
+    "cluster-transfer",
+)  # they listen; tests/cluster has their usual output
+INIT = "cluster init m1 --name m1 --listen 127.0.0.1:7391 --member 7 --segment-size 512K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ def mistakes(command: str, *more: str, rest: str = "") -> Case:
 def one_command(name: str, **cases: Case) -> dict[str, Case]:
     """The cases of a command by the names of their files, with its help."""
     file = name.replace(" ", "-")
-    help_line = f"{name} --help" if name.count(" ") == 0 else f"in-doubt store {name.split()[1]} --help"
+    help_line = f"{name} --help".replace("in-doubt ", "in-doubt store ") if " " in name else f"{name} --help"
     return {f"{file}.help": Case((help_line,), store=None)} | {f"{file}.{kind}": case for kind, case in cases.items()}
 
 
@@ -344,5 +353,55 @@ CASES: dict[str, Case] = {
             ("bench", "bench store", "bench store --wrong", "bench new --profile quick", "bench new --survivors 2")
         ),
         locked=locked("bench store --existing"),
+    ),
+    **one_command(
+        "cluster",
+        usual=Case((INIT, "cluster status --dir m1"), store=None),
+        mistakes=Case(("cluster", "cluster explode", "cluster --wrong"), store=None),
+    ),
+    **one_command(
+        "cluster init",
+        usual=Case((INIT, INIT), store=None),
+        mistakes=Case(
+            (
+                "cluster init",
+                "cluster init m1 --name m1",
+                "cluster init m1 --name M1 --listen 127.0.0.1:7391",
+                "cluster init m1 --name m1 --listen 127.0.0.1",
+                "cluster init m1 --name m1 --listen 10.0.0.1:7391",
+                "cluster init m1 --name m1 --listen 127.0.0.1:7391 --store absent",
+                "cluster init store --name m1 --listen 127.0.0.1:7391",
+            )
+        ),
+        moved=opened(f"{INIT} --store store", "cluster status --dir m1"),
+        locked=locked(f"{INIT} --store store"),
+        damaged=damaged(f"{INIT} --store store"),
+    ),
+    **one_command(
+        "cluster cert",
+        usual=Case(("cluster cert certs m1 127.0.0.1", "cluster cert certs m2 m2.example"), store=None),
+        mistakes=Case(("cluster cert", "cluster cert certs", "cluster cert certs M1"), store=None),
+    ),
+    **one_command("cluster join", mistakes=Case(("cluster join", "cluster join 127.0.0.1 --name m1"), store=None)),
+    **one_command("cluster remove", mistakes=Case((INIT, "cluster remove main m2 --dir m1"), store=None)),
+    **one_command(
+        "cluster run",
+        mistakes=Case(("cluster run m1", "cluster run --dir absent", "cluster run --stop-timeout 0"), store=None),
+    ),
+    **one_command(
+        "cluster status",
+        usual=Case((INIT, "cluster status --dir m1"), store=None),
+        mistakes=Case(("cluster status", "cluster status --dir absent", "cluster status --wrong"), store=None),
+    ),
+    **one_command(
+        "cluster transfer",
+        mistakes=Case(
+            (INIT, "cluster transfer", "cluster transfer main", "cluster transfer main m2 --dir m1"), store=None
+        ),
+    ),
+    **one_command(
+        "cluster detach",
+        usual=Case((INIT, "cluster detach main --dir m1", "cluster status --dir m1"), store=None),
+        mistakes=Case((INIT, "cluster detach", "cluster detach main", "cluster detach other --dir m1"), store=None),
     ),
 }

@@ -32,6 +32,7 @@ NOT_RUN: Final = (
     ("docs/plugin.md", "  protocol, routing", "a picture"),
     ("docs/plugin.md", "[coilmq]", "a configuration; test_plugin_page.py gives it to the plug-in"),
     ("docs/replication.md", " publish ──▶", "a picture"),
+    ("docs/replication.md", "DIR/cluster.toml ", "a picture"),
     ("docs/replication.md", " sender, beside its program", "a picture"),
     ("docs/replication.md", " leader:    CATALOG_CHANGE", "a picture"),
     ("docs/replication.md", "        the member's loop", "a picture"),

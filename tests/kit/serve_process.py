@@ -1,4 +1,4 @@
-"""`logstore serve` as a process of its own, for tests that kill it, stop it, or connect programs to it."""
+"""A command that serves as a process of its own, for tests that kill it, stop it, or connect programs to it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,32 @@ if TYPE_CHECKING:
 START_S = 30.0
 
 
-class ServeProcess:
-    """One run of the command. Its error output goes to a file beside the store."""
+class CommandProcess:
+    """One run of a command, which says in one line that it is ready. Its error output goes to a file."""
 
     def __init__(
         self,
-        store: Path,
-        port: int = 0,
-        *,
+        errors: Path,
+        *arguments: object,
         under: Sequence[str] = (),
-        options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`under` is a command that runs it, such as a tracer; the other two add to its arguments and environment."""
-        self.errors = store.with_name(store.name + ".stderr")
-        with self.errors.open("ab") as errors:
+        """`under` is a command that runs it, such as a tracer; `environment` adds to its environment."""
+        self.errors = errors
+        with self.errors.open("ab") as to:
             self._process = subprocess.Popen(
-                [*under, sys.executable, "-m", "logstore", "serve", str(store), "--port", str(port), *options],
+                [*under, sys.executable, "-m", "logstore", *map(str, arguments)],
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=to,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
             )
-        self.port = self._listening_port()
+        self.first_line = self._first_line()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def _listening_port(self) -> int:
+    def _first_line(self) -> str:
         assert self._process.stdout is not None
         deadline = time.monotonic() + START_S
         line = b""
@@ -56,17 +54,11 @@ class ServeProcess:
                 self.kill()
                 raise AssertionError(f"it did not start: {line!r} {self.errors.read_text()}")
             line += data
-        text = line.decode().strip()
-        assert text.startswith("listening on 127.0.0.1:"), text
-        return int(text.rpartition(":")[2])
+        return line.decode().strip()
 
     def complaints(self) -> list[str]:
         """What it wrote to standard error but what it tells as a matter of course."""
         return [line for line in self.errors.read_text().splitlines() if " INFO logstore" not in line]
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -84,6 +76,29 @@ class ServeProcess:
         """SIGTERM; the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(seconds)
+
+
+class ServeProcess(CommandProcess):
+    """One run of `logstore serve`. Its error output goes to a file beside the store."""
+
+    def __init__(
+        self,
+        store: Path,
+        port: int = 0,
+        *,
+        under: Sequence[str] = (),
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`options` adds to its arguments."""
+        errors = store.with_name(store.name + ".stderr")
+        super().__init__(errors, "serve", store, "--port", port, *options, under=under, environment=environment)
+        assert self.first_line.startswith("listening on 127.0.0.1:"), self.first_line
+        self.port = int(self.first_line.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
 
 @contextlib.contextmanager

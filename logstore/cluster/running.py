@@ -1,0 +1,168 @@
+"""Runs a member as a process of its own: the lock on its directory, and ``member.sock``, which answers commands.
+
+The socket has an event loop of its own, in the main thread. What a command asks of the member is asked in a further
+thread, so neither loop waits for the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.cluster import config, reports
+from logstore.cluster.directory import SOCKET_NAME, hosts, locked, takes_part
+from logstore.cluster.member import Member
+from logstore.errors import NoMajority, NotLeader, OptionError, StoreError
+from logstore.store.control import ControlServer, Kind, call, is_served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from logstore.cluster.config import MemberFile
+
+    Arguments = dict[str, Any]
+
+MEMBER: Final = Kind(SOCKET_NAME, "member", "the member's directory")
+TRANSFER_S: Final = 5.0
+"""How long a transfer may take: 300 ms for each target, and the election."""
+_LOOK_S: Final = 0.02
+_STOP_S: Final = 1.0
+
+
+def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], None]) -> None:
+    """Runs the member of this directory until SIGINT or SIGTERM.
+
+    ``opened`` is called when its copies are open, and ``ready`` with one line when commands reach it, too. The main
+    thread calls it. Raises ``StoreLocked`` if it runs already, and what :func:`config.read` and a start of ``Member``
+    raise.
+    """
+    directory = directory.absolute()
+    file = config.read(directory)
+    with locked(directory), Member(directory, file.config(directory)) as member:
+        opened()
+        asyncio.run(_until_stopped(MemberSocket(directory, file, member), ready))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
+
+
+async def _until_stopped(commands: MemberSocket, ready: Callable[[str], None]) -> None:
+    stops = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stops.set)
+    await commands.start()
+    try:
+        ready(commands.ready_line())
+        await stops.wait()
+    finally:
+        await commands.stop()
+
+
+class MemberSocket:
+    """The socket of a running member, and its commands."""
+
+    def __init__(self, directory: Path, file: MemberFile, member: Member) -> None:
+        self._directory = directory
+        self._file = file
+        self._member = member
+        commands = {"remove": self._remove, "status": self._status, "transfer": self._transfer}
+        self._socket = ControlServer(directory, commands, MEMBER)
+
+    async def start(self) -> None:
+        """Listens. Raises ``StoreError``."""
+        await self._socket.start()
+
+    async def stop(self) -> None:
+        """Takes no more commands, and removes the socket."""
+        await self._socket.stop(_STOP_S)
+
+    def ready_line(self) -> str:
+        """What a process says when it is ready."""
+        names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
+        return f"ready: {self._file.name} listens on {self._member.address}, hosts: {names}"
+
+    async def _status(self, _arguments: Arguments) -> dict[str, Any]:
+        report = await self._socket.in_thread(self._member.report)
+        return {**reports.member_keys(self._directory, self._file), "running": True, "pid": os.getpid(), **report}
+
+    async def _transfer(self, arguments: Arguments) -> dict[str, Any]:
+        name, wanted = _text(arguments, "host"), _text(arguments, "member")
+        host = await self._host(name)
+        me = self._file.member
+        if host["leader"] is None:
+            raise NoMajority(f"host {name} has no leader now, so there is nothing to hand over: look with 'status'")
+        if host["leader"] != me or host["state"] != "leads":
+            leader = f"member {host['leader_name'] or host['leader']}"
+            raise NotLeader(
+                f"{leader} leads host {name}, and {self._directory} is the directory of member {self._file.name}: give "
+                "the command where that member runs",
+                host["leader"],
+            )
+        target = _member_of(host, wanted)
+        if target["member"] == me:
+            raise OptionError(f"member {self._file.name} leads host {name} already")
+        if not target["voter"]:
+            raise OptionError(f"member {wanted} is a standby of host {name}, and only a voter can lead")
+        await self._socket.in_thread(lambda: self._member.transfer(name, target["member"]))
+        until_s = time.monotonic() + TRANSFER_S
+        while time.monotonic() < until_s:
+            host = await self._host(name)
+            if host["leader"] not in (None, me):
+                return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
+            await asyncio.sleep(_LOOK_S)
+        raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+
+    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
+        name = _text(arguments, "host")
+        host = await self._host(name)
+        leaves = _member_of(host, _text(arguments, "member"))
+        await self._socket.in_thread(lambda: self._member.remove(name, leaves["member"]))
+        return {"host": name, "member": leaves["member"], "name": leaves["name"]}
+
+    async def _host(self, name: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = (await self._socket.in_thread(self._member.report))["hosts"]
+        for host in found:
+            if host["host"] == name:
+                return host
+        names = ", ".join(host["host"] for host in found) or "none"
+        raise OptionError(f"this member has no host called {name!r}: it has {names}")
+
+
+def _text(arguments: Arguments, key: str) -> str:
+    value = arguments.get(key)
+    if not isinstance(value, str):
+        raise OptionError(f"the request has no text {key!r}")
+    return value
+
+
+def _member_of(host: dict[str, Any], wanted: str) -> dict[str, Any]:
+    """The member of a host with this name or id. Raises ``OptionError``."""
+    members: list[dict[str, Any]] = host["members"]
+    for one in members:
+        if wanted in (one["name"], str(one["member"])):
+            return one
+    names = ", ".join(str(one["name"] or one["member"]) for one in members)
+    raise OptionError(f"host {host['host']} has no member {wanted!r}: it has {names}")
+
+
+# ---- the caller's side -----------------------------------------------------------------------------------------------
+
+
+def status(directory: Path) -> dict[str, Any]:
+    """How the member of this directory stands; if it does not run, what the directory says."""
+    directory = directory.absolute()
+    config.read(directory)
+    if not is_served(directory, MEMBER):
+        return reports.at_rest(directory)
+    return call(directory, "status", {}, kind=MEMBER)
+
+
+def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
+    """Has the running member do something. Raises its errors, and ``StoreError`` if it does not run."""
+    directory = directory.absolute()
+    file = config.read(directory)
+    if not is_served(directory, MEMBER):
+        raise StoreError(f"member {file.name} does not run: start it with 'logstore cluster run --dir {directory}'")
+    return call(directory, command, arguments, kind=MEMBER)
