@@ -11,13 +11,13 @@ import asyncio
 import json
 import logging
 import os
-import re
 import struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from logstore.cluster.addresses import parse_named
+from logstore.cluster.directory import host_name
 from logstore.cluster.frames import CONTROL_BYTES_MAX
 from logstore.cluster.replica import UUID_BYTES
 from logstore.errors import OptionError, StoreError
@@ -34,7 +34,6 @@ _T = TypeVar("_T")
 
 FILE_NAME: Final = "members.json"
 _LENGTH: Final = struct.Struct("<I")
-_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -99,8 +98,9 @@ async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Jo
     finally:
         writer.close()
     for uuid, name in answer.hosts:
-        if len(uuid) != UUID_BYTES or not _HOST_NAME.fullmatch(name):
-            raise StoreError(f"the member at {address} has a host that cannot be one: {name!r}")
+        host_name(name)
+        if len(uuid) != UUID_BYTES:
+            raise StoreError(f"the member at {address} has a host {name!r} without a UUID")
     return hello.cluster, answer
 
 

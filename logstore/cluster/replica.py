@@ -635,12 +635,12 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        self._slot: Any = None  # of this object's owner; it has the core's handle while the store lives
+        self._slots: list[Any] = []  # of this object's owner, which has the core's handle while the store lives
         try:
             super().__init__(leading.path, leading.options)
         except BaseException:
-            if self._slot is not None:
-                self._slot[0] = ffi.NULL  # the copy still leads, and frees it
+            for slot in self._slots:
+                slot[0] = ffi.NULL  # the copy still leads, and frees it
             raise
 
     def _abandon(self) -> None:
@@ -657,7 +657,7 @@ class _LedStore(MessageStore):
         super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore
-        self._slot = made
+        self._slots.append(made)
         made[0] = self._led.store
         return 0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from logstore.cluster.config import MemberFile
     from logstore.cluster.group import Group
-    from logstore.cluster.member import _Running
+    from logstore.cluster.member_loop import MemberLoop
 
 Document = dict[str, Any]
 
@@ -53,25 +53,25 @@ def member_keys(directory: Path, file: MemberFile) -> Document:
 # ---- a running member, on its loop -----------------------------------------------------------------------------------
 
 
-def running(member: _Running) -> Document:
+def running(member: MemberLoop) -> Document:
     """The hosts, and the connections to the other members."""
     names = {member.member: member.config.name} | {peer: name for peer, (name, _) in member.peers.items()}
     reached = [_peer(member, peer, *found) for peer, found in sorted(member.peers.items())]
-    groups = sorted(member.groups.values(), key=lambda group: group.name)
+    groups = sorted(member.all_groups(), key=lambda group: group.name)
     return {"hosts": [_host(member, group, names) for group in groups], "peers": reached}
 
 
-def _peer(member: _Running, peer: int, name: str, address: str) -> Document:
+def _peer(member: MemberLoop, peer: int, name: str, address: str) -> Document:
     reason = member.why_not(peer)
     return {"member": peer, "name": name, "address": address, "connected": not reason, "reason": reason or None}
 
 
-def _host(member: _Running, group: Group, names: dict[int, str]) -> Document:
+def _host(member: MemberLoop, group: Group, names: dict[int, str]) -> Document:
     standing = group.standing()
     leads = standing.state == "leads"
     return {
         "host": group.name,
-        "uuid": group.uuid.hex(),
+        "uuid": group.uuid.hex() or None,
         "state": standing.state,
         "problem": standing.problem or None,
         "term": standing.term,

@@ -1,0 +1,507 @@
+"""What lives on a member's loop: its groups, their surroundings, and what the transport tells.
+
+The loop has a thread of its own. Groups work on their disks in threads of theirs, so that the loop answers heartbeats
+at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.cluster import engine as engines
+from logstore.cluster.addresses import named, parse_named
+from logstore.cluster.directory import takes_part
+from logstore.cluster.engine import time_all
+from logstore.cluster.group import Group
+from logstore.cluster.group_update import answer_update
+from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
+from logstore.cluster.membership import (
+    CHANGE_WITHIN_S,
+    MESSAGES,
+    REFUSED,
+    Change,
+    Changed,
+    Requests,
+    Wanted,
+    change_here,
+)
+from logstore.cluster.replica import create
+from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
+from logstore.core.threads import start
+from logstore.errors import EngineRefused, NoMajority, NotLeader, OptionError, StoreClosed, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+    from pathlib import Path
+
+    from logstore.cluster.engine import Frame
+    from logstore.cluster.frames import Carried
+    from logstore.cluster.member import MemberConfig
+    from logstore.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S: Final = 0.0005
+HAND_OVER_S: Final = 1.0
+LEAVES_AFTER_S: Final = 1.0
+"""A removed member is connected for so long, to be told that it was."""
+JOIN_AGAIN_S: Final = (0.2, 5.0)
+JOIN_COPY_S: Final = 1.0
+"""Between two looks whether a copy, which is on its way, has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member of a host's group."""
+
+    member: int
+    name: str
+    address: str
+    voter: bool
+    """Else a standby, which has no vote and becomes a voter once it has all."""
+    acknowledged: int
+    """The index that it has, as the leader knows; 0 on other members."""
+    problem: str
+    """Why there is no connection to it; empty if there is one, or if it is this member."""
+
+
+class MemberLoop:
+    """What lives on the loop: the groups' surroundings and the transport's handler."""
+
+    def __init__(self, directory: Path, config: MemberConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.member = config.member
+        self.groups: dict[bytes, Group] = {}
+        self._unopened: list[Group] = []  # whose copies could not be opened
+        self.address = ""
+        self.loop = new_event_loop()
+        self._transport: Transport | None = None
+        self._by_number: dict[int, Group] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed = False
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joining: asyncio.Task[None] | None = None
+        self._refreshes = False
+        self.peers: dict[int, tuple[str, str]] = {}
+        """Name and address of each other member, by id."""
+        self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
+        self._requests = Requests(self._ask, self.loop)
+        self._refused: dict[int, str] = {}  # why each peer was, the last time
+        self._thread = start(f"logstore-member-{config.member}", self._turn)
+        assert self._thread.ident is not None
+        self.thread_id = self._thread.ident
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def end(self) -> None:
+        """Ends the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    async def start(self) -> None:
+        """Opens all hosts, then the connections."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # a thread waits up to 5 ms for the interpreter otherwise
+        config = self.config
+        try:
+            me = Me(cluster=config.cluster, member=config.member, name=config.name)
+            self._transport = Transport(me, self, tls=config.tls, messages=MESSAGES)
+            self._heard = remembered(self.directory)
+            for path in sorted(self.directory.iterdir()):
+                if takes_part(path):
+                    await self._add(path)
+            self._refresh()
+            self.address = await self._transport.start(config.listen)
+        except BaseException:
+            await self.stop()
+            raise
+        self._set_timer()
+        self.join_hosts()
+
+    async def _add(self, path: Path) -> None:
+        assert self._transport is not None
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
+        try:
+            await group.open()
+        except StoreError as error:
+            group.fail(error)
+            self._unopened.append(group)
+            return
+        number = self._transport.host(group.uuid)
+        self.groups[group.uuid] = group
+        self._numbers[group.uuid] = number
+        self._by_number[number] = group
+
+    async def stop(self) -> None:
+        """Hands over, closes the connections, then the groups."""
+        if self._joining is not None:
+            self._joining.cancel()
+        await self._hand_over()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            await self._transport.close()
+        for group in self.all_groups():
+            await group.close()
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    async def _hand_over(self) -> None:
+        """Lets others lead what this member leads, so that they need not find out."""
+        led = []
+        for group in self.groups.values():
+            others = [each for each in group.members() if each.voter and each.member != self.member]
+            if group.store is not None and any(self.is_connected(each.member) for each in others):
+                with contextlib.suppress(EngineRefused):
+                    group.transfer()
+                    led.append(group)
+        end = self.loop.time() + HAND_OVER_S
+        for group in led:
+            with self._told(group.name) as event:
+                while group.leader == self.member and (left := end - self.loop.time()) > 0:
+                    event.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(event.wait(), left)
+
+    @contextlib.contextmanager
+    def _told(self, host: str) -> Iterator[asyncio.Event]:
+        """An event that is set at each change of a host."""
+        event = asyncio.Event()
+        waiting = self._waiting.setdefault(host, [])
+        waiting.append(event)
+        try:
+            yield event
+        finally:
+            waiting.remove(event)
+
+    def all_groups(self) -> list[Group]:
+        """Also those whose copies could not be opened."""
+        return [*self.groups.values(), *self._unopened]
+
+    def group(self, host: str) -> Group:
+        """The group of this name. ``OptionError``."""
+        for group in self.all_groups():
+            if group.name == host:
+                return group
+        names = ", ".join(sorted(group.name for group in self.all_groups())) or "none"
+        raise OptionError(f"this member has no host called {host!r}: it has {names}")
+
+    async def leading(self, host: str, within_s: float) -> MessageStore:
+        """See :meth:`Member.store`."""
+        group = self.group(host)
+        began = time.monotonic()
+        with self._told(host) as event:
+            while True:
+                if group.store is not None:
+                    return group.store
+                self._judge(group)
+                left = within_s - (time.monotonic() - began)
+                if left <= 0:
+                    raise NoMajority(f"host {host} has no leader since {time.monotonic() - began:.1f} s: {self._why()}")
+                event.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), left)
+
+    def _judge(self, group: Group) -> None:
+        standing = group.standing()
+        if standing.state == "failed":
+            raise StoreError(f"host {group.name} has left its group on this member: {standing.problem}")
+        if standing.state == "closed":
+            raise StoreClosed(f"member {self.config.name} is closed")
+        if standing.leader and standing.leader != self.member:
+            name, address = self.peers.get(standing.leader, ("", ""))
+            raise NotLeader(
+                f"member {name or standing.leader} leads host {group.name}: ask it at {address or 'its address'}",
+                standing.leader,
+            )
+
+    def _why(self) -> str:
+        transport = self._transport
+        reasons = [] if transport is None else [transport.why_not(peer) for peer in self.peers]
+        return "; ".join(reason for reason in reasons if reason) or "its members elect one"
+
+    # ---- members ----
+
+    def seats(self, group: Group) -> list[Seat]:
+        """The members of a group."""
+        found = []
+        for each in group.members():
+            name, address = self._named(each)
+            problem = (
+                "" if each.member == self.member or self._transport is None else self._transport.why_not(each.member)
+            )
+            found.append(Seat(each.member, name, address, each.voter, each.acknowledged, problem))
+        return found
+
+    @staticmethod
+    def _named(member: engines.Member) -> tuple[str, str]:
+        try:
+            return parse_named(member.address)
+        except OptionError:
+            return "", member.address
+
+    async def change(self, host: str, wanted: Wanted, within_s: float) -> None:
+        """Has a host's leader make a change of its members."""
+        await self._requests.change(self.group(host), wanted, within_s)
+
+    def _ask(self, peer: int, message: Message) -> bool:
+        return self._transport is not None and self._transport.control(peer, message)
+
+    def members_changed(self, group: Group) -> None:  # noqa: ARG002 - of any group
+        """At the end of this turn the connections are those to the members of all groups."""
+        if not self._refreshes:
+            self._refreshes = True
+            self.loop.call_soon(self._refresh)
+
+    def _refresh(self) -> None:
+        self._refreshes = False
+        if self._transport is None:
+            return
+        lists = [group.members() for group in self.groups.values()]
+        found = {} if lists and all(lists) else dict(self._heard)
+        found |= {each.member: self._named(each) for members in lists for each in members}
+        found.pop(self.member, None)
+        if found == self.peers:
+            return
+        leaving = {member: known for member, known in self.peers.items() if member not in found}
+        try:
+            self._transport.set_peers(leaving | found)
+        except OptionError as error:
+            logger.error("member %d keeps its connections as they are: %s", self.member, error)
+            return
+        if leaving:
+            self.loop.call_later(LEAVES_AFTER_S, self._drop_peers)
+        self.peers = found
+        self._heard = found
+        if found:
+            self.loop.run_in_executor(None, remember, self.directory, found)
+
+    def _drop_peers(self) -> None:
+        """Closes the connections to those who left; by now they have been told."""
+        if self._transport is not None:
+            self._transport.set_peers(self.peers)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- joining ----
+
+    def join_hosts(self) -> None:
+        """Asks other members to be added to what this member has no copy of, until it is."""
+        if self._joining is None or self._joining.done():
+            self._joining = self._begin(self._join_hosts())
+
+    async def _join_hosts(self) -> None:
+        wait_s = JOIN_AGAIN_S[0]
+        while self._transport is not None:
+            wanted = [group.uuid for group in self.groups.values() if group.engine is not None and not group.members()]
+            if self.groups and not wanted:
+                return
+            addresses = dict.fromkeys([*self.config.join, *(address for _, address in self._heard.values())])
+            if not addresses:
+                return
+            problem = ""
+            for address in addresses:
+                try:
+                    problem = await self._join_at(address, wanted)
+                except (StoreError, OSError) as error:
+                    problem = str(error)
+                if not problem:
+                    break
+            if problem:
+                logger.warning("member %d has not joined yet: %s", self.member, problem)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, JOIN_AGAIN_S[1])
+            else:
+                await asyncio.sleep(JOIN_COPY_S if wanted else 0)  # then it asks to be added, or its copy is on its way
+
+    async def _join_at(self, address: str, wanted: list[bytes]) -> str:
+        """Why it was not added; empty: it was, or it knows now which hosts there are."""
+        assert self._transport is not None
+        reached_at = self.config.advertise or self.address
+        _, answer = await ask(self._transport, address, Join(reached_at, wanted))
+        for member, text in answer.members:
+            if member != self.member:
+                self._heard = {**self._heard, member: parse_named(text)}
+        for uuid, name in answer.hosts:
+            if uuid not in self.groups:
+                path = self.directory / name
+                await self.loop.run_in_executor(None, _make_host, path, self.config, uuid)
+                await self._add(path)
+        self._refresh()
+        return answer.refused
+
+    def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A program wants to be a member."""
+        self._begin(self._answer_join(hello, reader, writer))
+
+    async def _answer_join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
+            refused = ""
+            for uuid in join.hosts:
+                group = self.groups.get(uuid)
+                if group is None:
+                    refused = f"member {self.config.name} has no host {uuid.hex()}"
+                    break
+                wanted = Wanted(engines.ADD, hello.member, named(hello.name, join.address))
+                try:
+                    await self._requests.change(group, wanted, CHANGE_WITHIN_S)
+                except StoreError as error:
+                    refused = str(error)
+                    break
+            me = (self.member, named(self.config.name, self.config.advertise or self.address))
+            members = [me, *((member, named(*known)) for member, known in self.peers.items())]
+            hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
+            await send_join(writer, Joined(members, hosts, refused))
+        except (StoreError, TimeoutError, OSError) as error:
+            logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
+        finally:
+            writer.close()
+
+    # ---- for the groups ----
+
+    def now_ms(self) -> int:
+        """The clock of all engines."""
+        return int(self.loop.time() * 1000)
+
+    def send(self, peer: int, group: Group, frame: Frame, carried: Sequence[Carried]) -> bool:
+        """Sends a frame of a group."""
+        transport = self._transport
+        return transport is not None and transport.send(peer, self._numbers[group.uuid], frame, carried)
+
+    async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Opens a connection for an update."""
+        if self._transport is None:
+            raise StoreClosed(f"member {self.config.name} is closed")
+        return await self._transport.open_update(peer)
+
+    def why_not(self, peer: int) -> str:
+        """Why there is no connection to a peer; empty: there is one."""
+        return "this member is starting" if self._transport is None else self._transport.why_not(peer)
+
+    def is_connected(self, peer: int) -> bool:
+        """Whether frames can be sent."""
+        return not self.why_not(peer)
+
+    def changed(self, group: Group) -> None:
+        """The group's leader, its state or its due time is another."""
+        for event in self._waiting.get(group.name, ()):
+            event.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """At the end of this turn, once."""
+        if not self._timed:
+            self._timed = True
+            self.loop.call_soon(self._time_is_set)
+
+    def _time_is_set(self) -> None:
+        self._timed = False
+        dues = [group.answer.due_ms for group in self.groups.values() if group.engine is not None and group.answer]
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(min(dues) / 1000, self._on_time) if dues else None
+
+    def _on_time(self) -> None:
+        """One call gives the time to all engines that are due."""
+        self._timer = None
+        by_engine = {group.engine: group for group in self.groups.values() if group.engine is not None}
+        for engine, answer in time_all(list(by_engine), self.now_ms()):
+            by_engine[engine].time(answer)
+        self._set_timer()
+
+    # ---- for the transport ----
+
+    def identity(self, peer: int) -> dict[bytes, Identity]:  # noqa: ARG002 - as the transport calls it
+        """What this member has of each host."""
+        return {group.uuid: group.identity(first=True) for group in self.groups.values() if group.engine is not None}
+
+    def greeted(self, peer: int, hello: Hello) -> str | None:
+        """Judges the copies of a peer."""
+        for uuid, told in hello.hosts.items():
+            group = self.groups.get(uuid)
+            reason = None if group is None else group.judge(peer, hello.start, told)
+            if reason is not None:
+                return reason
+        return None
+
+    def is_expected(self, hello: Hello) -> bool:
+        """A member whose log reaches further than this one's may be one that this member has not heard of yet."""
+        for uuid, told in hello.hosts.items():
+            group = self.groups.get(uuid)
+            if group is not None and group.is_behind(told):
+                return True
+        return False
+
+    def connected(self, peer: int) -> None:
+        """Frames can be sent."""
+
+    def lost(self, peer: int, reset: bool) -> None:
+        """The connection to a peer is gone."""
+        self._requests.lost(peer)
+        for group in list(self.groups.values()):
+            group.lost(peer, reset)
+
+    def frames(self, peer: int, received: list[Received]) -> None:
+        """Engine frames came."""
+        for one in received:
+            group = self._by_number.get(one.host)
+            if group is None:
+                one.consumed()
+            else:
+                group.receive(peer, one)
+
+    def control(self, peer: int, message: Message) -> None:
+        """A request, or the answer to one."""
+        if isinstance(message, Changed):
+            self._requests.answered(peer, message)
+        elif isinstance(message, Change):
+            self._begin(self._answer_change(peer, message))
+
+    async def _answer_change(self, peer: int, asked: Change) -> None:
+        group = self.groups.get(asked.host)
+        if group is None:
+            kind, reason = REFUSED, f"member {self.config.name} has no such host"
+        else:
+            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
+        self._ask(peer, Changed(asked.request, kind, reason))
+
+    def room(self, peer: int) -> None:
+        """Frames that waited go on."""
+        for group in list(self.groups.values()):
+            group.room(peer)
+
+    def refused(self, peer: int, kind: str, reason: str) -> None:
+        """A connection was refused. The same reason again is no news."""
+        level = logging.DEBUG if self._refused.get(peer) == reason else logging.WARNING
+        self._refused[peer] = reason
+        logger.log(level, "member %d: connection refused (%s): %s", peer, kind, reason)
+
+    def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer wants an update of a host."""
+        self._begin(answer_update(self.member, self.groups, peer, reader, writer))
+
+
+def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:
+    path.mkdir(exist_ok=True)
+    if not (path / "VOTE").exists():
+        create(path, config.member, config.cluster, uuid=uuid)
