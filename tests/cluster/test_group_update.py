@@ -203,6 +203,7 @@ def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_pu
     store.declare_queue("invoices")
     store.declare_exchange("events")
     store.bind("events", "invoices", "k")
+    wait_for_all(trio)
     stay = lag(trio)
     with Copy.open(trio.host_dir(3)) as copy:
         before = copy.member()
@@ -210,8 +211,10 @@ def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_pu
         assert not copy.is_there
     publisher = Publisher(trio)
     trio.start(3)
-    wait_until(lambda: number_of(trio, 3) == before.copy + 1, "the update has been switched in")
-    stay += publisher.stop()
+    try:
+        wait_until(lambda: number_of(trio, 3) > before.copy, "the update has been switched in")
+    finally:
+        stay += publisher.stop()
     assert watched.received[0].bytes == whole(watched.received[0])
     assert group_of(trio, 3).identity(first=True).rebuild == before.rebuild + 1
     wait_for_all(trio)
@@ -254,7 +257,7 @@ def test_a_member_with_nothing_but_its_vote_gets_its_first_copy(trio: Trio) -> N
     create(trio.host_dir(3), 3, CLUSTER, uuid=uuid)
     trio.start()
     ids = [trio.store().publish("orders", b"%d" % number) for number in range(10)]
-    wait_until(lambda: number_of(trio, 3) == 1 or number_of(trio, 3) == 2, "it has a copy")
+    wait_until(lambda: number_of(trio, 3), "it has a copy")
     judge(trio, ids)
 
 
