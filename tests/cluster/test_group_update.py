@@ -22,7 +22,7 @@ from logstore import errors
 from logstore.cluster import group_update
 from logstore.cluster.addresses import Tls
 from logstore.cluster.replica import Copy, create, detach
-from logstore.cluster.update import Update
+from logstore.cluster.update import Manifest, Update
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
 from logstore.verify.verification import Verification
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT = 128 << 10
-MIDDLE = 10  # pieces of 256 KiB, of an update that has more than 2 MiB
 
 
 @pytest.fixture
@@ -135,8 +134,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.received: list[Received] = []
         self.begun = 0
-        self.writes = 0
-        self.stops_at = 0  # the write that waits; 0: none
+        self.stops = False  # once, before the last segment is written
         self.is_in_the_middle = threading.Event()
         self.goes_on = threading.Event()
         watched = self
@@ -156,9 +154,13 @@ class Watched:
             return one
 
         class Stopping(Update):
+            def __init__(self, copy: Copy, manifest: Manifest) -> None:
+                super().__init__(copy, manifest)
+                self.last_lsn = manifest.segments[-1].first_lsn
+
             def write(self, first_lsn: int, offset: int, data: bytes) -> None:
-                watched.writes += 1
-                if watched.writes == watched.stops_at:
+                if watched.stops and first_lsn == self.last_lsn:
+                    watched.stops = False
                     watched.is_in_the_middle.set()
                     assert watched.goes_on.wait(PATIENCE_S)
                 super().write(first_lsn, offset, data)
@@ -304,7 +306,7 @@ def test_if_the_sender_dies_in_the_middle_the_next_leader_sends_what_is_missing(
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = MIDDLE
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     trio.stop(1)
@@ -323,7 +325,7 @@ def test_if_the_receiver_dies_in_the_middle_it_goes_on_with_what_it_has(trio: Tr
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = MIDDLE
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     updates = group_of(trio, 3).updates
@@ -348,7 +350,7 @@ def test_an_update_goes_on_when_another_member_leads(trio: Trio, watched: Watche
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = MIDDLE
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     trio.transfer_to(2)
@@ -365,7 +367,7 @@ def test_what_a_leader_keeps_for_an_update_is_kept_when_it_follows(trio: Trio, w
     trio.transfer_to(1)
     wait_for_all(trio)
     lag(trio)
-    watched.stops_at = MIDDLE
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     stay = fill(trio.store(), 150)
@@ -439,7 +441,7 @@ def test_an_update_of_a_host_that_the_sender_does_not_have_is_refused_by_name(tr
 def test_a_member_without_a_copy_sends_none(trio: Trio, watched: Watched) -> None:
     with Copy.open(trio.host_dir(3)) as copy:
         copy.remove()
-    watched.stops_at = 1
+    watched.stops = True
     trio.start()
     trio.store()
     watched.wait_for_the_middle()

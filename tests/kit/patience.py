@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 25
+PATIENCE_S: Final = 120
 """An event that has not come by then does not come. A test that passes never waits for that long."""
 
 
