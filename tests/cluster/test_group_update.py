@@ -16,12 +16,13 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 import logstore
 from kit.copy_group import CLUSTER, fill
 from kit.patience import PATIENCE_S, wait_until
+from kit.stores import SMALL_SEGMENT
 from kit.trio import HOST, Trio
 from logstore import errors
 from logstore.cluster import group_update
 from logstore.cluster.addresses import Tls
 from logstore.cluster.replica import Copy, create, detach
-from logstore.cluster.update import Update
+from logstore.cluster.update import Manifest, Update
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
 from logstore.verify.verification import Verification
@@ -67,6 +68,16 @@ def first_kept(trio: Trio, member: int) -> int:
     return on_loop(trio.members[member], ask())
 
 
+def kept_bytes(trio: Trio, member: int) -> int:
+    async def ask() -> int:
+        copy = group_of(trio, member)._copy
+        assert copy is not None
+        kept = copy.kept()
+        return copy.entry(kept[-1]).end_lsn - copy.entry(kept[0]).lsn
+
+    return on_loop(trio.members[member], ask())
+
+
 def lag(trio: Trio, member: int = 3, *, count: int = 150) -> list[int]:
     """Stops the member, and publishes until no other keeps what it needs next; the messages that stay.
 
@@ -76,6 +87,7 @@ def lag(trio: Trio, member: int = 3, *, count: int = 150) -> list[int]:
     trio.stop(member)
     store = trio.store()
     stay = fill(store, count)
+    stay += [store.publish("orders", bytes([number]) * 20_000) for number in range(100)]
     leader = trio.leader()
     wait_until(lambda: first_kept(trio, leader) > has + 1, "the leader keeps no longer what the member needs")
     return stay
@@ -122,8 +134,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.received: list[Received] = []
         self.begun = 0
-        self.writes = 0
-        self.stops_at = 0  # the write that waits; 0: none
+        self.stops = False  # once, before the last segment is written
         self.is_in_the_middle = threading.Event()
         self.goes_on = threading.Event()
         watched = self
@@ -143,9 +154,13 @@ class Watched:
             return one
 
         class Stopping(Update):
+            def __init__(self, copy: Copy, manifest: Manifest) -> None:
+                super().__init__(copy, manifest)
+                self.last_lsn = manifest.segments[-1].first_lsn
+
             def write(self, first_lsn: int, offset: int, data: bytes) -> None:
-                watched.writes += 1
-                if watched.writes == watched.stops_at:
+                if watched.stops and first_lsn == self.last_lsn:
+                    watched.stops = False
                     watched.is_in_the_middle.set()
                     assert watched.goes_on.wait(PATIENCE_S)
                 super().write(first_lsn, offset, data)
@@ -158,8 +173,10 @@ class Watched:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch)
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    made = Watched(monkeypatch)
+    yield made
+    made.goes_on.set()
 
 
 def whole(received: Received) -> int:
@@ -203,15 +220,19 @@ def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_pu
     store.declare_queue("invoices")
     store.declare_exchange("events")
     store.bind("events", "invoices", "k")
+    wait_for_all(trio)
     stay = lag(trio)
     with Copy.open(trio.host_dir(3)) as copy:
         before = copy.member()
         copy.remove()
         assert not copy.is_there
+    trio.transfer_to(2)  # a leader refuses a member that takes back what it acknowledged to it in its term (R11)
     publisher = Publisher(trio)
     trio.start(3)
-    wait_until(lambda: number_of(trio, 3) == before.copy + 1, "the update has been switched in")
-    stay += publisher.stop()
+    try:
+        wait_until(lambda: number_of(trio, 3) > before.copy, "the update has been switched in")
+    finally:
+        stay += publisher.stop()
     assert watched.received[0].bytes == whole(watched.received[0])
     assert group_of(trio, 3).identity(first=True).rebuild == before.rebuild + 1
     wait_for_all(trio)
@@ -254,7 +275,7 @@ def test_a_member_with_nothing_but_its_vote_gets_its_first_copy(trio: Trio) -> N
     create(trio.host_dir(3), 3, CLUSTER, uuid=uuid)
     trio.start()
     ids = [trio.store().publish("orders", b"%d" % number) for number in range(10)]
-    wait_until(lambda: number_of(trio, 3) == 1 or number_of(trio, 3) == 2, "it has a copy")
+    wait_until(lambda: number_of(trio, 3), "it has a copy")
     judge(trio, ids)
 
 
@@ -285,7 +306,7 @@ def test_if_the_sender_dies_in_the_middle_the_next_leader_sends_what_is_missing(
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = 9
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     trio.stop(1)
@@ -304,7 +325,7 @@ def test_if_the_receiver_dies_in_the_middle_it_goes_on_with_what_it_has(trio: Tr
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = 9
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     updates = group_of(trio, 3).updates
@@ -329,7 +350,7 @@ def test_an_update_goes_on_when_another_member_leads(trio: Trio, watched: Watche
     trio.transfer_to(1)
     wait_for_all(trio)
     stay = lag(trio)
-    watched.stops_at = 9
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
     trio.transfer_to(2)
@@ -346,14 +367,15 @@ def test_what_a_leader_keeps_for_an_update_is_kept_when_it_follows(trio: Trio, w
     trio.transfer_to(1)
     wait_for_all(trio)
     lag(trio)
-    watched.stops_at = 9
+    watched.stops = True
     trio.start(3)
     watched.wait_for_the_middle()
-    stay = fill(trio.store(), 60)
+    stay = fill(trio.store(), 150)
     kept = first_kept(trio, 1)
+    assert kept_bytes(trio, 1) > KEPT + SMALL_SEGMENT
     trio.transfer_to(2)
     wait_until(lambda: group_of(trio, 1)._copy._leading is None, "it follows")  # type: ignore[union-attr]
-    assert first_kept(trio, 1) == kept
+    assert first_kept(trio, 1) <= kept
     watched.goes_on.set()
     judge(trio, stay)
 
@@ -419,7 +441,7 @@ def test_an_update_of_a_host_that_the_sender_does_not_have_is_refused_by_name(tr
 def test_a_member_without_a_copy_sends_none(trio: Trio, watched: Watched) -> None:
     with Copy.open(trio.host_dir(3)) as copy:
         copy.remove()
-    watched.stops_at = 1
+    watched.stops = True
     trio.start()
     trio.store()
     watched.wait_for_the_middle()
