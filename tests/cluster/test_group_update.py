@@ -111,7 +111,7 @@ def judge(trio: Trio, stay: list[int]) -> None:
     trio.stop()
     found = []
     for member in trio.addresses:
-        with Copy.open(trio.host_dir(member)) as copy:
+        with Copy.open(trio.host_dir(member), catalog=True) as copy:
             number = copy.member().copy
         verification = Verification(trio.host_dir(member) / f"copy-{number}")
         verification.run(lambda _: None, connect=None, schema=None)

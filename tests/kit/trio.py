@@ -63,6 +63,7 @@ class Trio:
             member=member,
             name=f"m{member}",
             listen=self.addresses[member],
+            join=[address for other, address in self.addresses.items() if other != member],
             tls=self.tls.get(member),
             kept_bytes=self.kept_bytes,
         )
