@@ -51,6 +51,7 @@ from logstore.cluster.jobs import (
     take_and_apply,
 )
 from logstore.cluster.replica import Batch, Copy, LeadingStore
+from logstore.core import arguments
 from logstore.errors import BatchRefused, EngineRefused, StoreError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Group:
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
         self._around = around
-        self._kept_bytes = kept_bytes
+        self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"logstore-{name}")
