@@ -175,9 +175,8 @@ static int open_log(struct replica *r, const char *store_dir) {
     rc = state_take_segments(&store->state, s);
     rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
     rc = rc == LS_OK ? replica_mark_open(r) : rc;
-    rc = rc == LS_OK && store->options.kept_bytes != 0 && r->kept == NULL
-             ? kept_new(store->directory.v, store_dir, s, &r->kept)
-             : rc;
+    bool begins = store->options.kept_bytes != 0 && r->kept == NULL;
+    rc = rc == LS_OK && begins ? kept_new(store->directory.v, store_dir, s, &r->kept) : rc;
     rc = rc == LS_OK ? read_log(r) : rc;
     rc = rc == LS_OK ? take_files(r) : rc;
     rc = rc == LS_OK ? load_block(r) : rc;

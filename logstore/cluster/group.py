@@ -52,6 +52,7 @@ from logstore.cluster.jobs import (
 )
 from logstore.cluster.membership import Changes
 from logstore.cluster.replica import Batch, Copy, LeadingStore
+from logstore.core import arguments
 from logstore.errors import BatchRefused, EngineRefused, StoreError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Group:
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
         self._around = around
-        self._kept_bytes = kept_bytes
+        self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"logstore-{name}")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEAVES: Final = "this member leaves the host's group"
 THREADS: Final = 4
 UPDATED_WITHIN_S: Final = 10.0
 """How long the engine may refuse a copy that is whole: it waits for a leader, or for entries to be written."""
@@ -138,7 +139,7 @@ class GroupUpdates:
         if self._waits is not None:
             self._waits.future.cancel()
         for task in (*self._sending.values(), *filter(None, [self._taking])):
-            task.cancel()
+            task.cancel(LEAVES)
 
     async def close(self) -> None:
         """Ends what goes on. The sender or receiver is told, and what came stays on the disk."""
@@ -226,7 +227,7 @@ class GroupUpdates:
         try:
             made = job.future.result()
         except CancelledError:
-            raise StoreClosed("this member leaves the group") from None
+            raise StoreClosed(LEAVES) from None
         assert made is None or isinstance(made, Update)
         return made
 
@@ -298,12 +299,12 @@ class GroupUpdates:
         """A peer asks for an update of this host. An earlier one of the same peer ends first."""
         before = self._sending.get(peer)
         if before is not None:
-            before.cancel()
+            before.cancel(f"a newer connection of member {peer} asks for an update")
         task = self._around.loop.create_task(self._send(peer, before, request, reader, writer))
         self._sending[peer] = task
         task.add_done_callback(functools.partial(self._sent, peer))
         if self._is_closed:
-            task.cancel()
+            task.cancel(LEAVES)
 
     def _sent(self, peer: int, task: asyncio.Task[None]) -> None:
         if self._sending.get(peer) is task:

@@ -23,6 +23,7 @@ from logstore.cluster import group_update
 from logstore.cluster.addresses import Tls
 from logstore.cluster.replica import Copy, create, detach
 from logstore.cluster.update import Manifest, Update
+from logstore.cluster.update_frames import Connection, Offer, Request
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
 from logstore.verify.verification import Verification
@@ -272,6 +273,8 @@ def test_a_member_with_nothing_but_its_vote_gets_its_first_copy(trio: Trio) -> N
     with Copy.open(trio.host_dir(1)) as copy:
         uuid = copy.member().uuid
     (trio.host_dir(3) / "VOTE").unlink()
+    with pytest.raises(errors.OptionError, match="16 bytes"):
+        create(trio.host_dir(3), 3, CLUSTER, uuid=uuid[:15])
     create(trio.host_dir(3), 3, CLUSTER, uuid=uuid)
     trio.start()
     ids = [trio.store().publish("orders", b"%d" % number) for number in range(10)]
@@ -436,6 +439,30 @@ def test_an_update_of_a_host_that_the_sender_does_not_have_is_refused_by_name(tr
     ) as failed:
         on_loop(trio.members[2], ask())
     assert failed.value.kind == Why.STORE
+
+
+def test_a_peer_gets_one_update_at_a_time_and_its_newest_connection_counts(trio: Trio) -> None:
+    trio.start()
+    trio.store()
+    running = trio.members[2]._running
+    wait_until(lambda: running.is_connected(1), "they are connected")
+
+    async def ask() -> None:
+        first, second = [Connection(*await running.open_update(1)) for _ in range(2)]
+        for one in (first, second):
+            await one.send(Request(group_of(trio, 2).uuid, 1))
+            while not isinstance(await one.receive(), Offer):
+                pass
+        while True:
+            await first.receive()
+
+    with pytest.raises(UpdateFailed, match="a newer connection of member 2 asks for an update"):
+        on_loop(trio.members[2], ask())
+    updates = group_of(trio, 1).updates
+    wait_until(lambda: len(updates._sending) == 1, "one is left")
+    trio.stop(1)
+    assert not updates._sending
+    assert not list_holds(trio.host_dir(1) / "copy-1")
 
 
 def test_a_member_without_a_copy_sends_none(trio: Trio, watched: Watched) -> None:
