@@ -90,6 +90,7 @@ endef
 OURS := $(VENV)/.made-by-logstore
 FULL := $(VENV)/.installed-everything
 BROKER := $(VENV)/.installed-broker
+CLUSTER := $(VENV)/.installed-cluster
 BENCH := $(VENV)/.installed-bench
 DEMO := $(VENV)/.installed-demo
 PINS := pyproject.toml setup.py constraints.txt
@@ -126,6 +127,9 @@ $(FULL): $(PINS)
 
 $(BROKER): $(PINS)
 	$(call INSTALL,broker)
+
+$(CLUSTER): $(PINS)
+	$(call INSTALL,broker$(COMMA)cluster)
 
 $(BENCH): $(PINS)
 	$(call INSTALL,bench)
@@ -188,6 +192,10 @@ FORCE:
 .PHONY: run
 run: $(if $(wildcard $(FULL)),$(FULL),$(BROKER)) $(EXTENSION) ## start the broker on 127.0.0.1 (PORT=5672 DATA=./data)
 	@$(BIN)/logstore serve '$(DATA)' --host 127.0.0.1 --port '$(PORT)'
+
+.PHONY: cluster
+cluster: $(if $(wildcard $(FULL)),$(FULL),$(CLUSTER)) $(EXTENSION) ## three members of a cluster; says how to publish, and to kill one
+	@$(BIN)/logstore cluster demo
 
 .PHONY: demo
 demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker, clients, kill -9, export, Spark, a page (DEMO_MESSAGES=200000)

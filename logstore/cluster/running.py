@@ -67,7 +67,12 @@ class MemberSocket:
         self._directory = directory
         self._file = file
         self._member = member
-        commands = {"remove": self._remove, "status": self._status, "transfer": self._transfer}
+        commands = {
+            "publish": self._publish,
+            "remove": self._remove,
+            "status": self._status,
+            "transfer": self._transfer,
+        }
         self._socket = ControlServer(directory, commands, MEMBER)
 
     async def start(self) -> None:
@@ -120,6 +125,17 @@ class MemberSocket:
         leaves = _member_of(host, _text(arguments, "member"))
         await self._socket.in_thread(lambda: self._member.remove(name, leaves["member"]))
         return {"host": name, "member": leaves["member"], "name": leaves["name"]}
+
+    async def _publish(self, arguments: Arguments) -> dict[str, Any]:
+        name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))
+
+        def publish() -> int:
+            store = self._member.store(name)
+            if not any(each.name == queue for each in store.queues()):
+                store.declare_queue(queue)
+            return store.publish(queue, text.encode())
+
+        return {"host": name, "queue": queue, "id": await self._socket.in_thread(publish)}
 
     async def _host(self, name: str) -> dict[str, Any]:
         found: list[dict[str, Any]] = (await self._socket.in_thread(self._member.report))["hosts"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shlex
 import signal
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -322,6 +323,45 @@ def remove(host: str, member: str, directory: Path) -> None:
 
         done = running.ask(directory, "remove", {"host": host, "member": member})
     click.echo(f"member {done['name'] or done['member']} has left host {host}")
+
+
+@cluster.command()
+@click.argument("host")
+@click.argument("queue")
+@click.argument("text")
+@_dir_option
+def publish(host: str, queue: str, text: str, directory: Path) -> None:
+    """Publish one message, to try a cluster.
+
+    TEXT goes to QUEUE of HOST, which is made if it is not there. The command is given where the leader of HOST runs,
+    and returns when a majority has the message on its disks.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.ask(directory, "publish", {"host": host, "queue": queue, "text": text})
+    click.echo(f"message {done['id']} is on queue {queue}, on the disks of a majority")
+
+
+@cluster.command()
+@click.option("--dir", "directory", type=PathText(), metavar="DIR", help="Keep the members here [default: nowhere].")
+@click.option("--members", type=int, default=3, show_default=True, help="From 1 to 5.")
+def demo(directory: Path | None, members: int) -> None:
+    """Run a cluster on this machine, to try it.
+
+    Each member is a process that listens on 127.0.0.1 and has a directory of its own. With --dir they are kept, and
+    the same command starts them again. Ctrl-C ends them all.
+    """
+    with _with_extra():
+        from logstore.cluster.demo import started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as ends:
+        place = (
+            Path(ends.enter_context(TemporaryDirectory(prefix="logstore-cluster-"))) if directory is None else directory
+        )
+        cluster_demo = ends.enter_context(started(place, members, lambda line: print(line, flush=True)))
+        cluster_demo.show()
+        cluster_demo.watch()
 
 
 @cluster.command()
