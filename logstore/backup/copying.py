@@ -7,7 +7,8 @@ the target, forced to disk, and renamed as the last step. So a crash at any mome
 backup.
 
 The backup has the UUID of its store and opens without further files. That of a copy of a replicated store ends where a
-majority's log was known to end, and is a single store: the core appends the batch that ends replication.
+majority's log was known to end, and is a single store: the core appends the batch that ends replication, and its
+catalog gets the changes of the log that the copy's catalog lacked.
 """
 
 from __future__ import annotations
