@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster.test_catalog_log import contents
+from cluster.test_catalog_log import all_agree, contents
 
 import logstore
 from kit.copy_group import Group, fill
@@ -33,10 +33,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made = Group(tmp_path, catalog=True)
     yield made
     made.close()
-
-
-def all_have_it(group: Group) -> bool:
-    return len({repr(contents(path)) for path in group.stores}) == 1
 
 
 def applied(store_dir: Path) -> int:
@@ -68,7 +64,7 @@ def test_a_backup_of_a_follower_has_the_changes_that_its_file_lacks(
     store = group.lead(0)
     store.declare_queue("gone")
     store.publish("gone", b"x")
-    wait_until(lambda: all_have_it(group), "all have it")
+    wait_until(lambda: all_agree(group), "all have it")
     leave_behind(group, 1, monkeypatch)
     published = change(store)
     after = store.publish("orders", b"says that the changes are durable")
@@ -124,7 +120,7 @@ def test_changes_below_the_base_come_from_the_copy_that_is_backed_up(
 ) -> None:
     store = group.lead(0)
     store.declare_queue("gone")
-    wait_until(lambda: all_have_it(group), "all have it")
+    wait_until(lambda: all_agree(group), "all have it")
     leave_behind(group, 1, monkeypatch)
     for message in store.messages("orders"):
         store.dequeue(message.id, "orders")
