@@ -7,7 +7,8 @@ the target, forced to disk, and renamed as the last step. So a crash at any mome
 backup.
 
 The backup has the UUID of its store and opens without further files. That of a copy of a replicated store ends where a
-majority's log was known to end, and is a single store: the core appends the batch that ends replication.
+majority's log was known to end, and is a single store: the core appends the batch that ends replication, and its
+catalog gets the changes of the log that the copy's catalog lacked.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from logstore.core import arguments
 from logstore.core.directory import lies_in
 from logstore.core.native import check
 from logstore.core.regular_files import as_store_error, force_directory, naming, read_start, told
-from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
+from logstore.errors import CatalogMismatch, CorruptLog, NotAStore, OptionError, StoreError
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader, SegmentInfo, segment_name
+from logstore.inspect.catalog_changes import take_undurable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -252,7 +254,8 @@ class _Copy:
             self._copy_log(place)
             kept = self._drop_dead_segments(place)
             others = self._copy_other_files(place)
-            made = self._detach(place) if self._is_replicated() else len(kept)
+            replicated = self._is_replicated()
+            made = self._detach(place) if replicated else len(kept)
             others += copy_catalog(
                 self._source,
                 place,
@@ -261,6 +264,7 @@ class _Copy:
                 connect=connect,
                 schema=schema,
                 tick=self._tick,
+                complete=lambda: self._complete_catalog(place) if replicated else None,
             )
             self._check(place)
             self._progress(self._total, self._total)
@@ -416,6 +420,17 @@ class _Copy:
             if spare.name not in log:
                 spare.unlink()
         return len(log)
+
+    def _complete_catalog(self, place: Path) -> None:
+        """Gives the copied catalog the changes of the copied log that the copy's own catalog had not made yet.
+
+        In a single store nobody would read them. What lies below the base is still in the source.
+        """
+        try:
+            take_undurable(place, below_base_in=self._source)
+        except CatalogMismatch as error:
+            said = error.message.replace(str(place), str(self._source))
+            raise CatalogMismatch(f"{said}. No backup was made") from error
 
     def _check(self, place: Path) -> None:
         """Reads the copy as the next open will read it, and checks that its log ends at the expected LSN."""

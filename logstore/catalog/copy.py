@@ -36,15 +36,18 @@ def copy_catalog(
     connect: str | None = None,
     schema: str | None = None,
     tick: Callable[[], None] = lambda: None,
+    complete: Callable[[], object] = lambda: None,
 ) -> int:
     """Makes ``catalog.sqlite`` in ``target_dir`` and returns its size in bytes. Calls ``tick`` from time to time.
 
-    Raises ``CatalogMismatch``, ``CatalogUnavailable``, ``CatalogError`` or ``VersionError``.
+    ``complete`` is called once, when the copy has what the original had; it may change the copy. Raises its errors,
+    ``CatalogMismatch``, ``CatalogUnavailable``, ``CatalogError`` or ``VersionError``.
     """
     if connect is not None or schema is not None:
         _copy_rows(store_dir, target_dir, store_uuid, connect, schema)
     else:
         _copy_file(store_dir, target_dir, store_uuid, live=live, tick=tick)
+    complete()
     backend = SqliteFile(target_dir, read_only=False)
     try:
         with closing(sqlite3.connect(backend.path, isolation_level=None)) as database:

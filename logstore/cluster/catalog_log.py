@@ -9,166 +9,32 @@ the rest.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
-from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from logstore._core import ffi, lib
-from logstore.catalog.catalog import Catalog
-from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue
-from logstore.codec.bodies import CatalogAction, CatalogChange, CatalogObject, CatalogRow
-from logstore.codec.layout import Cursor, decode_parts, encode_parts
-from logstore.codec.records import RecordFlag, RecordType
-from logstore.core.imports import late
+from logstore.catalog.changes import (
+    Change,
+    ChangedCatalog,
+    applied_statements,
+    decode_rows,
+    encode_rows,
+    rows_between,
+    statements_of,
+)
+from logstore.codec.bodies import CatalogAction, CatalogObject
 from logstore.core.native import check, failure
-from logstore.errors import CatalogMismatch, OutcomeUnknown
-from logstore.holds import LogRecycled
-from logstore.inspect.reader import Reader
+from logstore.errors import OutcomeUnknown
+from logstore.inspect.catalog_changes import changes_between, says_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
     from sqlalchemy.sql import Executable
 
-    from logstore.catalog.rows import Tables
-
-_T = TypeVar("_T")
-
-_PART: Final = struct.Struct("<II")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change that the log has."""
-
-    end_lsn: int
-    """The end of its record."""
-    rows: tuple[CatalogRow, ...]
-
-
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-def rows_between(before: Contents, after: Contents) -> tuple[CatalogRow, ...]:
-    """The rows that make ``after`` of ``before``: what is deleted, then what is put, in the order of creation."""
-    gone, made = _changed(before.queues, after.queues)
-    deleted = [_row(CatalogAction.DELETE, CatalogObject.QUEUE, {"name": one.name}, one.id) for one in gone]
-    put = [_row(CatalogAction.PUT, CatalogObject.QUEUE, _without(one._asdict(), "id"), one.id) for one in made]
-    lost, found = _changed(before.exchanges, after.exchanges)
-    deleted += [_row(CatalogAction.DELETE, CatalogObject.EXCHANGE, {"name": one.name}) for one in lost]
-    put += [_row(CatalogAction.PUT, CatalogObject.EXCHANGE, one._asdict()) for one in found]
-    if gone or lost or after.bindings is not before.bindings:
-        queues, exchanges = {one.id for one in gone}, {one.name for one in lost}
-        # Bindings go with their queue or exchange, also if another one of its name is put in the same change.
-        left = {one for one in before.bindings if one.queue_id not in queues and one.exchange not in exchanges}
-        ended = (one for one in before.bindings if one in left and one not in after.bindings)
-        deleted += [_row(CatalogAction.DELETE, CatalogObject.BINDING, one._asdict()) for one in ended]
-        new = (one for one in after.bindings if one not in left)
-        put += [_row(CatalogAction.PUT, CatalogObject.BINDING, one._asdict()) for one in new]
-    keys = [key for key in before.config if key not in after.config]
-    deleted += [_row(CatalogAction.DELETE, CatalogObject.CONFIG, {"key": key}) for key in keys]
-    changed = {key: text for key, text in after.config.items() if before.config.get(key) != text}
-    put += [_row(CatalogAction.PUT, CatalogObject.CONFIG, {"key": key, "value": changed[key]}) for key in changed]
-    return (*deleted, *put)
-
-
-def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> tuple[list[_T], list[_T]]:
-    """What is only in the first, and what is only in the second. A change shares the mappings that it leaves alone."""
-    if after is before:
-        return [], []
-    gone = [one for name, one in before.items() if after.get(name) != one]
-    return gone, [one for name, one in after.items() if before.get(name) != one]
-
-
-def _without(value: dict[str, object], key: str) -> dict[str, object]:
-    return {name: one for name, one in value.items() if name != key}
-
-
-def _row(action: CatalogAction, kind: CatalogObject, value: Mapping[str, object], queue_id: int = 0) -> CatalogRow:
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return CatalogRow(action, kind, queue_id, text.encode())
-
-
-def encode_rows(rows: Sequence[CatalogRow]) -> bytes:
-    """The rows as a ``CATALOG_CHANGE`` has them."""
-    return encode_parts(CatalogChange(0, tuple(rows)))[_PART.size :]
-
-
-def decode_rows(raw: bytes, count: int) -> tuple[CatalogRow, ...]:
-    """The inverse of :func:`encode_rows`."""
-    change = decode_parts(CatalogChange, Cursor(memoryview(_PART.pack(0, count) + raw)))
-    return change.rows  # type: ignore[attr-defined,no-any-return]
-
-
-def statements_of(tables: Tables, rows: Iterable[CatalogRow]) -> list[Executable]:
-    """What a database executes for these rows."""
-    return [statement for row in rows for statement in _statements(tables, row)]
-
-
-def _statements(tables: Tables, row: CatalogRow) -> Iterator[Executable]:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    value: dict[str, Any] = json.loads(row.row)
-    puts = row.action is CatalogAction.PUT
-    if row.object is CatalogObject.QUEUE:
-        queues = tables.queues
-        yield (
-            sa.insert(queues).values(StoredQueue(id=row.queue_id, **value)._asdict())
-            if puts
-            else sa.delete(queues).where(queues.c.id == row.queue_id)
-        )
-    elif row.object is CatalogObject.EXCHANGE:
-        exchanges = tables.exchanges
-        yield (
-            sa.insert(exchanges).values(StoredExchange(**value)._asdict())
-            if puts
-            else sa.delete(exchanges).where(exchanges.c.name == value["name"])
-        )
-    elif row.object is CatalogObject.BINDING:
-        bindings = tables.bindings
-        binding = {
-            **StoredBinding(**value)._asdict(),
-            "arguments_sha256": hashlib.sha256(value["arguments"].encode("ascii")).hexdigest(),
-        }
-        named = ("exchange", "queue_id", "key", "arguments_sha256")
-        yield (
-            sa.insert(bindings).values(binding)
-            if puts
-            else sa.delete(bindings).where(*(bindings.c[name] == binding[name] for name in named))
-        )
-    else:
-        yield sa.delete(tables.config).where(tables.config.c.key == value["key"])
-        if puts:
-            yield sa.insert(tables.config).values(key=value["key"], value=value["value"])
-
-
-# ---- up to where a file has every change -----------------------------------------------------------------------------
-
-
-def _applied_table() -> Table:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "applied",
-        sa.MetaData(),
-        sa.Column("one", sa.Integer, sa.CheckConstraint("one = 1"), primary_key=True, autoincrement=False),
-        sa.Column("lsn", sa.Integer, nullable=False),
-    )
-
-
-def _says(lsn: int) -> list[Executable]:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    table = _applied_table()
-    return [sa.delete(table), sa.insert(table).values(one=1, lsn=lsn)]
+    from logstore.catalog.catalog import Catalog
+    from logstore.catalog.rows import Contents, Tables
+    from logstore.codec.bodies import CatalogRow
 
 
 # ---- the copy that leads ---------------------------------------------------------------------------------------------
@@ -186,7 +52,7 @@ class Carried:
     @property
     def statements(self) -> list[Executable]:
         """What the leader's own file executes."""
-        return [*statements_of(self._tables, self.rows), *_says(int(self.end_lsn[0]))]
+        return [*statements_of(self._tables, self.rows), *applied_statements(int(self.end_lsn[0]))]
 
 
 class LeaderLog:
@@ -227,7 +93,7 @@ def note_applied(catalog: Catalog, store: Any) -> int | None:
     def say(connection: Connection, _: Tables) -> None:
         nonlocal said
         said = int(lib.ls_durable_lsn(store))
-        for statement in _says(said):
+        for statement in applied_statements(said):
             connection.execute(statement)
 
     return said if catalog.try_transaction(say) else None
@@ -236,37 +102,13 @@ def note_applied(catalog: Catalog, store: Any) -> int | None:
 # ---- a copy that follows ---------------------------------------------------------------------------------------------
 
 
-class FollowedCatalog:
+class FollowedCatalog(ChangedCatalog):
     """The catalog of a copy that follows. One thread at a time uses it."""
 
     def __init__(self, store_dir: Path, store_uuid: bytes) -> None:
         """Opens the file. Raises as :meth:`Catalog.open` does."""
         self._path = store_dir
-        self._catalog = Catalog.open(store_dir, store_uuid=store_uuid)
-        self.applied_lsn: int | None = None
-        """The file has every change below it; None: it does not say."""
-        self._waiting: list[Change] = []
-        self._in_doubt = False  # the last transaction failed, and may have been committed
-        try:
-            self._read_applied()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file. A second call does nothing."""
-        self._catalog.close()
-
-    def _read_applied(self) -> None:
-        with self._catalog.snapshot() as (connection, _):
-            self.applied_lsn = _read_applied(connection)
-        self._in_doubt = False
+        super().__init__(store_dir, store_uuid)
 
     def begin(self, *, replicated: bool, changes_from_lsn: int, end_lsn: int) -> None:
         """Reads from the log the changes below ``changes_from_lsn`` that the file lacks; the copy gives the later ones.
@@ -275,144 +117,12 @@ class FollowedCatalog:
         if a change may be missing.
         """
         if not replicated:
-            self._say(end_lsn)
+            self.say(end_lsn)
             return
         if self.applied_lsn is None:
-            raise _says_nothing(self._path)
+            raise says_nothing(self._path)
         if self.applied_lsn < changes_from_lsn:
-            self.apply(self._read_below(self.applied_lsn, changes_from_lsn))
-
-    def _read_below(self, from_lsn: int, to_lsn: int) -> list[Change]:
-        try:
-            with Reader(self._path, keep_lsn=from_lsn, from_lsn=from_lsn) as reader:
-                return list(_changes_in(reader, to_lsn))
-        except LogRecycled as problem:
-            raise CatalogMismatch(
-                f"the catalog in {self._path} has the changes of its log up to LSN {from_lsn}, and the log has lost "
-                f"what follows ({problem}): take a fresh copy with `logstore cluster rebuild`"
-            ) from problem
-
-    def apply(self, changes: Iterable[Change]) -> None:
-        """Makes these changes, each in a transaction of its own; those that the file has are passed over.
-
-        After an exception the next call goes on with what is left.
-        """
-        self._waiting += changes
-        if self._in_doubt:
-            self._read_applied()
-        while self._waiting:
-            change = self._waiting[0]
-            if change.end_lsn > (self.applied_lsn or 0):
-                self._make(change.rows, change.end_lsn)
-            del self._waiting[0]
-
-    def advance(self, lsn: int) -> None:
-        """The log has no further change below ``lsn``: the file says so, so that a start need not look there."""
-        if not self._waiting and not self._in_doubt and lsn > (self.applied_lsn or 0):
-            self._say(lsn)
-
-    def _say(self, lsn: int) -> None:
-        self._make((), lsn)
-
-    def _make(self, rows: tuple[CatalogRow, ...], applied_lsn: int) -> None:
-        ids = [row.queue_id for row in rows if row.object is CatalogObject.QUEUE and row.action is CatalogAction.PUT]
-        self._in_doubt = True
-        with self._catalog.snapshot() as (connection, tables):
-            _make_applied(connection)
-            for statement in (*statements_of(tables, rows), *_says(applied_lsn), *_counted(tables, ids, bool(rows))):
-                connection.execute(statement)
-        self.applied_lsn = applied_lsn
-        self._in_doubt = False
-
-
-def _changes_in(reader: Reader, to_lsn: int) -> Iterator[Change]:
-    parts: tuple[CatalogRow, ...] = ()
-    for record in reader.records(RecordType.CATALOG_CHANGE):
-        if record.lsn >= to_lsn and not parts:
-            break
-        assert isinstance(record.body, CatalogChange)
-        parts = (*(parts if record.body.part else ()), *record.body.rows)
-        if RecordFlag.PART not in record.flags:
-            yield Change(record.lsn + record.length, parts)
-            parts = ()
-
-
-def _counted(tables: Tables, ids: Sequence[int], changes: bool) -> Iterator[Executable]:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    store = tables.store
-    if changes:
-        yield sa.update(store).values(revision=store.c.revision + 1)
-    if ids:
-        next_id = max(ids) + 1
-        yield sa.update(store).where(store.c.next_queue_id < next_id).values(next_queue_id=next_id)
-
-
-def _make_applied(connection: Connection) -> None:
-    _applied_table().create(connection, checkfirst=True)
-
-
-def applied_lsn(store_dir: Path, store_uuid: bytes) -> int | None:
-    """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
-
-    Opening it checks its identity and its pages. Raises as :meth:`Catalog.open` does.
-    """
-    with (
-        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True)) as catalog,
-        catalog.snapshot() as (connection, _),
-    ):
-        return _read_applied(connection)
-
-
-def follows_its_log(store_dir: Path, store_uuid: bytes) -> bool:
-    """Whether a member's catalog has changes from its log; False: the store's program kept them out of the log.
-
-    Raises ``CatalogMismatch`` if the log has changes, and the file does not say which of them it has.
-    """
-    if applied_lsn(store_dir, store_uuid) is not None:
-        return True
-    with Reader(store_dir, undurable=True) as reader:
-        if next(_changes_in(reader, reader.info.end_lsn), None) is not None:
-            raise _says_nothing(store_dir)
-    return False
-
-
-def take_undurable(store_dir: Path) -> int:
-    """Gives a catalog that has all that is durable the log's other changes, too; the end of the log.
-
-    Only where replication ends: another leader might cut them else.
-    """
-    with Reader(store_dir, undurable=True) as reader:
-        end_lsn, base_lsn, uuid = reader.info.end_lsn, reader.info.base_lsn, reader.info.uuid.bytes
-        if follows_its_log(store_dir, uuid):
-            with FollowedCatalog(store_dir, uuid) as catalog:
-                if (catalog.applied_lsn or 0) < base_lsn:
-                    raise CatalogMismatch(
-                        f"the catalog in {store_dir} has the changes of its log up to LSN {catalog.applied_lsn}, and "
-                        f"the log begins at {base_lsn}: put back the catalog that the copy had"
-                    )
-                catalog.apply(_changes_in(reader, end_lsn))
-                catalog.advance(end_lsn)
-    return end_lsn
-
-
-def _says_nothing(store_dir: Path) -> CatalogMismatch:
-    return CatalogMismatch(
-        f"the catalog in {store_dir} does not say which changes of its log it has, so it is not a member's: "
-        "take a fresh copy with `logstore cluster rebuild`"
-    )
-
-
-def _read_applied(connection: Connection) -> int | None:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    table = _applied_table()
-    if not sa.inspect(connection).has_table(table.name):
-        return None
-    found = connection.execute(sa.select(table.c.lsn)).scalar()
-    return None if found is None else int(found)
+            self.apply(changes_between(self._path, self.applied_lsn, changes_from_lsn))
 
 
 def changes_of(host: Any, leads: Any) -> list[Change]:

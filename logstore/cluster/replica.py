@@ -153,7 +153,7 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
     code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
     place = path / f"copy-{copy[0]}"
     if code == lib.LS_WOULD_WAIT:
-        from logstore.cluster.catalog_log import take_undurable  # late: it needs SQL
+        from logstore.inspect.catalog_changes import take_undurable  # late: it needs SQL
 
         options.catalog_lsn = take_undurable(place)
         code = lib.ls_host_detach(ffi.NULL, os.fsencode(path), options, highest, copy)
@@ -168,7 +168,8 @@ def _give_catalog_what_is_durable(path: Path, options: Any) -> None:
     if code == lib.LS_NOT_A_STORE:
         return  # a detach was interrupted, or the core says what it is
     check(code)
-    from logstore.cluster.catalog_log import applied_lsn, follows_its_log  # late: they need SQL
+    from logstore.catalog.changes import applied_lsn  # late: it needs SQL
+    from logstore.inspect.catalog_changes import follows_its_log
 
     with Copy(path, options, made[0]) as copy:
         if lib.ls_host_replica(copy._member()) == ffi.NULL or copy.info().index == 0:

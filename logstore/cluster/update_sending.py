@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh64, xxh64_intdigest
 
 from logstore.catalog.backends import FILE_NAME
+from logstore.catalog.changes import applied_lsn
 from logstore.catalog.copy import copy_catalog
-from logstore.cluster.catalog_log import applied_lsn
 from logstore.cluster.frames import BadFrame, Message
 from logstore.cluster.update import Manifest, Source
 from logstore.cluster.update_frames import (

@@ -15,7 +15,7 @@ from xxhash import xxh64
 
 from logstore import errors
 from logstore.catalog.backends import FILE_NAME, SIDE_NAMES
-from logstore.cluster.catalog_log import applied_lsn
+from logstore.catalog.changes import applied_lsn
 from logstore.cluster.frames import BadFrame
 from logstore.cluster.update import Manifest, Part, Segment, Update
 from logstore.cluster.update_frames import (

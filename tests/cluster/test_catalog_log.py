@@ -17,13 +17,16 @@ import logstore
 from kit.copy_group import Group
 from kit.patience import wait_until
 from logstore import errors
+from logstore.catalog import changes as catalog_changes
 from logstore.catalog.catalog import Catalog
+from logstore.catalog.changes import Change, decode_rows, encode_rows, rows_between
 from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue, canonical
 from logstore.cluster import catalog_log
-from logstore.cluster.catalog_log import FollowedCatalog, decode_rows, encode_rows, rows_between
+from logstore.cluster.catalog_log import FollowedCatalog
 from logstore.cluster.replica import Copy, detach
 from logstore.codec.records import RecordType
+from logstore.inspect import catalog_changes as log_changes
 from logstore.inspect.reader import Reader
 
 if TYPE_CHECKING:
@@ -348,7 +351,7 @@ def test_a_detach_that_was_killed_before_its_catalog_had_all_is_finished_by_the_
     group.close()
     waiting.join()
     with monkeypatch.context() as patch:
-        patch.setattr(catalog_log, "take_undurable", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(log_changes, "take_undurable", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             detach(group.paths[0])
     with pytest.raises(errors.NotAStore, match="is detached"):
@@ -393,8 +396,8 @@ def test_a_follower_that_failed_to_write_its_file_goes_on_where_it_stopped(
     followed = group.copy(1)._catalog
     assert followed is not None
     rows = rows_between(Contents(), Contents(config={"a": "1"}))
-    changes = [catalog_log.Change((followed.applied_lsn or 0) + number, rows) for number in (10, 20)]
-    real = catalog_log._counted
+    changes = [Change((followed.applied_lsn or 0) + number, rows) for number in (10, 20)]
+    real = catalog_changes._counted
     calls = 0
 
     def fail_once(*given: Any) -> Any:
@@ -404,7 +407,7 @@ def test_a_follower_that_failed_to_write_its_file_goes_on_where_it_stopped(
             raise sqlite3.OperationalError("disk I/O error")
         return real(*given)
 
-    monkeypatch.setattr(catalog_log, "_counted", fail_once)
+    monkeypatch.setattr(catalog_changes, "_counted", fail_once)
     with pytest.raises(errors.CatalogError):
         followed.apply(changes)
     assert followed.applied_lsn == changes[0].end_lsn
@@ -467,7 +470,7 @@ def test_the_rows_between_two_contents_make_the_second_of_the_first(
         for number, after in enumerate(steps):
             rows = rows_between(before, after)
             assert not rows or decode_rows(encode_rows(rows), len(rows)) == rows
-            followed.apply([catalog_log.Change(2000 + number, rows)])
+            followed.apply([Change(2000 + number, rows)])
             before = after
     with closing(Catalog.open(place, store_uuid=uuid, read_only=True)) as catalog:
         now = catalog._now

@@ -18,9 +18,9 @@ from kit.copy_group import Group, fill
 from kit.members import Node, close, mesh, run
 from kit.patience import wait_until
 from logstore import errors
+from logstore.catalog.changes import applied_lsn
 from logstore.catalog.copy import copy_catalog
 from logstore.cluster import frames
-from logstore.cluster.catalog_log import applied_lsn
 from logstore.cluster.update import Manifest, Update
 from logstore.cluster.update_frames import (
     CATALOG,

@@ -1,0 +1,268 @@
+"""Changes of a catalog as rows: what a ``CATALOG_CHANGE`` of a replicated store's log has, and how a file gets it.
+
+The row format is in section 6 of docs/format.md. Each file says up to which LSN it has every change (``applied``), in
+the same transaction as the change. So a crash between log and file leaves a file that is behind, and the log has the
+rest. This module reads no log: its callers give it the changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from logstore.catalog.catalog import Catalog
+from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue
+from logstore.codec.bodies import CatalogAction, CatalogChange, CatalogObject, CatalogRow
+from logstore.codec.layout import Cursor, decode_parts, encode_parts
+from logstore.core.imports import late
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection, Table
+    from sqlalchemy.sql import Executable
+
+    from logstore.catalog.rows import Tables
+
+_T = TypeVar("_T")
+
+_PART: Final = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that the log has."""
+
+    end_lsn: int
+    """The end of its record."""
+    rows: tuple[CatalogRow, ...]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def rows_between(before: Contents, after: Contents) -> tuple[CatalogRow, ...]:
+    """The rows that make ``after`` of ``before``: what is deleted, then what is put, in the order of creation."""
+    gone, made = _changed(before.queues, after.queues)
+    deleted = [_row(CatalogAction.DELETE, CatalogObject.QUEUE, {"name": one.name}, one.id) for one in gone]
+    put = [_row(CatalogAction.PUT, CatalogObject.QUEUE, _without(one._asdict(), "id"), one.id) for one in made]
+    lost, found = _changed(before.exchanges, after.exchanges)
+    deleted += [_row(CatalogAction.DELETE, CatalogObject.EXCHANGE, {"name": one.name}) for one in lost]
+    put += [_row(CatalogAction.PUT, CatalogObject.EXCHANGE, one._asdict()) for one in found]
+    if gone or lost or after.bindings is not before.bindings:
+        queues, exchanges = {one.id for one in gone}, {one.name for one in lost}
+        # Bindings go with their queue or exchange, also if another one of its name is put in the same change.
+        left = {one for one in before.bindings if one.queue_id not in queues and one.exchange not in exchanges}
+        ended = (one for one in before.bindings if one in left and one not in after.bindings)
+        deleted += [_row(CatalogAction.DELETE, CatalogObject.BINDING, one._asdict()) for one in ended]
+        new = (one for one in after.bindings if one not in left)
+        put += [_row(CatalogAction.PUT, CatalogObject.BINDING, one._asdict()) for one in new]
+    keys = [key for key in before.config if key not in after.config]
+    deleted += [_row(CatalogAction.DELETE, CatalogObject.CONFIG, {"key": key}) for key in keys]
+    changed = {key: text for key, text in after.config.items() if before.config.get(key) != text}
+    put += [_row(CatalogAction.PUT, CatalogObject.CONFIG, {"key": key, "value": changed[key]}) for key in changed]
+    return (*deleted, *put)
+
+
+def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> tuple[list[_T], list[_T]]:
+    """What is only in the first, and what is only in the second. A change shares the mappings that it leaves alone."""
+    if after is before:
+        return [], []
+    gone = [one for name, one in before.items() if after.get(name) != one]
+    return gone, [one for name, one in after.items() if before.get(name) != one]
+
+
+def _without(value: dict[str, object], key: str) -> dict[str, object]:
+    return {name: one for name, one in value.items() if name != key}
+
+
+def _row(action: CatalogAction, kind: CatalogObject, value: Mapping[str, object], queue_id: int = 0) -> CatalogRow:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return CatalogRow(action, kind, queue_id, text.encode())
+
+
+def encode_rows(rows: Sequence[CatalogRow]) -> bytes:
+    """The rows as a ``CATALOG_CHANGE`` has them."""
+    return encode_parts(CatalogChange(0, tuple(rows)))[_PART.size :]
+
+
+def decode_rows(raw: bytes, count: int) -> tuple[CatalogRow, ...]:
+    """The inverse of :func:`encode_rows`."""
+    change = decode_parts(CatalogChange, Cursor(memoryview(_PART.pack(0, count) + raw)))
+    return change.rows  # type: ignore[attr-defined,no-any-return]
+
+
+def statements_of(tables: Tables, rows: Iterable[CatalogRow]) -> list[Executable]:
+    """What a database executes for these rows."""
+    return [statement for row in rows for statement in _statements(tables, row)]
+
+
+def _statements(tables: Tables, row: CatalogRow) -> Iterator[Executable]:
+    late("sqlalchemy")
+    import sqlalchemy as sa
+
+    value: dict[str, Any] = json.loads(row.row)
+    puts = row.action is CatalogAction.PUT
+    if row.object is CatalogObject.QUEUE:
+        queues = tables.queues
+        yield (
+            sa.insert(queues).values(StoredQueue(id=row.queue_id, **value)._asdict())
+            if puts
+            else sa.delete(queues).where(queues.c.id == row.queue_id)
+        )
+    elif row.object is CatalogObject.EXCHANGE:
+        exchanges = tables.exchanges
+        yield (
+            sa.insert(exchanges).values(StoredExchange(**value)._asdict())
+            if puts
+            else sa.delete(exchanges).where(exchanges.c.name == value["name"])
+        )
+    elif row.object is CatalogObject.BINDING:
+        bindings = tables.bindings
+        binding = {
+            **StoredBinding(**value)._asdict(),
+            "arguments_sha256": hashlib.sha256(value["arguments"].encode("ascii")).hexdigest(),
+        }
+        named = ("exchange", "queue_id", "key", "arguments_sha256")
+        yield (
+            sa.insert(bindings).values(binding)
+            if puts
+            else sa.delete(bindings).where(*(bindings.c[name] == binding[name] for name in named))
+        )
+    else:
+        yield sa.delete(tables.config).where(tables.config.c.key == value["key"])
+        if puts:
+            yield sa.insert(tables.config).values(key=value["key"], value=value["value"])
+
+
+# ---- up to where a file has every change -----------------------------------------------------------------------------
+
+
+def _applied_table() -> Table:
+    late("sqlalchemy")
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "applied",
+        sa.MetaData(),
+        sa.Column("one", sa.Integer, sa.CheckConstraint("one = 1"), primary_key=True, autoincrement=False),
+        sa.Column("lsn", sa.Integer, nullable=False),
+    )
+
+
+def applied_statements(lsn: int) -> list[Executable]:
+    """What a database executes so that it says: it has every change below ``lsn``."""
+    late("sqlalchemy")
+    import sqlalchemy as sa
+
+    table = _applied_table()
+    return [sa.delete(table), sa.insert(table).values(one=1, lsn=lsn)]
+
+
+def _read_applied(connection: Connection) -> int | None:
+    late("sqlalchemy")
+    import sqlalchemy as sa
+
+    table = _applied_table()
+    if not sa.inspect(connection).has_table(table.name):
+        return None
+    found = connection.execute(sa.select(table.c.lsn)).scalar()
+    return None if found is None else int(found)
+
+
+def applied_lsn(store_dir: Path, store_uuid: bytes) -> int | None:
+    """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
+
+    Opening it checks its identity and its pages. Raises as :meth:`Catalog.open` does.
+    """
+    with (
+        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True)) as catalog,
+        catalog.snapshot() as (connection, _),
+    ):
+        return _read_applied(connection)
+
+
+# ---- making changes ------------------------------------------------------------------------------------------------
+
+
+class ChangedCatalog:
+    """A catalog's file that gets changes from a log. One thread at a time uses it."""
+
+    def __init__(self, store_dir: Path, store_uuid: bytes) -> None:
+        """Opens the file. Raises as :meth:`Catalog.open` does."""
+        self._catalog = Catalog.open(store_dir, store_uuid=store_uuid)
+        self.applied_lsn: int | None = None
+        """The file has every change below it; None: it does not say."""
+        self._waiting: list[Change] = []
+        self._in_doubt = False  # the last transaction failed, and may have been committed
+        try:
+            self._read_applied()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+        self._catalog.close()
+
+    def _read_applied(self) -> None:
+        with self._catalog.snapshot() as (connection, _):
+            self.applied_lsn = _read_applied(connection)
+        self._in_doubt = False
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Makes these changes, each in a transaction of its own; those that the file has are passed over.
+
+        After an exception the next call goes on with what is left.
+        """
+        self._waiting += changes
+        if self._in_doubt:
+            self._read_applied()
+        while self._waiting:
+            change = self._waiting[0]
+            if change.end_lsn > (self.applied_lsn or 0):
+                self._make(change.rows, change.end_lsn)
+            del self._waiting[0]
+
+    def advance(self, lsn: int) -> None:
+        """The log has no further change below ``lsn``: the file says so, so that a start need not look there."""
+        if not self._waiting and not self._in_doubt and lsn > (self.applied_lsn or 0):
+            self.say(lsn)
+
+    def say(self, lsn: int) -> None:
+        """Says that the file has every change below ``lsn``, whatever it said before."""
+        self._make((), lsn)
+
+    def _make(self, rows: tuple[CatalogRow, ...], applied_lsn: int) -> None:
+        ids = [row.queue_id for row in rows if row.object is CatalogObject.QUEUE and row.action is CatalogAction.PUT]
+        self._in_doubt = True
+        with self._catalog.snapshot() as (connection, tables):
+            _applied_table().create(connection, checkfirst=True)
+            said = applied_statements(applied_lsn)
+            for statement in (*statements_of(tables, rows), *said, *_counted(tables, ids, bool(rows))):
+                connection.execute(statement)
+        self.applied_lsn = applied_lsn
+        self._in_doubt = False
+
+
+def _counted(tables: Tables, ids: Sequence[int], changes: bool) -> Iterator[Executable]:
+    late("sqlalchemy")
+    import sqlalchemy as sa
+
+    store = tables.store
+    if changes:
+        yield sa.update(store).values(revision=store.c.revision + 1)
+    if ids:
+        next_id = max(ids) + 1
+        yield sa.update(store).where(store.c.next_queue_id < next_id).values(next_queue_id=next_id)
