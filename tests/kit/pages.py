@@ -31,6 +31,8 @@ NOT_RUN: Final = (
     ("docs/operations.md", "[Unit]", "a unit of systemd; test_operations_page.py runs its ExecStart"),
     ("docs/plugin.md", "  protocol, routing", "a picture"),
     ("docs/plugin.md", "[coilmq]", "a configuration; test_plugin_page.py gives it to the plug-in"),
+    ("README.md", "3 members run.", "the output of a command; tests/cluster/test_cluster_demo.py does what it says"),
+    ("docs/replication.md", " m4 runs for the first time", "a picture"),
     ("docs/replication.md", " publish ──▶", "a picture"),
     ("docs/replication.md", "DIR/cluster.toml ", "a picture"),
     ("docs/replication.md", " sender, beside its program", "a picture"),
