@@ -194,7 +194,8 @@ def test_records_of_a_live_writer_are_delivered_once_across_restarts_of_query_an
         writer.wait(TIMEOUT_S)
         writer.stdin.close()
         writer.stdout.close()
-        assert [one.name for one in list_holds(path) if one.alive] == ["test"]
+        # Spark ends the process that has the stream's hold, and does not wait for it.
+        wait_until(lambda: [one.name for one in list_holds(path) if one.alive] == ["test"], "the stream's hold ends")
         with open_small(path) as store:  # a recovery, and an epoch of its own
             everything(store, b"after the kill ")
             churn(store, 2)
