@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HANG_S = 60
 # These run until they are stopped, or draw for long, so they get no store.
-LASTING = {"serve", "bench", "report"}
+LASTING = {("serve",), ("bench",), ("report",), ("cluster", "demo")}
 LONG_PATH = "/" + "d/" * (1 << 19)  # 1 MB
 WRONG = {
     "empty": "",
@@ -100,7 +100,7 @@ def test_a_wrong_argument_is_one_plain_line_and_a_status(
     name: tuple[str, ...], closed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command, lasting = ALL[name], name[0] in LASTING
+    command, lasting = ALL[name], name in LASTING
     tried = 0
     for parameter in command.params:
         if isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count):
