@@ -96,7 +96,7 @@ static int begin(struct taking *k) {
     k->header = (struct checkpoint_header){
         .lsn = log_named_batch(c->log).end_lsn,
         .epoch = log_epoch(c->log),
-        .base_lsn = log_base_lsn(c->log),
+        .base_lsn = log_named_base_lsn(c->log),
         .created_us = v->now_us(v),
     };
     memcpy(k->header.uuid, c->meta->uuid, UUID_BYTES);

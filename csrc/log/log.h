@@ -272,7 +272,8 @@ uint64_t log_pinned_end_lsn(const struct log *g, const struct pin *p);
 /* ---- the base, relocation, compaction ---- */
 
 uint64_t log_base_lsn(const struct log *g);
-uint64_t log_head_lsn(const struct log *g); /* where the newest segment begins */
+uint64_t log_named_base_lsn(const struct log *g); /* the one that a power cut leaves, or a lower one */
+uint64_t log_head_lsn(const struct log *g);       /* where the newest segment begins */
 /* (waits) Makes all records durable, advances the base as far as it can, and names it in a durable batch. */
 int log_move_base(struct log *g);
 void base_after_sweep(struct log *g); /* the last place of a deleted queue is gone */

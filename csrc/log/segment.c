@@ -197,6 +197,8 @@ uint64_t log_staying_records(const struct log *g, const struct pin *p) {
 
 uint64_t log_base_lsn(const struct log *g) { return g->segment_count == 0 ? 0 : g->segments[g->base_index]->first_lsn; }
 
+uint64_t log_named_base_lsn(const struct log *g) { return g->named_base_lsn; }
+
 uint64_t log_head_lsn(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn; }
 
 uint64_t log_live_bytes(const struct log *g) {

@@ -21,7 +21,7 @@ int ls_checkpoint_size(ls_store *store, ls_checkpoint_info *info) {
     }
     if (!store->checkpoints.running) {
         const struct inspection *i = store->inspection;
-        rows_forget_old_deletions(&store->state, i != NULL ? inspection_base_lsn(i) : log_base_lsn(store->log));
+        rows_forget_old_deletions(&store->state, i != NULL ? inspection_base_lsn(i) : log_named_base_lsn(store->log));
     }
     const struct table *t = &store->state.table;
     uint64_t rows =

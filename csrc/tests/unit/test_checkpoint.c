@@ -132,12 +132,30 @@ static void a_message_kept_only_by_work_on_a_deleted_queue_is_in_the_checkpoint(
     done();
 }
 
+/* The deaths in the newest batch move the base past the deletion, and no batch names that base yet. */
+static void a_deletion_above_the_base_that_the_log_names_is_in_the_checkpoint(void) {
+    ls_checkpoint_info info;
+
+    fresh();
+    check(put(2, "on the queue that goes", NULL) != 0);
+    uint64_t base_lsn = ls_base_lsn(r.store), last = put(1, "holds the base", NULL);
+    check(ls_queue_delete(r.store, 2, LS_WAIT) == LS_OK);
+    r.catalog &= ~(1u << 2);
+    while (log_head_lsn(r.store->log) == base_lsn)
+        churn(1);
+    check(ls_base_lsn(r.store) == base_lsn && take(last, 1, NULL) == LS_OK && ls_base_lsn(r.store) > base_lsn);
+    check(ls_checkpoint_size(r.store, &info) == LS_OK && ls_checkpoint(r.store, NULL) == LS_OK);
+    check(same_both_ways(sim, r.catalog) == 1);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         an_empty_store_can_have_a_checkpoint,
         the_size_of_a_checkpoint_is_known_before_it_is_written,
         a_second_checkpoint_replaces_the_first,
         a_message_kept_only_by_work_on_a_deleted_queue_is_in_the_checkpoint,
+        a_deletion_above_the_base_that_the_log_names_is_in_the_checkpoint,
         a_checkpoint_in_any_state_gives_the_state_of_the_whole_log,
     };
 

@@ -7,15 +7,16 @@
 #include "tests/kit/copies.h"
 
 /* The directory with its checkpoint, and without, gives the same state. */
-static bool checkpoint_agrees(int i) {
-    ls_store *with = read_disk(disk_of(&copies[i]), 0),
-             *without = read_disk(disk_of(&copies[i]), LS_INSPECT_NO_CHECKPOINT);
+static bool checkpoint_agrees_on(vfs *disk) {
+    ls_store *with = read_disk(disk, 0), *without = read_disk(disk, LS_INSPECT_NO_CHECKPOINT);
     bool same = are_equal(with, without) && with->state.report.checkpoint_used != 0;
 
     ls_free(with);
     ls_free(without);
     return same;
 }
+
+static bool checkpoint_agrees(int i) { return checkpoint_agrees_on(disk_of(&copies[i])); }
 
 static void a_checkpoint_of_the_applied_table_replaces_its_replay(void) {
     bool taken = false;
@@ -58,6 +59,42 @@ static void a_leaders_checkpoint_has_the_configuration(void) {
     check(copies[0].follows->stats.applied_batches < 10);
     check(replication_members(copies[0].follows->store->state.clients)->config_bytes == 5);
     check(copies[0].follows->end.index == sent[copies[0].last].s.index);
+    copies_end();
+}
+
+static uint64_t begin_segment(void) {
+    uint64_t before = log_head_lsn(r.store->log);
+
+    while (log_head_lsn(r.store->log) == before)
+        churn(1);
+    return log_head_lsn(r.store->log);
+}
+
+/* Also where the newest MEMBERS stands. */
+static void compact_to(uint64_t lsn) {
+    check(store_enter(r.store) == LS_OK);
+    check(store_leave(r.store, log_compact_to(r.store->log, lsn), LEAVE_QUIETLY) == LS_OK);
+    check(ls_base_lsn(r.store) == lsn);
+}
+
+/* The base passes the deletion with the last message below it, and a batch that names that base may still be cut. */
+static void a_leaders_checkpoint_has_the_deletions_above_the_base_that_counts(void) {
+    vfs_sim *left;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    compact_to(begin_segment());
+    uint64_t base_lsn = begin_segment(), last = put(1, "holds the base", NULL);
+    check(ls_queue_delete(r.store, 3, LS_WAIT) == LS_OK);
+    r.catalog &= ~(1u << 3);
+    (void)begin_segment();
+    compact_to(base_lsn);
+    check(take(last, 1, NULL) == LS_OK && ls_base_lsn(r.store) > base_lsn);
+    check(ls_checkpoint(r.store, NULL) == LS_OK);
+    (void)put(1, "names the base, and makes the checkpoint's batch durable", NULL);
+    left = vfs_sim_clone(copies[0].sim); /* without the leader's process, and so without its hint */
+    check(checkpoint_agrees_on(vfs_sim_table(left)) && copies_agree());
+    vfs_sim_free(left);
     copies_end();
 }
 
@@ -368,6 +405,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_checkpoint_of_the_applied_table_replaces_its_replay,
         a_leaders_checkpoint_has_the_configuration,
+        a_leaders_checkpoint_has_the_deletions_above_the_base_that_counts,
         a_checkpoint_is_the_table_of_its_lsn_whatever_is_applied_meanwhile,
         a_thread_writes_it_while_batches_are_taken,
         a_copy_that_leads_gives_up_its_checkpoint_and_takes_another,
