@@ -812,6 +812,15 @@ typedef struct ls_replica_entry {
     uint32_t kind;         /* LS_ENTRY */
 } ls_replica_entry;
 
+/* The files that a copy has room for. */
+typedef struct ls_replica_room {
+    uint64_t member;
+    uint64_t spares;      /* files beside those of its log */
+    uint64_t first_lsn;   /* of the segment that it writes */
+    uint64_t applied_lsn; /* as in ls_replica_info */
+    int32_t sys_errno;    /* of why it can make no more files; 0: it can */
+} ls_replica_room;
+
 typedef struct ls_replica_info {
     uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
     uint64_t applied_term, applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
@@ -917,7 +926,8 @@ int ls_host_detach(vfs *system, const char *host_dir, const ls_options *options,
 int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *options);
 
 /* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, or VOTE does not have
-   its term; nothing was written. LS_POISONED after a failed write: ls_host_follow opens it again. */
+   its term; LS_FULL: the disk has no room for the next segment, and the same call may succeed later; nothing was written in either case.
+   LS_POISONED after a failed write: ls_host_follow opens it again. */
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
 /*
  * The same for the first *taken of n batches, at least one on LS_OK, so that a copy that lags catches up: where three or more lie in
@@ -940,6 +950,9 @@ int ls_replica_checkpoint_ended(ls_replica *replica, int *ended);
 int ls_replica_checkpoint(ls_replica *replica, int *taken);
 int ls_replica_checkpoint_is_due(const ls_replica *replica);
 void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
+/* What it has room for, its member 0. If it has fewer spares than it keeps for a disk without room, a thread tries to make one, at most once a
+   second; so a program asks while there is an error. */
+void ls_replica_room_here(ls_replica *replica, ls_replica_room *room);
 
 int ls_replica_leads(ls_store *store); /* its first batch is durable */
 /* Once that is so, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
@@ -950,6 +963,9 @@ uint64_t ls_replica_forced(const ls_store *store); /* the index up to which batc
 int ls_replica_event_fd(
     const ls_store *store); /* signalled at each of both; it goes with the store. -1: it does not lead */
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
+/* What the other voters' copies have room for, each as it said last; of a voter that is not there, nothing. One that can make no more
+   files bounds the growth of the log as the leader's own disk does. LS_OPTION: more than 16. */
+int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n);
 /* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
 /*

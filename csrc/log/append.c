@@ -47,6 +47,7 @@ struct log *log_new(int (*relocate)(struct log *g, const struct pin *victim)) {
     }
     g->dir = g->holds_dir = g->hint_file = -1;
     g->space.kept_lsn = UINT64_MAX;
+    g->space.others.spares = SIZE_MAX;
     g->relocate = relocate;
     (void)pthread_mutex_init(&g->front.lock, NULL);
     (void)pthread_cond_init(&g->spare_thread.wake, NULL);

@@ -110,7 +110,7 @@ int log_tail(const struct log *g, ls_tail *tail, ls_tail_segment **segments) {
 
 /* ---- whether it may grow ---- */
 
-bool log_can_grow(const struct log *g) { return g->poison == 0 && !g->space.cannot_grow; }
+bool log_can_grow(const struct log *g) { return g->poison == 0 && !log_cannot_grow(g); }
 
 void log_fullness(struct log *g, ls_fullness *into) {
     uint64_t live_bytes = log_live_bytes(g), counted_bytes = live_bytes + clients_weight(&g->clients);
@@ -126,7 +126,7 @@ void log_fullness(struct log *g, ls_fullness *into) {
         .needed_bytes = needed_bytes_for(counted_bytes, g->space.needs.spares_reserved, g->segment_size),
         .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
                      : g->space.cannot_grow      ? g->space.grow_error
-                                                 : 0,
+                                                 : g->space.others.error,
     };
 }
 

@@ -107,6 +107,17 @@ struct shipment {
     const uint8_t *bytes;
 };
 
+enum { OTHERS_MAX = 16 };
+
+/* What another copy of a replicated log has room for, as it said last. */
+struct other_room {
+    uint64_t member;
+    uint64_t spares;      /* files beside those of its log */
+    uint64_t first_lsn;   /* of the segment that it wrote then */
+    uint64_t applied_lsn; /* and what it had applied */
+    int error;            /* errno of why it can make no more files; 0: it can */
+};
+
 /* How the leader of a replicated log is called by it. Neither call may wait or use the log. */
 struct replication {
     uint64_t index;             /* of the last batch before this term */
@@ -311,6 +322,8 @@ uint64_t log_bytes(const struct log *g); /* size of all its files */
 size_t log_segment_count(const struct log *g);
 uint64_t log_live_bytes(const struct log *g);
 bool log_can_grow(const struct log *g);                                    /* by the result of the last try */
+/* From now on the other copies have this room; at most OTHERS_MAX of them. */
+void log_others_have(struct log *g, const struct other_room *all, size_t n);
 void log_limit(struct log *g, uint64_t max_log_bytes);                     /* sets the limit from now on; 0: none */
 void log_stats(struct log *g, ls_stats *stats);                            /* fills in all figures that the log has */
 size_t log_segments(const struct log *g, ls_segment_info *into, size_t n); /* fills in up to n; returns their number */

@@ -151,6 +151,15 @@ struct fullness {
     _Atomic uint64_t changes; /* how many times it began or ended since the open; each signals the events */
 };
 
+/* The room on the disks of the other copies of a replicated log, which its leader must not use up; log/space/others.c. */
+struct others_room {
+    struct other_room all[OTHERS_MAX];
+    size_t count;
+    size_t spares;         /* the least that one of them has for what comes; SIZE_MAX: each can make more */
+    uint64_t least_member; /* which has it */
+    int error;             /* errno of why it can make no more; 0: each can */
+};
+
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
 struct space {
     struct segment *spares; /* in ascending order; first_lsn is the name of the file */
@@ -180,6 +189,7 @@ struct space {
     unsigned room_wanted;    /* threads that make room and wait for a spare */
     unsigned spares_awaited; /* threads that wait for a spare beyond the reserved ones */
     struct fullness full;
+    struct others_room others;
 
     uint64_t last_switch_us;
     uint64_t switch_interval_us; /* how long the last segment lasted */
@@ -368,6 +378,20 @@ static inline size_t log_segments_kept(const struct log *g) { return g->segment_
 static inline size_t log_segments_used(const struct log *g) { return g->segment_count - g->base_index; }
 /* Of the log, spares included. */
 static inline size_t log_files(const struct log *g) { return log_segments_kept(g) + g->space.spare_count; }
+
+/* The spares that this disk has, and those of every other copy. */
+static inline size_t log_spares(const struct log *g) {
+    return g->space.spare_count < g->space.others.spares ? g->space.spare_count : g->space.others.spares;
+}
+static inline size_t log_files_within_all(const struct log *g) { return log_segments_kept(g) + log_spares(g); }
+/* Another copy can make no more files. */
+static inline bool others_bound(const struct log *g) { return g->space.others.spares != SIZE_MAX; }
+static inline bool log_cannot_grow(const struct log *g) { return g->space.cannot_grow || others_bound(g); }
+
+/* space/others.c */
+void others_count(struct log *g); /* a segment began, or one is gone */
+/* (waits) until every copy that bounds this log has applied, and so recycled, what is durable now. False: they had. */
+bool others_wait(struct log *g);
 
 /* space/: spares and recycling. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */

@@ -46,6 +46,7 @@ static void switch_segment(struct log *g, enum purpose purpose) {
     }
     next->prev_end_lsn = old->end_lsn;
     g->segments[g->segment_count++] = next;
+    others_count(g);
     g->front.append_lsn = next->first_lsn + SEGMENT_HEADER_BYTES;
     log_close_idle_files(g);
     for (size_t i = 0; i < g->clients.count; i++) {
@@ -119,8 +120,8 @@ static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *
 static bool spare_thread_is_behind(const struct log *g) {
     bool half_way = g->front.append_lsn + g->segment_size / 2 > log_segment_end(g);
     bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
-    return g->space.spare_count < g->space.needs.spares_reserved ||
-           (g->space.spare_count == g->space.needs.spares_reserved && half_way && !asked);
+    return log_spares(g) < g->space.needs.spares_reserved ||
+           (log_spares(g) == g->space.needs.spares_reserved && half_way && !asked);
 }
 
 /*
@@ -129,7 +130,7 @@ static bool spare_thread_is_behind(const struct log *g) {
  */
 static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
     return !admission_has_room(g, bytes, expansion) ||
-           (g->space.cannot_grow ? over_admission_limit(g) : spare_thread_is_behind(g));
+           (log_cannot_grow(g) ? over_admission_limit(g) : spare_thread_is_behind(g));
 }
 
 /* Gives up after two relocation passes over the log in which no thread got room. */
@@ -143,7 +144,7 @@ static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum
         p->room_given = g->space.room_given;
         p->relocated_max = g->stats.segments_relocated + 2 * g->segment_count + 16;
     }
-    return g->space.cannot_grow && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
+    return log_cannot_grow(g) && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
 }
 
 static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
@@ -242,10 +243,10 @@ static uint64_t run_end_lsn(const struct log *g) {
     end = least(end, g->front.durable_lsn + g->max_undurable_bytes - BATCH_RECORD_BYTES);
     end = least(end, log_early_at(g));
     bool asked = g->space.asked_lsn == g->segments[g->segment_count - 1]->first_lsn;
-    if (g->space.spare_count == g->space.needs.spares_reserved && !asked) {
+    if (log_spares(g) == g->space.needs.spares_reserved && !asked) {
         end = least(end, segment_end - g->segment_size / 2);
     }
-    return g->space.spare_count < g->space.needs.spares_reserved ? 0 : end;
+    return log_spares(g) < g->space.needs.spares_reserved ? 0 : end;
 }
 
 struct run_room log_run_room(const struct log *g) {

@@ -170,6 +170,7 @@ static void recycle(struct replica *r) {
 void replica_publish(struct replica *r) {
     tell_readers(r);
     recycle(r);
+    replica_make_spare(r, false);
 }
 
 int replica_durable(struct replica *r, uint64_t lsn) {

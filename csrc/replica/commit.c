@@ -180,6 +180,29 @@ int ls_replica_majority_has(ls_store *store, uint64_t lsn) {
     return LS_OK;
 }
 
+int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n) {
+    struct other_room rooms[OTHERS_MAX];
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    if (n > OTHERS_MAX) {
+        return fail(LS_OPTION, "a group has at most %d other voters, not %zu", OTHERS_MAX, n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        rooms[i] = (struct other_room){
+            .member = all[i].member,
+            .spares = all[i].spares,
+            .first_lsn = all[i].first_lsn,
+            .applied_lsn = all[i].applied_lsn,
+            .error = all[i].sys_errno,
+        };
+    }
+    log_lock(store->log);
+    log_others_have(store->log, rooms, n);
+    log_unlock(store->log);
+    return LS_OK;
+}
+
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index) {
     *index = 0;
     if (store->leader == NULL) {
@@ -325,6 +348,17 @@ int ls_replica_checkpoint(ls_replica *replica, int *taken) {
 }
 
 int ls_replica_checkpoint_is_due(const ls_replica *replica) { return replica_checkpoint_is_due(replica) ? 1 : 0; }
+
+void ls_replica_room_here(ls_replica *replica, ls_replica_room *room) {
+    struct other_room here;
+    replica_room(replica, &here);
+    *room = (ls_replica_room){
+        .spares = here.spares,
+        .first_lsn = here.first_lsn,
+        .applied_lsn = here.applied_lsn,
+        .sys_errno = here.error,
+    };
+}
 
 void ls_replica_describe(const ls_replica *replica, ls_replica_info *info) {
     *info = (ls_replica_info){

@@ -7,9 +7,13 @@
 #include "os/io.h"
 #include "replica/replica.h"
 
+enum { ROOM_AGAIN_US = 1000000 };
+
+static bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+
 int replica_fail_disk(struct replica *r, int error, const char *what) {
     r->error = error;
-    return fail_errno(error == ENOSPC || error == EDQUOT ? LS_FULL : LS_IO, error, "%s", what);
+    return fail_errno(is_full(error) ? LS_FULL : LS_IO, error, "%s", what);
 }
 
 int replica_fail_poisoned(const struct replica *r) {
@@ -142,39 +146,29 @@ static bool has_name(const struct replica_files *files, uint64_t first_lsn) {
     return has;
 }
 
-/* Below the term's first segment, and not above the batch that is written next. 0: it is in use. */
-static uint64_t name_of_spare(const struct replica *r) {
-    uint64_t size = r->store->meta.segment_size, term = r->segments[r->segment_count - 1].term;
-    uint64_t first_lsn = round_up(term << TERM_SHIFT, size) - size;
+static bool is_in_use(const struct replica *r, uint64_t first_lsn) {
     bool in_use = has_name(&r->spares, first_lsn) || has_name(&r->cut, first_lsn);
     for (size_t i = 0; i < r->segment_count; i++) {
         in_use = in_use || r->segments[i].first_lsn == first_lsn;
     }
-    return in_use ? 0 : first_lsn;
+    return in_use;
 }
 
-/* As in a store that serves, a new file is filled with zeros unless the log grows fast. */
-void replica_make_spare(struct replica *r) {
+/* Below the term's first segment, and not above the batch that is written next. */
+static uint64_t name_of_spare(const struct replica *r) {
+    uint64_t size = r->store->meta.segment_size, term = r->segments[r->segment_count - 1].term;
+    uint64_t first_lsn = round_up(term << TERM_SHIFT, size) - size;
+    while (is_in_use(r, first_lsn)) {
+        first_lsn -= size;
+    }
+    return first_lsn;
+}
+
+/* made: a handle, or -errno. */
+static void note_room(struct replica *r, int made) {
     vfs *v = r->store->directory.v;
-    uint64_t now_us = v->monotonic_us(v), lasted_us = now_us - r->turned_us;
-    r->turned_us = now_us;
-    uint64_t first_lsn = name_of_spare(r);
-    if (r->store->options.background == 0 || r->spare != NULL || r->spares.count > 0 || first_lsn == 0) {
-        return;
-    }
-    struct replica_spare *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        return; /* then the next segment's file is made when it is needed */
-    }
-    s->directory = &r->store->directory;
-    s->first_lsn = first_lsn;
-    s->bytes = r->store->meta.segment_size;
-    s->zero_fill = lasted_us >= FAST_SWITCH_US;
-    if (pthread_create(&s->thread, NULL, spare_thread, s) != 0) {
-        free(s);
-        return;
-    }
-    r->spare = s;
+    r->no_room.error = made >= 0 ? 0 : -made;
+    r->no_room.again_us = v->monotonic_us(v) + ROOM_AGAIN_US;
 }
 
 void replica_take_spare(struct replica *r) {
@@ -183,6 +177,7 @@ void replica_take_spare(struct replica *r) {
         return;
     }
     (void)pthread_join(s->thread, NULL);
+    note_room(r, s->result);
     if (s->result >= 0) {
         (void)s->directory->v->close(s->directory->v, s->result);
         if (!replica_add_file(&r->spares, s->first_lsn)) {
@@ -193,6 +188,48 @@ void replica_take_spare(struct replica *r) {
     }
     r->spare = NULL;
     free(s);
+}
+
+/* As in a store that serves, the file that replaces one is filled with zeros unless the log grows fast. The others are a reserve for the
+   time when the disk has no room: then the log can still be drained and led. */
+void replica_make_spare(struct replica *r, bool turned) {
+    vfs *v = r->store->directory.v;
+    if (r->store->options.background == 0) {
+        return;
+    }
+    uint64_t now_us = v->monotonic_us(v), lasted_us = now_us - r->turned_us;
+    r->turned_us = turned ? now_us : r->turned_us;
+    if (r->spare != NULL && atomic_load(&r->spare->ended)) {
+        replica_take_spare(r);
+    }
+    bool waits = r->no_room.error != 0 && now_us < r->no_room.again_us;
+    if (r->spare != NULL || r->spares.count >= REPLICA_SPARES || r->segment_count == 0 || waits) {
+        return;
+    }
+    uint64_t first_lsn = name_of_spare(r);
+    struct replica_spare *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return; /* then the next segment's file is made when it is needed */
+    }
+    s->directory = &r->store->directory;
+    s->first_lsn = first_lsn;
+    s->bytes = r->store->meta.segment_size;
+    s->zero_fill = turned && lasted_us >= FAST_SWITCH_US;
+    if (pthread_create(&s->thread, NULL, spare_thread, s) != 0) {
+        free(s);
+        return;
+    }
+    r->spare = s;
+}
+
+void replica_room(struct replica *r, struct other_room *room) {
+    replica_make_spare(r, false);
+    *room = (struct other_room){
+        .spares = r->spares.count,
+        .first_lsn = r->segment_count > 0 ? r->segments[r->segment_count - 1].first_lsn : 0,
+        .applied_lsn = r->applied.lsn,
+        .error = r->no_room.error,
+    };
 }
 
 /* ---- the next file ---- */
@@ -211,7 +248,7 @@ static int make_file(struct replica *r, uint64_t first_lsn, const char *name) {
     struct directory *d = &r->store->directory;
     uint64_t bytes = r->store->meta.segment_size;
     r->file = segment_file_make(d, first_lsn, bytes, false);
-    bool disk_full = r->file == -ENOSPC || r->file == -EDQUOT;
+    bool disk_full = is_full(-r->file);
     if (disk_full) {
         replica_take_spare(r);
     }
@@ -221,20 +258,28 @@ static int make_file(struct replica *r, uint64_t first_lsn, const char *name) {
     if (disk_full && replica_checkpoint_give_up_space(r)) {
         r->file = segment_file_make(d, first_lsn, bytes, false);
     }
+    note_room(r, r->file);
     return r->file < 0 ? r->file : 0;
 }
 
-/* A spare is renamed; without one a file is made. One that has the name, and no batch of the log, is replaced. Its name is durable. */
+/* A spare is renamed; without one a file is made. One that has the name, and no batch of the log, is replaced. Its name is durable.
+   LS_FULL: nothing has changed, and the same call may be made again. */
 int replica_make_file(struct replica *r, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES];
     close_file(r);
-    if (r->spare != NULL && atomic_load(&r->spare->ended)) {
-        replica_take_spare(r);
+    if (r->spare != NULL && (atomic_load(&r->spare->ended) || r->spares.count < REPLICA_SPARES)) {
+        replica_take_spare(r); /* it was begun a segment ago: whether the disk has room is known before the reserve is used up */
     }
     format_segment_name(name, first_lsn);
     forget_file(&r->cut, first_lsn);
     r->file_lsn = first_lsn;
-    int rc = r->spares.count > 0 ? rename_spare(r, name) : make_file(r, first_lsn, name);
+    bool has_spare = r->spares.count > 0;
+    int rc = has_spare ? rename_spare(r, name) : make_file(r, first_lsn, name);
+    if (!has_spare && is_full(-rc) && r->file < 0) {
+        return fail_errno(LS_FULL, -rc,
+                          "this disk has no room for the next segment of %llu bytes; nothing was written. Free space, and it goes on",
+                          (unsigned long long)r->store->meta.segment_size);
+    }
     if (rc != 0) {
         return replica_fail_disk(r, -rc, "there is no file for the next segment");
     }

@@ -453,7 +453,13 @@ int replica_take_many(struct replica *r, const struct shipment *all, size_t n, s
     rc = rc == LS_OK ? write_batches(r, all, count) : rc;
     rc = rc == LS_OK ? free_cut_files(r) : rc;
     if (rc != LS_OK) {
-        r->error = r->error != 0 ? r->error : ENOMEM; /* the disk may have more than memory says */
+        bool unwritten = rc == LS_FULL && r->error == 0;
+        if (unwritten && r->kept != NULL) {
+            kept_cut(r->kept, before.index);
+        }
+        if (!unwritten && r->error == 0) {
+            r->error = ENOMEM; /* the disk may have more than memory says */
+        }
         while (r->waiting_count > waiting) {
             free(r->waiting[--r->waiting_count].bytes);
         }
@@ -462,7 +468,7 @@ int replica_take_many(struct replica *r, const struct shipment *all, size_t n, s
     r->end = after;
     r->stats.batches += count;
     if (all[0].header != NULL) {
-        replica_make_spare(r);
+        replica_make_spare(r, true);
     }
     rc = replica_durable(r, after.known_durable_lsn);
     *taken = rc == LS_OK ? count : 0;

@@ -23,7 +23,7 @@
 #include "replica/kept.h"
 #include "store/store.h"
 
-enum { REPLICA_SPARES = 3, REPLICA_BASES = 32, DETACHED_TERMS = 1 << 16 };
+enum { REPLICA_SPARES = 4, REPLICA_BASES = 32, DETACHED_TERMS = 1 << 16 };
 enum { GROUP_BATCHES_MIN = 3, GROUP_BATCHES_MAX = 24 }; /* that are written with one force */
 
 /* A segment of the log; the last is the one that is written. */
@@ -71,6 +71,10 @@ struct replica {
     struct replica_spare *spare; /* that a thread makes; NULL: none */
     uint64_t turned_us;          /* when the last segment began */
     uint64_t highest_first_lsn;  /* of all files, in the log or not */
+    struct {
+        int error;            /* errno of the last try to make a file; 0: it was made */
+        uint64_t again_us;    /* when a thread tries again */
+    } no_room;
 
     int file; /* of the last segment; -1: not open */
     uint64_t file_lsn;
@@ -209,7 +213,9 @@ bool replica_checkpoint_give_up_space(struct replica *r);
 int replica_remove_above(struct replica *r, uint64_t first_lsn);
 int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -errno */
 int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
-void replica_make_spare(struct replica *r); /* a thread makes the file for the next segment, unless there is one */
+/* A thread makes one more spare, unless there are enough. turned: a segment has begun. */
+void replica_make_spare(struct replica *r, bool turned);
+void replica_room(struct replica *r, struct other_room *room); /* its member is not set; makes a spare if one is missing */
 void replica_take_spare(
     struct replica *r); /* waits for it; it is one of the spares then, unless it could not be made */
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn);

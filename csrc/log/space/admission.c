@@ -57,8 +57,8 @@ void admission_note_live(struct log *g) {
 static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
     uint64_t all = admission_expansion(g) + expansion;
     uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.needs_lsn) + all;
-    size_t files = log_files(g);
-    if (SPARES_RESERVED * g->segment_size + all > g->space.spare_count * g->segment_size + g->segment_size / 2 ||
+    size_t files = log_files_within_all(g);
+    if (SPARES_RESERVED * g->segment_size + all > log_spares(g) * g->segment_size + g->segment_size / 2 ||
         files <= SPARES_RESERVED) {
         return false;
     }
@@ -75,7 +75,7 @@ static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
 
 uint64_t admission_room(const struct log *g) {
     uint64_t room;
-    return !g->space.cannot_grow && find_room(g, 0, &room) ? room : 0;
+    return !log_cannot_grow(g) && find_room(g, 0, &room) ? room : 0;
 }
 
 bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion) {
@@ -92,7 +92,7 @@ bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion) {
 
 /* Above this limit the log must not grow: relocation and the next open need the rest. */
 bool over_admission_limit(const struct log *g) {
-    size_t reserved = g->space.needs.spares_reserved, all = log_files(g);
+    size_t reserved = g->space.needs.spares_reserved, all = log_files_within_all(g);
     uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients);
     return all <= reserved || weight / 4 * 5 > (all - reserved) * g->segment_size;
 }
@@ -102,7 +102,7 @@ bool over_admission_limit(const struct log *g) {
 /* Also before the first refusal, for example after an open. */
 bool admission_refuses(struct log *g) {
     return g->space.full.since_us != 0 ||
-           (g->space.cannot_grow && (over_admission_limit(g) || !admission_has_room(g, 0, 0)));
+           (log_cannot_grow(g) && (over_admission_limit(g) || !admission_has_room(g, 0, 0)));
 }
 
 static void change_fullness(struct log *g, uint64_t since_us) {
@@ -118,13 +118,13 @@ static void note_refusal(struct log *g, uint64_t bytes) {
         change_fullness(g, g->v->now_us(g->v));
     }
     full->refused_bytes = bytes > full->refused_bytes ? bytes : full->refused_bytes;
-    full->error = g->space.grow_error;
+    full->error = g->space.cannot_grow ? g->space.grow_error : g->space.others.error;
 }
 
 /* How many files the log can have, as far as it knows. UINT64_MAX: the disk has room. */
 static uint64_t files_within_reach(const struct log *g) {
-    uint64_t files = log_files(g), most = g->max_log_bytes / g->segment_size;
-    if (g->space.cannot_grow) {
+    uint64_t files = log_files_within_all(g), most = g->max_log_bytes / g->segment_size;
+    if (log_cannot_grow(g)) {
         return files;
     }
     return g->max_log_bytes == 0 ? UINT64_MAX : most > files ? most : files;
@@ -143,7 +143,7 @@ static bool has_room_again(struct log *g) {
         return true;
     }
     bool within = files > reserved && weight / 4 * 5 <= (files - reserved) * size;
-    return within && (!g->space.cannot_grow || admission_has_room(g, refused, 0));
+    return within && (!log_cannot_grow(g) || admission_has_room(g, refused, 0));
 }
 
 void admission_look_for_room(struct log *g) {
@@ -166,11 +166,17 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
     } else if (purpose == RESERVE_SHRINKS && g->closing) {
         kept = 1;
     }
-    return g->space.spare_count > kept;
+    return log_spares(g) > kept;
 }
 
 int admission_fail_full(const struct log *g) {
     unsigned long long size = g->segment_size, bytes = log_files(g) * size;
+    if (!g->space.cannot_grow && others_bound(g)) {
+        return fail_errno(LS_FULL, g->space.others.error,
+                          "the store is full: the copy on member %llu has %zu spare segments left, and its disk has no room for "
+                          "another of %llu bytes; nothing was changed. Consume messages, or free space on that disk",
+                          (unsigned long long)g->space.others.least_member, g->space.others.spares, size);
+    }
     switch (g->space.grow_error) {
     case 0:
         break;
@@ -200,7 +206,10 @@ int admission_fail_full(const struct log *g) {
 /* A move does not wait for another thread: it recycles or makes a spare, or fails. */
 static int need_for_move(struct log *g) {
     spares_recycle(g);
-    return spares_allow(g, RESERVE_MOVES) ? LS_OK : spares_make(g, false);
+    if (spares_allow(g, RESERVE_MOVES)) {
+        return LS_OK;
+    }
+    return g->space.spare_count > 0 ? admission_fail_full(g) : spares_make(g, false);
 }
 
 /*
@@ -216,7 +225,7 @@ static int free_what_died(struct log *g) {
             return rc;
         }
         spares_try(g);
-        if (!g->space.cannot_grow) {
+        if (!log_cannot_grow(g)) {
             return LS_OK;
         }
     }
@@ -240,11 +249,14 @@ int spares_need(struct log *g, enum purpose purpose) {
     if (!again) {
         rc = purpose == RESERVE_GROWS ? admission_admit(g, 0, 0) : free_what_died(g);
     }
+    if (rc == LS_OK && purpose == RESERVE_SHRINKS && others_wait(g)) {
+        again = true;
+    }
     g->space.spares_awaited--;
     if (g->stopping) {
         return LS_OK; /* the log was closed meanwhile: the caller fails */
     }
-    if (again || spares_allow(g, purpose) || (rc == LS_OK && !g->space.cannot_grow)) {
+    if (again || spares_allow(g, purpose) || (rc == LS_OK && !log_cannot_grow(g))) {
         return LS_OK; /* a spare was made, and another thread may have taken it: the caller checks again */
     }
     return rc != LS_OK ? rc : admission_fail_full(g);
@@ -259,7 +271,7 @@ int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
     g->space.growth_asked -= bytes + expansion;
     g->space.longest_asked = g->space.growth_asked > 0 ? g->space.longest_asked : 0;
     admission_compute_needs(g);
-    bool full = g->space.cannot_grow && (!admission_has_room(g, bytes, expansion) || over_admission_limit(g));
+    bool full = log_cannot_grow(g) && (!admission_has_room(g, bytes, expansion) || over_admission_limit(g));
     g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
     if (rc == LS_OK && full) {
         note_refusal(g, bytes + expansion);

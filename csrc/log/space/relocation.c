@@ -49,7 +49,7 @@ bool relocation_is_possible(const struct log *g) {
  */
 bool relocation_is_due(struct log *g, bool pressed) {
     admission_compute_needs(g);
-    size_t used = log_segments_used(g), files = used + g->space.spare_count;
+    size_t used = log_segments_used(g), files = used + log_spares(g);
     if ((pressed && used > g->space.needs.live_bytes / g->space.needs.usable + 1) ||
         (is_long(g) && is_worth_moving(g))) {
         return true;
@@ -71,8 +71,8 @@ static uint64_t appended_by_others(const struct log *g) { return g->stats.append
 
 /* A thread waits for the room that a move gains, or the log has more files, dead ones included, than it should have. */
 static bool is_urgent(const struct log *g) {
-    return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.cannot_grow ||
-           g->relocation.compact_to_lsn != 0 || g->space.spare_count < g->space.needs.spares_reserved ||
+    return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || log_cannot_grow(g) ||
+           g->relocation.compact_to_lsn != 0 || log_spares(g) < g->space.needs.spares_reserved ||
            log_files(g) > g->space.needs.files_wanted;
 }
 

@@ -80,9 +80,11 @@ int spares_keep(struct log *g) {
     spares_recycle(g);
     int rc = make_missing(g);
     size_t rounds = log_segments_used(g);
-    while (rounds-- > 0 && !g->relocation.moving && relocation_is_possible(g) &&
-           (is_to_be_compacted(g) || relocation_is_due(g, rc != LS_OK))) {
-        if (relocation_of_oldest(g) != LS_OK) {
+    while (rounds-- > 0) {
+        (void)others_wait(g); /* a move needs a file on each disk, and its gain comes when they recycle */
+        if (g->relocation.moving || !relocation_is_possible(g) ||
+            !(is_to_be_compacted(g) || relocation_is_due(g, rc != LS_OK || others_bound(g))) ||
+            relocation_of_oldest(g) != LS_OK) {
             break;
         }
         rc = make_missing(g);

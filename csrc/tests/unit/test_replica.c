@@ -82,7 +82,6 @@ static void every_copy_recycles_what_lies_below_the_base(void) {
     copies_end();
 }
 
-/* A thread makes the next segment's file, under a name that no header of this term can cut. */
 /* As a program does it with ls_replica_change_members. *lsn: below the record. */
 static int change_members(const char *config, uint64_t *lsn) {
     uint32_t bytes = (uint32_t)strlen(config);
@@ -112,7 +111,15 @@ static void members_that_were_changed_hold_no_segment(void) {
     copies_end();
 }
 
-static void a_copy_has_a_spare_before_a_segment_begins(void) {
+static void wait_for_spares(struct replica *f) {
+    while (f->spares.count < REPLICA_SPARES) {
+        replica_take_spare(f); /* waits for the thread */
+        replica_make_spare(f, false);
+    }
+}
+
+/* A thread makes the next segment's file, under a name that no header of this term can cut, and a reserve. */
+static void a_copy_has_spares_before_a_segment_begins(void) {
     size_t segments;
     uint64_t allocated;
 
@@ -124,8 +131,7 @@ static void a_copy_has_a_spare_before_a_segment_begins(void) {
     check(lead_in(0, 2) == LS_OK);
     for (int turn = 0; turn < 3; turn++) {
         segments = copies[1].follows->segment_count;
-        replica_take_spare(copies[1].follows); /* waits for the thread */
-        check(copies[1].follows->spares.count == 1);
+        wait_for_spares(copies[1].follows);
         check(copies_agree());
         allocated = vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE);
         copies[1].follows->turned_us = UINT64_MAX / 2; /* the last segment lasted long: the next is filled with zeros */
@@ -617,7 +623,7 @@ int main(void) {
         a_copy_that_was_killed_goes_on_where_it_was,
         every_copy_recycles_what_lies_below_the_base,
         members_that_were_changed_hold_no_segment,
-        a_copy_has_a_spare_before_a_segment_begins,
+        a_copy_has_spares_before_a_segment_begins,
         a_copy_that_is_opened_again_recycles_what_it_could_before,
         another_copy_leads_with_all_that_was_durable,
         what_no_majority_has_is_cut_by_the_next_leader,

@@ -366,7 +366,7 @@ static uint64_t segments_taken(void) {
         rc = catch_up(&copies[FULL], copies[leader].last);
     }
     check(rc == LS_FULL || complain("it has room for ever"));
-    check(catch_up(&copies[FULL], copies[leader].last) == LS_POISONED);
+    check(catch_up(&copies[FULL], copies[leader].last) == LS_FULL);
     return f->segment_count + f->stats.segments_recycled - before;
 }
 
@@ -381,9 +381,7 @@ static void a_full_disk_has_the_blocks_of_the_checkpoint_for_the_next_segment(vo
         check(vfs_sim_get(copies[FULL].sim, VFS_SIM_SEEN, "/s", "CHECKPOINT.new", byte, 1) == -ENOENT);
         check(checkpoint == WITHOUT || copies[FULL].follows->checkpoint_retry_lsn > copies[FULL].follows->applied.lsn);
         vfs_sim_capacity(copies[FULL].sim, 0);
-        replica_free(copies[FULL].follows);
-        check(follow_again(FULL) == LS_OK || complain("follow"));
-        copies[FULL].reached = true;
+        copies[FULL].reached = true; /* it goes on */
         (void)put(1, "for all", NULL);
         check(copies_agree());
         copies_end();
