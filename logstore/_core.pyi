@@ -473,6 +473,15 @@ class ls_replica_entry(Value):
 
 class ls_replica_entry_ptr(ls_replica_entry, Pointer[ls_replica_entry]): ...
 
+class ls_replica_room(Value):
+    member: int
+    spares: int
+    first_lsn: int
+    applied_lsn: int
+    sys_errno: int
+
+class ls_replica_room_ptr(ls_replica_room, Pointer[ls_replica_room]): ...
+
 class ls_replica_info(Value):
     term: int
     index: int
@@ -804,6 +813,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_replica_entry *"], init: object = None, /) -> ls_replica_entry_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica_entry[]"], init: object = None, /) -> Array[ls_replica_entry]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_room *"], init: object = None, /) -> ls_replica_room_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_replica_room[]"], init: object = None, /) -> Array[ls_replica_room]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica_info *"], init: object = None, /) -> ls_replica_info_ptr: ...
     @overload
@@ -1668,6 +1681,12 @@ class Lib:
         info: ls_replica_info_ptr | Array[ls_replica_info] | Null,
         /,
     ) -> None: ...
+    def ls_replica_room_here(
+        self,
+        replica: ls_replica_ptr | Null,
+        room: ls_replica_room_ptr | Array[ls_replica_room] | Null,
+        /,
+    ) -> None: ...
     def ls_replica_leads(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_serve(
         self,
@@ -1686,6 +1705,13 @@ class Lib:
     def ls_replica_forced(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_event_fd(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_majority_has(self, store: ls_store_ptr | Null, lsn: int, /) -> int: ...
+    def ls_replica_others_have(
+        self,
+        store: ls_store_ptr | Null,
+        all: ls_replica_room_ptr | Array[ls_replica_room] | Null,
+        n: int,
+        /,
+    ) -> int: ...
     def ls_replica_change_members(
         self,
         store: ls_store_ptr | Null,

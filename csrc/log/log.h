@@ -321,7 +321,7 @@ uint64_t log_epoch(const struct log *g);
 uint64_t log_bytes(const struct log *g); /* size of all its files */
 size_t log_segment_count(const struct log *g);
 uint64_t log_live_bytes(const struct log *g);
-bool log_can_grow(const struct log *g);                                    /* by the result of the last try */
+bool log_can_grow(const struct log *g); /* by the result of the last try */
 /* From now on the other copies have this room; at most OTHERS_MAX of them. */
 void log_others_have(struct log *g, const struct other_room *all, size_t n);
 void log_limit(struct log *g, uint64_t max_log_bytes);                     /* sets the limit from now on; 0: none */

@@ -103,19 +103,23 @@ static int note_next(void *context, const char *name) {
 
 /*
  * First LSN of the segment that holds the kept LSN. If the log ended at or below that LSN and a later epoch began above
- * it, there may be no such segment; then returns the next one.
+ * it, there may be no such segment; then returns the next one. Spares of a copy that follows may lie between.
  */
 static uint64_t find_kept_segment(const ls_reader *reader) {
-    uint64_t from_lsn = reader->keep_lsn / reader->meta.segment_size * reader->meta.segment_size;
+    uint64_t size = reader->meta.segment_size, from_lsn = reader->keep_lsn / size * size;
     struct next_segment next = {from_lsn, UINT64_MAX};
-    if (reader->v->list(reader->v, reader->dir, note_next, &next) != 0 || next.first_lsn == UINT64_MAX) {
-        return from_lsn;
+    while (reader->v->list(reader->v, reader->dir, note_next, &next) == 0 && next.first_lsn != UINT64_MAX) {
+        struct segment_header header;
+        enum format_result why = FORMAT_SHORT;
+        if (next.first_lsn == from_lsn) {
+            return from_lsn;
+        }
+        if (read_header(reader, next.first_lsn, &header, &why) >= 0 && why == FORMAT_OK) {
+            return header.prev_end_lsn <= reader->keep_lsn ? next.first_lsn : from_lsn;
+        }
+        next = (struct next_segment){next.first_lsn + size, UINT64_MAX};
     }
-    struct segment_header header;
-    enum format_result why = FORMAT_SHORT;
-    bool in_gap = next.first_lsn > from_lsn && read_header(reader, next.first_lsn, &header, &why) >= 0 &&
-                  why == FORMAT_OK && header.prev_end_lsn <= reader->keep_lsn;
-    return in_gap ? next.first_lsn : from_lsn;
+    return from_lsn;
 }
 
 /* If the base has passed the hold's LSN, the log begins at the hold. */

@@ -268,7 +268,8 @@ int replica_make_file(struct replica *r, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES];
     close_file(r);
     if (r->spare != NULL && (atomic_load(&r->spare->ended) || r->spares.count < REPLICA_SPARES)) {
-        replica_take_spare(r); /* it was begun a segment ago: whether the disk has room is known before the reserve is used up */
+        replica_take_spare(
+            r); /* it was begun a segment ago: whether the disk has room is known before the reserve is used up */
     }
     format_segment_name(name, first_lsn);
     forget_file(&r->cut, first_lsn);
@@ -276,9 +277,10 @@ int replica_make_file(struct replica *r, uint64_t first_lsn) {
     bool has_spare = r->spares.count > 0;
     int rc = has_spare ? rename_spare(r, name) : make_file(r, first_lsn, name);
     if (!has_spare && is_full(-rc) && r->file < 0) {
-        return fail_errno(LS_FULL, -rc,
-                          "this disk has no room for the next segment of %llu bytes; nothing was written. Free space, and it goes on",
-                          (unsigned long long)r->store->meta.segment_size);
+        return fail_errno(
+            LS_FULL, -rc,
+            "this disk has no room for the next segment of %llu bytes; nothing was written. Free space, and it goes on",
+            (unsigned long long)r->store->meta.segment_size);
     }
     if (rc != 0) {
         return replica_fail_disk(r, -rc, "there is no file for the next segment");

@@ -72,8 +72,8 @@ struct replica {
     uint64_t turned_us;          /* when the last segment began */
     uint64_t highest_first_lsn;  /* of all files, in the log or not */
     struct {
-        int error;            /* errno of the last try to make a file; 0: it was made */
-        uint64_t again_us;    /* when a thread tries again */
+        int error;         /* errno of the last try to make a file; 0: it was made */
+        uint64_t again_us; /* when a thread tries again */
     } no_room;
 
     int file; /* of the last segment; -1: not open */
@@ -215,7 +215,8 @@ int replica_open_file(struct replica *r, uint64_t first_lsn); /* a handle or -er
 int replica_make_file(struct replica *r, uint64_t first_lsn); /* as the open one */
 /* A thread makes one more spare, unless there are enough. turned: a segment has begun. */
 void replica_make_spare(struct replica *r, bool turned);
-void replica_room(struct replica *r, struct other_room *room); /* its member is not set; makes a spare if one is missing */
+void replica_room(struct replica *r,
+                  struct other_room *room); /* its member is not set; makes a spare if one is missing */
 void replica_take_spare(
     struct replica *r); /* waits for it; it is one of the spares then, unless it could not be made */
 bool replica_add_file(struct replica_files *files, uint64_t first_lsn);

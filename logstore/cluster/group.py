@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
 
 from logstore._core import ffi, lib
 from logstore.cluster import engine as engines
+from logstore.cluster.disk_room import Rooms
 from logstore.cluster.engine import Answer, Engine, Frame, Member
 from logstore.cluster.frames import Carried, Identity
 from logstore.cluster.group_update import GroupUpdates
@@ -48,18 +49,20 @@ from logstore.cluster.jobs import (
     carried_of,
     first_to_keep,
     found_in,
+    passing,
     take_and_apply,
 )
 from logstore.cluster.membership import Changes
 from logstore.cluster.replica import Batch, Copy, LeadingStore
 from logstore.core import arguments
-from logstore.errors import BatchRefused, EngineRefused, StoreError
+from logstore.errors import BatchRefused, EngineRefused, StoreError, StoreFull
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from logstore.cluster.frames import Message
     from logstore.cluster.link import Received
     from logstore.store.message_store import MessageStore
 
@@ -69,6 +72,7 @@ _P = ParamSpec("_P")
 
 KEPT_BYTES: Final = 64 << 20
 KEEP_EVERY_MS: Final = 1000
+ROOM_AGAIN_S: Final = 1.0
 FLOOR_EVERY_MS: Final = 500
 NOTE_CATALOG_EVERY_MS: Final = 10_000
 
@@ -87,6 +91,9 @@ class Around(Protocol):
 
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent."""
+
+    def tell(self, peer: int, message: Message) -> bool:
+        """Sends a control message; False: not connected."""
 
     async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Opens a connection for an update, see ``Transport.open_update``."""
@@ -164,6 +171,8 @@ class Group:
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
         self._counted: dict[int, _Counted] = {}
         self._tail = (0, 0)  # term and index that are forced here
+        self._noted_tail = (0, 0)  # as VOTE was told
+        self._looked = (0, 0)  # what was durable, and how much was to stay, when the kept window was looked at
         self._durable = (0, 0)
         self._told = 0  # the newest index that the thread was told to be durable
         self._rebuild = self._start_term = 0
@@ -173,6 +182,8 @@ class Group:
         self.copy_number = 0
         """The store is in the directory ``copy-N``; 0: an update is to bring it."""
         self.updates = GroupUpdates(self, around)
+        self.rooms = Rooms(self, around)
+        self._no_file = False  # the first job is to take batches for which the disk has no room
         self.answer: Answer | None = None
         """The engine's latest."""
 
@@ -262,6 +273,16 @@ class Group:
         """The member that leads; 0: none is known."""
         return 0 if self.answer is None or self._closed else self.answer.leader
 
+    @property
+    def leads(self) -> bool:
+        """Whether the copy leads; it may not serve yet."""
+        return self._leading is not None
+
+    @property
+    def leading(self) -> LeadingStore | None:
+        """The copy that leads."""
+        return self._leading
+
     def members(self) -> list[Member]:
         """The newest configuration that this member has; empty without a copy."""
         return [] if self._engine is None else self._engine.members()
@@ -280,7 +301,7 @@ class Group:
             0 if answer is None else answer.leader,
             0 if answer is None else answer.last_index,
             0 if answer is None else answer.durable_index,
-            "" if self.problem is None else str(self.problem),
+            self.rooms.problem if self.problem is None else str(self.problem),
         )
 
     def undurable_bytes(self) -> int:
@@ -334,13 +355,13 @@ class Group:
     def time(self, answer: Answer) -> None:
         """The engine was given the time, with this answer."""
         self._act(answer)
-        self._keep(self._around.now_ms())
 
     @_guarded
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
         self._held.pop(peer, None)
         self.updates.lost(peer)
+        self.rooms.lost(peer)
         if reset and self._engine is not None:
             self._act(self._engine.lost(self._around.now_ms(), peer))
 
@@ -474,6 +495,7 @@ class Group:
             return  # it ceases already: that job waits
         self._leading = leading
         self._forced = 0
+        self.rooms.changed()
         self._around.loop.add_reader(leading.fileno(), self._on_log)
         self._on_log()
 
@@ -600,10 +622,13 @@ class Group:
 
     # ---- what stays for other members ----
 
-    def _keep(self, now_ms: int) -> None:
-        """Now and then: the kept window, the floor of VOTE, and what the catalog's file says."""
-        if now_ms - self._floor_ms >= FLOOR_EVERY_MS:
-            self._floor_ms = now_ms
+    @_guarded
+    def keep(self, now_ms: int) -> None:
+        """Called now and then: for the kept window, the floor of VOTE, and what the catalog's file says."""
+        if self._engine is None:
+            return
+        if now_ms - self._floor_ms >= FLOOR_EVERY_MS and self._tail != self._noted_tail:
+            self._floor_ms, self._noted_tail = now_ms, self._tail
             self.give(NoteTail())
         if now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
             self._catalog_ms = now_ms
@@ -612,10 +637,14 @@ class Group:
             self._kept_ms = now_ms
             if self.store is not None:
                 self.changes.promote()
+            self.rooms.look()
+            kept_bytes = 1 if self.rooms.is_short else self._kept_bytes  # it gives way before anything waits for space
             if self._leading is not None and self._copy is not None:
-                self.keep_from(first_to_keep(self._copy, self._kept_bytes))
-            elif not self._term:
-                self.give(Keep(self._kept_bytes))
+                self.rooms.changed()
+                self.keep_from(first_to_keep(self._copy, kept_bytes))
+            elif not self._term and (self._told, kept_bytes) != self._looked:
+                self._looked = self._told, kept_bytes
+                self.give(Keep(kept_bytes))
 
     def keep_from(self, index: int) -> None:
         """Entries below the index need not stay, if the engine agrees."""
@@ -645,12 +674,29 @@ class Group:
     def give(self, job: Job) -> None:
         """A job for the thread, behind those that wait."""
         self._jobs.append(job)
+        if isinstance(job, Durable):
+            self._no_file = False  # what is applied may make room
+        self._work()
+
+    def wait_for_room(self, rest: Take, why: StoreFull) -> None:
+        """Waits with these batches, as this disk has no room: they are tried again soon, or once some were applied."""
+        if not self._no_file:
+            logger.warning("host %s waits for room on this disk: %s", self.name, why)
+        self._jobs.appendleft(rest)
+        self._no_file = not any(isinstance(job, Durable) for job in self._jobs)
+        if self._no_file:
+            self._around.loop.call_later(ROOM_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._no_file = False
         self._work()
 
     def _work(self) -> None:
         if self._is_working or not self._jobs or self._closed:
             return
-        chunk = [self._jobs.popleft()]
+        chunk = passing(self._jobs) if self._no_file else [self._jobs.popleft()]
+        if not chunk:
+            return
         mergeable = isinstance(chunk[0], (Take, Durable))
         while mergeable and self._jobs and isinstance(self._jobs[0], (Take, Durable)) and len(chunk) < 64:
             chunk.append(self._jobs.popleft())

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from logstore.cluster import engine as engines
 from logstore.cluster.frames import Carried
 from logstore.cluster.replica import Batch, Copy, configuration_of
-from logstore.errors import StoreError
+from logstore.errors import StoreError, StoreFull
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
 
     from logstore.cluster.group import Group
@@ -141,27 +142,40 @@ class Durable(Job):
 
 
 def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], None]]:
-    """Takes all batches, as many with one force as the core allows, and then applies what is durable."""
+    """Takes all batches, as many with one force as the core allows, and then applies what is durable.
+
+    Where the disk has no room for the next segment, the rest waits; what is applied may make room.
+    """
     batches = [batch for job in chunk if isinstance(job, Take) for batch in job.batches]
     consumed = [job.consumed for job in chunk if isinstance(job, Take) and job.consumed is not None]
     durable = max((job.index for job in chunk if isinstance(job, Durable)), default=0)
     after: list[Callable[[Group], None]] = []
     at = 0
-    while at < len(batches):
-        at += copy.take_many(batches[at : at + TAKEN_TOGETHER])
-    if batches:
-        last = batches[-1]
+    full: StoreFull | None = None
+    while at < len(batches) and full is None:
+        try:
+            at += copy.take_many(batches[at : at + TAKEN_TOGETHER])
+        except StoreFull as error:
+            full = error
 
-        def forced(group: Group) -> None:
-            for each in consumed:
-                each()
-            group.forced_here(last.index, last.term)
+    def consume() -> None:
+        for each in consumed:
+            each()
 
-        after.append(forced)
+    if at:
+        last = batches[at - 1]
+        after.append(lambda group: group.forced_here(last.index, last.term))
+    if full is None:
+        after.insert(0, lambda group: consume())  # noqa: ARG005 - as all that is done on the loop
+    else:
+        rest, why = Take(batches[at:], consume), full
+        after.append(lambda group: group.wait_for_room(rest, why))
     if durable:
         entry = copy.entry(durable)
         copy.durable(entry.end_lsn)
         after.append(lambda group: group.applied(durable, entry.term))
+    room = copy.room()
+    after.append(lambda group: group.rooms.here(room))
     return after
 
 
@@ -172,8 +186,10 @@ class Cut(Job):
     index: int
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
-        copy.cut(self.index)
         info = copy.info()
+        if info.index > self.index:  # what waits for room was not here yet
+            copy.cut(self.index)
+            info = copy.info()
         return lambda group: group.was_cut(info.term, info.index)
 
 
@@ -243,6 +259,16 @@ class ChangeMembers(Job):
         return nothing
 
 
+class AskRoom(Job):
+    """Whether the disk has room again."""
+
+    def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
+        if copy.leading is not None:
+            return nothing
+        room = copy.room()
+        return lambda group: group.rooms.here(room)
+
+
 class NoteTail(Job):
     """``VOTE`` notes how far the log reaches."""
 
@@ -282,3 +308,37 @@ class Drop(Job):
         if copy.leading is None:
             copy.drop_kept(self.index)
         return nothing
+
+
+# ---- without room ----------------------------------------------------------------------------------------------------
+
+_NEED_NO_ROOM: Final = (Vote, NoteTail, NoteCatalog, Keep, Drop, AskRoom)
+
+
+def passing(jobs: deque[Job]) -> list[Job]:
+    """The next job while the first one, batches to be taken, waits for room on the disk; empty: all wait with it."""
+    for job in jobs:
+        if isinstance(job, Take):
+            continue
+        if isinstance(job, Cut):
+            _abandon(jobs, job)
+        elif not isinstance(job, _NEED_NO_ROOM):
+            break
+        jobs.remove(job)
+        return [job]
+    return []
+
+
+def _abandon(jobs: deque[Job], cut: Cut) -> None:
+    """Batches above the cut that were not taken yet never will be."""
+    before = []
+    while jobs[0] is not cut:
+        before.append(jobs.popleft())
+    for job in reversed(before):
+        if isinstance(job, Take):
+            job.batches = [batch for batch in job.batches if batch.index <= cut.index]
+            if not job.batches:
+                if job.consumed is not None:
+                    job.consumed()
+                continue
+        jobs.appendleft(job)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.cluster import engine as engines
 from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import takes_part
+from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group
 from logstore.cluster.group_update import answer_update
@@ -51,6 +52,7 @@ SWITCH_INTERVAL_S: Final = 0.0005
 HAND_OVER_S: Final = 1.0
 LEAVES_AFTER_S: Final = 1.0
 """A removed member is connected for so long, to be told that it was."""
+KEEP_S: Final = 0.25
 JOIN_AGAIN_S: Final = (0.2, 5.0)
 JOIN_COPY_S: Final = 1.0
 """Between two looks whether a copy, which is on its way, has come."""
@@ -86,6 +88,7 @@ class MemberLoop:
         self._by_number: dict[int, Group] = {}
         self._numbers: dict[bytes, int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.TimerHandle | None = None
         self._timed = False
         self._waiting: dict[str, list[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,7 +97,7 @@ class MemberLoop:
         self.peers: dict[int, tuple[str, str]] = {}
         """Name and address of each other member, by id."""
         self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
-        self._requests = Requests(self._ask, self.loop)
+        self._requests = Requests(self.tell, self.loop)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
@@ -116,7 +119,7 @@ class MemberLoop:
         config = self.config
         try:
             me = Me(cluster=config.cluster, member=config.member, name=config.name)
-            self._transport = Transport(me, self, tls=config.tls, messages=MESSAGES)
+            self._transport = Transport(me, self, tls=config.tls, messages=(*MESSAGES, HasRoom))
             self._heard = remembered(self.directory)
             for path in sorted(self.directory.iterdir()):
                 if takes_part(path):
@@ -127,6 +130,7 @@ class MemberLoop:
             await self.stop()
             raise
         self._set_timer()
+        self._keep()
         self.join_hosts()
 
     async def _add(self, path: Path) -> None:
@@ -151,8 +155,9 @@ class MemberLoop:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._keeper):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             await self._transport.close()
         for group in self.all_groups():
@@ -259,7 +264,8 @@ class MemberLoop:
         """Has a host's leader make a change of its members."""
         await self._requests.change(self.group(host), wanted, within_s)
 
-    def _ask(self, peer: int, message: Message) -> bool:
+    def tell(self, peer: int, message: Message) -> bool:
+        """Sends a control message; False: not connected."""
         return self._transport is not None and self._transport.control(peer, message)
 
     def members_changed(self, group: Group) -> None:  # noqa: ARG002 - of any group
@@ -421,6 +427,12 @@ class MemberLoop:
             self._timer.cancel()
         self._timer = self.loop.call_at(min(dues) / 1000, self._on_time) if dues else None
 
+    def _keep(self) -> None:
+        """An engine's time may never come: each heartbeat moves it."""
+        for group in list(self.groups.values()):
+            group.keep(self.now_ms())
+        self._keeper = self.loop.call_later(KEEP_S, self._keep)
+
     def _on_time(self) -> None:
         """One call gives the time to all engines that are due."""
         self._timer = None
@@ -474,6 +486,10 @@ class MemberLoop:
         """A request, or the answer to one."""
         if isinstance(message, Changed):
             self._requests.answered(peer, message)
+        elif isinstance(message, HasRoom):
+            group = self.groups.get(message.host)
+            if group is not None:
+                group.rooms.told(peer, message)
         elif isinstance(message, Change):
             self._begin(self._answer_change(peer, message))
 
@@ -483,7 +499,7 @@ class MemberLoop:
             kind, reason = REFUSED, f"member {self.config.name} has no such host"
         else:
             kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
-        self._ask(peer, Changed(asked.request, kind, reason))
+        self.tell(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:
         """Frames that waited go on."""

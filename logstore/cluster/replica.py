@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -88,6 +88,18 @@ class CopyInfo:
     changes_from_lsn: int
     """The core gives the catalog's changes from here on; those below may stand in the log, too."""
     stats: dict[str, int]
+
+
+class Room(NamedTuple):
+    """The segment files that a copy has room for."""
+
+    spares: int
+    """Files beside those of its log."""
+    first_lsn: int
+    """Of the segment that it writes."""
+    applied_lsn: int
+    sys_errno: int
+    """Of why it can make no more files; 0: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +503,12 @@ class Copy:
         lib.ls_replica_describe(self._usable(), found)
         values = vars(copied(found[0]))
         return CopyInfo(**values | {"stats": vars(values["stats"])})
+
+    def room(self) -> Room:
+        """What this copy has room for. If spares are missing, a thread tries to make one, at most once a second."""
+        found = ffi.new("ls_replica_room *")
+        lib.ls_replica_room_here(self._usable(), found)
+        return Room(found.spares, found.first_lsn, found.applied_lsn, found.sys_errno)
 
     def lead(self, term: int, config: bytes | None = None) -> LeadingStore:
         """Leads in this term, for which the member has voted since it was opened, and follows no longer.

@@ -172,10 +172,11 @@ bool spares_allow(const struct log *g, enum purpose purpose) {
 int admission_fail_full(const struct log *g) {
     unsigned long long size = g->segment_size, bytes = log_files(g) * size;
     if (!g->space.cannot_grow && others_bound(g)) {
-        return fail_errno(LS_FULL, g->space.others.error,
-                          "the store is full: the copy on member %llu has %zu spare segments left, and its disk has no room for "
-                          "another of %llu bytes; nothing was changed. Consume messages, or free space on that disk",
-                          (unsigned long long)g->space.others.least_member, g->space.others.spares, size);
+        return fail_errno(
+            LS_FULL, g->space.others.error,
+            "the store is full: the copy on member %llu has %zu spare segments left, and its disk has no room for "
+            "another of %llu bytes; nothing was changed. Consume messages, or free space on that disk",
+            (unsigned long long)g->space.others.least_member, g->space.others.spares, size);
     }
     switch (g->space.grow_error) {
     case 0:

@@ -16,9 +16,9 @@ static struct {
     pthread_mutex_t lock; /* of what was sent, and of the copy that follows */
     sem_t handed, moved;
     bool ended;
-    bool gone;    /* the full copy, too: it is not counted then */
-    int stuck;    /* how many times it had no file for a batch */
-    int least;    /* of its spares that it had left */
+    bool gone; /* the full copy, too: it is not counted then */
+    int stuck; /* how many times it had no file for a batch */
+    int least; /* of its spares that it had left */
 } mover;
 
 static void ship(void *context, const struct shipment *s) {
