@@ -1,0 +1,135 @@
+"""Members as processes whose disks are full or hang, and whose clocks differ."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("msgspec", reason="the extra cluster is not installed")
+pytest.importorskip("logstore._consensus", reason="the cluster is not built")
+
+from kit.clock_jumps import HOUR_S, JumpingClock
+from kit.faulty_disks import FaultyDisk
+from kit.member_worker import Worker
+from kit.patience import wait_until
+from kit.trio import Trio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZE = 20_000
+
+
+class Processes:
+    """The members of a trio, each with a disk of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self._trio = Trio(place, kept_bytes=1 << 20)
+        self.disks = {member: FaultyDisk(place) for member in self._trio.addresses}
+        self.workers: dict[int, Worker] = {}
+
+    def start(self, member: int, **environment: str) -> None:
+        given = self.disks[member].environment | environment
+        self.workers[member] = Worker(self._trio.directories[member], self._trio.config(member), given)
+
+    def kill(self, member: int) -> None:
+        self.workers.pop(member).kill()
+
+    def leader(self, *among: int) -> int:
+        """The member that serves, once there is one."""
+
+        def look() -> int:
+            for member in among or list(self.workers):
+                if self.workers[member].ask("standing")["state"] == "leads":
+                    return member
+            return 0
+
+        found = wait_until(look, "a member serves")
+        assert found
+        return found
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    made = Processes(tmp_path)
+    yield made
+    for worker in made.workers.values():
+        worker.kill()
+
+
+@pytest.mark.parametrize("where", ["follower", "leader"])
+def test_a_host_with_one_voter_dead_and_one_full_is_drained_and_grows_again(processes: Processes, where: str) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    full, dead = [member for member in processes.workers if member != leader]
+    processes.kill(dead)
+    full = full if where == "follower" else leader
+    before = processes.workers[leader].ask("ids")
+    processes.disks[full].fill()
+    published = processes.workers[leader].ask("publish", count=3000, size=SIZE)
+    assert published["error"] == "StoreFull", published["text"]
+    assert f"member {full} " in published["text"] or where == "leader"
+    assert processes.workers[full].ask("standing")["problem"].startswith("the disk has no room") or where == "leader"
+    assert processes.workers[leader].ask("ids") == before + published["ids"]
+    assert processes.workers[leader].ask("drain")["ids"] == before + published["ids"]
+    assert processes.workers[leader].ask("publish", count=5, size=SIZE)["error"] == ""
+    processes.disks[full].work()
+    kept = processes.workers[leader].ask("ids")
+
+    def grows() -> bool:
+        more = processes.workers[leader].ask("publish", count=200, size=SIZE)
+        kept.extend(more["ids"])
+        return more["error"] == ""
+
+    wait_until(grows, "the log grows again")
+    processes.start(dead)
+    wait_until(lambda: processes.workers[dead].ask("standing")["durable_index"] > 0, "the third one is back")
+    processes.kill(leader)
+    assert processes.workers[processes.leader()].ask("ids") == kept
+
+
+def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_works_again(processes: Processes) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    others = [member for member in processes.workers if member != leader]
+    before = processes.workers[leader].ask("ids")
+    before += processes.workers[leader].ask("publish", count=20, size=SIZE)["ids"]
+    processes.disks[leader].hang()
+    processes.workers[leader].tell("publish", count=1000, size=SIZE)
+    new = processes.leader(*others)
+    after = processes.workers[new].ask("publish", count=20, size=SIZE)["ids"]
+    processes.disks[leader].work()
+    outcome = processes.workers[leader].answer()
+    assert outcome["error"] in ("OutcomeUnknown", "StoreClosed", "NotLeader")
+    found = processes.workers[new].ask("ids")
+    confirmed = before + outcome["ids"] + after
+    assert [each for each in found if each in set(confirmed)] == confirmed
+    newest = processes.workers[new].ask("standing")["durable_index"]
+
+    def follows() -> bool:
+        standing = processes.workers[leader].ask("standing")
+        return bool(standing["state"] == "follows" and standing["durable_index"] >= newest)
+
+    wait_until(follows, "it follows")
+
+
+def test_clocks_that_differ_by_two_days_change_nothing(processes: Processes, tmp_path: Path) -> None:
+    for member, hours in ((1, 24), (2, -24), (3, 0)):
+        place = tmp_path / f"clock-{member}"
+        place.mkdir()
+        clock = JumpingClock(place)
+        clock.jump(hours * HOUR_S)
+        preloaded = f"{clock.environment['LD_PRELOAD']}:{processes.disks[member].environment['LD_PRELOAD']}"
+        processes.start(member, LD_PRELOAD=preloaded, CLOCK_JUMPS=clock.environment["CLOCK_JUMPS"])
+    kept = processes.workers[processes.leader()].ask("ids")
+    for target in (1, 2, 3):
+        while (leader := processes.leader()) != target:
+            processes.workers[leader].ask("transfer", to=target)
+            wait_until(lambda left=leader: processes.workers[left].ask("standing")["leader"] not in (0, left), "it has")
+        kept += processes.workers[target].ask("publish", count=30, size=SIZE)["ids"]
+        assert processes.workers[target].ask("ids") == kept

@@ -1,0 +1,79 @@
+/* Preloaded into a process: a file with one byte says what its disk does. 'f': it is full, nothing gets further blocks. 'h': it hangs,
+ * a sync returns once the byte is another. It may change at any moment. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile const char *state;
+
+__attribute__((constructor)) static void map(void) {
+    const char *path = getenv("DISK_FAULTS");
+    int file = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    void *at = file < 0 ? MAP_FAILED : mmap(NULL, 1, PROT_READ, MAP_SHARED, file, 0);
+
+    if (at == MAP_FAILED)
+        abort();
+    state = at;
+    (void)close(file);
+}
+
+static int lacks_blocks(int file, off_t end) {
+    struct stat s;
+
+    return *state == 'f' && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && end > (off_t)s.st_blocks * 512;
+}
+
+static void wait_while_it_hangs(void) {
+    struct timespec pause = {.tv_nsec = 5000000};
+
+    while (*state == 'h')
+        (void)nanosleep(&pause, NULL);
+}
+
+int fallocate(int file, int mode, off_t at, off_t bytes) {
+    static int (*real)(int, int, off_t, off_t);
+
+    if (real == NULL)
+        real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate");
+    if (lacks_blocks(file, at + bytes)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(file, mode, at, bytes);
+}
+
+ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) {
+    static ssize_t (*real)(int, const void *, size_t, off_t);
+
+    if (real == NULL)
+        real = (ssize_t (*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, "pwrite");
+    if (lacks_blocks(file, at + (off_t)bytes)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(file, from, bytes, at);
+}
+
+int fdatasync(int file) {
+    static int (*real)(int);
+
+    if (real == NULL)
+        real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    wait_while_it_hangs();
+    return real(file);
+}
+
+int fsync(int file) {
+    static int (*real)(int);
+
+    if (real == NULL)
+        real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    wait_while_it_hangs();
+    return real(file);
+}
