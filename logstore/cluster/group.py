@@ -370,12 +370,14 @@ class Group:
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
+        if flags & engines.VOTE:  # before the batches: the copy takes none of a term that VOTE does not have
+            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.TAKE:
             at = answer.take_index - batches[0].index
             self.give(Take(list(batches[at : at + answer.take_count]), consumed))
         elif consumed is not None:
             consumed()
-        if flags & ~(engines.FOLLOW | engines.CUT | engines.TAKE):
+        if flags & ~(engines.FOLLOW | engines.CUT | engines.VOTE | engines.TAKE):
             self._step_on(answer)
         for frame in answer.frames:
             self._send(frame)
@@ -394,8 +396,6 @@ class Group:
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
-        if flags & engines.VOTE:
-            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
             self.give(Lead(answer.term))
