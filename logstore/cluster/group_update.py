@@ -342,8 +342,10 @@ class GroupUpdates:
                     request=request,
                 )
         except (StoreError, OSError) as error:
+            group.pacing.updated(peer, took=False)
             logger.warning("host %s: an update of member %d has failed: %s", group.name, peer, error)
         else:
+            group.pacing.updated(peer, took=sent.switched)
             what = "has the copy" if sent.switched else f"did not take the copy ({sent.reason})"
             logger.info(
                 "host %s: member %d %s up to batch %d; %d bytes", group.name, peer, what, sent.index, sent.bytes

@@ -1,0 +1,157 @@
+"""When a leader holds confirms back, so that no voter falls behind for ever (R3).
+
+A batch is durable once a majority has it, and a third voter may lag. This holds the confirm of a durable batch back
+while a voter that makes progress lacks too much. The log has a few buffers for batches that are not confirmed, so its
+publishers wait, as they do for a slow majority.
+
+* **Near.** A voter may lack ``NEAR_BATCHES`` batches, and half of what is kept for members that lag.
+* **Half the speed.** Beyond that, one batch is confirmed for each two that the voter acknowledges, and one byte for
+  each two. So the gap shrinks. Once the voter is near, the leader goes at the voter's speed.
+* **Progress.** A voter counts while its acknowledged index rises within ``PROGRESS_MS``. One that is dead, frozen, cut
+  off, or whose disk hangs holds nothing back for longer. If its connection breaks, it holds nothing back at all.
+* **Rounds.** A voter acknowledges nothing while it gets an update by segments. If it took an update, was not near
+  since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges again. A
+  failed update ends that.
+
+Nothing here decides what is durable: it only delays what the leader's log is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NEAR_BATCHES: Final = 900
+"""Below the 1000 that a change of members allows, by more than the batches that a leader has on their way."""
+PROGRESS_MS: Final = 500
+ROUND_PACE_MS: Final = 20
+SHOWN_MS: Final = 1000
+TOTALS_MAX: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class _Begin:
+    """Where holding back for a voter began."""
+
+    confirmed: int
+    acknowledged: int
+    now_ms: int
+
+
+@dataclass(slots=True)
+class _Voter:
+    """What a leader knows of another voter."""
+
+    index: int = 0
+    rose_ms: int = 0
+    begin: _Begin | None = None
+    offered: int = 0  # the end of the update that was offered last; 0: none since it was near
+    round: int = 0  # the batches between the last two
+    took: bool = False
+    waits: bool = False
+
+
+class Pacing:
+    """The rule for one term of a leader. Times are in ms of the engine's clock."""
+
+    def __init__(self, kept_bytes: int) -> None:
+        """Nobody is waited for before he has acknowledged something."""
+        self.voters: frozenset[int] = frozenset()
+        """The other voters; the group keeps it."""
+        self._near_bytes = kept_bytes // 2
+        self._all: dict[int, _Voter] = {}
+        self._confirmed = 0
+        self._first = 0  # the index of the first total
+        self._totals: list[int] = []  # of the bytes up to each batch
+        self._held_by = 0
+        self._held_ms = 0
+
+    def begin(self) -> None:
+        """A term begins, or ends."""
+        self._all.clear()
+        self._totals.clear()
+        self._confirmed = self._held_by = 0
+
+    # ---- what happens ----
+
+    def written(self, index: int, size: int) -> None:
+        """The leader has written the next batch, of so many bytes."""
+        if not self._totals:
+            self._first = index
+        self._totals.append((self._totals[-1] if self._totals else 0) + size)
+        if len(self._totals) > 2 * TOTALS_MAX:
+            del self._totals[:TOTALS_MAX]
+            self._first += TOTALS_MAX
+
+    def acknowledged(self, member: int, index: int, now_ms: int) -> None:
+        """The member has forced everything up to this index."""
+        voter = self._all.setdefault(member, _Voter())
+        if index > voter.index:
+            voter.index, voter.rose_ms = index, now_ms
+            if voter.waits:
+                voter.waits, voter.begin = False, None
+
+    def lost(self, member: int) -> None:
+        """Its connection is gone."""
+        self._all.pop(member, None)
+
+    def offered(self, member: int, index: int) -> None:
+        """The member needs an update, which ends at this index."""
+        voter = self._all.setdefault(member, _Voter())
+        if voter.offered == 0:
+            voter.offered, voter.round, voter.took = index, 0, False
+        elif voter.took and index > voter.offered:
+            length = index - voter.offered
+            voter.waits, voter.begin = 0 < voter.round <= length, None
+            voter.offered, voter.round, voter.took = index, length, False
+
+    def updated(self, member: int, *, took: bool) -> None:
+        """An update of the member has ended."""
+        voter = self._all.get(member)
+        if voter is not None and took:
+            voter.took = True
+        elif voter is not None:
+            voter.offered, voter.waits = 0, False
+
+    # ---- what follows ----
+
+    def confirms(self, index: int, now_ms: int) -> bool:
+        """Whether the batch with this index, which is durable, is confirmed now."""
+        for member in self.voters:
+            voter = self._all.get(member)
+            if voter is not None and not self._goes_on(voter, index, now_ms):
+                self._held_by, self._held_ms = member, now_ms
+                return False
+        self._confirmed = index
+        return True
+
+    def held_by(self, now_ms: int) -> int:
+        """The member for which a confirm was held back in the last second; 0: none was."""
+        return self._held_by if self._held_by and now_ms - self._held_ms < SHOWN_MS else 0
+
+    def _goes_on(self, voter: _Voter, index: int, now_ms: int) -> bool:
+        if voter.waits:
+            begin = voter.begin = voter.begin or _Begin(self._confirmed, voter.index, now_ms)
+            return index - begin.confirmed <= (now_ms - begin.now_ms) // ROUND_PACE_MS
+        if voter.index == 0:
+            return True
+        if index - voter.index <= NEAR_BATCHES and self._bytes(voter.index, index) <= self._near_bytes:
+            voter.begin, voter.offered = None, 0
+            return True
+        if now_ms - voter.rose_ms >= PROGRESS_MS:
+            voter.begin = None
+            return True
+        begin = voter.begin = voter.begin or _Begin(self._confirmed, voter.index, now_ms)
+        return 2 * (index - begin.confirmed) <= voter.index - begin.acknowledged and (
+            begin.acknowledged < self._first
+            or 2 * self._bytes(begin.confirmed, index) <= self._bytes(begin.acknowledged, voter.index)
+        )
+
+    def _bytes(self, above: int, index: int) -> int:
+        """Of the batches above the one and up to the other, as far as they are remembered."""
+        return self._total(index) - self._total(above)
+
+    def _total(self, index: int) -> int:
+        if index < self._first or not self._totals:
+            return 0 if not self._totals else self._totals[0]
+        return self._totals[min(index - self._first, len(self._totals) - 1)]
