@@ -10,8 +10,8 @@ publishers wait, as they do for a slow majority.
 * **Progress.** A voter counts while its acknowledged index rises within ``PROGRESS_MS``. One that is dead, frozen, cut
   off, or whose disk hangs holds nothing back for longer. If its connection breaks, it holds nothing back at all.
 * **Rounds.** A voter acknowledges nothing while it gets an update by segments. If it took an update, was not near
-  since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges again. A
-  failed update ends that.
+  since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges
+  again. A failed update ends that.
 
 Nothing here decides what is durable: it only delays what the leader's log is told.
 """
