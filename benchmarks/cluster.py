@@ -2,7 +2,7 @@
 
     python benchmarks/cluster.py [--dir DIR] [pacing] [update] [publish] [failover]
 
-* ``publish``: the members beside a single store, in turns: messages a second, processor time, forces and bytes of each copy.
+* ``publish``: the members beside a single store, in turns: messages a second, processor time, forces and bytes.
 * ``pacing``: one voter is slow; what it lacks over time, and what publishers notice, with pacing and without.
 * ``update``: a member that lost its copy gets one while publishing goes on.
 * ``failover``: the leader is killed, frozen, or hands over under load; the time until the next one confirms a publish.
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster_trio import Trio, Worker
+from cluster_trio import Trio, Worker, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +135,112 @@ def pacing(place: Path, arguments: argparse.Namespace) -> None:
         shutil.rmtree(made)
 
 
-PARTS = {"publish": publish, "pacing": pacing}
+# ---- update ----------------------------------------------------------------------------------------------------------
+
+
+def update(place: Path, arguments: argparse.Namespace) -> None:
+    """A member whose copy is gone gets one; what publishers notice before and meanwhile."""
+    with Trio(place) as trio:
+        leader, receiver = trio.leader(), trio.followers()[0]
+        leader.do("fill", arguments.live)
+        trio.settle()
+        receiver.kill()
+        # An empty member joins in the place of the one that is removed: a copy is not made anew in place.
+        leader.do("remove", trio.members[receiver.directory.name])
+        trio.workers.remove(receiver)
+        leader.do("load", *WINDOW)
+        say("", "s", "messages/s", "p50 ms", "p99 ms", "max ms", "leader MiB", "receiver MiB")
+        say(*["---"] * 8)
+        before = _sample(leader, 4 * arguments.seconds)
+        say("before", *before, *_memory(leader), "")
+        leader.do("forget_peak")
+        trio.join("m4")
+        newcomer = trio.workers[-1]
+        begin = time.monotonic()
+        wait_for(lambda: newcomer.do("standing")["durable_index"] > 0, "the copy has come")
+        end = time.monotonic()
+        say("until the copy counts", *_row(leader, begin, end), *_memory(leader, newcomer))
+        begin = end
+        wait_for(lambda: leader.do("standing")["voters"] == 3, "it is a voter")
+        say("until it is a voter", *_row(leader, begin, time.monotonic()), *_memory(leader, newcomer))
+        say("after", *_sample(leader, 4 * arguments.seconds), *_memory(leader, newcomer))
+        leader.do("unload")
+
+
+def _row(leader: Worker, begin: float, end: float) -> list[str]:
+    figures = leader.do("figures", begin, end)
+    return [f"{end - begin:.1f}", f"{figures['rate']:.0f}", *(ms(figures[one]) for one in ("p50", "p99", "max"))]
+
+
+def _sample(leader: Worker, seconds: float) -> list[str]:
+    begin = time.monotonic()
+    time.sleep(seconds)
+    return _row(leader, begin, time.monotonic())
+
+
+def _memory(*workers: Worker) -> list[str]:
+    """The most that each had."""
+    return [f"{each.do('usage')['rss_max'] / 2**20:.0f}" for each in workers]
+
+
+# ---- fail-over -------------------------------------------------------------------------------------------------------
+
+
+def failover(place: Path, arguments: argparse.Namespace) -> None:
+    """Under load, from the fault until the next leader has confirmed a publish."""
+    say("the leader", "times", "p50 ms", "p99 ms", "max ms")
+    say(*["---"] * 5)
+    with Trio(place) as trio:
+        for each in trio.workers:
+            each.do("load", *WINDOW)
+        for name, fault in (("is killed", _kill), ("freezes", _freeze), ("hands over", _hand_over)):
+            took = sorted(_failover(trio, fault) for _ in range(arguments.times))
+            at = [took[len(took) // 2], took[len(took) * 99 // 100], took[-1]]
+            say(name, len(took), *map(ms, at))
+
+
+def _failover(trio: Trio, fault: Callable[[Worker], Callable[[], None]]) -> float:
+    leader = trio.leader()
+    wait_for(lambda: leader.do("standing")["first_confirm"] > 0, "it confirms")
+    trio.near()
+    others = [each for each in trio.workers if each is not leader]
+    begin = time.monotonic()
+    mend = fault(leader)
+    found: list[float] = []
+
+    def confirms() -> bool:
+        for each in others:
+            standing = each.do("standing")
+            if standing["state"] == "leads" and standing["first_confirm"] > begin:
+                found.append(standing["first_confirm"] - begin)
+        return bool(found)
+
+    wait_for(confirms, "the next leader confirms")
+    mend()
+    return found[0]
+
+
+def _kill(leader: Worker) -> Callable[[], None]:
+    leader.kill()
+
+    def mend() -> None:
+        leader.start()
+        leader.do("load", *WINDOW)
+
+    return mend
+
+
+def _freeze(leader: Worker) -> Callable[[], None]:
+    leader.freeze()
+    return leader.thaw
+
+
+def _hand_over(leader: Worker) -> Callable[[], None]:
+    leader.do("transfer", 0)
+    return lambda: None
+
+
+PARTS = {"publish": publish, "pacing": pacing, "update": update, "failover": failover}
 
 
 def main() -> None:
@@ -146,6 +251,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of publish (3)")
     parser.add_argument("--samples", type=int, default=8, help="of pacing (8)")
     parser.add_argument("--slow-ms", type=float, default=4.0, help="that the slow voter takes for each batch (4)")
+    parser.add_argument("--live", type=int, default=1_000_000, help="messages of update (1000000)")
+    parser.add_argument("--times", type=int, default=100, help="of each kind of failover (100)")
     arguments = parser.parse_args()
     for part in arguments.parts or PARTS:
         with tempfile.TemporaryDirectory(prefix=f"cluster-{part}-", dir=arguments.dir) as made:

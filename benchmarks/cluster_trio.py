@@ -77,26 +77,37 @@ class Trio:
     """Three members with one host, of which each is a voter."""
 
     def __init__(self, place: Path) -> None:
+        self.place = place
         self.workers: list[Worker] = []
-        first = place / "m1"
-        founding.found(first, _identity("m1"))
-        self.workers.append(Worker(first))
+        self.members: dict[str, int] = {}
+        """Ids by name."""
+        founding.found(place / "m1", _identity("m1"))
+        self._run("m1")
         self.leader().do("declare")
-        for name in ("m2", "m3"):
-            newcomer.join(place / name, _identity(name, config.read(first).advertise))
-            self.workers.append(Worker(place / name))
+        self.join("m2")
+        self.join("m3")
         wait_for(lambda: self.leader().do("standing")["voters"] == len(self.workers), "every member is a voter")
+
+    def join(self, name: str) -> None:
+        """Another member; it becomes a voter by itself."""
+        newcomer.join(self.place / name, _identity(name, config.read(self.workers[0].directory).advertise))
+        self._run(name)
+
+    def _run(self, name: str) -> None:
+        self.members[name] = config.read(self.place / name).member
+        self.workers.append(Worker(self.place / name))
 
     def leader(self) -> Worker:
         """The one that serves, once there is one."""
-        found: list[Worker] = []
+        found: list[tuple[int, Worker]] = []
 
         def look() -> bool:
-            found[:] = [each for each in self.workers if each.do("standing")["state"] == "leads"]
+            standings = [(each.do("standing"), each) for each in self.workers]
+            found[:] = [(one["term"], each) for one, each in standings if one["state"] == "leads"]
             return bool(found)
 
         wait_for(look, "a member serves")
-        return found[0]
+        return max(found, key=lambda one: one[0])[1]  # one that was frozen takes a moment to hear of another
 
     def followers(self) -> list[Worker]:
         """The others."""
@@ -111,6 +122,11 @@ class Trio:
             return len({(one["index"], one["durable_index"]) for one in found}) == 1
 
         wait_for(equal, "all members have everything")
+
+    def near(self) -> None:
+        """Each voter has what the leader had a moment ago: none is still catching up."""
+        index = self.leader().do("standing")["index"]
+        wait_for(lambda: all(each.do("standing")["index"] >= index for each in self.workers), "the voters are near")
 
     def __enter__(self) -> Self:
         return self

@@ -58,7 +58,6 @@ class Worker:
         self.messages = 0
         self.first_confirm = 0.0  # of this process's present lead
         self.problem = ""
-        self.profiler: Any = None
 
     # ---- what kinds of worker have ----
 
@@ -207,7 +206,9 @@ class MemberWorker(Worker):
 
     def standing(self) -> dict[str, Any]:
         """How the host stands here."""
-        found = self.member.standings()[HOST]
+        found = self.member.standings().get(HOST)
+        if found is None:
+            return {"state": "joins", "index": 0, "durable_index": 0}
         names = ("state", "term", "leader", "index", "durable_index", "paced_by", "problem")
         seats = {seat.member: seat.acknowledged for seat in self.member.members(HOST)}
         voters = sum(seat.voter for seat in self.member.members(HOST))
@@ -221,6 +222,10 @@ class MemberWorker(Worker):
     def transfer(self, member: int) -> None:
         """Hands over to that voter; 0: to any."""
         self.member.transfer(HOST, member)
+
+    def remove(self, member: int) -> None:
+        """Removes a member from the host."""
+        self.member.remove(HOST, member, within_s=60.0)
 
     def slow(self, batch_s: float) -> None:
         """From now on this copy takes at least so long for each batch."""

@@ -111,7 +111,7 @@ class Standing:
     index: int
     durable_index: int
     paced_by: int
-    """The voter that lags, for which this leader holds confirms back; 0: none."""
+    """The member that lags, for which this leader holds confirms back; 0: none."""
     problem: str
 
 
@@ -634,7 +634,7 @@ class Group:
             self.give(NoteCatalog())
         if now_ms - self._kept_ms >= KEEP_EVERY_MS:
             self._kept_ms = now_ms
-            self.pacing.voters = frozenset(one.member for one in self.members() if one.voter) - {self.member}
+            self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
             if self.store is not None:
                 self.changes.promote()
             if self._leading is not None and self._copy is not None:

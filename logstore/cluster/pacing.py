@@ -1,15 +1,15 @@
-"""When a leader holds confirms back, so that no voter falls behind for ever (R3).
+"""When a leader holds confirms back, so that no member falls behind for ever (R3).
 
-A batch is durable once a majority has it, and a third voter may lag. This holds the confirm of a durable batch back
-while a voter that makes progress lacks too much. The log has a few buffers for batches that are not confirmed, so its
-publishers wait, as they do for a slow majority.
+A batch is durable once a majority has it, and a third voter may lag, or a standby that joins. This holds the confirm
+of a durable batch back while a member that makes progress lacks too much. The log has a few buffers for batches that are
+not confirmed, so its publishers wait, as they do for a slow majority.
 
-* **Near.** A voter may lack ``NEAR_BATCHES`` batches, and half of what is kept for members that lag.
-* **Half the speed.** Beyond that, one batch is confirmed for each two that the voter acknowledges, and one byte for
-  each two. So the gap shrinks. Once the voter is near, the leader goes at the voter's speed.
-* **Progress.** A voter counts while its acknowledged index rises within ``PROGRESS_MS``. One that is dead, frozen, cut
+* **Near.** A member may lack ``NEAR_BATCHES`` batches, and half of what is kept for members that lag.
+* **Half the speed.** Beyond that, one batch is confirmed for each two that the member acknowledges, and one byte for
+  each two. So the gap shrinks. Once the member is near, the leader goes at the member's speed.
+* **Progress.** A member counts while its acknowledged index rises within ``PROGRESS_MS``. One that is dead, frozen, cut
   off, or whose disk hangs holds nothing back for longer. If its connection breaks, it holds nothing back at all.
-* **Rounds.** A voter acknowledges nothing while it gets an update by segments. If it took an update, was not near
+* **Rounds.** A member acknowledges nothing while it gets an update by segments. If it took an update, was not near
   since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges
   again. A failed update ends that.
 
@@ -31,7 +31,7 @@ TOTALS_MAX: Final = 1 << 16
 
 @dataclass(slots=True)
 class _Begin:
-    """Where holding back for a voter began."""
+    """Where holding back for a member began."""
 
     confirmed: int
     acknowledged: int
@@ -39,8 +39,8 @@ class _Begin:
 
 
 @dataclass(slots=True)
-class _Voter:
-    """What a leader knows of another voter."""
+class _Other:
+    """What a leader knows of another member."""
 
     index: int = 0
     rose_ms: int = 0
@@ -56,10 +56,10 @@ class Pacing:
 
     def __init__(self, kept_bytes: int) -> None:
         """Nobody is waited for before he has acknowledged something."""
-        self.voters: frozenset[int] = frozenset()
-        """The other voters; the group keeps it."""
+        self.members: frozenset[int] = frozenset()
+        """The others, standbys as well; the group keeps it."""
         self._near_bytes = kept_bytes // 2
-        self._all: dict[int, _Voter] = {}
+        self._all: dict[int, _Other] = {}
         self._confirmed = 0
         self._first = 0  # the index of the first total
         self._totals: list[int] = []  # of the bytes up to each batch
@@ -85,11 +85,11 @@ class Pacing:
 
     def acknowledged(self, member: int, index: int, now_ms: int) -> None:
         """The member has forced everything up to this index."""
-        voter = self._all.setdefault(member, _Voter())
-        if index > voter.index:
-            voter.index, voter.rose_ms = index, now_ms
-            if voter.waits:
-                voter.waits, voter.begin = False, None
+        other = self._all.setdefault(member, _Other())
+        if index > other.index:
+            other.index, other.rose_ms = index, now_ms
+            if other.waits:
+                other.waits, other.begin = False, None
 
     def lost(self, member: int) -> None:
         """Its connection is gone."""
@@ -97,29 +97,29 @@ class Pacing:
 
     def offered(self, member: int, index: int) -> None:
         """The member needs an update, which ends at this index."""
-        voter = self._all.setdefault(member, _Voter())
-        if voter.offered == 0:
-            voter.offered, voter.round, voter.took = index, 0, False
-        elif voter.took and index > voter.offered:
-            length = index - voter.offered
-            voter.waits, voter.begin = 0 < voter.round <= length, None
-            voter.offered, voter.round, voter.took = index, length, False
+        other = self._all.setdefault(member, _Other())
+        if other.offered == 0:
+            other.offered, other.round, other.took = index, 0, False
+        elif other.took and index > other.offered:
+            length = index - other.offered
+            other.waits, other.begin = 0 < other.round <= length, None
+            other.offered, other.round, other.took = index, length, False
 
     def updated(self, member: int, *, took: bool) -> None:
         """An update of the member has ended."""
-        voter = self._all.get(member)
-        if voter is not None and took:
-            voter.took = True
-        elif voter is not None:
-            voter.offered, voter.waits = 0, False
+        other = self._all.get(member)
+        if other is not None and took:
+            other.took = True
+        elif other is not None:
+            other.offered, other.waits = 0, False
 
     # ---- what follows ----
 
     def confirms(self, index: int, now_ms: int) -> bool:
         """Whether the batch with this index, which is durable, is confirmed now."""
-        for member in self.voters:
-            voter = self._all.get(member)
-            if voter is not None and not self._goes_on(voter, index, now_ms):
+        for member in self.members:
+            other = self._all.get(member)
+            if other is not None and not self._goes_on(other, index, now_ms):
                 self._held_by, self._held_ms = member, now_ms
                 return False
         self._confirmed = index
@@ -129,26 +129,26 @@ class Pacing:
         """The member for which a confirm was held back in the last second; 0: none was."""
         return self._held_by if self._held_by and now_ms - self._held_ms < SHOWN_MS else 0
 
-    def _goes_on(self, voter: _Voter, index: int, now_ms: int) -> bool:
-        if voter.waits:
-            begin = voter.begin = voter.begin or _Begin(self._confirmed, voter.index, now_ms)
+    def _goes_on(self, other: _Other, index: int, now_ms: int) -> bool:
+        if other.waits:
+            begin = other.begin = other.begin or _Begin(self._confirmed, other.index, now_ms)
             return index - begin.confirmed <= (now_ms - begin.now_ms) // ROUND_PACE_MS
-        if voter.index == 0:
+        if other.index == 0:
             return True
-        if index - voter.index <= NEAR_BATCHES and self._bytes(voter.index, index) <= self._near_bytes:
-            voter.begin, voter.offered = None, 0
+        if index - other.index <= NEAR_BATCHES and self._bytes(other.index, index) <= self._near_bytes:
+            other.begin, other.offered = None, 0
             return True
-        if now_ms - voter.rose_ms >= PROGRESS_MS:
-            voter.begin = None
+        if now_ms - other.rose_ms >= PROGRESS_MS:
+            other.begin = None
             return True
-        begin = voter.begin = voter.begin or _Begin(self._confirmed, voter.index, now_ms)
-        return 2 * (index - begin.confirmed) <= voter.index - begin.acknowledged and (
+        begin = other.begin = other.begin or _Begin(self._confirmed, other.index, now_ms)
+        return 2 * (index - begin.confirmed) <= other.index - begin.acknowledged and (
             begin.acknowledged < self._first
-            or 2 * self._bytes(begin.confirmed, index) <= self._bytes(begin.acknowledged, voter.index)
+            or 2 * self._bytes(begin.confirmed, index) <= self._bytes(begin.acknowledged, other.index)
         )
 
     def _bytes(self, above: int, index: int) -> int:
-        """Of the batches above the one and up to the other, as far as they are remembered."""
+        """Of the batches above ``above`` and up to ``index``, as far as that is remembered."""
         return self._total(index) - self._total(above)
 
     def _total(self, index: int) -> int:

@@ -28,9 +28,9 @@ BEHIND = 1000
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
-def paced(*voters: int, kept_bytes: int = 1 << 30) -> Pacing:
+def paced(*members: int, kept_bytes: int = 1 << 30) -> Pacing:
     made = Pacing(kept_bytes)
-    made.voters = frozenset(voters)
+    made.members = frozenset(members)
     return made
 
 
@@ -90,7 +90,7 @@ def test_a_voter_that_makes_no_progress_paces_nobody() -> None:
     assert pacing.confirms(2 + NEAR_BATCHES, PROGRESS_MS)
 
 
-def test_neither_a_standby_nor_a_member_whose_connection_broke_paces_anybody() -> None:
+def test_neither_a_removed_member_nor_one_whose_connection_broke_paces_anybody() -> None:
     pacing = paced(2)
     write(pacing, range(1, 5000))
     pacing.acknowledged(2, 1, 0)
@@ -193,7 +193,7 @@ def test_a_third_voter_at_half_the_speed_is_never_left_behind_for_ever(
     leader = trio.leader()
     voter = next(member for member in trio.members if member != leader)
     group = group_of(trio, leader)
-    wait_until(lambda: voter in group.pacing.voters, "the leader knows its voters")
+    wait_until(lambda: voter in group.pacing.members, "the leader knows the members")
     half = HalfTheSpeed(group, group_of(trio, voter), monkeypatch)
     try:
         for index in range(half.began, half.began + 3 * BEHIND, 100):
@@ -215,7 +215,7 @@ def test_a_dead_voter_paces_nobody(trio: Trio, monkeypatch: pytest.MonkeyPatch) 
     leader = trio.leader()
     voter = next(member for member in trio.members if member != leader)
     group = group_of(trio, leader)
-    wait_until(lambda: voter in group.pacing.voters, "the leader knows its voters")
+    wait_until(lambda: voter in group.pacing.members, "the leader knows the members")
     half = HalfTheSpeed(group, group_of(trio, voter), monkeypatch)
     try:
         publish_until(trio, leader, half.began + 2 * BEHIND + 100)
@@ -236,7 +236,7 @@ def test_one_voter_dead_and_one_slow_do_not_stop_the_host(trio: Trio, monkeypatc
     leader = trio.leader()
     slow, dead = (member for member in trio.members if member != leader)
     group = group_of(trio, leader)
-    wait_until(lambda: slow in group.pacing.voters, "the leader knows its voters")
+    wait_until(lambda: slow in group.pacing.members, "the leader knows the members")
     half = HalfTheSpeed(group, group_of(trio, slow), monkeypatch)
     try:
         publish_until(trio, leader, half.began + 2 * BEHIND + 100)
