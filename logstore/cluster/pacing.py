@@ -1,8 +1,8 @@
 """When a leader holds confirms back, so that no member falls behind for ever (R3).
 
 A batch is durable once a majority has it, and a third voter may lag, or a standby that joins. This holds the confirm
-of a durable batch back while a member that makes progress lacks too much. The log has a few buffers for batches that are
-not confirmed, so its publishers wait, as they do for a slow majority.
+of a durable batch back while a member that makes progress lacks too much. The log has a few buffers for batches that
+are not confirmed, so its publishers wait, as they do for a slow majority.
 
 * **Near.** A member may lack ``NEAR_BATCHES`` batches, and half of what is kept for members that lag.
 * **Half the speed.** Beyond that, one batch is confirmed for each two that the member acknowledges, and one byte for
