@@ -148,7 +148,7 @@ def update(place: Path, arguments: argparse.Namespace) -> None:
         # An empty member joins in the place of the one that is removed: a copy is not made anew in place.
         leader.do("remove", trio.members[receiver.directory.name])
         trio.workers.remove(receiver)
-        leader.do("load", *WINDOW)
+        leader.do("load", arguments.window, 1, True)
         say("", "s", "messages/s", "p50 ms", "p99 ms", "max ms", "leader MiB", "receiver MiB")
         say(*["---"] * 8)
         before = _sample(leader, 4 * arguments.seconds)
@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8, help="of pacing (8)")
     parser.add_argument("--slow-ms", type=float, default=4.0, help="that the slow voter takes for each batch (4)")
     parser.add_argument("--live", type=int, default=1_000_000, help="messages of update (1000000)")
+    parser.add_argument("--window", type=int, default=100, help="messages in flight during update (100)")
     parser.add_argument("--times", type=int, default=100, help="of each kind of failover (100)")
     arguments = parser.parse_args()
     for part in arguments.parts or PARTS:
