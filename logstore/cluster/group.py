@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
 
 from logstore._core import ffi, lib
+from logstore.cluster import appends
 from logstore.cluster import engine as engines
 from logstore.cluster.engine import Answer, Engine, Frame, Member
 from logstore.cluster.frames import Carried, Identity
@@ -420,14 +421,18 @@ class Group:
             logger.error("host %s: a frame contradicts what is durable here", self.name)
 
     def _send(self, frame: Frame) -> None:
-        carried: list[Carried] = []
         if frame.type == engines.UPDATE:
             self.pacing.offered(frame.peer, frame.log_index)
-        if frame.entry_count:
-            found = self._carried(frame.log_index + 1, frame.entry_count)
-            if found is None:
-                return  # as a frame that is lost; the engine sends it again
-            carried = found
+        if not frame.entry_count:
+            self._send_one(frame, [])
+            return
+        carried = self._carried(frame.log_index + 1, frame.entry_count)
+        if carried is None:
+            return  # as a frame that is lost; the engine sends it again
+        for part, some in appends.parts(frame, carried):
+            self._send_one(part, some)
+
+    def _send_one(self, frame: Frame, carried: list[Carried]) -> None:
         held = self._held.get(frame.peer)
         if held is None and self._around.send(frame.peer, self, frame, carried):
             return
