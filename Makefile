@@ -318,6 +318,10 @@ bench-replica: build/benchmarks/replica build/benchmarks/replica_stalls ## a lea
 	@for each in $^; do place=$$(mktemp -d build/benchmarks/copies.XXXXXX) && $$each $$place $(MESSAGES); status=$$?; \
 		rm -rf $$place; [ $$status -eq 0 ] || exit $$status; done
 
+.PHONY: bench-cluster
+bench-cluster: setup ## three members: publishing beside a single store, pacing, an update, fail-over (BENCH_ARGS=publish, --help ...)
+	@$(BIN)/python benchmarks/cluster.py $(BENCH_ARGS)
+
 .PHONY: bench-engine
 bench-engine: $(LOOKED_FOR) ## the consensus engine alone: processor time an entry, 1,000 idle engines, memory
 	+@if [ ! -e $(LIBRAFT)/origin ]; then $(call LOUDLY,there is no libraft: the engine was NOT measured); \

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SENDING_MS_MAX = 24 * 3600 * 1000 }; /* the program says when it ends */
+
 int engine_snapshot(engine *e, uint64_t now_ms, uint64_t snapshot, uint64_t first_kept, uint64_t *kept) {
     begin_turn(e, now_ms);
     uint64_t first = first_kept;
-    if (e->now < e->hold_until_ms)
+    if (e->sends_update || e->now < e->hold_until_ms)
         first = least(first, e->hold_index + 1);
     if (first < first_kept_index(e))
         first = first_kept_index(e);
@@ -23,6 +25,14 @@ int engine_snapshot(engine *e, uint64_t now_ms, uint64_t snapshot, uint64_t firs
     *kept = first_kept_index(e);
     end_turn(e);
     return code;
+}
+
+void engine_sends_update(engine *e, uint64_t now_ms, bool sends) {
+    begin_turn(e, now_ms);
+    e->sends_update = sends;
+    e->hold_until_ms = e->now + 2 * (uint64_t)e->options.update_ms;
+    set_update_timeout(e, sends ? SENDING_MS_MAX : e->options.update_ms);
+    end_turn(e);
 }
 
 void end_copy(engine *e) {

@@ -185,7 +185,7 @@ static void send_message(engine *e, const struct raft_message *m) {
         f.index = m->install_snapshot.last_index;
         f.index_term = m->install_snapshot.last_term;
         f.other = m->install_snapshot.conf_index;
-        e->hold_index = f.index;
+        e->hold_index = e->sends_update ? least(e->hold_index, f.index) : f.index;
         e->hold_until_ms = e->now + 2 * (uint64_t)e->options.update_ms;
         break;
     case RAFT_TIMEOUT_NOW:
@@ -330,6 +330,8 @@ enum taken take_snapshot(engine *e, uint64_t index, uint64_t first_kept) {
     event.snapshot.trailing = (unsigned)(index + 1 - first_kept);
     return taken(step(e, &event));
 }
+
+void set_update_timeout(engine *e, uint32_t ms) { raft_set_install_snapshot_timeout(e->raft, ms); }
 
 enum taken note_switched(engine *e, const struct members *m) {
     struct raft_event event = {.type = RAFT_PERSISTED_SNAPSHOT, .persisted_snapshot.last = true};
@@ -581,7 +583,7 @@ int engine_open(const struct engine_options *options, const struct engine_log *l
     raft_set_pre_vote(e->raft, true);
     raft_set_election_timeout(e->raft, options->election_ms);
     raft_set_heartbeat_timeout(e->raft, options->heartbeat_ms);
-    raft_set_install_snapshot_timeout(e->raft, options->update_ms);
+    set_update_timeout(e, options->update_ms);
     raft_set_max_inflight_entries(e->raft, options->in_flight_max);
     e->vote_term = log->vote_term;
     e->voted_for = log->voted_for;

@@ -248,6 +248,9 @@ int engine_snapshot(engine *e, uint64_t now_ms, uint64_t snapshot, uint64_t firs
 int engine_updated(engine *e, uint64_t now_ms, uint64_t index, uint64_t index_term, uint64_t members_index,
                    const uint8_t *members, uint32_t members_bytes);
 int engine_update_failed(engine *e);
+/* Whether this member sends a copy to a peer now. While it does, nobody is offered another, and what follows the one that was
+   offered is kept: a copy that takes longer than update_ms would end below what is kept otherwise. */
+void engine_sends_update(engine *e, uint64_t now_ms, bool sends);
 /* The copy has been switched in. */
 int engine_switched(engine *e, uint64_t now_ms);
 

@@ -86,6 +86,7 @@ struct engine {
     uint32_t copy_members_bytes;
     uint64_t hold_index; /* what follows it is kept for a peer that is being updated */
     uint64_t hold_until_ms;
+    bool sends_update;
 
     struct engine_frame *out; /* the first `ready` are the answer's */
     uint64_t *out_vote;
@@ -160,6 +161,7 @@ void drop_unmade(engine *e);
 enum taken start_transfer(engine *e, uint64_t to);
 void end_transfer(engine *e);
 enum taken take_snapshot(engine *e, uint64_t index, uint64_t first_kept);
+void set_update_timeout(engine *e, uint32_t ms); /* after so long a peer is offered its update again */
 enum taken note_switched(engine *e, const struct members *m);
 
 /* ---- the other parts ---- */

@@ -332,6 +332,11 @@ class Engine:
         """The copy is thrown away. ``EngineRefused``: it is being switched in."""
         _judge(lib.engine_update_failed(self._open()), "")
 
+    def sends_update(self, now_ms: int, sends: bool) -> Answer:
+        """Whether this member sends a copy to a peer now: then nobody is offered another, and what follows stays."""
+        lib.engine_sends_update(self._open(), now_ms, sends)
+        return self._answered()
+
     def switched(self, now_ms: int) -> Answer:
         """The copy has been switched in."""
         return self._event(lib.engine_switched, now_ms)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
 
 from logstore._core import ffi, lib
+from logstore.cluster import appends
 from logstore.cluster import engine as engines
 from logstore.cluster.disk_room import Rooms
 from logstore.cluster.engine import Answer, Engine, Frame, Member
@@ -53,6 +54,7 @@ from logstore.cluster.jobs import (
     take_and_apply,
 )
 from logstore.cluster.membership import Changes
+from logstore.cluster.pacing import Pacing
 from logstore.cluster.replica import Batch, Copy, LeadingStore
 from logstore.core import arguments
 from logstore.errors import BatchRefused, EngineRefused, StoreError, StoreFull
@@ -116,6 +118,8 @@ class Standing:
     """The member that leads; 0: none is known."""
     index: int
     durable_index: int
+    paced_by: int
+    """The member that lags, for which this leader holds confirms back; 0: none."""
     problem: str
 
 
@@ -166,6 +170,8 @@ class Group:
         self._term = 0  # that is led, from the engine's LEAD on; 0: none
         self._first = 0  # the index of that term's first batch
         self._unsubmitted: deque[Batch] = deque()
+        self.pacing = Pacing(self._kept_bytes)
+        self._unconfirmed: deque[tuple[int, int]] = deque()  # index and end of what is durable and held back
         self._recent: dict[int, Carried] = {}  # handed out by this leader and not durable yet, by index
         self._forced = 0  # by the leader's disk, as the engine knows
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
@@ -301,6 +307,7 @@ class Group:
             0 if answer is None else answer.leader,
             0 if answer is None else answer.last_index,
             0 if answer is None else answer.durable_index,
+            self.pacing.held_by(self._around.now_ms()),
             self.rooms.problem if self.problem is None else str(self.problem),
         )
 
@@ -343,6 +350,7 @@ class Group:
         (answer,) = self._engine.receive(self._around.now_ms(), (frame,))
         self._count(peer, frame)
         self._act(answer, received.batches, received.consumed)
+        self._confirm()
         if answer.flags & engines.CUT or any(entry[1] == engines.MEMBERS for entry in frame.entries):
             self._around.members_changed(self)
 
@@ -355,11 +363,13 @@ class Group:
     def time(self, answer: Answer) -> None:
         """The engine was given the time, with this answer."""
         self._act(answer)
+        self._confirm()
 
     @_guarded
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
         self._held.pop(peer, None)
+        self.pacing.lost(peer)
         self.updates.lost(peer)
         self.rooms.lost(peer)
         if reset and self._engine is not None:
@@ -391,12 +401,14 @@ class Group:
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
+        if flags & engines.VOTE:  # before the batches: the copy takes none of a term that VOTE does not have
+            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.TAKE:
             at = answer.take_index - batches[0].index
             self.give(Take(list(batches[at : at + answer.take_count]), consumed))
         elif consumed is not None:
             consumed()
-        if flags & ~(engines.FOLLOW | engines.CUT | engines.TAKE):
+        if flags & ~(engines.FOLLOW | engines.CUT | engines.VOTE | engines.TAKE):
             self._step_on(answer)
         for frame in answer.frames:
             self._send(frame)
@@ -415,8 +427,6 @@ class Group:
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
-        if flags & engines.VOTE:
-            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
             self.give(Lead(answer.term))
@@ -432,12 +442,18 @@ class Group:
             logger.error("host %s: a frame contradicts what is durable here", self.name)
 
     def _send(self, frame: Frame) -> None:
-        carried: list[Carried] = []
-        if frame.entry_count:
-            found = self._carried(frame.log_index + 1, frame.entry_count)
-            if found is None:
-                return  # as a frame that is lost; the engine sends it again
-            carried = found
+        if frame.type == engines.UPDATE:
+            self.pacing.offered(frame.peer, frame.log_index)
+        if not frame.entry_count:
+            self._send_one(frame, [])
+            return
+        carried = self._carried(frame.log_index + 1, frame.entry_count)
+        if carried is None:
+            return  # as a frame that is lost; the engine sends it again
+        for part, some in appends.parts(frame, carried):
+            self._send_one(part, some)
+
+    def _send_one(self, frame: Frame, carried: list[Carried]) -> None:
         held = self._held.get(frame.peer)
         if held is None and self._around.send(frame.peer, self, frame, carried):
             return
@@ -472,6 +488,7 @@ class Group:
             lib.ls_identity_voted(counted.identity, frame.term)
         leads = self._term and frame.term == self._term and self._leading is not None
         if frame.type == engines.APPENDED and leads and frame.other == 0 and frame.log_index:
+            self.pacing.acknowledged(peer, frame.log_index, self._around.now_ms())
             term = self._term_of(frame.log_index)
             if term:
                 lib.ls_identity_acknowledged(counted.identity, counted.rebuild, frame.term, term, frame.log_index)
@@ -525,6 +542,7 @@ class Group:
             config = self.changes.configuration_of(batch)
             kind = engines.MEMBERS if config else engines.FIRST if first else engines.BATCH
             self._recent[batch.index] = Carried(batch, kind, config)
+            self.pacing.written(batch.index, len(batch.data))
             try:
                 answer = self._engine.submit(self._around.now_ms(), engines.Entry(batch.term, kind, config))
             except EngineRefused as error:
@@ -554,13 +572,24 @@ class Group:
             return  # of an earlier term: the first batch of this one says it of all before
         self._durable = (one.batch.term, index)
         self.updates.became_durable()
-        self._leading.majority_has(one.batch.end_lsn)
+        self._unconfirmed.append((index, one.batch.end_lsn))
+        self._confirm()
         self.changes.durable(index)
         for each in [each for each in self._recent if each <= index - 8]:
             del self._recent[each]
         self._submit()
 
+    def _confirm(self, *, all_of_it: bool = False) -> None:
+        """Tells the log what is durable, as fast as a voter that lags allows; until the store serves, at once."""
+        waiting, now_ms, end_lsn = self._unconfirmed, self._around.now_ms(), 0
+        while waiting and (all_of_it or self.store is None or self.pacing.confirms(waiting[0][0], now_ms)):
+            end_lsn = waiting.popleft()[1]
+        if end_lsn and self._leading is not None and self._leading.store is not None:
+            self._leading.majority_has(end_lsn)
+
     def _stop_reading(self) -> None:
+        self._confirm(all_of_it=True)
+        self.pacing.begin()
         leading, self._leading = self._leading, None
         if leading is not None and leading.store is not None:
             self._around.loop.remove_reader(leading.fileno())
@@ -635,6 +664,7 @@ class Group:
             self.give(NoteCatalog())
         if now_ms - self._kept_ms >= KEEP_EVERY_MS:
             self._kept_ms = now_ms
+            self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
             if self.store is not None:
                 self.changes.promote()
             self.rooms.look()

@@ -302,6 +302,7 @@ class GroupUpdates:
             before.cancel(f"a newer connection of member {peer} asks for an update")
         task = self._around.loop.create_task(self._send(peer, before, request, reader, writer))
         self._sending[peer] = task
+        self._tell_sending()
         task.add_done_callback(functools.partial(self._sent, peer))
         if self._is_closed:
             task.cancel(LEAVES)
@@ -309,9 +310,14 @@ class GroupUpdates:
     def _sent(self, peer: int, task: asyncio.Task[None]) -> None:
         if self._sending.get(peer) is task:
             del self._sending[peer]
+            self._tell_sending()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("host %s: an update of member %d has failed", self._group.name, peer, exc_info=error)
+
+    def _tell_sending(self) -> None:
+        if self._group.engine is not None:
+            self._group.act(self._group.engine.sends_update(self._around.now_ms(), bool(self._sending)))
 
     async def _send(
         self,
@@ -342,8 +348,10 @@ class GroupUpdates:
                     request=request,
                 )
         except (StoreError, OSError) as error:
+            group.pacing.updated(peer, took=False)
             logger.warning("host %s: an update of member %d has failed: %s", group.name, peer, error)
         else:
+            group.pacing.updated(peer, took=sent.switched)
             what = "has the copy" if sent.switched else f"did not take the copy ({sent.reason})"
             logger.info(
                 "host %s: member %d %s up to batch %d; %d bytes", group.name, peer, what, sent.index, sent.bytes

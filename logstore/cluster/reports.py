@@ -32,6 +32,8 @@ HOST_KEYS: Final = (
     "index",
     "durable_index",
     "undurable_bytes",
+    "paced_by",
+    "paced_by_name",
     "members",
     "stored",
 )
@@ -80,6 +82,8 @@ def _host(member: MemberLoop, group: Group, names: dict[int, str]) -> Document:
         "index": standing.index,
         "durable_index": standing.durable_index,
         "undurable_bytes": group.undurable_bytes() if leads else None,
+        "paced_by": standing.paced_by or None,
+        "paced_by_name": names.get(standing.paced_by),
         "members": [
             {
                 "member": one.member,

@@ -62,6 +62,8 @@ def _host_facts(host: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "log", ", ".join(known)
     if host["undurable_bytes"] is not None:
         yield "not durable yet", size_text(host["undurable_bytes"])
+    if host["paced_by"] is not None:
+        yield "paced", f"publishers wait for {host['paced_by_name'] or 'a member'} (id {host['paced_by']}), which lags"
     if host["stored"] is not None:
         stored = host["stored"]
         yield "copy", stored["copy"]

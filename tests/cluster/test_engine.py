@@ -190,6 +190,39 @@ def test_a_member_joins_by_an_update_becomes_a_voter_and_leaves(group: Group) ->
     assert [each.member for each in leader.engine.members()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_follows_an_update_is_kept_while_it_is_sent_however_long_that_takes(
+    group: Group, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    leader = group.leader()
+    for _ in range(5):
+        leader.batch()
+        group.run(3)
+    answer, _ = leader.engine.snapshot(group.now_ms, leader.durable, leader.durable)
+    leader.act(answer)
+    newcomer = group.nodes[4] = Node(group, 4, engine.Log(), group.now_ms)
+    with monkeypatch.context() as patch:
+        patch.setattr(newcomer, "bring_copy", lambda: None)
+        planned = leader.engine.plan(engine.ADD, 4, ADDRESSES[4])
+        leader.put(engine.Entry(leader.engine.answer.term, engine.MEMBERS, planned))
+        group.run(100)
+        assert newcomer.wants is not None
+        offered = newcomer.wants.update_index
+        if is_told:
+            leader.act(leader.engine.sends_update(group.now_ms, True))
+        for _ in range(25):
+            leader.batch()
+            group.run(1000)
+            answer, kept = leader.engine.snapshot(group.now_ms, leader.durable, leader.durable)
+            leader.act(answer)
+    assert (kept <= offered + 1) == is_told
+    if is_told:
+        leader.act(leader.engine.sends_update(group.now_ms, False))
+        group.run(300)
+        assert newcomer.durable == leader.durable
+        assert newcomer.wants is None
+
+
 def test_a_leader_that_ends_is_replaced_when_its_connections_break(group: Group) -> None:
     leader = group.leader()
     del group.nodes[leader.member]

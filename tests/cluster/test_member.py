@@ -13,15 +13,18 @@ pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.copy_group import Group
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from kit.trio import HOST, Trio
 from logstore import errors
-from logstore.cluster.jobs import first_to_keep
+from logstore.cluster import engine as engines
+from logstore.cluster.jobs import Take, Vote, first_to_keep
 from logstore.cluster.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from logstore.cluster.jobs import Job
 
 
 @pytest.fixture
@@ -196,6 +199,29 @@ def test_a_host_that_fails_leaves_its_group_and_says_why(
         follower.store(HOST)
     ids.append(store.publish("orders", b"the others go on"))
     assert [message.id for message in store.messages("orders")][1:] == ids
+
+
+def test_a_new_term_is_forced_in_vote_before_its_first_batch_is_taken(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.start()
+    trio.store()
+    leader = trio.leader()
+    follower = next(member for number, member in trio.members.items() if number != leader)
+    (group,) = follower._running.groups.values()
+    given: list[Job] = []
+
+    async def hears_of_a_term_by_a_batch() -> None:
+        assert group._copy is not None
+        assert group.answer is not None
+        batch = group._copy.read(group._copy.kept()[-1])
+        flags = engines.TAKE | engines.VOTE
+        with monkeypatch.context() as patch:
+            patch.setattr(group, "give", given.append)
+            group._act(group.answer._replace(flags=flags, frames=[], take_index=batch.index, take_count=1), [batch])
+
+    asyncio.run_coroutine_threadsafe(hears_of_a_term_by_a_batch(), group.loop).result(PATIENCE_S)
+    assert [type(job) for job in given] == [Vote, Take]
 
 
 def test_a_member_of_another_cluster_is_refused(trio: Trio, tmp_path: Path) -> None:
