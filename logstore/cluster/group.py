@@ -659,16 +659,19 @@ class Group:
         if now_ms - self._floor_ms >= FLOOR_EVERY_MS and self._tail != self._noted_tail:
             self._floor_ms, self._noted_tail = now_ms, self._tail
             self.give(NoteTail())
-        if now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
-            self._catalog_ms = now_ms
-            self.give(NoteCatalog())
         if now_ms - self._kept_ms >= KEEP_EVERY_MS:
             self._kept_ms = now_ms
             self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
             if self.store is not None:
                 self.changes.promote()
             self.rooms.look()
-            kept_bytes = 1 if self.rooms.is_short else self._kept_bytes  # it gives way before anything waits for space
+            is_short = (
+                self.rooms.is_short
+            )  # then nothing stays that need not: it gives way before anything waits for space
+            kept_bytes = 1 if is_short else self._kept_bytes
+            if is_short or now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
+                self._catalog_ms = now_ms
+                self.give(NoteCatalog())
             if self._leading is not None and self._copy is not None:
                 self.rooms.changed()
                 self.keep_from(first_to_keep(self._copy, kept_bytes))

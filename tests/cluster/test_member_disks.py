@@ -75,16 +75,16 @@ def test_a_host_with_one_voter_dead_and_one_full_is_drained_and_grows_again(proc
     assert processes.workers[full].ask("standing")["problem"].startswith("the disk has no room") or where == "leader"
     assert processes.workers[leader].ask("ids") == before + published["ids"]
     assert processes.workers[leader].ask("drain")["ids"] == before + published["ids"]
-    assert processes.workers[leader].ask("publish", count=5, size=SIZE)["error"] == ""
-    processes.disks[full].work()
-    kept = processes.workers[leader].ask("ids")
+    kept: list[int] = []
 
-    def grows() -> bool:
-        more = processes.workers[leader].ask("publish", count=200, size=SIZE)
+    def takes(count: int) -> bool:
+        more = processes.workers[leader].ask("publish", count=count, size=SIZE)
         kept.extend(more["ids"])
         return more["error"] == ""
 
-    wait_until(grows, "the log grows again")
+    wait_until(lambda: takes(1), "what was drained leaves room")
+    processes.disks[full].work()
+    wait_until(lambda: takes(200), "the log grows again")
     processes.start(dead)
     wait_until(lambda: processes.workers[dead].ask("standing")["durable_index"] > 0, "the third one is back")
     processes.kill(leader)

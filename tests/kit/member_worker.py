@@ -95,9 +95,10 @@ class Working:
         """Accepts each message, and says which."""
         ids = []
         queue = self._member.store(HOST, within_s=60).queue("orders")
-        while (delivery := queue.acquire()) is not None:
-            delivery.accept()
-            ids.append(delivery.message.id)
+        while deliveries := queue.acquire():
+            for delivery in deliveries:
+                delivery.accept()
+                ids.append(delivery.id)
         return {"ids": ids}
 
     def ids(self) -> list[int]:
