@@ -195,7 +195,7 @@ def failover(place: Path, arguments: argparse.Namespace) -> None:
             each.do("load", *WINDOW)
         for name, fault in (("is killed", _kill), ("freezes", _freeze), ("hands over", _hand_over)):
             took = sorted(_failover(trio, fault) for _ in range(arguments.times))
-            at = [took[len(took) // 2], took[len(took) * 99 // 100], took[-1]]
+            at = [took[len(took) // 2], took[(len(took) - 1) * 99 // 100], took[-1]]
             say(name, len(took), *map(ms, at))
 
 

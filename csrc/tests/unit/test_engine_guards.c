@@ -859,6 +859,33 @@ static void the_sender_of_an_update_keeps_what_follows_it(void) {
     end_group();
 }
 
+static void what_follows_an_update_is_kept_while_it_is_sent(void) {
+    begin_group(3);
+    struct node *l = elect();
+    require(l != NULL && put_many(l, 10));
+    struct node *late = &nodes[id_of(l) % 3 + 1];
+    isolate(late, true);
+    require(put_many(l, 100));
+    check(take_snapshot(l, 3) == ENGINE_OK);
+    late->holds_copies = true;
+    isolate(late, false);
+    run(300);
+    require(late->copy_index != 0);
+    engine_sends_update(l->e, (uint64_t)now_ms, true);
+    for (int i = 0; i < 5; i++) {
+        require(put_many(l, 10));
+        run(10000);
+        check(take_snapshot(l, 0) == ENGINE_OK);
+    }
+    check(l->first_kept <= late->copy_index + 1);
+    engine_sends_update(l->e, (uint64_t)now_ms, false);
+    bring_copy(late);
+    late->holds_copies = false;
+    run(300);
+    check(late->durable == l->last);
+    end_group();
+}
+
 static void a_clock_that_goes_back_stands_still(void) {
     begin_group(3);
     struct node *l = elect();
@@ -913,6 +940,7 @@ int main(void) {
         the_term_at_a_start_is_the_larger_of_vote_and_the_highest_header,
         a_transfer_stops_batches_and_starts_when_its_target_has_all,
         the_sender_of_an_update_keeps_what_follows_it,
+        what_follows_an_update_is_kept_while_it_is_sent,
         a_clock_that_goes_back_stands_still,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
