@@ -147,6 +147,8 @@ class Group:
         self.store: MessageStore | None = None
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
+        self.waits_for = ""
+        """Why it has no copy, or an old one; empty: it waits for nothing."""
         self._around = around
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
@@ -155,6 +157,7 @@ class Group:
         self._jobs: deque[Job] = deque()
         self._is_working = False
         self._closed = False
+        self._ended = False  # the thread, too
         self._leading: LeadingStore | None = None
         self._term = 0  # that is led, from the engine's LEAD on; 0: none
         self._first = 0  # the index of that term's first batch
@@ -202,8 +205,10 @@ class Group:
         return found_in(copy)
 
     async def close(self) -> None:
-        """Leaves in order: the copy is closed, and the thread has ended on return."""
-        self._closed = True
+        """Leaves in order: the copy is closed, and the thread has ended on return. A second call does nothing."""
+        if self._ended:
+            return
+        self._closed = self._ended = True
         self._stop_reading()
         self._jobs.clear()
         engine, self._engine = self._engine, None
@@ -219,6 +224,14 @@ class Group:
         self.store = None
         if copy is not None:
             copy.close()
+
+    def is_connected(self, peer: int) -> bool:
+        """Whether frames can be sent to this member."""
+        return self._around.is_connected(peer)
+
+    def counted_rebuild(self, member: int) -> int:
+        """The rebuild number that this member counts of another one's copy."""
+        return self._counted[member].rebuild if member in self._counted else 0
 
     def fail(self, error: BaseException) -> None:
         """The group leaves: its disk or its log cannot be relied on."""
@@ -280,7 +293,7 @@ class Group:
             0 if answer is None else answer.leader,
             0 if answer is None else answer.last_index,
             0 if answer is None else answer.durable_index,
-            "" if self.problem is None else str(self.problem),
+            self.waits_for if self.problem is None else str(self.problem),
         )
 
     def undurable_bytes(self) -> int:
@@ -370,12 +383,14 @@ class Group:
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
+        if flags & engines.VOTE:  # before TAKE: a copy takes no batch of a term that VOTE does not have
+            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.TAKE:
             at = answer.take_index - batches[0].index
             self.give(Take(list(batches[at : at + answer.take_count]), consumed))
         elif consumed is not None:
             consumed()
-        if flags & ~(engines.FOLLOW | engines.CUT | engines.TAKE):
+        if flags & ~(engines.FOLLOW | engines.CUT | engines.VOTE | engines.TAKE):
             self._step_on(answer)
         for frame in answer.frames:
             self._send(frame)
@@ -394,8 +409,6 @@ class Group:
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
-        if flags & engines.VOTE:
-            self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
             self.give(Lead(answer.term))

@@ -128,7 +128,7 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
         (b'{"logstore-control": 1}\n', "names no command"),
         (
             b'{"logstore-control": 1, "command": "explode"}\n',
-            "no command 'explode'; it has ping, publish, remove, status, transfer",
+            "no command 'explode'; it has ping, publish, rebuild, remove, status, transfer",
         ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),

@@ -13,27 +13,24 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
-import logstore
 from kit.copy_group import CLUSTER, fill
 from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Publisher, Trio, group_of, judge, number_of, wait_for_all
 from logstore import errors
 from logstore.cluster import group_update
 from logstore.cluster.addresses import Tls
-from logstore.cluster.replica import Copy, create, detach
+from logstore.cluster.replica import Copy, create
 from logstore.cluster.update import Manifest, Update
 from logstore.cluster.update_frames import Connection, Offer, Request
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
-from logstore.verify.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from logstore.cluster.group import Group
     from logstore.cluster.member import Member
     from logstore.cluster.updating import Received
 
@@ -54,10 +51,6 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 def on_loop(member: Member, work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(work, member._running.loop).result(PATIENCE_S)
-
-
-def group_of(trio: Trio, member: int) -> Group:
-    return trio.members[member]._running.group(HOST)
 
 
 def first_kept(trio: Trio, member: int) -> int:
@@ -92,41 +85,6 @@ def lag(trio: Trio, member: int = 3, *, count: int = 150) -> list[int]:
     leader = trio.leader()
     wait_until(lambda: first_kept(trio, leader) > has + 1, "the leader keeps no longer what the member needs")
     return stay
-
-
-def wait_for_all(trio: Trio) -> None:
-    """All members have what the leader has."""
-
-    def equal() -> bool:
-        standings = [member.standings()[HOST] for member in trio.members.values()]
-        return len({(one.index, one.durable_index) for one in standings}) == 1 and all(
-            one.index == one.durable_index for one in standings
-        )
-
-    wait_until(equal, "all have all")
-
-
-def judge(trio: Trio, stay: list[int]) -> None:
-    """Each copy is clean, and as a single store it has what the others have, and these messages."""
-    wait_for_all(trio)
-    trio.stop()
-    found = []
-    for member in trio.addresses:
-        with Copy.open(trio.host_dir(member), catalog=True) as copy:
-            number = copy.member().copy
-        verification = Verification(trio.host_dir(member) / f"copy-{number}")
-        verification.run(lambda _: None, connect=None, schema=None)
-        verification.close()
-        assert not verification.findings.problems, verification.findings.problems
-        with logstore.open(detach(trio.host_dir(member))) as store:
-            queues = [(queue.name, queue.id, queue.depth) for queue in store.queues()]
-            messages = {
-                name: [(one.id, bytes(one.content)) for one in store.messages(name, load=True)] for name, *_ in queues
-            }
-            bindings = [(one.exchange, one.queue, one.key) for one in store.bindings()]
-            found.append((queues, messages, bindings))
-    assert found[0] == found[1] == found[2]
-    assert set(stay) <= {one for one, _ in found[0][1]["orders"]}
 
 
 class Watched:
@@ -184,31 +142,7 @@ def whole(received: Received) -> int:
     return sum(segment.bytes for segment in received.manifest.segments)
 
 
-def number_of(trio: Trio, member: int) -> int:
-    return group_of(trio, member).copy_number
-
-
 # ---- whole updates ---------------------------------------------------------------------------------------------------
-
-
-class Publisher:
-    """A thread that publishes until it is told to stop."""
-
-    def __init__(self, trio: Trio) -> None:
-        self.ids: list[int] = []
-        self._stops = threading.Event()
-        self._store = trio.store()
-        self._thread = threading.Thread(target=self._publish)
-        self._thread.start()
-
-    def _publish(self) -> None:
-        while not self._stops.is_set():
-            self.ids.append(self._store.publish("orders", b"meanwhile"))
-
-    def stop(self) -> list[int]:
-        self._stops.set()
-        self._thread.join()
-        return self.ids
 
 
 def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_publish(
