@@ -150,7 +150,8 @@ class Member:
 
         The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins anew.
         Waits ``within_s`` for the first and ``copy_within_s`` for the last, which goes on afterwards. Raises
-        ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy stays.
+        ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy
+        stays.
         """
         work = self._running.rebuilding.rebuild(host, keep=keep, within_s=within_s, copy_within_s=copy_within_s)
         return self._run(work)
