@@ -13,13 +13,16 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
+from kit.command import fine
 from kit.copy_group import CLUSTER, fill
+from kit.member_process import made, running
 from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
-from kit.trio import HOST, Publisher, Trio, group_of, judge, number_of, wait_for_all
+from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
 from logstore import errors
-from logstore.cluster import group_update
+from logstore.cluster import config, group_update
 from logstore.cluster.addresses import Tls
+from logstore.cluster.member import Member
 from logstore.cluster.replica import Copy, create
 from logstore.cluster.update import Manifest, Update
 from logstore.cluster.update_frames import Connection, Offer, Request
@@ -444,3 +447,38 @@ def test_an_update_that_fails_leaves_the_copy_and_the_next_offer_begins_anew(
     assert "the update from member 1 has failed: no room for an update" in caplog.text
     assert watched.begun == 2
     judge(trio, stay)
+
+
+# ---- a sender that is killed -----------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_sender_kept_for_an_update_is_recycled_by_its_next_run(tmp_path: Path) -> None:
+    m1, m2 = made(tmp_path / "m1", "m1", "--member", 1), tmp_path / "m2"
+    file = config.read(m1)
+    with Member(m1, file.config(m1)) as sender:
+        store = sender.store("main")
+        store.declare_queue("orders")
+        ids = [store.publish("orders", bytes(20_000), wait=False) for _ in range(1500)]
+        store.force()
+    copy = m1 / "main" / "copy-1"
+    with running(m1) as process:
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        fine("cluster", "join", file.listen, "--dir", m2, "--name", "m2", "--listen", listen)
+        with running(m2):
+            wait_until(lambda: list_holds(copy), "the update is under way")
+            process.kill()
+            process.ended(PATIENCE_S)
+    (left,) = list_holds(copy)
+    assert (left.state, left.kept_bytes) == ("abandoned", 0)
+    with Member(m1, file.config(m1)) as sender:
+        store = sender.store("main")
+        kept = {path.name for path in copy.glob("*.seg") if int(path.stem, 16) >= left.lsn}
+        assert kept
+        for one in ids:
+            store.dequeue(one, "orders")
+
+        def is_recycled() -> bool:
+            fill(store, 16)
+            return not list_holds(copy) and not kept <= {path.name for path in copy.glob("*.seg")}
+
+        wait_until(is_recycled, "the hold is gone, and segments that it kept")

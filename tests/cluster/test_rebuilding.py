@@ -199,9 +199,7 @@ def test_no_copy_is_rebuilt_while_the_others_are_no_majority_without_it(trio: Tr
     stay = led_by_one(trio)
     trio.stop(2)
     for member in (3, 1):
-        with pytest.raises(
-            errors.NoMajority, match="2 voters, of which a majority is needed, and 1 can be reached"
-        ):
+        with pytest.raises(errors.NoMajority, match="2 voters, of which a majority is needed, and 1 can be reached"):
             trio.members[member].rebuild(HOST, within_s=1)
         assert trio.leader() == 1
     assert number_on_disk(trio, 3) == 1

@@ -1009,7 +1009,8 @@ static void a_copy_that_does_not_open_is_discarded_and_never_counts_again(void) 
     check(discarded > 1 && discarded <= n);
     require(open_host() == LS_OK);
     check(h->follows == NULL && host_term(h) == TERM_B && host_voted_for(h) == SELF && h->vote->now.floor_index == 0);
-    check(host_vote(h, TERM_B, LEADER_B) == LS_REFUSED); /* how it voted in a term that VOTE did not know is not known */
+    check(host_vote(h, TERM_B, LEADER_B) ==
+          LS_REFUSED); /* how it voted in a term that VOTE did not know is not known */
     host_close(h);
     h = NULL;
     check(host_discard(v, HOST, 0, 0, &copy) == LS_OK && copy == 3);
