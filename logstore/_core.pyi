@@ -1639,6 +1639,15 @@ class Lib:
         /,
     ) -> int: ...
     def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...
+    def ls_host_discard(
+        self,
+        system: vfs_ptr | Null,
+        host_dir: Chars | bytes | Null,
+        term: int,
+        counted: int,
+        copy: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_host_close(self, host: ls_host_ptr | Null, /) -> None: ...
     def ls_host_detach(
         self,

@@ -10,7 +10,8 @@
  * an index in its log, and adds them to a frame that carries entries.
  *
  * Each call below is one event. It returns an ENGINE code, and leaves its answer in engine_answer(e), which is valid until
- * the next call for this engine. The program does, in this order, what the flags of the answer say:
+ * the next call for this engine. The program does, in this order, what the flags of the answer say, with VOTE before TAKE: a copy
+ * takes no batch of a term that VOTE does not have.
  *   FOLLOW    it leads no more: what it has above `last_index` was never an entry, and is cut
  *   CUT       all batches from `cut_index` on are abandoned
  *   TAKE      the entries [take_index, take_index + take_count) of the received frame are written, one after the other, each

@@ -914,6 +914,12 @@ typedef struct ls_catalog_rows {
 int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change);
 /* The copy's directory is removed, after VOTE counts the next one. */
 int ls_host_remove_copy(ls_host *host);
+/*
+ * The same for a host that is not open, and whose copy may not open any more. The group has removed this member before, durably, in
+ * `term`: VOTE has at least that term afterwards, and a rebuild number above its own and above `counted`, the one that another member
+ * knows (0: none). *copy is the number of the copy that an update is to bring. LS_REFUSED: it is detached.
+ */
+int ls_host_discard(vfs *system, const char *host_dir, uint64_t term, uint64_t counted, uint64_t *copy);
 /* A store that leads is freed before. NULL: nothing. */
 void ls_host_close(ls_host *host);
 /* Ends replication in a host that is not open: its copy becomes a single store with all that it has, also what no majority had.

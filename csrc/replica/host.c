@@ -430,13 +430,33 @@ int host_remove_copy(struct host *h) {
     if (h->header_term > h->vote->now.term) { /* the header that says so goes */
         rc = host_vote(h, h->header_term, 0);
     }
-    rc = rc == LS_OK ? vote_next_rebuild(h->vote) : rc;
+    rc = rc == LS_OK ? vote_next_rebuild(h->vote, 0, 0) : rc;
     if (rc != LS_OK) {
         return rc;
     }
     replica_free(h->follows);
     h->follows = NULL;
     return remove_copy(h, copy);
+}
+
+int host_discard(vfs *v, const char *path, uint64_t term, uint64_t counted, uint64_t *copy) {
+    struct host h = {.follows = NULL};
+    int rc = vote_open(v, path, &h.vote);
+    *copy = 0;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    uint64_t before = h.vote->now.copy;
+    int error = h.vote->now.detached == 0 ? remove_other_copies(&h, true) : 0; /* as in host_remove_copy */
+    rc = error == 0 ? vote_next_rebuild(h.vote, term, counted)
+                    : fail_errno(LS_IO, -error, "what an update left in %s cannot be removed", path);
+    if (rc == LS_OK) {
+        *copy = h.vote->now.copy;
+        (void)remove_copy_dir(v, h.vote->host.dir, before); /* on a bad disk it may stay; it does not count any more */
+    }
+    ls_error kept = *ls_last_error();
+    vote_close(h.vote);
+    return rc == LS_OK ? LS_OK : fail_again(&kept);
 }
 
 /* ---- an end to replication ---- */

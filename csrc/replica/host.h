@@ -82,6 +82,13 @@ int host_switch(struct host *h, uint64_t copy, struct replica *next);
    has left goes first, since VOTE counts that number then. LS_IO: a directory could not be removed; if `follows` is NULL, it is
    the copy's, which does not count any more and goes at the next open. */
 int host_remove_copy(struct host *h);
+/*
+ * The same for a host that is not open, whatever is left of its copy: it is not read. The caller knows that the group has removed this
+ * member, in `term`; `counted` is the rebuild number that a peer knows, or 0. *copy: the next one's number. A crash leaves the copy from
+ * before or none that counts. LS codes of vote_open; LS_REFUSED: it is detached; LS_IO: what an update left cannot be removed,
+ * and nothing has changed.
+ */
+int host_discard(vfs *v, const char *path, uint64_t term, uint64_t counted, uint64_t *copy);
 char *host_copy_path(const struct host *h, uint64_t copy); /* HOST/copy-N, to be freed; NULL: no memory */
 
 /*

@@ -147,6 +147,10 @@ int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config
 
 int ls_host_remove_copy(ls_host *host) { return host_remove_copy(host); }
 
+int ls_host_discard(vfs *system, const char *host_dir, uint64_t term, uint64_t counted, uint64_t *copy) {
+    return host_discard(system != NULL ? system : vfs_posix(), host_dir, term, counted, copy);
+}
+
 void ls_host_close(ls_host *host) { host_close(host); }
 
 int ls_host_detach(vfs *system, const char *host_dir, const ls_options *options, uint64_t highest_term,

@@ -17,7 +17,10 @@
 _Static_assert(VOTE_SLOT_BYTES % IO_BLOCK_BYTES == 0, "a slot is written past the page cache");
 
 static const char *const REBUILD =
-    "this copy cannot take part: remove it from its group and take a fresh one with logstore cluster rebuild";
+    "this copy cannot take part: take a fresh one from the other members with logstore cluster rebuild";
+/* Nobody knows how this member voted, and which copy counts. */
+static const char *const ANOTHER_ID =
+    "this member cannot take part: remove it with logstore cluster remove, and join with another name and id";
 
 static int fail_disk(int error, const char *path, const char *what) {
     bool full = error == ENOSPC || error == EDQUOT;
@@ -109,7 +112,7 @@ static int choose(const struct vote_file *f, const struct found found[VOTE_SLOTS
     bool valid[VOTE_SLOTS] = {found[0].result == FORMAT_OK, found[1].result == FORMAT_OK};
     *newest = !valid[0] || (valid[1] && found[1].vote.sequence > found[0].vote.sequence);
     if (valid[0] && valid[1] && contradict(&found[*newest].vote, &found[1 - *newest].vote)) {
-        return fail(LS_CORRUPT, "the two slots of %s/VOTE contradict each other; %s", f->path, REBUILD);
+        return fail(LS_CORRUPT, "the two slots of %s/VOTE contradict each other; %s", f->path, ANOTHER_ID);
     }
     if (valid[*newest]) {
         return LS_OK;
@@ -118,9 +121,9 @@ static int choose(const struct vote_file *f, const struct found found[VOTE_SLOTS
         return fail(LS_VERSION, "a later version of logstore wrote %s/VOTE; use that version", f->path);
     }
     int error = found[0].error != 0 ? found[0].error : found[1].error;
-    return error != 0 ? fail_errno(LS_CORRUPT, error, "%s/VOTE cannot be read, so %s", f->path, REBUILD)
+    return error != 0 ? fail_errno(LS_CORRUPT, error, "%s/VOTE cannot be read, so %s", f->path, ANOTHER_ID)
                       : fail(LS_CORRUPT, "%s/VOTE is damaged in both slots (%s; %s), so %s", f->path,
-                             format_result_text(found[0].result), format_result_text(found[1].result), REBUILD);
+                             format_result_text(found[0].result), format_result_text(found[1].result), ANOTHER_ID);
 }
 
 /* One handle for all: what is read past the cache is what the device has, and no write leaves pages that only look clean. */
@@ -400,13 +403,20 @@ int vote_switch(struct vote_file *f, uint64_t copy, struct tail end) {
     return write_next(f, next);
 }
 
-int vote_next_rebuild(struct vote_file *f) {
+int vote_next_rebuild(struct vote_file *f, uint64_t term, uint64_t counted) {
     struct vote next = f->now;
     int rc = usable(f);
     if (rc != LS_OK) {
         return rc;
     }
-    next.rebuild++;
+    if (term >= TERM_LIMIT || counted >= UINT64_MAX - 1) {
+        return fail(LS_OPTION, "term %" PRIu64 " or rebuild number %" PRIu64 " is out of range", term, counted);
+    }
+    if (term > next.term) {
+        next.term = term;
+        next.voted_for = next.member_id;
+    }
+    next.rebuild = (counted > next.rebuild ? counted : next.rebuild) + 1;
     next.copy++;
     next.floor_term = next.floor_index = 0;
     return write_next(f, next);

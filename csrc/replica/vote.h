@@ -59,8 +59,10 @@ int vote_lower_floor(struct vote_file *f, struct tail left);
 /* An update is complete: from now on that copy counts, and it ends at `end`. */
 int vote_switch(struct vote_file *f, uint64_t copy, struct tail end);
 /* Before a removed copy's directory goes: the next rebuild number, and the next copy's, which has no floor. So what a crash
-   leaves of the directory never counts. */
-int vote_next_rebuild(struct vote_file *f);
+   leaves of the directory never counts. `counted`: the number that others know, if VOTE may be an older one; the next is above
+   both. `term`: the least that VOTE has then. If it had a lower one, the vote there is not known, and counts as given to the
+   member itself. LS_OPTION: one of them is out of range. */
+int vote_next_rebuild(struct vote_file *f, uint64_t term, uint64_t counted);
 /* Replication ends here. Nothing else is written after that. */
 int vote_detach(struct vote_file *f);
 

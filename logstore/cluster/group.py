@@ -158,6 +158,8 @@ class Group:
         self.store: MessageStore | None = None
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
+        self.waits_for = ""
+        """Why it has no copy, or an old one; empty: it waits for nothing."""
         self._around = around
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
@@ -166,6 +168,7 @@ class Group:
         self._jobs: deque[Job] = deque()
         self._is_working = False
         self._closed = False
+        self._ended = False  # the thread, too
         self._leading: LeadingStore | None = None
         self._term = 0  # that is led, from the engine's LEAD on; 0: none
         self._first = 0  # the index of that term's first batch
@@ -219,8 +222,10 @@ class Group:
         return found_in(copy)
 
     async def close(self) -> None:
-        """Leaves in order: the copy is closed, and the thread has ended on return."""
-        self._closed = True
+        """Leaves in order: the copy is closed, and the thread has ended on return. A second call does nothing."""
+        if self._ended:
+            return
+        self._closed = self._ended = True
         self._stop_reading()
         self._jobs.clear()
         engine, self._engine = self._engine, None
@@ -236,6 +241,14 @@ class Group:
         self.store = None
         if copy is not None:
             copy.close()
+
+    def is_connected(self, peer: int) -> bool:
+        """Whether frames can be sent to this member."""
+        return self._around.is_connected(peer)
+
+    def counted_rebuild(self, member: int) -> int:
+        """The rebuild number that this member counts of another one's copy."""
+        return self._counted[member].rebuild if member in self._counted else 0
 
     def fail(self, error: BaseException) -> None:
         """The group leaves: its disk or its log cannot be relied on."""
@@ -308,7 +321,7 @@ class Group:
             0 if answer is None else answer.last_index,
             0 if answer is None else answer.durable_index,
             self.pacing.held_by(self._around.now_ms()),
-            self.rooms.problem if self.problem is None else str(self.problem),
+            (self.waits_for or self.rooms.problem) if self.problem is None else str(self.problem),
         )
 
     def undurable_bytes(self) -> int:

@@ -19,6 +19,7 @@ import msgspec
 from logstore.cluster.addresses import parse_named
 from logstore.cluster.directory import host_name
 from logstore.cluster.frames import CONTROL_BYTES_MAX
+from logstore.cluster.membership import CHANGE_WITHIN_S
 from logstore.cluster.replica import UUID_BYTES
 from logstore.errors import OptionError, StoreError
 
@@ -43,6 +44,10 @@ class Join(msgspec.Struct, frozen=True):
     """Where others reach it."""
     hosts: list[bytes]
     """The hosts, by UUID, to which it wants to be added: it has a directory for them, and no copy."""
+    leaves: list[bytes] = []
+    """The hosts from which it wants to be removed, to discard its copy; done before it is added to others."""
+    within_s: float = CHANGE_WITHIN_S
+    """How long it waits for that."""
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -53,7 +58,9 @@ class Joined(msgspec.Struct, frozen=True):
     hosts: list[tuple[bytes, str]]
     """UUID and name."""
     refused: str
-    """Why it was not added; empty: it was."""
+    """Why it was not added, or removed; empty: it was."""
+    left: list[tuple[bytes, int, int]] = []
+    """The hosts of which it is no member, durably; of each the term, and the rebuild number that was counted of it."""
 
 
 _JOIN: Final = msgspec.msgpack.Decoder(Join)

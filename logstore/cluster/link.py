@@ -71,6 +71,7 @@ class Why(enum.StrEnum):
     UNREAD = "does not read"
     NEWER = "newer connection"
     REMOVED = "no peer any more"
+    RENEWED = "renewed"
     STOPPING = "the member stops"
     TLS = "TLS"
     UNANSWERED = "no answer"

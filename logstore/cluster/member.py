@@ -14,6 +14,7 @@ from logstore.cluster import reports
 from logstore.cluster.group import KEPT_BYTES, Standing
 from logstore.cluster.member_loop import MemberLoop, Seat
 from logstore.cluster.membership import CHANGE_WITHIN_S, Wanted
+from logstore.cluster.rebuilding import COPY_WITHIN_S, Rebuilt
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -141,6 +142,19 @@ class Member:
         it was not done in time: the same call finds out.
         """
         self._run(self._running.change(host, Wanted(engines.REMOVE, member), within_s))
+
+    def rebuild(
+        self, host: str, *, keep: bool = False, within_s: float = CHANGE_WITHIN_S, copy_within_s: float = COPY_WITHIN_S
+    ) -> Rebuilt:
+        """Replaces this member's copy of a host by a fresh one from the others; see ``rebuilding.py``.
+
+        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins anew.
+        Waits ``within_s`` for the first and ``copy_within_s`` for the last, which goes on afterwards. Raises
+        ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy
+        stays.
+        """
+        work = self._running.rebuilding.rebuild(host, keep=keep, within_s=within_s, copy_within_s=copy_within_s)
+        return self._run(work)
 
     def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
         """The store of a host that this member leads; waits that long for an election to end.

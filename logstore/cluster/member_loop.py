@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import engine as engines
 from logstore.cluster.addresses import named, parse_named
-from logstore.cluster.directory import takes_part
+from logstore.cluster.directory import read_vote, takes_part
 from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group
@@ -32,6 +32,7 @@ from logstore.cluster.membership import (
     Wanted,
     change_here,
 )
+from logstore.cluster.rebuilding import Rebuilding
 from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
@@ -98,6 +99,7 @@ class MemberLoop:
         """Name and address of each other member, by id."""
         self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
         self._requests = Requests(self.tell, self.loop)
+        self.rebuilding = Rebuilding(self)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
@@ -131,6 +133,7 @@ class MemberLoop:
             raise
         self._set_timer()
         self._keep()
+        self.rebuilding.go_on()
         self.join_hosts()
 
     async def _add(self, path: Path) -> None:
@@ -139,6 +142,8 @@ class MemberLoop:
         try:
             await group.open()
         except StoreError as error:
+            vote = read_vote(path)
+            group.uuid = b"" if vote is None else vote.uuid.bytes
             group.fail(error)
             self._unopened.append(group)
             return
@@ -147,10 +152,22 @@ class MemberLoop:
         self._numbers[group.uuid] = number
         self._by_number[number] = group
 
+    async def reopen(self, group: Group) -> None:
+        """Opens a host's copy anew. The connections are renewed, so that each peer judges what it is now."""
+        await group.close()
+        await self._add(group.path)
+        self._unopened = [each for each in self._unopened if each is not group]
+        self.groups = {uuid: each for uuid, each in self.groups.items() if each is not group}
+        self._refresh()
+        self.transport.renew()
+        for event in self._waiting.get(group.name, []):
+            event.set()
+
     async def stop(self) -> None:
         """Hands over, closes the connections, then the groups."""
         if self._joining is not None:
             self._joining.cancel()
+        await self.rebuilding.stop()
         await self._hand_over()
         for task in list(self._tasks):
             task.cancel()
@@ -177,14 +194,14 @@ class MemberLoop:
                     led.append(group)
         end = self.loop.time() + HAND_OVER_S
         for group in led:
-            with self._told(group.name) as event:
+            with self.told(group.name) as event:
                 while group.leader == self.member and (left := end - self.loop.time()) > 0:
                     event.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(event.wait(), left)
 
     @contextlib.contextmanager
-    def _told(self, host: str) -> Iterator[asyncio.Event]:
+    def told(self, host: str) -> Iterator[asyncio.Event]:
         """An event that is set at each change of a host."""
         event = asyncio.Event()
         waiting = self._waiting.setdefault(host, [])
@@ -210,7 +227,7 @@ class MemberLoop:
         """See :meth:`Member.store`."""
         group = self.group(host)
         began = time.monotonic()
-        with self._told(host) as event:
+        with self.told(host) as event:
             while True:
                 if group.store is not None:
                     return group.store
@@ -310,6 +327,21 @@ class MemberLoop:
 
     # ---- joining ----
 
+    @property
+    def transport(self) -> Transport:
+        """The connections, from :meth:`start` on."""
+        assert self._transport is not None
+        return self._transport
+
+    @property
+    def reached_at(self) -> str:
+        """Where the other members reach this one."""
+        return self.config.advertise or self.address
+
+    def addresses(self) -> list[str]:
+        """Of the other members that are known, and of those that were configured."""
+        return list(dict.fromkeys([*self.config.join, *(address for _, address in self._heard.values())]))
+
     def join_hosts(self) -> None:
         """Asks other members to be added to what this member has no copy of, until it is."""
         if self._joining is None or self._joining.done():
@@ -318,37 +350,37 @@ class MemberLoop:
     async def _join_hosts(self) -> None:
         wait_s = JOIN_AGAIN_S[0]
         while self._transport is not None:
-            wanted = [group.uuid for group in self.groups.values() if group.engine is not None and not group.members()]
-            if self.groups and not wanted:
+            waiting = [group for group in self.groups.values() if group.engine is not None and not group.members()]
+            if not waiting and self.all_groups() and (self.groups or self._heard):
                 return
-            addresses = dict.fromkeys([*self.config.join, *(address for _, address in self._heard.values())])
+            addresses = self.addresses()
             if not addresses:
                 return
             problem = ""
             for address in addresses:
                 try:
-                    problem = await self._join_at(address, wanted)
+                    problem = await self._join_at(address, [group.uuid for group in waiting])
                 except (StoreError, OSError) as error:
                     problem = str(error)
                 if not problem:
                     break
+            for group in waiting:
+                group.waits_for = problem
             if problem:
                 logger.warning("member %d has not joined yet: %s", self.member, problem)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, JOIN_AGAIN_S[1])
             else:
-                await asyncio.sleep(JOIN_COPY_S if wanted else 0)  # then it asks to be added, or its copy is on its way
+                await asyncio.sleep(JOIN_COPY_S if waiting else 0)  # it asks to be added, or its copy is on its way
 
     async def _join_at(self, address: str, wanted: list[bytes]) -> str:
         """Why it was not added; empty: it was, or it knows now which hosts there are."""
-        assert self._transport is not None
-        reached_at = self.config.advertise or self.address
-        _, answer = await ask(self._transport, address, Join(reached_at, wanted))
+        _, answer = await ask(self.transport, address, Join(self.reached_at, wanted))
         for member, text in answer.members:
             if member != self.member:
                 self._heard = {**self._heard, member: parse_named(text)}
         for uuid, name in answer.hosts:
-            if uuid not in self.groups:
+            if all(uuid != group.uuid and name != group.name for group in self.all_groups()):
                 path = self.directory / name
                 await self.loop.run_in_executor(None, _make_host, path, self.config, uuid)
                 await self._add(path)
@@ -362,26 +394,35 @@ class MemberLoop:
     async def _answer_join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
-            refused = ""
-            for uuid in join.hosts:
-                group = self.groups.get(uuid)
-                if group is None:
-                    refused = f"member {self.config.name} has no host {uuid.hex()}"
-                    break
-                wanted = Wanted(engines.ADD, hello.member, named(hello.name, join.address))
-                try:
+            refused, left = "", []
+            try:
+                for uuid in join.leaves:
+                    group = self._hosted(uuid)
+                    await self._requests.change(group, Wanted(engines.REMOVE, hello.member), join.within_s)
+                    term = 0 if group.answer is None else group.answer.term
+                    left.append((uuid, term, group.counted_rebuild(hello.member)))
+                for uuid in join.hosts:
+                    group = self._hosted(uuid)
+                    _refuse_voter(group, hello)
+                    wanted = Wanted(engines.ADD, hello.member, named(hello.name, join.address))
                     await self._requests.change(group, wanted, CHANGE_WITHIN_S)
-                except StoreError as error:
-                    refused = str(error)
-                    break
-            me = (self.member, named(self.config.name, self.config.advertise or self.address))
+            except StoreError as error:
+                refused = str(error)
+            me = (self.member, named(self.config.name, self.reached_at))
             members = [me, *((member, named(*known)) for member, known in self.peers.items())]
             hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
-            await send_join(writer, Joined(members, hosts, refused))
+            await send_join(writer, Joined(members, hosts, refused, left))
         except (StoreError, TimeoutError, OSError) as error:
             logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
         finally:
             writer.close()
+
+    def _hosted(self, uuid: bytes) -> Group:
+        """The group of a host in which this member takes part, and has a copy."""
+        group = self.groups.get(uuid)
+        if group is None or not group.members():
+            raise StoreError(f"member {self.config.name} has no copy of host {uuid.hex()} that takes part")
+        return group
 
     # ---- for the groups ----
 
@@ -521,3 +562,12 @@ def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:
     path.mkdir(exist_ok=True)
     if not (path / "VOTE").exists():
         create(path, config.member, config.cluster, uuid=uuid)
+
+
+def _refuse_voter(group: Group, hello: Hello) -> None:
+    """A voter had a copy: what it acknowledged counts, so an empty one does not take its place (R11)."""
+    if any(each.member == hello.member and each.voter for each in group.members()):
+        raise StoreError(
+            f"member {hello.name} is a voter of host {group.name} and has lost its copy: its directory was wiped, or "
+            f"is not the one that it had. Get a fresh copy with 'logstore cluster rebuild {group.name}'"
+        )

@@ -187,6 +187,18 @@ def _parsed(text: str) -> tuple[str, str]:
         return "", text
 
 
+def _too_few(group: Group, members: Sequence[Member], leaves: int) -> str:
+    """Why nothing could become durable without this member; empty: a majority of the others is there."""
+    rest = [each.member for each in members if each.voter and each.member != leaves]
+    there = sum(one == group.member or group.is_connected(one) for one in rest)
+    if not rest or 2 * there > len(rest):
+        return ""
+    return (
+        f"without member {leaves} host {group.name} has {len(rest)} voters, of which a majority is needed, and "
+        f"{there} can be reached now"
+    )
+
+
 async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
     """Makes a change as the leader; kind and reason of the answer."""
     engine = group.engine
@@ -197,6 +209,8 @@ async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
             return LATER, f"another change of the members of host {group.name} is in progress"
         if is_made(engine.members(), wanted):
             return DONE, ""
+        if wanted.what == engines.REMOVE and (lacking := _too_few(group, engine.members(), wanted.member)):
+            return LATER, lacking
         if wanted.what == engines.REMOVE and wanted.member == group.member:
             if sum(each.voter for each in engine.members()) == 1:
                 return REFUSED, f"member {wanted.member} is the only voter of host {group.name}"

@@ -69,6 +69,7 @@ class MemberSocket:
         self._member = member
         commands = {
             "publish": self._publish,
+            "rebuild": self._rebuild,
             "remove": self._remove,
             "status": self._status,
             "transfer": self._transfer,
@@ -126,6 +127,10 @@ class MemberSocket:
         await self._socket.in_thread(lambda: self._member.remove(name, leaves["member"]))
         return {"host": name, "member": leaves["member"], "name": leaves["name"]}
 
+    async def _rebuild(self, arguments: Arguments) -> dict[str, Any]:
+        name, keep = _text(arguments, "host"), arguments.get("keep") is True
+        return await self._socket.in_thread(lambda: _rebuilt(self._member, name, keep))
+
     async def _publish(self, arguments: Arguments) -> dict[str, Any]:
         name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))
 
@@ -144,6 +149,11 @@ class MemberSocket:
                 return host
         names = ", ".join(host["host"] for host in found) or "none"
         raise OptionError(f"this member has no host called {name!r}: it has {names}")
+
+
+def _rebuilt(member: Member, host: str, keep: bool) -> dict[str, Any]:
+    done = member.rebuild(host, keep=keep)
+    return {"host": host, "kept": None if done.kept is None else str(done.kept), "is_complete": done.is_complete}
 
 
 def _text(arguments: Arguments, key: str) -> str:
@@ -182,3 +192,16 @@ def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
     if not is_served(directory, MEMBER):
         raise StoreError(f"member {file.name} does not run: start it with 'logstore cluster run --dir {directory}'")
     return call(directory, command, arguments, kind=MEMBER)
+
+
+def rebuild(directory: Path, host: str, *, keep: bool) -> dict[str, Any]:
+    """Has the running member rebuild its copy of a host; one that does not run is started for that time.
+
+    Raises as :meth:`Member.rebuild` does.
+    """
+    directory = directory.absolute()
+    file = config.read(directory)
+    if is_served(directory, MEMBER):
+        return call(directory, "rebuild", {"host": host, "keep": keep}, kind=MEMBER)
+    with locked(directory), Member(directory, file.config(directory)) as member:
+        return _rebuilt(member, host, keep)

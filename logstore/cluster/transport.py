@@ -235,6 +235,15 @@ class Transport:
                 self._peers[member] = _Peer(member, name, address)
                 self._dial_soon(self._peers[member], 0)
 
+    def renew(self) -> None:
+        """Ends all connections for frames, and dials anew: HELLO tells each peer what this member has now."""
+        for peer in self._peers.values():
+            peer.stop_dialling()
+        for link in [link for link in self._links if link.purpose == "frames"]:
+            link.close(Why.RENEWED, f"member {self.me.member} has another copy, and connects anew")
+        for peer in self._peers.values():
+            self._dial_soon(peer, 0)
+
     async def close(self) -> None:
         """Closes every connection, and returns when they are gone. A second call does nothing."""
         if self._closed is not None:

@@ -327,6 +327,30 @@ def remove(host: str, member: str, directory: Path) -> None:
 
 @cluster.command()
 @click.argument("host")
+@click.option("--keep", is_flag=True, help="Put the old copy aside as kept-N, for 'logstore salvage'.")
+@_dir_option
+def rebuild(host: str, keep: bool, directory: Path) -> None:
+    """Replace this member's copy of HOST by a fresh one.
+
+    For a copy that is damaged, too old, gone, or refused by the other members. They remove this member, the copy is
+    discarded, and the member joins anew: as a standby first, and as a voter once it has all. Nothing is discarded
+    unless the others are a majority without it. The member may run or not. If it is interrupted, it goes on when the
+    member runs, or by the same command.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.rebuild(directory, host, keep=keep)
+    if done["kept"] is not None:
+        click.echo(f"the old copy is kept: {done['kept']}")
+    if done["is_complete"]:
+        click.echo(f"host {host} has a fresh copy here, and this member takes part with it")
+    else:
+        click.echo(f"the old copy of host {host} is gone, and the fresh one is on its way: look with 'status'")
+
+
+@cluster.command()
+@click.argument("host")
 @click.argument("queue")
 @click.argument("text")
 @_dir_option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from logstore.catalog.changes import Change, ChangedCatalog, applied_lsn
 from logstore.codec.bodies import CatalogChange
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.codec.bodies import CatalogRow
+    from logstore.inspect.reader import ReaderInfo
+
+
+COMES_FROM_THE_LOG: Final = (
+    "the log of a replicated store has the changes of its catalog, which are made when the member starts; if it does "
+    "not start, take a fresh copy with `logstore cluster rebuild`"
+)
+"""What to do about a copy's catalog that does not fit its log."""
 
 
 def changes_in(reader: Reader, to_lsn: int) -> Iterator[Change]:
@@ -85,10 +93,19 @@ def take_undurable(store_dir: Path, *, below_base_in: Path | None = None) -> int
         info = reader.info
     if follows_its_log(store_dir, info.uuid.bytes):
         with ChangedCatalog(store_dir, info.uuid.bytes) as catalog:
-            applied = catalog.applied_lsn or 0
-            if applied < info.base_lsn:
-                catalog.apply(changes_between(below_base_in or store_dir, applied, info.base_lsn))
-            with Reader(store_dir, undurable=True, from_lsn=max(applied, info.base_lsn)) as reader:
-                catalog.apply(changes_in(reader, info.end_lsn))
+            give_changes(catalog, store_dir, info, below_base_in or store_dir)
             catalog.advance(info.end_lsn)
     return info.end_lsn
+
+
+def give_changes(catalog: ChangedCatalog, store_dir: Path, info: ReaderInfo, below_base_in: Path) -> None:
+    """Gives a catalog the changes that a log has up to its end, one by one: those before a damage count.
+
+    ``info`` is that of the log in ``store_dir``. Raises as :func:`changes_between` does.
+    """
+    applied = catalog.applied_lsn or 0
+    if applied < info.base_lsn:
+        catalog.apply(changes_between(below_base_in, applied, info.base_lsn))
+    with Reader(store_dir, undurable=True, from_lsn=max(applied, info.base_lsn)) as reader:
+        for change in changes_in(reader, info.end_lsn):
+            catalog.apply([change])

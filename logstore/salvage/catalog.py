@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from logstore.catalog.at_rest import read_at_rest
+from logstore.catalog.at_rest import copied_at_rest, read_at_rest
 from logstore.catalog.backends import FILE_NAME
 from logstore.catalog.catalog import Catalog
+from logstore.catalog.changes import ChangedCatalog, applied_lsn
 from logstore.catalog.rows import (
     QUEUE_ID_MAX,
     StoredBinding,
@@ -28,8 +29,11 @@ from logstore.catalog.rows import (
     checked_text,
     parsed,
 )
+from logstore.core.arguments import LSN_MAX
 from logstore.core.imports import late
 from logstore.errors import CatalogMismatch, CatalogUnavailable, OptionError, StoreError, VersionError
+from logstore.inspect.catalog_changes import give_changes
+from logstore.inspect.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -113,12 +117,41 @@ def read_names(store_dir: Path, uuid: UUID, *, connect: str | None, schema: str 
             raise
         except StoreError as error:
             return Names(False, error.message)
+    followed = _followed(store_dir, uuid)
+    if followed is not None:
+        return followed
     try:
         return read_at_rest(store_dir, lambda place, at_rest: _read(store_dir, place, uuid, at_rest=at_rest))
     except VersionError:
         raise
     except StoreError as error:
         return Names(False, error.message.split(": restore it")[0])
+
+
+def _followed(store_dir: Path, uuid: UUID) -> Names | None:
+    """The catalog of a member's copy, with the changes that its log has and its file lacks, up to a damage.
+
+    None: it is no member's, or cannot be read whole.
+    """
+    problem = None
+    try:
+        with copied_at_rest(store_dir) as copy:
+            if applied_lsn(copy, uuid.bytes) is None:
+                return None
+            try:
+                with ChangedCatalog(copy, uuid.bytes) as catalog:
+                    with Reader(store_dir, undurable=True, from_lsn=LSN_MAX) as reader:
+                        info = reader.info
+                    give_changes(catalog, store_dir, info, store_dir)
+            except StoreError as error:
+                problem = f"changes of it that the log has cannot be read: {error.message}"
+            names = _whole(copy, uuid, None, None)
+    except VersionError:
+        raise
+    except StoreError:
+        return None
+    names.problem = problem
+    return names
 
 
 def _read(store_dir: Path, place: Path, uuid: UUID, *, at_rest: bool) -> Names:

@@ -23,8 +23,9 @@ from logstore.core.counts import counted
 from logstore.core.imports import late
 from logstore.core.lock_holder import store_locked
 from logstore.core.regular_files import force_directory, lock_regular, open_regular, told
-from logstore.errors import CatalogError, CatalogUnavailable, StoreError
+from logstore.errors import CatalogError, CatalogUnavailable, ReplicatedStore, StoreError
 from logstore.inspect import Inspection
+from logstore.inspect.catalog_changes import COMES_FROM_THE_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,12 +70,17 @@ def repair_catalog(
     called with the progress of reading the log.
 
     Raises ``StoreLocked`` while another process has the store open, ``CorruptLog``, ``CatalogMismatch`` for a missing
-    catalog or one of another store, ``CatalogUnavailable``, ``CatalogError``, ``VersionError``, or ``StoreError`` if
-    the system refuses an operation.
+    catalog or one of another store, ``ReplicatedStore`` for a member's copy, ``CatalogUnavailable``, ``CatalogError``,
+    ``VersionError``, or ``StoreError`` if the system refuses an operation.
     """
     with _kept_closed(store_dir, make=not dry_run), Inspection(store_dir) as log:
         if log.info.live:
             raise store_locked(store_dir)
+        if log.info.index != 0:
+            raise ReplicatedStore(
+                f"{store_dir} is a copy of a replicated store: {COMES_FROM_THE_LOG}, or make a single store of this "
+                "one with `logstore cluster detach`"
+            )
         log.read(show)
         if connect is not None or schema is not None:
             backend = backend_for(store_dir, connect, schema)

@@ -14,6 +14,7 @@ from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import Hold, hold, list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
 from logstore.inspect.catalog import catalog_contradiction
+from logstore.inspect.catalog_changes import COMES_FROM_THE_LOG
 from logstore.store.fullness import Fullness, QueueLoad, inspected_fullness
 from logstore.store.limit import StoredLimit
 from logstore.terminal.output import progress
@@ -113,6 +114,8 @@ def matching_catalog(
     deleted = {one.id for one in queues if one.deleted}
     contradiction = catalog_contradiction(max(found.queue_id_max, *(one.id for one in queues), 0), deleted, catalog)
     if contradiction is not None:
+        if found.info.index != 0:
+            raise CatalogMismatch(f"{contradiction}: {COMES_FROM_THE_LOG}")
         raise CatalogMismatch(
             f"{contradiction}: restore the catalog that belongs to the log, or see what "
             "'logstore repair-catalog DIR --dry-run' would do"

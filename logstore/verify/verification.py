@@ -18,6 +18,7 @@ from logstore.errors import CatalogError, CatalogUnavailable, CorruptLog, StoreE
 from logstore.holds import Hold, hold
 from logstore.inspect import Inspection, LogRecycled, QueueLife, Reader, ReaderInfo, read_catalog
 from logstore.inspect.catalog import catalog_contradiction
+from logstore.inspect.catalog_changes import COMES_FROM_THE_LOG
 from logstore.inspect.refusals import refusals
 from logstore.verify.affected import affected
 from logstore.verify.findings import Findings, Found
@@ -243,6 +244,8 @@ class Verification:
             return
         deleted = {one.id for one in self.queues if one.deleted}
         contradiction = catalog_contradiction(self._queue_id_max, deleted, catalog)
+        if contradiction is not None and self.info.index != 0:
+            contradiction = f"{contradiction}: {COMES_FROM_THE_LOG}"
         if contradiction is not None:
             self.findings.add(Found("catalog", contradiction))
 

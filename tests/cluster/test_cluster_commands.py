@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -128,7 +129,7 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
         (b'{"logstore-control": 1}\n', "names no command"),
         (
             b'{"logstore-control": 1, "command": "explode"}\n',
-            "no command 'explode'; it has ping, publish, remove, status, transfer",
+            "no command 'explode'; it has ping, publish, rebuild, remove, status, transfer",
         ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),
@@ -415,3 +416,47 @@ def test_init_without_the_engine_says_so_and_makes_nothing(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- rebuild
+
+
+def test_a_copy_is_rebuilt_beside_its_running_member_and_without_it(tmp_path: Path, m1: Path) -> None:
+    m2 = tmp_path / "m2"
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    with running(m1):
+        leads(m1)
+        fine("cluster", "join", config.read(m1).listen, "--dir", m2, "--name", "m2", "--listen", listen)
+
+        def is_voter() -> bool:
+            seats = leads(m1)["hosts"][0]["members"]
+            return [one["name"] for one in seats if one["voter"]] == ["m1", "m2"]
+
+        with running(m2) as process:
+            wait_until(is_voter, "it has joined")
+            fine("cluster", "publish", "main", "orders", "kept", "--dir", m1)
+            assert "no host called 'x': it has main" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
+            said = fine("cluster", "rebuild", "main", "--keep", "--dir", m2)
+            assert said == (
+                f"the old copy is kept: {m2}/main/kept-2\n"
+                "host main has a fresh copy here, and this member takes part with it\n"
+            )
+            fine("salvage", m2 / "main" / "kept-2", tmp_path / "salvaged")
+            assert process.stop() == 0
+        shutil.rmtree(m2 / "main" / told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["copy"])
+        said = fine("cluster", "rebuild", "main", "--dir", m2)
+        assert said == "host main has a fresh copy here, and this member takes part with it\n"
+        assert "no host called 'x'" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
+        assert told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["rebuild"] == 2
+        with running(m2):
+            wait_until(is_voter, "it takes part")
+    assert "Traceback" not in (tmp_path / "m2.stderr").read_text()
+
+
+def test_the_only_member_of_a_host_is_not_rebuilt(m1: Path) -> None:
+    with running(m1):
+        leads(m1)
+        said = fails(run("cluster", "rebuild", "main", "--dir", m1), 1)
+        assert "this member's copy stays as it is" in said
+        assert "no other member is known" in said
+    assert "this member's copy stays as it is" in fails(run("cluster", "rebuild", "main", "--dir", m1), 1)

@@ -13,27 +13,27 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
-import logstore
+from kit.command import fine
 from kit.copy_group import CLUSTER, fill
+from kit.member_process import made, running
 from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
 from logstore import errors
-from logstore.cluster import group_update
+from logstore.cluster import config, group_update
 from logstore.cluster.addresses import Tls
-from logstore.cluster.replica import Copy, create, detach
+from logstore.cluster.member import Member
+from logstore.cluster.replica import Copy, create
 from logstore.cluster.update import Manifest, Update
 from logstore.cluster.update_frames import Connection, Offer, Request
 from logstore.cluster.updating import UpdateFailed, Why, receive_update
 from logstore.holds import list_holds
-from logstore.verify.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from logstore.cluster.group import Group
     from logstore.cluster.member import Member
     from logstore.cluster.updating import Received
 
@@ -54,10 +54,6 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 def on_loop(member: Member, work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(work, member._running.loop).result(PATIENCE_S)
-
-
-def group_of(trio: Trio, member: int) -> Group:
-    return trio.members[member]._running.group(HOST)
 
 
 def first_kept(trio: Trio, member: int) -> int:
@@ -95,41 +91,6 @@ def lag(trio: Trio, member: int = 3, *, count: int = 150) -> list[int]:
         "neither the leader nor one that may lead next keeps what the member needs",
     )
     return stay
-
-
-def wait_for_all(trio: Trio) -> None:
-    """All members have what the leader has."""
-
-    def equal() -> bool:
-        standings = [member.standings()[HOST] for member in trio.members.values()]
-        return len({(one.index, one.durable_index) for one in standings}) == 1 and all(
-            one.index == one.durable_index for one in standings
-        )
-
-    wait_until(equal, "all have all")
-
-
-def judge(trio: Trio, stay: list[int]) -> None:
-    """Each copy is clean, and as a single store it has what the others have, and these messages."""
-    wait_for_all(trio)
-    trio.stop()
-    found = []
-    for member in trio.addresses:
-        with Copy.open(trio.host_dir(member), catalog=True) as copy:
-            number = copy.member().copy
-        verification = Verification(trio.host_dir(member) / f"copy-{number}")
-        verification.run(lambda _: None, connect=None, schema=None)
-        verification.close()
-        assert not verification.findings.problems, verification.findings.problems
-        with logstore.open(detach(trio.host_dir(member))) as store:
-            queues = [(queue.name, queue.id, queue.depth) for queue in store.queues()]
-            messages = {
-                name: [(one.id, bytes(one.content)) for one in store.messages(name, load=True)] for name, *_ in queues
-            }
-            bindings = [(one.exchange, one.queue, one.key) for one in store.bindings()]
-            found.append((queues, messages, bindings))
-    assert found[0] == found[1] == found[2]
-    assert set(stay) <= {one for one, _ in found[0][1]["orders"]}
 
 
 class Watched:
@@ -187,31 +148,7 @@ def whole(received: Received) -> int:
     return sum(segment.bytes for segment in received.manifest.segments)
 
 
-def number_of(trio: Trio, member: int) -> int:
-    return group_of(trio, member).copy_number
-
-
 # ---- whole updates ---------------------------------------------------------------------------------------------------
-
-
-class Publisher:
-    """A thread that publishes until it is told to stop."""
-
-    def __init__(self, trio: Trio) -> None:
-        self.ids: list[int] = []
-        self._stops = threading.Event()
-        self._store = trio.store()
-        self._thread = threading.Thread(target=self._publish)
-        self._thread.start()
-
-    def _publish(self) -> None:
-        while not self._stops.is_set():
-            self.ids.append(self._store.publish("orders", b"meanwhile"))
-
-    def stop(self) -> list[int]:
-        self._stops.set()
-        self._thread.join()
-        return self.ids
 
 
 def test_a_member_whose_copy_was_removed_comes_back_by_an_update_while_others_publish(
@@ -513,3 +450,38 @@ def test_an_update_that_fails_leaves_the_copy_and_the_next_offer_begins_anew(
     assert "the update from member 1 has failed: no room for an update" in caplog.text
     assert watched.begun == 2
     judge(trio, stay)
+
+
+# ---- a sender that is killed -----------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_sender_kept_for_an_update_is_recycled_by_its_next_run(tmp_path: Path) -> None:
+    m1, m2 = made(tmp_path / "m1", "m1", "--member", 1), tmp_path / "m2"
+    file = config.read(m1)
+    with Member(m1, file.config(m1)) as sender:
+        store = sender.store("main")
+        store.declare_queue("orders")
+        ids = [store.publish("orders", bytes(20_000), wait=False) for _ in range(1500)]
+        store.force()
+    copy = m1 / "main" / "copy-1"
+    with running(m1) as process:
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        fine("cluster", "join", file.listen, "--dir", m2, "--name", "m2", "--listen", listen)
+        with running(m2):
+            wait_until(lambda: list_holds(copy), "the update is under way")
+            process.kill()
+            process.ended(PATIENCE_S)
+    (left,) = list_holds(copy)
+    assert (left.state, left.kept_bytes) == ("abandoned", 0)
+    with Member(m1, file.config(m1)) as sender:
+        store = sender.store("main")
+        kept = {path.name for path in copy.glob("*.seg") if int(path.stem, 16) >= left.lsn}
+        assert kept
+        for one in ids:
+            store.dequeue(one, "orders")
+
+        def is_recycled() -> bool:
+            fill(store, 16)
+            return not list_holds(copy) and not kept <= {path.name for path in copy.glob("*.seg")}
+
+        wait_until(is_recycled, "the hold is gone, and segments that it kept")

@@ -13,13 +13,14 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
-CLUSTER = ("cert", "demo", "detach", "init", "join", "publish", "remove", "run", "status", "transfer")
+CLUSTER = ("cert", "demo", "detach", "init", "join", "publish", "rebuild", "remove", "run", "status", "transfer")
 # Commands without a store that could be empty.
 WITHOUT_STORE = ("help", "completion", "cluster", *(f"cluster-{name}" for name in CLUSTER))
 BETWEEN_PROCESSES = (
     "cluster-demo",
     "cluster-join",
     "cluster-publish",
+    "cluster-rebuild",
     "cluster-remove",
     "cluster-run",
     "cluster-transfer",
@@ -387,6 +388,10 @@ CASES: dict[str, Case] = {
     **one_command("cluster join", mistakes=Case(("cluster join", "cluster join 127.0.0.1 --name m1"), store=None)),
     **one_command("cluster demo", mistakes=Case(("cluster demo --members 9", "cluster demo m1"), store=None)),
     **one_command("cluster publish", mistakes=Case((INIT, "cluster publish main orders x --dir m1"), store=None)),
+    **one_command(
+        "cluster rebuild",
+        mistakes=Case((INIT, "cluster rebuild", "cluster rebuild main --dir absent"), store=None),
+    ),
     **one_command("cluster remove", mistakes=Case((INIT, "cluster remove main m2 --dir m1"), store=None)),
     **one_command(
         "cluster run",

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from typing import TYPE_CHECKING
 
+import logstore
 from kit.copy_group import CLUSTER, Group
 from kit.patience import wait_until
 from logstore.cluster.addresses import Tls, named
 from logstore.cluster.engine import bootstrap
 from logstore.cluster.group import KEPT_BYTES
 from logstore.cluster.member import Member, MemberConfig
+from logstore.cluster.replica import Copy, detach
 from logstore.errors import EngineRefused, NoMajority, NotLeader
+from logstore.verify.verification import Verification
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import logstore
+    from logstore.cluster.group import Group as RunningGroup
 
 HOST = "orders-host"
 
@@ -106,3 +110,66 @@ class Trio:
                     continue
                 except NoMajority:
                     raise
+
+
+def group_of(trio: Trio, member: int) -> RunningGroup:
+    return trio.members[member]._running.group(HOST)
+
+
+def number_of(trio: Trio, member: int) -> int:
+    return group_of(trio, member).copy_number
+
+
+def wait_for_all(trio: Trio) -> None:
+    """All members have what the leader has."""
+
+    def equal() -> bool:
+        standings = [member.standings()[HOST] for member in trio.members.values()]
+        return len({(one.index, one.durable_index) for one in standings}) == 1 and all(
+            one.index == one.durable_index for one in standings
+        )
+
+    wait_until(equal, "all have all")
+
+
+def judge(trio: Trio, stay: list[int]) -> None:
+    """Each copy is clean, and as a single store it has what the others have, and these messages."""
+    wait_for_all(trio)
+    trio.stop()
+    found = []
+    for member in trio.addresses:
+        with Copy.open(trio.host_dir(member), catalog=True) as copy:
+            number = copy.member().copy
+        verification = Verification(trio.host_dir(member) / f"copy-{number}")
+        verification.run(lambda _: None, connect=None, schema=None)
+        verification.close()
+        assert not verification.findings.problems, verification.findings.problems
+        with logstore.open(detach(trio.host_dir(member))) as store:
+            queues = [(queue.name, queue.id, queue.depth) for queue in store.queues()]
+            messages = {
+                name: [(one.id, bytes(one.content)) for one in store.messages(name, load=True)] for name, *_ in queues
+            }
+            bindings = [(one.exchange, one.queue, one.key) for one in store.bindings()]
+            found.append((queues, messages, bindings))
+    assert found[0] == found[1] == found[2]
+    assert set(stay) <= {one for one, _ in found[0][1]["orders"]}
+
+
+class Publisher:
+    """A thread that publishes until it is told to stop."""
+
+    def __init__(self, trio: Trio) -> None:
+        self.ids: list[int] = []
+        self._stops = threading.Event()
+        self._store = trio.store()
+        self._thread = threading.Thread(target=self._publish)
+        self._thread.start()
+
+    def _publish(self) -> None:
+        while not self._stops.is_set():
+            self.ids.append(self._store.publish("orders", b"meanwhile"))
+
+    def stop(self) -> list[int]:
+        self._stops.set()
+        self._thread.join()
+        return self.ids

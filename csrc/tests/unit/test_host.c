@@ -969,6 +969,56 @@ static void what_an_update_left_never_counts_as_the_copy_after_a_removal(void) {
     log_ends();
 }
 
+/* The copy is never read, so it may be in any state. Until VOTE has the next number each start fails as before. */
+static void a_copy_that_does_not_open_is_discarded_and_never_counts_again(void) {
+    const vfs_sim_event *events;
+    uint64_t copy, discarded = 0;
+
+    log_begins();
+    enter_with_content();
+    check(host_discard(v, HOST, TERM_B, 6, &copy) == LS_LOCKED && copy == 0);
+    host_close(h);
+    h = NULL;
+    plant_copy("/m/copy-2");
+    int dir = v->open_dir(v, "/m/copy-1");
+    require(dir >= 0 && v->unlink(v, dir, "META") == 0 && v->sync_dir(v, dir) == 0);
+    (void)v->close(v, dir);
+    check(open_host() != LS_OK);
+    check(host_discard(v, HOST, TERM_LIMIT, 0, &copy) == LS_OPTION);
+    check(host_discard(v, HOST, 0, UINT64_MAX, &copy) == LS_OPTION);
+    plant_copy("/m/copy-2");
+    vfs_sim_fail(disk, &(vfs_sim_plan){.kind = VFS_SIM_UNLINK, .nth = 1, .error = EIO});
+    check(host_discard(v, HOST, TERM_B, 6, &copy) == LS_IO && has_dir(v, "copy-1"));
+    vfs_sim_fail(disk, NULL);
+    (void)vfs_sim_record(disk, 1);
+    check(host_discard(v, HOST, TERM_B, 6, &copy) == LS_OK && copy == 2);
+    check(!has_dir(v, "copy-1") && !has_dir(v, "copy-2"));
+    size_t n = vfs_sim_journal(disk, &events);
+    for (size_t k = 0; k <= n && fine_so_far(); k++) {
+        vfs_sim_loss loss = {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_RANDOM_SUBSET, .seed = k};
+        vfs_sim *cut = vfs_sim_crash_at(disk, k, &loss);
+        struct host *there;
+
+        if (host_open(vfs_sim_table(cut), HOST, &r.options, &there) == LS_OK) {
+            check(there->follows == NULL && there->vote->now.copy == 2 && there->vote->now.rebuild == 7);
+            host_close(there);
+            discarded++;
+        }
+        vfs_sim_free(cut);
+    }
+    check(discarded > 1 && discarded <= n);
+    require(open_host() == LS_OK);
+    check(h->follows == NULL && host_term(h) == TERM_B && host_voted_for(h) == SELF && h->vote->now.floor_index == 0);
+    check(host_vote(h, TERM_B, LEADER_B) ==
+          LS_REFUSED); /* how it voted in a term that VOTE did not know is not known */
+    host_close(h);
+    h = NULL;
+    check(host_discard(v, HOST, 0, 0, &copy) == LS_OK && copy == 3);
+    require(open_host() == LS_OK && h->vote->now.rebuild == 8 && host_term(h) == TERM_B);
+    leave();
+    log_ends();
+}
+
 static void a_copy_goes_on_while_what_an_update_left_cannot_be_removed(void) {
     log_begins();
     enter_with_content();
@@ -1152,6 +1202,7 @@ int main(void) {
         an_update_is_switched_in_and_the_old_copy_goes,
         a_member_whose_copy_was_removed_waits_for_the_next,
         what_an_update_left_never_counts_as_the_copy_after_a_removal,
+        a_copy_that_does_not_open_is_discarded_and_never_counts_again,
         a_copy_goes_on_while_what_an_update_left_cannot_be_removed,
         after_any_failed_call_the_host_opens_with_all_that_was_told,
         after_a_failed_allocation_the_host_opens_with_all_that_was_told,

@@ -80,7 +80,7 @@ static int step(int i) {
     case 11:
         return vote_write(f, 9, 1);
     case 12:
-        return vote_next_rebuild(f);
+        return vote_next_rebuild(f, 0, 0);
     case 13:
         return vote_switch(f, 4, at(9, 500));
     default:
@@ -355,7 +355,7 @@ static bool fail_in_step(int i, uint64_t nth, const vfs_sim_plan *how) {
         check(same(&f->now, &before));
         check(vote_write(f, 20, 0) == LS_POISONED && vote_raise_floor(f, at(6, 9999)) == LS_POISONED);
         check(vote_lower_floor(f, at(1, 1)) == LS_POISONED && vote_switch(f, 99, at(1, 1)) == LS_POISONED);
-        check(vote_next_rebuild(f) == LS_POISONED && vote_detach(f) == LS_POISONED);
+        check(vote_next_rebuild(f, 0, 0) == LS_POISONED && vote_detach(f) == LS_POISONED);
         check(vfs_sim_calls(sim, VFS_SIM_PWRITE) == 0 && vfs_sim_calls(sim, VFS_SIM_SYNC_DATA) == 0);
     }
     if (rc == LS_OK)
@@ -481,7 +481,7 @@ static void vote_damaged_in_both_slots_is_refused_with_the_way_out(void) {
     flip(sim, 70, 1);
     flip(sim, VOTE_SLOT_BYTES + 4090, 1);
     check(!found_on(sim, &now) && ls_last_error()->code == LS_CORRUPT);
-    check(strstr(ls_last_error()->text, "cluster rebuild") != NULL && strstr(ls_last_error()->text, HOST) != NULL);
+    check(strstr(ls_last_error()->text, "cluster remove") != NULL && strstr(ls_last_error()->text, HOST) != NULL);
     leave();
 }
 
@@ -718,7 +718,7 @@ static void a_switch_and_a_rebuild_take_the_next_copy_in_one_write(void) {
     check(vote_switch(f, 1, at(4, 90)) == LS_REFUSED && vote_switch(f, 2, at(5, 90)) == LS_REFUSED);
     check(vote_switch(f, 2, at(3, 60)) == LS_OK && f->now.sequence == is.sequence + 1);
     check(f->now.copy == 2 && f->now.floor_term == 3 && f->now.floor_index == 60);
-    check(vote_next_rebuild(f) == LS_OK && f->now.sequence == is.sequence + 2);
+    check(vote_next_rebuild(f, 0, 0) == LS_OK && f->now.sequence == is.sequence + 2);
     check(f->now.copy == 3 && f->now.rebuild == 1 && f->now.floor_term == 0 && f->now.floor_index == 0);
     leave();
 }
@@ -731,7 +731,7 @@ static void a_detached_vote_follows_nothing_and_is_not_written_again(void) {
     check(vote_check_log(f, at(4, 70), FIRST.uuid) == LS_REFUSED);
     check(strstr(ls_last_error()->text, "detached") != NULL);
     check(vote_write(f, 9, 1) == LS_REFUSED && vote_raise_floor(f, at(4, 70)) == LS_REFUSED);
-    check(vote_switch(f, 9, at(4, 1)) == LS_REFUSED && vote_next_rebuild(f) == LS_REFUSED);
+    check(vote_switch(f, 9, at(4, 1)) == LS_REFUSED && vote_next_rebuild(f, 0, 0) == LS_REFUSED);
     check(reopen() == LS_OK && f->now.detached == 1);
     leave();
 }
@@ -791,7 +791,7 @@ static void a_copy_whose_directory_is_missing_is_refused_unless_it_is_to_come(vo
     check(strstr(ls_last_error()->text, "copy-2 is missing") != NULL && strstr(ls_last_error()->text, "70") != NULL);
     check(v->make_dir(v, "/m/copy-2") == 0);
     check(vote_find_copy(f, &present) == LS_OK && present);
-    check(vote_next_rebuild(f) == LS_OK);
+    check(vote_next_rebuild(f, 0, 0) == LS_OK);
     check(vote_find_copy(f, &present) == LS_OK && !present); /* what is left of copy-2 does not count */
     leave();
 }
