@@ -1,0 +1,186 @@
+"""The faults of a chaos run. A round's plan is drawn from the seed; who leads at that moment decides whom it meets."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaos_cluster import Gone, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chaos_cluster import Cluster
+    from chaos_proxy import Direction
+
+DOWN_S = (0.0, 1.5)  # a process that ended is started again after so long
+STOPPED_S = (1.0, 3.0)
+CUT_S = (0.3, 3.0)
+DELAY_S = (0.005, 0.15)
+ELECTION_S = (0.02, 0.8)  # after the first fault: the election is under way, or has just ended
+
+KINDS = (
+    "kill one",
+    "kill two",
+    "kill all",
+    "stop",
+    "cut both",
+    "cut one way",
+    "delay",
+    "half-close",
+    "hand over",
+    "restart",
+)
+COUNTED = {
+    "kill one": "kills",
+    "kill two": "kills",
+    "kill all": "kills",
+    "stop": "stops",
+    "cut both": "cuts",
+    "cut one way": "cuts",
+    "delay": "delays",
+    "half-close": "half-closes",
+    "hand over": "hand-overs",
+    "restart": "restarts",
+}
+NAMES = tuple(dict.fromkeys(COUNTED.values()))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a plan."""
+
+    kind: str
+    after_s: float
+    """Since the fault before it; of the first, since its share of the round's numbers is confirmed."""
+    leader: bool
+    """Whether it meets the leader, if one is known; else any member."""
+
+
+def plan(chance: random.Random) -> list[Fault]:
+    """One to three faults; the later ones mostly meet the election that the one before has begun."""
+    faults = [Fault(chance.choice(KINDS), chance.uniform(0, 0.5), chance.random() < 0.7)]
+    while len(faults) < 3 and chance.random() < 0.4:
+        faults.append(Fault(chance.choice(KINDS), chance.uniform(*ELECTION_S), chance.random() < 0.5))
+    return faults
+
+
+class Faults:
+    """Makes the faults of one round, and heals them when their time has come. The caller calls ``turn`` often."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random, counts: dict[str, int]) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._counts = counts
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.made = 0
+
+    def begin(self, faults: list[Fault]) -> None:
+        """The plan begins now."""
+        at_s = 0.0
+        for fault in faults:
+            at_s += fault.after_s
+            self._later(at_s, lambda fault=fault: self._make(fault))
+
+    def turn(self) -> bool:
+        """Does what is due; whether something is left."""
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
+        return bool(self._due)
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), work))
+
+    def _make(self, fault: Fault) -> None:
+        if not self._done(fault):
+            self._later(0.05, lambda: self._make(fault))  # its victims are not there yet, or nobody leads
+            return
+        self.made += 1
+
+    def _done(self, fault: Fault) -> bool:
+        cluster, chance = self._cluster, self._chance
+        running = [member for member, process in cluster.processes.items() if not process.is_stopped]
+        wanted = {"kill two": 2, "kill all": len(cluster.members)}.get(fault.kind, 1)
+        if len(running) < wanted:
+            return False
+        victims = chance.sample(running, wanted)
+        leader = cluster.leader() if fault.leader or fault.kind == "hand over" else None
+        if leader is not None and leader not in victims:
+            victims[0] = leader
+        if fault.kind == "hand over":
+            return leader is not None and self._hand_over(leader)
+        if fault.kind.startswith("kill"):
+            for member in victims:
+                self._end(member, in_order=False)
+        elif fault.kind == "restart":
+            return self._end(victims[0], in_order=True)
+        elif fault.kind == "stop":
+            self._stop(victims[0])
+        else:
+            return self._meet_connections(fault.kind, victims[0])
+        return True
+
+    def _count(self, kind: str) -> None:
+        self._counts[COUNTED[kind]] += 1
+
+    def _hand_over(self, leader: int) -> bool:
+        try:
+            self._cluster.processes[leader].ask("transfer")
+        except (Refused, Gone):
+            return False
+        self._count("hand over")
+        return True
+
+    def _end(self, member: int, *, in_order: bool) -> bool:
+        process = self._cluster.take(member)
+        if in_order:
+            process.close()
+        else:
+            process.kill()
+        self._count("restart" if in_order else "kill one")
+        self._later(self._chance.uniform(*DOWN_S), lambda: self._start(member))
+        return True
+
+    def _start(self, member: int) -> None:
+        self._cluster.start(member)
+        self._cluster.processes[member].ask("resume")
+
+    def _stop(self, member: int) -> None:
+        process = self._cluster.processes[member]
+        process.stop()
+        self._count("stop")
+
+        def go_on() -> None:
+            if self._cluster.processes.get(member) is process:
+                process.go_on()
+
+        self._later(self._chance.uniform(*STOPPED_S), go_on)
+
+    def _meet_connections(self, kind: str, member: int) -> bool:
+        """Of the member with one other or with all others."""
+        chance, proxies = self._chance, self._cluster.proxies
+        others = [other for other in self._cluster.members if other != member]
+        if chance.random() < 0.4:
+            others = [chance.choice(others)]
+        outward: list[Direction] = [(member, other) for other in others]
+        inward: list[Direction] = [(other, member) for other in others]
+        if kind == "half-close":
+            if not sum(proxies.half_close(direction) for direction in chance.choice((outward, inward))):
+                return False
+            self._count(kind)
+            return True
+        both = kind != "cut one way"
+        met = outward + inward if both else chance.choice((outward, inward))
+        if kind == "delay":
+            proxies.delay(met, chance.uniform(*DELAY_S))
+        else:
+            proxies.hold(met)
+        self._count(kind)
+        reset = kind != "delay" and chance.random() < 0.5
+        self._later(chance.uniform(*CUT_S), lambda: proxies.heal(met, reset=reset))
+        return True
