@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING
 from chaos_cluster import Gone, Refused
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
 
     from chaos_cluster import Cluster
+    from chaos_journal import Journal
     from chaos_proxy import Direction
 
 DOWN_S = (0.0, 1.5)  # a process that ended is started again after so long
@@ -72,13 +73,13 @@ def plan(chance: random.Random) -> list[Fault]:
 class Faults:
     """Makes the faults of one round, and heals them when their time has come. The caller calls ``turn`` often."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, counts: dict[str, int]) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, counts: dict[str, int], journal: Journal) -> None:
         self._cluster = cluster
+        self._journal = journal
         self._chance = chance
         self._counts = counts
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.made = 0
 
     def begin(self, faults: list[Fault]) -> None:
         """The plan begins now."""
@@ -97,32 +98,40 @@ class Faults:
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), work))
 
     def _make(self, fault: Fault) -> None:
-        if not self._done(fault):
+        victims = self._victims(fault)
+        if victims and self._done(fault.kind, victims):
+            self._journal.write("fault", kind=fault.kind, members=victims)
+        else:
             self._later(0.05, lambda: self._make(fault))  # its victims are not there yet, or nobody leads
-            return
-        self.made += 1
 
-    def _done(self, fault: Fault) -> bool:
+    def _victims(self, fault: Fault) -> list[int]:
+        """Whom it meets; none: those are not there now."""
         cluster, chance = self._cluster, self._chance
         running = [member for member, process in cluster.processes.items() if not process.is_stopped]
         wanted = {"kill two": 2, "kill all": len(cluster.members)}.get(fault.kind, 1)
         if len(running) < wanted:
-            return False
+            return []
         victims = chance.sample(running, wanted)
         leader = cluster.leader() if fault.leader or fault.kind == "hand over" else None
+        if leader is None and fault.kind == "hand over":
+            return []
         if leader is not None and leader not in victims:
             victims[0] = leader
-        if fault.kind == "hand over":
-            return leader is not None and self._hand_over(leader)
-        if fault.kind.startswith("kill"):
+        return victims
+
+    def _done(self, kind: str, victims: list[int]) -> bool:
+        """Whether it was made."""
+        if kind == "hand over":
+            return self._hand_over(victims[0])
+        if kind.startswith("kill"):
             for member in victims:
                 self._end(member, in_order=False)
-        elif fault.kind == "restart":
-            return self._end(victims[0], in_order=True)
-        elif fault.kind == "stop":
+        elif kind == "restart":
+            self._end(victims[0], in_order=True)
+        elif kind == "stop":
             self._stop(victims[0])
         else:
-            return self._meet_connections(fault.kind, victims[0])
+            return self._meet_connections(kind, victims[0])
         return True
 
     def _count(self, kind: str) -> None:
@@ -136,7 +145,7 @@ class Faults:
         self._count("hand over")
         return True
 
-    def _end(self, member: int, *, in_order: bool) -> bool:
+    def _end(self, member: int, *, in_order: bool) -> None:
         process = self._cluster.take(member)
         if in_order:
             process.close()
@@ -144,7 +153,6 @@ class Faults:
             process.kill()
         self._count("restart" if in_order else "kill one")
         self._later(self._chance.uniform(*DOWN_S), lambda: self._start(member))
-        return True
 
     def _start(self, member: int) -> None:
         self._cluster.start(member)

@@ -18,6 +18,9 @@ settled      group, start, end, how                after it returned
 refused      group, start, end, how, error         after it raised
 released     group, start, end                     before the release
 died         group, start, end                     before the deliveries are dropped without a word
+round        number, planned, confirms             by the driver: before a round, with how many faults and confirms
+fault        kind, members                         by the driver: after a fault was made
+ended        number                                by the driver: when the round is over
 ============ ===================================== ===============================================================
 """
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Line = dict[str, Any]
+BEGINNING = b'{"event":"%s",'  # of a line
 
 
 class Journal:
@@ -52,8 +56,10 @@ class Journal:
 class Journals:
     """All journals of a directory, read on from where the last call ended."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *events: str) -> None:
+        """Those of some events, or all."""
         self._directory = directory
+        self._starts = tuple(BEGINNING % event.encode() for event in events) or b""
         self._read: dict[str, int] = {}  # bytes of complete lines, by file
 
     def new_lines(self) -> list[Line]:
@@ -65,7 +71,8 @@ class Journals:
                 data = file.read()
             end = data.rfind(b"\n") + 1
             self._read[path.name] = self._read.get(path.name, 0) + end
-            found += [json.loads(line) | {"run": path.stem} for line in data[:end].splitlines()]
+            lines = [line for line in data[:end].splitlines() if line.startswith(self._starts)]
+            found += [json.loads(line) | {"run": path.stem} for line in lines]
         found.sort(key=lambda line: line["at_ns"])
         return found
 
@@ -74,7 +81,7 @@ class Outstanding:
     """What each sender has sent without a confirm, and its next number, from the journals of all members."""
 
     def __init__(self, directory: Path) -> None:
-        self._journals = Journals(directory)
+        self._journals = Journals(directory, "sent", "confirmed")
         self._unconfirmed: dict[int, dict[int, int]] = {}  # by sender: count by first number
         self._next: dict[int, int] = {}
 

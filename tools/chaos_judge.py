@@ -4,11 +4,16 @@
 * returned after accept: delivered, or on the queue, after its accept or reject returned. A deposed leader of an older
   term may deliver it until it notices; its accept must fail
 * accepted twice: two settlements of one message returned
-* reordered: in one reign (a run that leads in a term) the numbers of a sender are first handed out in another order than
-  they were sent, or one was passed over; or the queue has them in another order. Numbers that were sent again, and those
-  without a confirm, do not count
+* reordered: in one reign (a run that leads in a term) the numbers of a sender are first handed out in another order
+  than they were sent, or one was passed over; or the queue has them in another order. Numbers that were sent again, and
+  those without a confirm, do not count
 * two leaders: two runs lead or confirm in one term, or confirm the same id
+* changed: the content is not what was sent, or a confirmed id has another message
+* duplicated: a message that was confirmed, and was sent once, has a second id
+* without its fault: a round ended before all faults that its plan has were made
+* too few confirms: a round ended with fewer confirmed messages than it had to have, or none after its last fault
 
+The last two are failures of the driver: the round proves nothing.
 A message is known by its id, which is an LSN, and its term is in the id: LSNs of term T begin at T x 2**40.
 """
 
@@ -24,7 +29,17 @@ if TYPE_CHECKING:
     from chaos_journal import Line
 
 TERM_SHIFT = 40
-RULES = ("lost", "reordered", "returned after accept", "accepted twice", "two leaders")
+RULES = (
+    "lost",
+    "reordered",
+    "returned after accept",
+    "accepted twice",
+    "two leaders",
+    "changed",
+    "duplicated",
+    "without its fault",
+    "too few confirms",
+)
 SHOWN_MAX = 10
 
 Place = tuple[int, int, int]
@@ -70,11 +85,21 @@ class _Group:
     places: list[Place] = field(default_factory=list)
 
 
+@dataclass
+class _Round:
+    number: int
+    planned: int
+    confirms: int  # the least
+    made: int = 0
+    confirmed: int = 0
+    confirmed_after: int = 0  # since its last fault
+
+
 class Judge:
     """Takes lines in the order of their time, and now and then the queue while nobody works."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(("confirmed", "settled", "unknown", "deposed", *RULES), 0)
+        self.counts = dict.fromkeys(("confirmed", "left", "settled", "unknown", "deposed", *RULES), 0)
         self.findings: list[str] = []
         self._leaders: dict[int, str] = {}  # the run that leads, by term
         self._next: dict[int, int] = {}  # the number after the last, by sender
@@ -86,11 +111,20 @@ class Judge:
         self._groups: dict[tuple[str, int], _Group] = {}
         self._reigns: dict[tuple[str, int], Reign] = {}
         self._seen: set[int] = set()  # ids that were handed out and may be again
+        self._ids: dict[tuple[int, int], int] = {}  # of what was confirmed, by sender and number
+        self._round: _Round | None = None
 
     def take(self, lines: Iterable[Line]) -> None:
         """Judges further lines, which are not older than those before."""
         lines = list(lines)
-        senders = {"sent": self._on_sent, "confirmed": self._on_confirmed, "unknown": self._on_unknown}
+        senders = {
+            "sent": self._on_sent,
+            "confirmed": self._on_confirmed,
+            "unknown": self._on_unknown,
+            "round": self._on_round,
+            "fault": self._on_fault,
+            "ended": self._on_ended,
+        }
         others = {
             "leads": self._on_leads,
             "acquiring": self._on_acquiring,
@@ -106,7 +140,9 @@ class Judge:
     def stock(self, queue: Sequence[Place], term: int, at_ns: int) -> None:
         """The whole queue, read from the leader of this term or from a closed copy, while nobody works."""
         there = {key for key, _, _ in queue}
+        self.counts["left"] += len(there & self._confirmed.keys())
         for key, sender, number in queue:
+            self._judge_content((key, sender, number))
             if key in self._settled:
                 self._find("returned after accept", f"{sender}:{number} (id {key}) is on the queue, and was settled")
         for key, (sender, number) in list(self._confirmed.items()):
@@ -157,10 +193,37 @@ class Judge:
             if key in self._confirmed or key in self._settled:
                 self._find("two leaders", f"id {key} was confirmed twice, the second time by {line['run']}")
             self._confirmed[key] = line["sender"], line["first"] + at
+            self._ids[line["sender"], line["first"] + at] = key
         self.counts["confirmed"] += len(line["ids"])
+        if self._round is not None:
+            self._round.confirmed += len(line["ids"])
+            self._round.confirmed_after += len(line["ids"])
 
     def _on_unknown(self, line: Line) -> None:
         self.counts["unknown"] += line["count"]
+
+    # ---- rounds ----
+
+    def _on_round(self, line: Line) -> None:
+        self._round = _Round(line["number"], line["planned"], line["confirms"])
+
+    def _on_fault(self, _: Line) -> None:
+        if self._round is not None:
+            self._round.made += 1
+            self._round.confirmed_after = 0
+
+    def _on_ended(self, line: Line) -> None:
+        ended, self._round = self._round, None
+        if ended is None or ended.number != line["number"]:
+            self._find("without its fault", f"round {line['number']} ended and had not begun")
+            return
+        if not 0 < ended.planned <= ended.made:
+            self._find("without its fault", f"round {ended.number}: {ended.made} of {ended.planned} faults were made")
+        if ended.confirmed < ended.confirms or not ended.confirmed_after:
+            self._find(
+                "too few confirms",
+                f"round {ended.number}: {ended.confirmed} of {ended.confirms}, {ended.confirmed_after} after faults",
+            )
 
     # ---- receivers ----
 
@@ -177,6 +240,7 @@ class Judge:
         reign.unanswered -= group.count
         group.places = [(key, *number) for key, number in zip(line["ids"], line["numbers"], strict=True)]
         for key, sender, number in group.places:
+            self._judge_content((key, sender, number))
             if key in self._settled:
                 self._was_settled(group, key, f"{sender}:{number} (id {key})")
             if key not in reign.seen:
@@ -210,6 +274,18 @@ class Judge:
 
     def _places(self, line: Line) -> list[Place]:
         return self._groups[line["run"], line["group"]].places[line["start"] : line["end"]]
+
+    # ---- contents ----
+
+    def _judge_content(self, place: Place) -> None:
+        key, sender, number = place
+        known = self._confirmed.get(key, (sender, number))
+        if not 0 <= number < self._next.get(sender, 0):
+            self._find("changed", f"id {key} has {sender}:{number}, which was never sent")
+        elif known != (sender, number):
+            self._find("changed", f"id {key} has {sender}:{number}, and was confirmed as {known[0]}:{known[1]}")
+        elif (sender, number) not in self._again and self._ids.get((sender, number), key) != key:
+            self._find("duplicated", f"{sender}:{number} is id {self._ids[sender, number]} and id {key}")
 
     # ---- order ----
 

@@ -41,10 +41,13 @@ RECEIVERS = 4
 SENT = 50  # numbers in one publish
 ACQUIRED_MAX = 60
 REJECTED_MAX = 5
+DEPTH_MIN = 500  # below it, receivers wait: what is on the queue is what a change of the leader can lose
 DEPTH_MAX = 3000  # above it, senders wait
+DIED_MAX = 300  # messages that a receiver drops in one term: they are acquired until the leader changes
 PACE_S = 0.02
 KEPT_BYTES = 1 << 20  # so that a member that was away for a while needs an update
 PR_SET_PDEATHSIG = 1
+LOG = logging.getLogger("chaos")
 
 
 def end_with_parent(parent: int) -> None:
@@ -110,7 +113,7 @@ class Worker:
                 if reign is None or not work(number, chance, *reign, state):
                     self.stops.wait(PACE_S)
         except BaseException:
-            logging.exception("a sender or receiver of the driver failed")
+            LOG.exception("a sender or receiver of the driver failed")
             os._exit(3)
 
     def _goes_on(self) -> bool:
@@ -138,9 +141,9 @@ class Worker:
         first = state["again"].pop(0) if state["again"] else state["next"]
         state["next"] = max(state["next"], first + SENT)
         self.journal.write("sent", sender=sender, first=first, count=SENT)
-        filling = bytes(chance.choice((10, 100, 1000)))
+        size = chance.choice((30, 100, 1000))
         try:
-            bodies = [b"%d:%d:%s" % (sender, first + at, filling) for at in range(SENT)]
+            bodies = [content_of(sender, first + at, size) for at in range(SENT)]
             ids = store.publish_many(QUEUE, bodies)
         except StoreError as error:
             self.journal.write("unknown", sender=sender, first=first, count=SENT, error=type(error).__name__)
@@ -152,9 +155,11 @@ class Worker:
     def receive(self, _: int, chance: random.Random, store: MessageStore, term: int, state: dict[str, Any]) -> bool:
         """One acquire, and what becomes of it; whether to go on at once."""
         count = chance.randrange(1, ACQUIRED_MAX)
+        if state["term"] != term:
+            state["died"] = 0
         try:
             queue = store.queue(QUEUE)
-            if queue.depth == 0:
+            if queue.depth <= DEPTH_MIN:
                 return False
             group = next(self.groups)
             self.journal.write("acquiring", group=group, term=term, count=count)
@@ -170,7 +175,8 @@ class Worker:
         if self._settle(queue, group, deliveries, 0, rejected, "reject"):
             self._settle(queue, group, deliveries, rejected, middle, "accept")
         if middle < len(deliveries):
-            how = chance.choice(("released", "died"))
+            how = chance.choice(("released", "died")) if state["died"] < DIED_MAX else "released"
+            state["died"] += len(deliveries) - middle if how == "died" else 0
             self.journal.write(how, group=group, start=middle, end=len(deliveries))
             if how == "released":
                 for delivery in deliveries[middle:]:
@@ -251,10 +257,21 @@ class Worker:
         self.member.close()
 
 
+def content_of(sender: int, number: int, size: int) -> bytes:
+    """The content of a message, of which every byte is known."""
+    name = b"%d:%d:%04d:" % (sender, number, size)
+    return (name * (size // len(name) + 1))[:size]
+
+
 def number_of(content: bytes) -> list[int]:
-    """Sender and number."""
-    sender, number, _ = content.split(b":", 2)
-    return [int(sender), int(number)]
+    """Sender and number; -1 if the content is not what was sent."""
+    try:
+        sender, number, size = map(int, content.split(b":", 3)[:3])
+        if content == content_of(sender, number, size):
+            return [sender, number]
+    except ValueError:
+        pass
+    return [-1, -1]
 
 
 def main() -> None:
