@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 """What has not happened by then does not happen: this is a violation."""
 LOOK_S = 0.02
+STACKS_S = 10.0
 SEGMENT_BYTES = 256 << 10
 LOCAL = "127.0.0.1"
 
@@ -78,7 +79,8 @@ class Process:
         while b"\n" not in self._answers:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise Failure(f"{self.run} has not answered within {within_s:.0f} s: see {self.errors}")
+                self._show_stacks()
+                raise Failure(f"{self.run} has not answered within {within_s:.0f} s: its threads are in {self.errors}")
             piece = os.read(self._process.stdout.fileno(), 1 << 20)
             if not piece:
                 raise Gone(self.run)
@@ -86,6 +88,14 @@ class Process:
         line, _, self._answers = self._answers.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _show_stacks(self) -> None:
+        """Of all threads, in the file of its errors."""
+        size = self.errors.stat().st_size
+        self._process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + STACKS_S
+        while self.errors.stat().st_size == size and time.monotonic() < end:
+            time.sleep(LOOK_S)
 
     def kill(self) -> None:
         """It is dead when this returns. Raises ``Failure`` if it had ended by itself."""
@@ -226,7 +236,10 @@ class Cluster:
         """Waits until every member knows all that there is to be durable."""
 
         def are_equal() -> bool:
-            standings = [process.ask("standing") for process in self.processes.values()]
+            try:
+                standings = [process.ask("standing") for process in self.processes.values()]
+            except Refused:
+                return False
             return len({(one["index"], one["durable_index"]) for one in standings}) == 1 and all(
                 one["index"] == one["durable_index"] for one in standings
             )

@@ -9,6 +9,7 @@ The process ends with the one that started it.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import itertools
 import json
 import logging
@@ -212,7 +213,9 @@ class Worker:
 
     def standing(self) -> dict[str, Any]:
         """How the host stands here."""
-        found = self.member.standings()[HOST]
+        found = self.member.standings().get(HOST)
+        if found is None:
+            raise StoreError("this member has no copy yet")
         return {name: getattr(found, name) for name in ("state", "term", "leader", "index", "durable_index", "problem")}
 
     def voters(self) -> int:
@@ -277,9 +280,19 @@ def number_of(content: bytes) -> list[int]:
 def main() -> None:
     directory, journals, run, seed, parent = sys.argv[1:]
     end_with_parent(int(parent))
+    faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = replace(config.read(Path(directory)).config(Path(directory)), kept_bytes=KEPT_BYTES)
     worker = Worker(Member(directory, given), Path(journals), run, int(seed))
+    try:
+        serve(worker)
+    except BaseException:
+        LOG.exception("a command of the driver failed")
+        os._exit(3)
+
+
+def serve(worker: Worker) -> None:
+    """Commands, until the last."""
     print(json.dumps({"answer": "ready"}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -49,7 +49,8 @@ def test_nothing_is_lost_while_members_are_killed_stopped_and_cut_off(directory:
     place = directory / "run"
     command = [sys.executable, ROOT / "tools" / "chaos.py", "--rounds", "2", "--confirms", "2000", "--dir", place]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr
+    errors = "\n".join(path.read_text() for path in sorted(place.glob("*.stderr")))
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}{errors}"
     assert done.stdout.startswith("seed ")
     result = dict(re.findall(r"([a-z -]+): (\d+)", done.stdout.splitlines()[-1]))
     found = {name.strip(): int(count) for name, count in result.items()}
