@@ -29,7 +29,8 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from chaos_cluster import LOOK_S, PATIENCE_S, Cluster, Failure, Gone, Refused  # noqa: E402 - found by the line above
 from chaos_copies import differences, queues  # noqa: E402
-from chaos_faults import NAMES, Faults, plan  # noqa: E402
+from chaos_disks import missing_for  # noqa: E402
+from chaos_faults import NAMES, Faults, plan_of_round  # noqa: E402
 from chaos_journal import Journal, Journals  # noqa: E402
 from chaos_judge import RULES, Judge  # noqa: E402
 
@@ -41,10 +42,10 @@ AFTER_HEALING = 400  # numbers confirmed after a round was healed
 class Chaos:
     """Rounds on one cluster, and the end."""
 
-    def __init__(self, place: Path, members: int, seed: int, confirms: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, confirms: int) -> None:
+        self.cluster = cluster
         self.seed = seed
         self.confirms = confirms
-        self.cluster = Cluster(place, members, seed)
         self.journals = Journals(self.cluster.journals)
         self.journal = Journal(self.cluster.journals / "driver.jsonl")
         self.judge = Judge()
@@ -57,7 +58,7 @@ class Chaos:
         """One round. Raises ``Failure``."""
         cluster = self.cluster
         chance = random.Random(f"{self.seed} {self.counts['rounds']}")
-        faults = plan(chance)
+        faults = plan_of_round(chance, self.counts["rounds"], disks=cluster.disks is not None)
         begins = self._confirmed + chance.randrange(self.confirms)
         quota = self._confirmed + self.confirms
         making = Faults(cluster, chance, self.counts, self.journal)
@@ -117,6 +118,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="seed of the faults")
     parser.add_argument("--members", type=int, default=3, help="from 3 to 5 (3)")
     parser.add_argument("--confirms", type=int, default=5000, metavar="N", help="least confirmed in a round (5000)")
+    parser.add_argument(
+        "--file-system", choices=("none", "ext4", "xfs"), default="none", help="of disks that lose power (none)"
+    )
+    parser.add_argument("--package", type=Path, default=ROOT, help="import path of the members' logstore")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an absent directory, which is kept")
     chosen = parser.parse_args(argv)
     if chosen.rounds < 1 or chosen.confirms < 1:
@@ -139,11 +144,23 @@ def place_of(chosen: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="logstore-chaos-", dir=QUICK if quick else None))
 
 
+def file_system_of(chosen: str) -> str:
+    """The chosen one; none, loudly, where its disks cannot be had."""
+    if chosen == "none":
+        return ""
+    missing = missing_for(chosen)
+    if missing:
+        print(f"SKIPPED LOUDLY: no real disks here, without {', '.join(missing)}: the power was NOT cut", flush=True)
+    return "" if missing else chosen
+
+
 def main(argv: list[str] | None = None) -> int:
     chosen = arguments(argv)
     print(f"seed {chosen.seed}", flush=True)
     place = place_of(chosen.dir)
-    chaos = Chaos(place, chosen.members, chosen.seed, chosen.confirms)
+    file_system = file_system_of(chosen.file_system)
+    cluster = Cluster(place, chosen.members, chosen.seed, chosen.package.absolute(), file_system)
+    chaos = Chaos(cluster, chosen.seed, chosen.confirms)
     problems = chaos.problems
     try:
         chaos.cluster.form()
@@ -155,8 +172,11 @@ def main(argv: list[str] | None = None) -> int:
         problems.append(f"{type(failure).__name__}: {failure}")
     finally:
         chaos.cluster.end()
-    problems += chaos.judge.findings
+        problems += chaos.judge.findings
+        chaos.cluster.end_disks(keep=bool(problems))
     shown = chaos.counts | {name: chaos.judge.counts[name] for name in ("confirmed", "left", *RULES)}
+    if cluster.disks is not None:
+        shown["unflushed writes"] = cluster.disks.unflushed
     print("chaos: " + ", ".join(f"{name}: {count}" for name, count in shown.items()))
     for problem in problems:
         print(f"VIOLATION: {problem}", file=sys.stderr)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos_disks import Disks
 from chaos_member import HOST
 from chaos_proxy import Proxies
 
@@ -45,15 +47,20 @@ class Refused(Exception):
 class Process:
     """One run of a member's process."""
 
-    def __init__(self, directory: Path, journals: Path, run: str, seed: int) -> None:
+    def __init__(self, directory: Path, journals: Path, run: str, seed: int, package: Path) -> None:
         self.run = run
         self.is_stopped = False
-        self.errors = directory.parent / f"{run}.stderr"
+        self.errors = journals.parent / f"{run}.stderr"
         program = Path(__file__).with_name("chaos_member.py")
-        command = [sys.executable, program, directory, journals, run, seed, os.getpid()]
+        command = [sys.executable, "-P", program, directory, journals, run, seed, os.getpid()]
+        environment = {**os.environ, "PYTHONPATH": str(package)}
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
             )
         self._answers = b""
         self._read(PATIENCE_S)
@@ -135,12 +142,15 @@ class Process:
 class Cluster:
     """The members, from 1 on."""
 
-    def __init__(self, place: Path, members: int, seed: int) -> None:
+    def __init__(self, place: Path, members: int, seed: int, package: Path, file_system: str = "") -> None:
+        """``package``: the import path of the members' logstore. ``file_system``: of disks of their own, or none."""
         self.place = place
         self.seed = seed
+        self.package = package
         self.journals = place / "journals"
         self.journals.mkdir()
         self.members = list(range(1, members + 1))
+        self.disks = Disks(self.members, file_system) if file_system else None
         self.proxies = Proxies()
         self.processes: dict[int, Process] = {}
         self._runs = dict.fromkeys(self.members, 0)
@@ -150,7 +160,7 @@ class Cluster:
 
     def directory(self, member: int) -> Path:
         """The member's."""
-        return self.place / f"m{member}"
+        return (self.disks.path(member) if self.disks is not None else self.place) / f"m{member}"
 
     def form(self) -> None:
         """Makes and starts all members; each is a voter on return, and the queue is there."""
@@ -179,7 +189,7 @@ class Cluster:
         """Starts the member's next process, whose senders and receivers wait."""
         self._runs[member] += 1
         run = f"m{member}-{self._runs[member]}"
-        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed)
+        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed, self.package)
 
     def take(self, member: int) -> Process:
         """The member's process, which the caller ends."""
@@ -257,6 +267,17 @@ class Cluster:
             with contextlib.suppress(Failure):
                 self.take(member).kill()
         self.proxies.close()
+
+    def end_disks(self, *, keep: bool) -> None:
+        """Removes the disks, if there are any; the directories of the members are kept in that of the run, or not."""
+        if self.disks is None:
+            return
+        try:
+            for member in self.members if keep else ():
+                if self.directory(member).exists():
+                    shutil.copytree(self.directory(member), self.place / f"m{member}")
+        finally:
+            self.disks.end()
 
 
 def _free_ports(count: int) -> list[int]:

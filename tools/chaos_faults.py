@@ -12,7 +12,7 @@ from chaos_cluster import Gone, Refused
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from chaos_cluster import Cluster
     from chaos_journal import Journal
@@ -36,6 +36,7 @@ KINDS = (
     "hand over",
     "restart",
 )
+DISK_KINDS = ("power cut one", "power cut two", "power cut all")
 COUNTED = {
     "kill one": "kills",
     "kill two": "kills",
@@ -47,6 +48,9 @@ COUNTED = {
     "half-close": "half-closes",
     "hand over": "hand-overs",
     "restart": "restarts",
+    "power cut one": "power cuts",
+    "power cut two": "power cuts",
+    "power cut all": "power cuts",
 }
 NAMES = tuple(dict.fromkeys(COUNTED.values()))
 
@@ -62,12 +66,19 @@ class Fault:
     """Whether it meets the leader, if one is known; else any member."""
 
 
-def plan(chance: random.Random) -> list[Fault]:
+def plan(chance: random.Random, first: Sequence[str] = KINDS, kinds: Sequence[str] = KINDS) -> list[Fault]:
     """One to three faults; the later ones mostly meet the election that the one before has begun."""
-    faults = [Fault(chance.choice(KINDS), chance.uniform(0, 0.5), chance.random() < 0.7)]
+    faults = [Fault(chance.choice(first), chance.uniform(0, 0.5), chance.random() < 0.7)]
     while len(faults) < 3 and chance.random() < 0.4:
-        faults.append(Fault(chance.choice(KINDS), chance.uniform(*ELECTION_S), chance.random() < 0.5))
+        faults.append(Fault(chance.choice(kinds), chance.uniform(*ELECTION_S), chance.random() < 0.5))
     return faults
+
+
+def plan_of_round(chance: random.Random, number: int, *, disks: bool) -> list[Fault]:
+    """Of a round of this number. With disks every third round begins with a fault of them."""
+    if not disks:
+        return plan(chance)
+    return plan(chance, DISK_KINDS if number % 3 == 1 else KINDS, KINDS + DISK_KINDS)
 
 
 class Faults:
@@ -108,7 +119,7 @@ class Faults:
         """Whom it meets; none: those are not there now."""
         cluster, chance = self._cluster, self._chance
         running = [member for member, process in cluster.processes.items() if not process.is_stopped]
-        wanted = {"kill two": 2, "kill all": len(cluster.members)}.get(fault.kind, 1)
+        wanted = {"two": 2, "all": len(cluster.members)}.get(fault.kind.rpartition(" ")[2], 1)
         if len(running) < wanted:
             return []
         victims = chance.sample(running, wanted)
@@ -126,6 +137,8 @@ class Faults:
         if kind.startswith("kill"):
             for member in victims:
                 self._end(member, in_order=False)
+        elif kind.startswith("power cut"):
+            self._cut_power(victims)
         elif kind == "restart":
             self._end(victims[0], in_order=True)
         elif kind == "stop":
@@ -153,6 +166,16 @@ class Faults:
             process.kill()
         self._count("restart" if in_order else "kill one")
         self._later(self._chance.uniform(*DOWN_S), lambda: self._start(member))
+
+    def _cut_power(self, members: list[int]) -> None:
+        disks = self._cluster.disks
+        assert disks is not None
+        for member in members:
+            self._cluster.take(member).kill()
+        for member in members:
+            disks.lose_power(member, self._chance)
+            self._count("power cut one")
+            self._later(self._chance.uniform(*DOWN_S), lambda member=member: self._start(member))
 
     def _start(self, member: int) -> None:
         self._cluster.start(member)

@@ -142,7 +142,7 @@ class Proxies:
             await asyncio.gather(
                 self._pump((source, target), reader, to_writer), self._pump((target, source), to_reader, writer)
             )
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):  # the last: all ends
             writer.transport.abort()
         finally:
             if pair is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import subprocess
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.killed import quick_directory, remove
+from kit.real_disk import need
+from kit.real_disk_mutants import mutant_package
 from kit.stores import ROOT
 
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
@@ -19,7 +22,7 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from chaos_faults import COUNTED, plan  # found by the line above
+from chaos_faults import COUNTED, DISK_KINDS, plan_of_round  # found by the line above
 from chaos_journal import Journal, Journals, Outstanding
 from chaos_judge import RULES, TERM_SHIFT, Judge
 from chaos_member import content_of, number_of
@@ -44,16 +47,28 @@ def directory() -> Iterator[Path]:
 # ---- runs ----
 
 
+def chaos(place: Path, *arguments: object, mutant: str = "") -> tuple[subprocess.CompletedProcess[str], dict[str, int]]:
+    """A run, and the counts of its line."""
+    command = [sys.executable, ROOT / "tools" / "chaos.py", "--dir", place, *arguments]
+    environment = {**os.environ, "LOGSTORE_MUTANT": mutant}
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=800, check=False, env=environment
+    )
+    counts = re.findall(r"([a-z -]+): (\d+)", done.stdout.splitlines()[-1])
+    return done, {name.strip(): int(count) for name, count in counts}
+
+
+def said(done: subprocess.CompletedProcess[str], place: Path) -> str:
+    """What the driver and its members said."""
+    return "\n".join([done.stdout, done.stderr, *(path.read_text() for path in sorted(place.glob("*.stderr")))])
+
+
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_while_members_are_killed_stopped_and_cut_off(directory: Path) -> None:
     place = directory / "run"
-    command = [sys.executable, ROOT / "tools" / "chaos.py", "--rounds", "2", "--confirms", "2000", "--dir", place]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=800, check=False)
-    errors = "\n".join(path.read_text() for path in sorted(place.glob("*.stderr")))
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}{errors}"
+    done, found = chaos(place, "--rounds", 2, "--confirms", 2000)
+    assert done.returncode == 0, said(done, place)
     assert done.stdout.startswith("seed ")
-    result = dict(re.findall(r"([a-z -]+): (\d+)", done.stdout.splitlines()[-1]))
-    found = {name.strip(): int(count) for name, count in result.items()}
     assert found["rounds"] == 2
     assert found["confirmed"] >= 4000
     assert found["left"] > 0
@@ -76,6 +91,33 @@ def judge_a_confirm_that_was_not(place: Path) -> None:
     assert judge.counts["confirmed"] == len(queue) + 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_when_power_cuts_take_what_was_not_forced(directory: Path) -> None:
+    need("ext4")
+    place = directory / "run"
+    done, found = chaos(place, "--rounds", 6, "--seed", 3, "--file-system", "ext4")
+    assert done.returncode == 0, said(done, place)
+    assert found["power cuts"] >= 2
+    assert found["unflushed writes"] > 0
+    assert [found[rule] for rule in RULES] == [0] * len(RULES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutant", ["NO_BATCH_SYNC", "COPY_FORCES_ONE_OF_TWO"])
+def test_power_cuts_find_a_member_that_answers_before_it_has_forced(directory: Path, mutant: str) -> None:
+    """At the leader, or at a follower. Its own copy, those of others, or the judge show it."""
+    need("ext4")
+    package = directory / "package"
+    package.mkdir()
+    arguments = ("--rounds", 8, "--seed", 1, "--file-system", "ext4", "--package", mutant_package(package))
+    done, found = chaos(directory / "run", *arguments, mutant=mutant)
+    assert done.returncode == 1, said(done, directory / "run")
+    assert "VIOLATION: " in done.stderr
+    assert found["power cuts"] > 0
+
+
 @pytest.mark.parametrize(
     "wrong", [("--rounds", "0"), ("--members", "2"), ("--members", "6"), ("--confirms", "0"), ("--dir", str(ROOT))]
 )
@@ -86,10 +128,20 @@ def test_wrong_arguments_are_refused(wrong: tuple[str, str]) -> None:
     assert wrong[0] in done.stderr
 
 
-def test_a_seed_draws_the_same_plan_and_many_seeds_draw_every_fault() -> None:
-    assert plan(random.Random("7 1")) == plan(random.Random("7 1"))
-    drawn = [fault.kind for seed in range(300) for fault in plan(random.Random(f"{seed} 0"))]
-    assert set(drawn) == set(COUNTED)
+def plans(*, disks: bool) -> list[list[str]]:
+    drawn = [plan_of_round(random.Random(f"7 {number}"), number, disks=disks) for number in range(300)]
+    return [[fault.kind for fault in plan] for plan in drawn]
+
+
+def test_a_seed_draws_the_same_plans_and_they_have_every_fault() -> None:
+    assert plans(disks=True) == plans(disks=True)
+    assert set(itertools.chain(*plans(disks=True))) == set(COUNTED)
+    assert set(itertools.chain(*plans(disks=False))) == set(COUNTED) - set(DISK_KINDS)
+
+
+def test_a_fifth_of_the_rounds_with_disks_begins_with_a_power_cut() -> None:
+    drawn = plans(disks=True)
+    assert sum(plan[0].startswith("power cut") for plan in drawn) >= len(drawn) / 5
 
 
 # ---- the judge, on journals made by hand ----
