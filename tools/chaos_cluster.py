@@ -153,6 +153,8 @@ class Cluster:
         self.disks = Disks(self.members, file_system) if file_system else None
         self.proxies = Proxies()
         self.processes: dict[int, Process] = {}
+        self.excused: set[int] = set()
+        """Members whose disk has failed: they may leave the group until they are started again."""
         self._runs = dict.fromkeys(self.members, 0)
         ports = _free_ports(members)
         self._listen = {member: f"{LOCAL}:{ports[member - 1]}" for member in self.members}
@@ -201,11 +203,18 @@ class Cluster:
         for member, process in self.processes.items():
             with contextlib.suppress(Gone, Refused):
                 standing = process.ask("standing")
-                if standing["state"] == "failed":
+                if standing["state"] == "failed" and member not in self.excused:
                     raise Failure(f"{process.run} has left the group: {standing['problem']}")
                 if standing["state"] == "leads":
                     found.append((standing["term"], member))
         return max(found)[1] if found else None
+
+    def has_failed(self, member: int) -> bool:
+        """Whether its copy has left the group; a stopped process is not asked."""
+        try:
+            return bool(self.processes[member].ask("standing")["state"] == "failed")
+        except (Gone, Refused):
+            return False
 
     def _ask_leader(self, command: str) -> Any:
         leader = self.leader()

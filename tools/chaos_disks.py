@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 BLOCK_BYTES = 4096
+FLUSH_WITHIN_S = 5.0
+SOON_S = 0.5
+LOOK_S = 0.001
 FIRST_PIECE_BYTES = 64 << 20
 FILLING = "filling"  # the file that fills a disk
 
@@ -40,6 +44,7 @@ class Disks:
         self.unflushed = 0
         """Writes that no flush had covered when the power was cut."""
         self._disks: dict[int, RealDisk] = {}
+        self._full: set[int] = set()
         with contextlib.ExitStack() as ends:
             place = ends.enter_context(place_of_ones_own())
             for member in members:
@@ -53,6 +58,25 @@ class Disks:
         """Where the member's file system is mounted."""
         return self._disks[member].path
 
+    def cut_off(self, members: Iterable[int], *, at_flush: bool) -> None:
+        """The disks do nothing from now on; calls under way fail, and so nothing more is said to be forced.
+
+        ``at_flush``: one of them was about to flush, so that there is something to lose; if a flush comes soon.
+        """
+        controls = [self._disks[member].control for member in members]
+        before = [control.failed_flushes for control in controls]
+        for control in controls:
+            control.fail_flushes = 1
+        end = time.monotonic() + SOON_S
+        while at_flush and time.monotonic() < end and before == [control.failed_flushes for control in controls]:
+            time.sleep(LOOK_S)
+        for control in controls:
+            control.fail_writes = 1
+
+    def is_full(self, member: int) -> bool:
+        """Whether the disk was filled, and has no room yet."""
+        return member in self._full
+
     def lose_power(self, member: int, chance: random.Random, *, forgetful: bool = False) -> None:
         """The member's process is dead: of what its disk had not flushed a drawn part is lost.
 
@@ -62,9 +86,12 @@ class Disks:
         cut = Cut(disk.control.entries, chance.choice(list(Kept)), chance.randrange(1 << 32))
         disk.control.heal()
         self.unflushed += disk.lose_power(cut, forgetful=forgetful)
+        if member not in self._full:
+            self.make_room(member)  # the removal of the filling may be what was lost
 
     def fill(self, member: int) -> None:
         """There is no room on the member's disk."""
+        self._full.add(member)
         file = os.open(self.path(member) / FILLING, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             size, piece = 0, FIRST_PIECE_BYTES
@@ -81,14 +108,21 @@ class Disks:
 
     def make_room(self, member: int) -> None:
         """There is room again."""
+        self._full.discard(member)
         (self.path(member) / FILLING).unlink(missing_ok=True)
 
-    def fail_flush(self, member: int) -> None:
-        """The next flush of the member's disk fails."""
-        self._disks[member].control.fail_flush_after = 1
+    def fail_flush(self, member: int) -> bool:
+        """A flush of the member's disk fails; whether one came."""
+        control = self._disks[member].control
+        control.fail_flush_after = 1
+        end = time.monotonic() + FLUSH_WITHIN_S
+        while control.fail_flush_after and time.monotonic() < end:
+            time.sleep(LOOK_S)
+        control.heal()
+        return self.has_failed(member)
 
     def has_failed(self, member: int) -> bool:
-        """Whether a flush has failed since the disk's log began."""
+        """Whether a flush has failed since the power was lost."""
         return bool(self._disks[member].control.failed_flushes)
 
     def end(self) -> None:

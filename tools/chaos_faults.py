@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DOWN_S = (0.0, 1.5)  # a process that ended is started again after so long
 STOPPED_S = (1.0, 3.0)
 CUT_S = (0.3, 3.0)
+FULL_S = (1.0, 4.0)
+FAILED_S = (0.5, 2.0)
 DELAY_S = (0.005, 0.15)
 ELECTION_S = (0.02, 0.8)  # after the first fault: the election is under way, or has just ended
 
@@ -36,7 +38,8 @@ KINDS = (
     "hand over",
     "restart",
 )
-DISK_KINDS = ("power cut one", "power cut two", "power cut all")
+POWER_CUTS = ("power cut one", "power cut two", "power cut all")
+DISK_FAULTS = ("full disk", "failed sync")
 COUNTED = {
     "kill one": "kills",
     "kill two": "kills",
@@ -51,6 +54,8 @@ COUNTED = {
     "power cut one": "power cuts",
     "power cut two": "power cuts",
     "power cut all": "power cuts",
+    "full disk": "full disks",
+    "failed sync": "failed syncs",
 }
 NAMES = tuple(dict.fromkeys(COUNTED.values()))
 
@@ -75,10 +80,11 @@ def plan(chance: random.Random, first: Sequence[str] = KINDS, kinds: Sequence[st
 
 
 def plan_of_round(chance: random.Random, number: int, *, disks: bool) -> list[Fault]:
-    """Of a round of this number. With disks every third round begins with a fault of them."""
+    """Of a round of this number. With disks two of three rounds begin with a power cut or another fault of a disk."""
     if not disks:
         return plan(chance)
-    return plan(chance, DISK_KINDS if number % 3 == 1 else KINDS, KINDS + DISK_KINDS)
+    everything = KINDS + POWER_CUTS + DISK_FAULTS
+    return plan(chance, (everything, POWER_CUTS, DISK_FAULTS)[number % 3], everything)
 
 
 class Faults:
@@ -139,6 +145,10 @@ class Faults:
                 self._end(member, in_order=False)
         elif kind.startswith("power cut"):
             self._cut_power(victims)
+        elif kind == "full disk":
+            self._fill(victims[0])
+        elif kind == "failed sync":
+            return self._fail_sync(victims[0])
         elif kind == "restart":
             self._end(victims[0], in_order=True)
         elif kind == "stop":
@@ -170,6 +180,8 @@ class Faults:
     def _cut_power(self, members: list[int]) -> None:
         disks = self._cluster.disks
         assert disks is not None
+        self._cluster.excused.update(members)
+        disks.cut_off(members, at_flush=self._chance.random() < 0.7)
         for member in members:
             self._cluster.take(member).kill()
         for member in members:
@@ -177,7 +189,54 @@ class Faults:
             self._count("power cut one")
             self._later(self._chance.uniform(*DOWN_S), lambda member=member: self._start(member))
 
+    def _fill(self, member: int) -> None:
+        """The member's copy may leave the group; then it is killed and started when there is room again."""
+        cluster, disks = self._cluster, self._cluster.disks
+        assert disks is not None
+        cluster.excused.add(member)
+        disks.fill(member)
+        self._count("full disk")
+
+        def heal() -> None:
+            disks.make_room(member)
+            if member in cluster.processes and not cluster.has_failed(member):
+                cluster.excused.discard(member)
+            elif member in cluster.processes:
+                self._leave(member)
+
+        self._later(self._chance.uniform(*FULL_S), heal)
+
+    def _leave(self, member: int) -> None:
+        """Ends the process of a member whose copy is poisoned."""
+        self._cluster.take(member).kill()
+        self._later(self._chance.uniform(*DOWN_S), lambda: self._start(member))
+
+    def _fail_sync(self, member: int) -> bool:
+        """The member's copy is poisoned; it leaves the group, and is killed and started later."""
+        cluster = self._cluster
+        assert cluster.disks is not None
+        cluster.excused.add(member)
+        if not cluster.disks.fail_flush(member):
+            cluster.excused.discard(member)
+            return False
+        self._count("failed sync")
+        process = cluster.processes[member]
+
+        def end() -> None:
+            if cluster.processes.get(member) is process:
+                self._leave(member)
+
+        self._later(self._chance.uniform(*FAILED_S), end)
+        return True
+
     def _start(self, member: int) -> None:
+        disks = self._cluster.disks
+        if disks is not None and disks.is_full(member):
+            self._later(FULL_S[0] / 4, lambda: self._start(member))
+            return
+        if disks is not None and disks.has_failed(member):  # what was written before the failed flush is lost
+            disks.lose_power(member, self._chance, forgetful=True)
+        self._cluster.excused.discard(member)
         self._cluster.start(member)
         self._cluster.processes[member].ask("resume")
 

@@ -22,7 +22,8 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from chaos_faults import COUNTED, DISK_KINDS, plan_of_round  # found by the line above
+from chaos_disks import Disks  # found by the line above
+from chaos_faults import COUNTED, DISK_FAULTS, POWER_CUTS, plan_of_round
 from chaos_journal import Journal, Journals, Outstanding
 from chaos_judge import RULES, TERM_SHIFT, Judge
 from chaos_member import content_of, number_of
@@ -98,9 +99,41 @@ def test_nothing_is_lost_when_power_cuts_take_what_was_not_forced(directory: Pat
     place = directory / "run"
     done, found = chaos(place, "--rounds", 6, "--seed", 3, "--file-system", "ext4")
     assert done.returncode == 0, said(done, place)
-    assert found["power cuts"] >= 2
+    assert min(found["power cuts"], found["full disks"] + found["failed syncs"]) >= 2
     assert found["unflushed writes"] > 0
     assert [found[rule] for rule in RULES] == [0] * len(RULES)
+
+
+@pytest.mark.on_disk
+@pytest.mark.timeout(300)
+def test_a_disk_of_a_run_is_full_fails_a_flush_and_loses_what_was_not_flushed() -> None:
+    need("ext4")
+    disks = Disks([1], "ext4")
+    try:
+        written = disks.path(1) / "written"
+        written.write_bytes(bytes(100_000))
+        subprocess.run(["sync", written], check=True)
+        disks.fill(1)
+        assert disks.is_full(1)
+        with pytest.raises(OSError, match="No space left"):
+            (disks.path(1) / "more").write_bytes(bytes(100_000))
+        disks.make_room(1)
+        (disks.path(1) / "more").write_bytes(bytes(100_000))
+        disks.cut_off([1], at_flush=False)
+        disks.lose_power(1, random.Random(0))
+        assert (disks.path(1) / "written").read_bytes() == bytes(100_000)
+        assert not (disks.path(1) / "more").exists() or (disks.path(1) / "more").stat().st_size == 0
+        syncing = subprocess.Popen(
+            ["sh", "-c", f"while sync {disks.path(1)}/written; do echo >> {disks.path(1)}/written; done"]
+        )
+        assert disks.fail_flush(1)
+        assert syncing.wait(60) == 0
+        assert disks.has_failed(1)
+        disks.lose_power(1, random.Random(0), forgetful=True)
+        assert not disks.has_failed(1)
+        assert (disks.path(1) / "written").read_bytes().startswith(bytes(100_000))
+    finally:
+        disks.end()
 
 
 @pytest.mark.slow
@@ -136,7 +169,7 @@ def plans(*, disks: bool) -> list[list[str]]:
 def test_a_seed_draws_the_same_plans_and_they_have_every_fault() -> None:
     assert plans(disks=True) == plans(disks=True)
     assert set(itertools.chain(*plans(disks=True))) == set(COUNTED)
-    assert set(itertools.chain(*plans(disks=False))) == set(COUNTED) - set(DISK_KINDS)
+    assert set(itertools.chain(*plans(disks=False))) == set(COUNTED) - {*POWER_CUTS, *DISK_FAULTS}
 
 
 def test_a_fifth_of_the_rounds_with_disks_begins_with_a_power_cut() -> None:
