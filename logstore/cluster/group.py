@@ -324,6 +324,7 @@ class Group:
         self._act(answer, received.batches, received.consumed)
         if answer.flags & engines.CUT or any(entry[1] == engines.MEMBERS for entry in frame.entries):
             self._around.members_changed(self)
+        self._keep(self._around.now_ms())  # a follower that hears its leader is never due
 
     @_guarded
     def act(self, answer: Answer) -> None:
