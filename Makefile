@@ -287,6 +287,14 @@ simulate: $(LOOKED_FOR) ## members under faults in simulated time (SEEDS=100; SE
 		$(PYTHON) tools/guards.py --build-only && build/mutants/build/c/mutants/$(SIMULATES) $(SIMULATION); \
 	else $(SUBMAKE) VARIANT=proof build/c/proof/$(SIMULATES) && build/c/proof/$(SIMULATES) $(SIMULATION); fi
 
+ROUNDS ?= 10
+MEMBERS ?= 3
+FILE_SYSTEM ?= ext4
+
+.PHONY: chaos
+chaos: setup ## members of a cluster as processes under faults, and a judge of what they confirmed (ROUNDS=100, SEED=7, MEMBERS=5, FILE_SYSTEM=xfs or none)
+	@$(BIN)/python tools/chaos.py --rounds $(ROUNDS) --members $(MEMBERS) --file-system $(FILE_SYSTEM) $(if $(SEED),--seed $(SEED))
+
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history
 	+@$(SUBMAKE) VARIANT=tsan build/c/tsan/history || $(call LOUDLY,no thread sanitizer: concurrency is NOT checked with it)

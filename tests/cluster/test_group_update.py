@@ -20,7 +20,7 @@ from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
 from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
 from logstore import errors
-from logstore.cluster import config, group_update
+from logstore.cluster import config, group, group_update
 from logstore.cluster.addresses import Tls
 from logstore.cluster.member import Member
 from logstore.cluster.replica import Copy, create
@@ -206,6 +206,45 @@ def test_a_follower_that_lags_beyond_the_kept_window_is_updated_and_follows_by_b
     wait_for_all(trio)
     assert watched.begun == 1
     judge(trio, stay)
+
+
+def test_followers_keep_no_more_than_the_window_however_long_one_member_leads(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they keep the files below for their catalog, and the floor of each ``VOTE`` moves."""
+    monkeypatch.setattr(group, "NOTE_CATALOG_EVERY_MS", 500)
+    trio.start()
+    store = trio.store()
+    queue = store.queue("orders")
+    leader = trio.leader()
+    followers = [member for member in trio.addresses if member != leader]
+    floors = {member: floor_of(trio, member) for member in followers}
+    for _ in range(100):
+        store.publish_many("orders", [bytes(1000)] * 100)
+        queue.accept_many(queue.acquire(100))
+    written = store.stats()["segments_created"] * SMALL_SEGMENT
+    assert written > 2 * (KEPT + 6 * SMALL_SEGMENT)
+
+    def files(member: int) -> int:
+        return len(list(trio.host_dir(member).glob("copy-*/*.seg"))) * SMALL_SEGMENT
+
+    def is_bounded(member: int) -> bool:
+        store.publish("orders", b"a batch more")  # files go when more is known to be durable
+        return files(member) <= KEPT + 6 * SMALL_SEGMENT and kept_bytes(trio, member) <= KEPT
+
+    for member in followers:
+        wait_until(lambda member=member: is_bounded(member), "the follower's log is short")
+        wait_until(lambda member=member: floor_of(trio, member) > floors[member], "the floor has moved")
+    assert trio.leader() == leader
+
+
+def floor_of(trio: Trio, member: int) -> int:
+    async def ask() -> int:
+        copy = group_of(trio, member)._copy
+        assert copy is not None
+        return copy.member().floor_index
+
+    return on_loop(trio.members[member], ask())
 
 
 def test_a_member_with_nothing_but_its_vote_gets_its_first_copy(trio: Trio) -> None:

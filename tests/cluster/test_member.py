@@ -147,33 +147,6 @@ def test_what_stays_for_others_counts_bytes_and_not_the_jump_between_terms(tmp_p
     group.close()
 
 
-def test_a_member_that_follows_keeps_no_more_than_it_was_told_and_notes_how_far_its_log_reaches(tmp_path: Path) -> None:
-    kept_bytes = 64 << 10
-    trio = Trio(tmp_path, kept_bytes=kept_bytes)
-    trio.start()
-    try:
-        store = trio.store()
-        follower = next(member for member in trio.members if member != trio.leader())
-        for _ in range(100):
-            store.publish("orders", bytes(10_000))
-        store.publish("orders", b"last")
-        group = trio.members[follower]._running.group(HOST)
-
-        async def keeps_little() -> bool:
-            copy = group._copy
-            assert copy is not None
-            kept = copy.kept()
-            return copy.entry(kept[-1]).end_lsn - copy.entry(kept[0]).lsn < 2 * kept_bytes
-
-        wait_until(
-            lambda: asyncio.run_coroutine_threadsafe(keeps_little(), group.loop).result(),
-            "the follower has dropped what need not stay",
-        )
-        wait_until(lambda: group._noted_tail == group._tail, "VOTE says how far the log reaches")
-    finally:
-        trio.stop()
-
-
 @pytest.mark.parametrize("where", ["in its thread", "on the loop"])
 def test_a_host_that_fails_leaves_its_group_and_says_why(
     trio: Trio, where: str, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.patience import PATIENCE_S
-from kit.real_disk_log import BaseImage, DiskLog
+from kit.real_disk_log import BaseImage, Cut, DiskLog, leave
 from kit.real_disk_server import CONTROL_BYTES, NAME, control_of
 
 if TYPE_CHECKING:
@@ -50,16 +50,14 @@ PACKAGES = {
 }
 
 
-def need(file_system: str) -> None:
-    """Skips the test, loudly, where such a disk cannot be had; a package that is missing in CI fails it."""
+def lacking(file_system: str) -> tuple[list[str], list[str]]:
+    """What such a disk needs and is not here: of the machine, and packages."""
     missing = []
     if os.geteuid() != 0:
         missing.append("root")
     missing += [device for device in ("/dev/fuse", "/dev/loop-control") if not os.access(device, os.R_OK | os.W_OK)]
     known = Path("/proc/filesystems").read_text().split()
     missing += [f"{name} in the kernel" for name in ("fuse", file_system) if name not in known]
-    if missing:
-        pytest.skip(f"SKIPPED LOUDLY: no real disk here, without {', '.join(missing)}; {file_system} was NOT tried")
     tools = (MKFS[file_system][0], "filefrag", "losetup", "mount", "umount")
     packages = sorted({PACKAGES[tool] for tool in tools if shutil.which(tool) is None})
     try:
@@ -67,6 +65,14 @@ def need(file_system: str) -> None:
     except OSError:
         found = False
     packages += [] if found else ["mfusepy with libfuse3 (fuse3)"]
+    return missing, packages
+
+
+def need(file_system: str) -> None:
+    """Skips the test, loudly, where such a disk cannot be had; a package that is missing in CI fails it."""
+    missing, packages = lacking(file_system)
+    if missing:
+        pytest.skip(f"SKIPPED LOUDLY: no real disk here, without {', '.join(missing)}; {file_system} was NOT tried")
     if packages:
         said = f"no real disk here, without the packages {', '.join(packages)}; {file_system} was NOT tried"
         if os.environ.get("CI", "").lower() == "true":
@@ -186,12 +192,28 @@ class RealDisk:
         self._image.write_bytes(b"")
         os.truncate(self._image, IMAGE_BYTES[file_system])
         run(*MKFS[file_system], self._image)
+        self.control_path = place / "control"
+        self._begin()
+
+    def _begin(self) -> None:
+        """Serves the image, with a log that begins now."""
         self.base = BaseImage(self._image)
         self._log.write_bytes(b"")
-        self.control_path = place / "control"
         self.control_path.write_bytes(bytes(CONTROL_BYTES))
         self.control = control_of(self.control_path)
         self._serve()
+
+    def lose_power(self, cut: Cut, *, forgetful: bool = False) -> int:
+        """The disk as the cut leaves it, mounted again; its users are dead. How many writes no flush had covered.
+
+        Whoever kills the users first, and reads ``control.entries`` for the position then, loses nothing that they
+        could tell others to be forced.
+        """
+        self.end()
+        unflushed = leave(self.base, self.log(), cut, self._image, forgetful=forgetful)
+        self._begin()
+        self.mount()
+        return unflushed
 
     def _serve(self) -> None:
         self._server = subprocess.Popen(

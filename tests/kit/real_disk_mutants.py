@@ -16,6 +16,7 @@ from kit.stores import ROOT
 from tools.mutant_table import make_copy
 
 BUILD = ROOT / "build" / "mutants-python"
+MUTATED = ("_core*.so", "_hot*.so")  # the consensus engine is this checkout's: the copy has no libraft
 PARTS = ("csrc", "logstore", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -34,9 +35,8 @@ def mutant_package(directory: Path) -> Path:
         )
         assert made.returncode == 0, made.stderr
         package = directory / "logstore"
-        shutil.copytree(
-            ROOT / "logstore", package, ignore=shutil.ignore_patterns("_core*.so", "_hot*.so", "__pycache__")
-        )
-        for module in (BUILD / "lib" / "logstore").glob("*.so"):
-            shutil.copy2(module, package)
+        shutil.copytree(ROOT / "logstore", package, ignore=shutil.ignore_patterns(*MUTATED, "__pycache__"))
+        for pattern in MUTATED:
+            for module in (BUILD / "lib" / "logstore").glob(pattern):
+                shutil.copy2(module, package)
     return directory

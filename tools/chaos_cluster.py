@@ -1,0 +1,297 @@
+"""The members of a chaos run: their directories, their proxies, and the process of each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chaos_disks import Disks
+from chaos_member import HOST
+from chaos_proxy import Proxies
+
+from logstore.cluster import config, founding, newcomer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 120.0
+"""What has not happened by then does not happen: this is a violation."""
+LOOK_S = 0.02
+STACKS_S = 10.0
+SEGMENT_BYTES = 256 << 10
+LOCAL = "127.0.0.1"
+
+
+class Failure(Exception):
+    """A member did what none may do, or the cluster does not work although it is healed."""
+
+
+class Gone(Exception):
+    """The process has died, or is stopped: it does not answer."""
+
+
+class Refused(Exception):
+    """The process answered with an error."""
+
+
+class Process:
+    """One run of a member's process."""
+
+    def __init__(self, directory: Path, journals: Path, run: str, seed: int, package: Path) -> None:
+        self.run = run
+        self.is_stopped = False
+        self.errors = journals.parent / f"{run}.stderr"
+        program = Path(__file__).with_name("chaos_member.py")
+        command = [sys.executable, "-P", program, directory, journals, run, seed, os.getpid()]
+        environment = {**os.environ, "PYTHONPATH": str(package)}
+        with self.errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+            )
+        self._answers = b""
+        self._read(PATIENCE_S)
+
+    def ask(self, command: str, within_s: float = PATIENCE_S) -> Any:
+        """The answer. Raises ``Refused``, and ``Gone`` if there is no process that answers."""
+        if self.is_stopped:
+            raise Gone(self.run)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise Gone(self.run) from error
+        answer = self._read(within_s)
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer["answer"]
+
+    def _read(self, within_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        end = time.monotonic() + within_s
+        while b"\n" not in self._answers:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                self._show_stacks()
+                raise Failure(f"{self.run} has not answered within {within_s:.0f} s: its threads are in {self.errors}")
+            piece = os.read(self._process.stdout.fileno(), 1 << 20)
+            if not piece:
+                raise Gone(self.run)
+            self._answers += piece
+        line, _, self._answers = self._answers.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _show_stacks(self) -> None:
+        """Of all threads, in the file of its errors."""
+        size = self.errors.stat().st_size
+        self._process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + STACKS_S
+        while self.errors.stat().st_size == size and time.monotonic() < end:
+            time.sleep(LOOK_S)
+
+    def kill(self) -> None:
+        """It is dead when this returns. Raises ``Failure`` if it had ended by itself."""
+        self._process.send_signal(signal.SIGKILL)
+        self._ended(-signal.SIGKILL)
+
+    def close(self) -> None:
+        """An orderly end."""
+        self.ask("close")
+        self._ended(0)
+
+    def judge(self) -> None:
+        """Raises ``Failure`` if it has ended by itself."""
+        if self._process.poll() is not None:
+            self._ended(None)
+
+    def _ended(self, expected: int | None) -> None:
+        status = self._process.wait(PATIENCE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if status != expected:
+            raise Failure(f"{self.run} ended by itself with status {status}: see {self.errors}")
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.is_stopped = True
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+        self.is_stopped = False
+
+
+class Cluster:
+    """The members, from 1 on."""
+
+    def __init__(self, place: Path, members: int, seed: int, package: Path, file_system: str = "") -> None:
+        """``package``: the import path of the members' logstore. ``file_system``: of disks of their own, or none."""
+        self.place = place
+        self.seed = seed
+        self.package = package
+        self.journals = place / "journals"
+        self.journals.mkdir()
+        self.members = list(range(1, members + 1))
+        self.disks = Disks(self.members, file_system) if file_system else None
+        self.proxies = Proxies()
+        self.processes: dict[int, Process] = {}
+        self.excused: set[int] = set()
+        """Members whose disk has failed: they may leave the group until they are started again."""
+        self._runs = dict.fromkeys(self.members, 0)
+        ports = _free_ports(members)
+        self._listen = {member: f"{LOCAL}:{ports[member - 1]}" for member in self.members}
+        self._reached = {member: f"{LOCAL}:{self.proxies.listen(member, ports[member - 1])}" for member in self.members}
+
+    def directory(self, member: int) -> Path:
+        """The member's."""
+        return (self.disks.path(member) if self.disks is not None else self.place) / f"m{member}"
+
+    def form(self) -> None:
+        """Makes and starts all members; each is a voter on return, and the queue is there."""
+        _, uuid = founding.new_identity()
+        first = self.members[0]
+        for member in self.members:
+            wanted = config.MemberFile(
+                name=f"m{member}",
+                member=member,
+                cluster=uuid,
+                listen=self._listen[member],
+                advertise=self._reached[member],
+                join=() if member == first else (self._reached[first],),
+            )
+            if member == first:
+                founding.found(
+                    self.directory(member), wanted, host=HOST, segment_size=SEGMENT_BYTES, is_id_given=True
+                )  # fmt: skip
+            else:
+                newcomer.join(self.directory(member), wanted, is_id_given=True)
+            self.start(member)
+            self.wait(lambda member=member: self._ask_leader("voters") == member, f"m{member} is a voter")
+        self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
+
+    def start(self, member: int) -> None:
+        """Starts the member's next process, whose senders and receivers wait."""
+        self._runs[member] += 1
+        run = f"m{member}-{self._runs[member]}"
+        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed, self.package)
+
+    def take(self, member: int) -> Process:
+        """The member's process, which the caller ends."""
+        return self.processes.pop(member)
+
+    def leader(self) -> int | None:
+        """The member that serves, of those that answer; of two the one of the newer term."""
+        found = []
+        for member, process in self.processes.items():
+            with contextlib.suppress(Gone, Refused):
+                standing = process.ask("standing")
+                if standing["state"] == "failed" and member not in self.excused:
+                    raise Failure(f"{process.run} has left the group: {standing['problem']}")
+                if standing["state"] == "leads":
+                    found.append((standing["term"], member))
+        return max(found)[1] if found else None
+
+    def has_failed(self, member: int) -> bool:
+        """Whether its copy has left the group; a stopped process is not asked."""
+        try:
+            return bool(self.processes[member].ask("standing")["state"] == "failed")
+        except (Gone, Refused):
+            return False
+
+    def _ask_leader(self, command: str) -> Any:
+        leader = self.leader()
+        try:
+            return Refused if leader is None else self.processes[leader].ask(command)
+        except (Gone, Refused):
+            return Refused
+
+    def wait(self, holds: Callable[[], object], what: str) -> None:
+        """Waits for an event. Raises ``Failure`` if it does not come."""
+        end = time.monotonic() + PATIENCE_S
+        while not holds():
+            for process in self.processes.values():
+                process.judge()
+            if time.monotonic() > end:
+                raise Failure(f"not within {PATIENCE_S:.0f} s: {what}")
+            time.sleep(LOOK_S)
+
+    def ask_all(self, command: str) -> None:
+        """Asks every member."""
+        for process in self.processes.values():
+            process.ask(command)
+
+    def stock(self) -> dict[str, Any]:
+        """The queue, from the leader; nobody works meanwhile."""
+        found: list[Any] = []
+
+        def look() -> bool:
+            answer = self._ask_leader("stock")
+            found[:] = [answer]
+            return answer is not Refused
+
+        self.wait(look, "the leader lists its queue")
+        stock: dict[str, Any] = found[0]
+        return stock
+
+    def wait_until_equal(self) -> None:
+        """Waits until every member knows all that there is to be durable."""
+
+        def are_equal() -> bool:
+            try:
+                standings = [process.ask("standing") for process in self.processes.values()]
+            except Refused:
+                return False
+            return len({(one["index"], one["durable_index"]) for one in standings}) == 1 and all(
+                one["index"] == one["durable_index"] for one in standings
+            )
+
+        self.wait(are_equal, "all members have all")
+
+    def close(self) -> None:
+        """Closes all members in order."""
+        for member in list(self.processes):
+            self.take(member).close()
+
+    def end(self) -> None:
+        """Ends what is left, however the run has ended."""
+        for member in list(self.processes):
+            with contextlib.suppress(Failure):
+                self.take(member).kill()
+        self.proxies.close()
+
+    def end_disks(self, *, keep: bool) -> None:
+        """Removes the disks, if there are any; the directories of the members are kept in that of the run, or not."""
+        if self.disks is None:
+            return
+        try:
+            for member in self.members if keep else ():
+                if self.directory(member).exists():
+                    shutil.copytree(self.directory(member), self.place / f"m{member}")
+        finally:
+            self.disks.end()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((LOCAL, 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

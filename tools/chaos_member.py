@@ -1,0 +1,309 @@
+"""A process of a chaos run: a member, and four senders and four receivers that work whenever it leads.
+
+    python tools/chaos_member.py DIR JOURNALS RUN SEED DRIVER_PID
+
+Commands and answers are JSON lines over its standard input and output. Its journal says what senders and receivers did.
+The process ends with the one that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from chaos_journal import Journal, Outstanding  # noqa: E402 - found by the line above
+
+from logstore.cluster import config  # noqa: E402
+from logstore.cluster.member import Member  # noqa: E402
+from logstore.errors import StoreError  # noqa: E402
+
+if TYPE_CHECKING:
+    from logstore import MessageStore
+    from logstore.store.deliveries import Delivery
+    from logstore.store.queues import Queue
+
+HOST = "main"
+QUEUE = "orders"
+SENDERS = 4
+RECEIVERS = 4
+SENT = 50  # numbers in one publish
+ACQUIRED_MAX = 60
+REJECTED_MAX = 5
+DEPTH_MIN = 500  # below it, receivers wait: what is on the queue is what a change of the leader can lose
+DEPTH_MAX = 3000  # above it, senders wait
+DIED_MAX = 300  # messages that a receiver drops in one term: they are acquired until the leader changes
+PACE_S = 0.02
+KEPT_BYTES = 1 << 20  # so that a member that was away for a while needs an update
+PR_SET_PDEATHSIG = 1
+LOG = logging.getLogger("chaos")
+
+
+def end_with_parent(parent: int) -> None:
+    """SIGKILL for this process when the driver ends, however that ends; a stopped process dies of it, too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Worker:
+    """The member, its senders and receivers."""
+
+    def __init__(self, member: Member, journals: Path, run: str, seed: int) -> None:
+        self.member = member
+        self.journal = Journal(journals / f"{run}.jsonl")
+        self.outstanding = Outstanding(journals)
+        self.groups = itertools.count()
+        self.lock = threading.Lock()  # on the two below
+        self.store: MessageStore | None = None
+        self.term = 0
+        self.gate = threading.Condition()
+        self.is_paused = True
+        self.stops = threading.Event()
+        self.idle = 0
+        works = [(self.send, number) for number in range(SENDERS)]
+        works += [(self.receive, number) for number in range(RECEIVERS)]
+        self.threads = [
+            threading.Thread(target=self._work, args=(work, number, random.Random(f"{seed} {at}")))
+            for at, (work, number) in enumerate(works)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    # ---- the store that this member leads ----
+
+    def reign(self) -> tuple[MessageStore, int] | None:
+        """The store and its term; None: this member does not lead."""
+        try:
+            store = self.member.store(HOST, within_s=0.5)
+            with self.lock:
+                if store is self.store:
+                    return store, self.term
+                before = self.member.standings()[HOST]
+                if self.member.store(HOST, within_s=0) is not store:
+                    return None
+                after = self.member.standings()[HOST]
+                if before.term != after.term or (before.state, after.state) != ("leads", "leads"):
+                    return None
+                self.outstanding.refresh()
+                self.store, self.term = store, after.term
+                self.journal.write("leads", term=after.term)
+        except StoreError:
+            return None
+        return store, after.term
+
+    # ---- senders and receivers ----
+
+    def _work(self, work: Any, number: int, chance: random.Random) -> None:
+        try:
+            state: dict[str, Any] = {"term": 0}
+            while self._goes_on():
+                reign = self.reign()
+                if reign is None or not work(number, chance, *reign, state):
+                    self.stops.wait(PACE_S)
+        except BaseException:
+            LOG.exception("a sender or receiver of the driver failed")
+            os._exit(3)
+
+    def _goes_on(self) -> bool:
+        """Waits while the work is paused; False: it ends."""
+        with self.gate:
+            self.idle += 1
+            self.gate.notify_all()
+            self.gate.wait_for(lambda: not self.is_paused or self.stops.is_set())
+            self.idle -= 1
+        return not self.stops.is_set()
+
+    def send(self, sender: int, chance: random.Random, store: MessageStore, term: int, state: dict[str, Any]) -> bool:
+        """One publish, or none; whether to go on at once."""
+        if state["term"] != term:
+            with self.lock:
+                if self.term != term:
+                    return True
+                state["again"], state["next"] = self.outstanding.of(sender)
+            state["term"] = term
+        try:
+            if store.queue(QUEUE).depth > DEPTH_MAX:
+                return False
+        except StoreError:
+            return False
+        first = state["again"].pop(0) if state["again"] else state["next"]
+        state["next"] = max(state["next"], first + SENT)
+        self.journal.write("sent", sender=sender, first=first, count=SENT)
+        size = chance.choice((30, 100, 1000))
+        try:
+            bodies = [content_of(sender, first + at, size) for at in range(SENT)]
+            ids = store.publish_many(QUEUE, bodies)
+        except StoreError as error:
+            self.journal.write("unknown", sender=sender, first=first, count=SENT, error=type(error).__name__)
+            state["again"].insert(0, first)
+            return False
+        self.journal.write("confirmed", sender=sender, first=first, ids=list(ids))
+        return False
+
+    def receive(self, _: int, chance: random.Random, store: MessageStore, term: int, state: dict[str, Any]) -> bool:
+        """One acquire, and what becomes of it; whether to go on at once."""
+        count = chance.randrange(1, ACQUIRED_MAX)
+        if state["term"] != term:
+            state["died"] = 0
+        try:
+            queue = store.queue(QUEUE)
+            if queue.depth <= DEPTH_MIN:
+                return False
+            group = next(self.groups)
+            self.journal.write("acquiring", group=group, term=term, count=count)
+            deliveries = queue.acquire(count, load=True)
+        except StoreError:
+            return False
+        numbers = [number_of(delivery.content) for delivery in deliveries]
+        self.journal.write("acquired", group=group, ids=[one.id for one in deliveries], numbers=numbers)
+        if not deliveries:
+            return False
+        middle = chance.randrange(len(deliveries) + 1) if chance.random() < 0.3 else len(deliveries)
+        rejected = min(REJECTED_MAX, middle) if chance.random() < 0.2 else 0
+        if self._settle(queue, group, deliveries, 0, rejected, "reject"):
+            self._settle(queue, group, deliveries, rejected, middle, "accept")
+        if middle < len(deliveries):
+            how = chance.choice(("released", "died")) if state["died"] < DIED_MAX else "released"
+            state["died"] += len(deliveries) - middle if how == "died" else 0
+            self.journal.write(how, group=group, start=middle, end=len(deliveries))
+            if how == "released":
+                for delivery in deliveries[middle:]:
+                    try:
+                        queue.release(delivery)
+                    except StoreError:
+                        break
+        deliveries.clear()
+        state["term"] = term
+        return True
+
+    def _settle(self, queue: Queue, group: int, deliveries: list[Delivery], start: int, end: int, how: str) -> bool:
+        if start == end:
+            return True
+        self.journal.write("settling", group=group, start=start, end=end, how=how)
+        try:
+            if how == "accept":
+                queue.accept_many(deliveries[start:end])
+            else:
+                for delivery in deliveries[start:end]:
+                    queue.reject(delivery)
+        except StoreError as error:
+            self.journal.write("refused", group=group, start=start, end=end, how=how, error=type(error).__name__)
+            return False
+        self.journal.write("settled", group=group, start=start, end=end, how=how)
+        return True
+
+    # ---- commands ----
+
+    def declare(self) -> None:
+        """Makes the queue."""
+        self.member.store(HOST).declare_queue(QUEUE)
+
+    def standing(self) -> dict[str, Any]:
+        """How the host stands here."""
+        found = self.member.standings().get(HOST)
+        if found is None:
+            raise StoreError("this member has no copy yet")
+        return {name: getattr(found, name) for name in ("state", "term", "leader", "index", "durable_index", "problem")}
+
+    def voters(self) -> int:
+        """How many there are."""
+        return sum(seat.voter for seat in self.member.members(HOST))
+
+    def resume(self) -> None:
+        """Lets senders and receivers work."""
+        with self.gate:
+            self.is_paused = False
+            self.gate.notify_all()
+
+    def pause(self) -> None:
+        """Returns when all of them are idle."""
+        with self.gate:
+            self.is_paused = True
+            self.gate.wait_for(lambda: self.idle == len(self.threads))
+
+    def stock(self) -> dict[str, Any]:
+        """All messages on the queue."""
+        reign = self.reign()
+        if reign is None:
+            raise StoreError("this member does not lead")
+        store, term = reign
+        queue = [[one.id, *number_of(one.content)] for one in store.messages(QUEUE, load=True)]
+        if self.reign() != reign:
+            raise StoreError("this member leads no longer")
+        return {"queue": queue, "term": term}
+
+    def transfer(self) -> None:
+        """Hands over."""
+        self.member.transfer(HOST)
+
+    def close(self) -> None:
+        """Ends in order."""
+        self.stops.set()
+        with self.gate:
+            self.gate.notify_all()
+        for thread in self.threads:
+            thread.join()
+        self.store = None
+        self.member.close()
+
+
+def content_of(sender: int, number: int, size: int) -> bytes:
+    """The content of a message, of which every byte is known."""
+    name = b"%d:%d:%04d:" % (sender, number, size)
+    return (name * (size // len(name) + 1))[:size]
+
+
+def number_of(content: bytes) -> list[int]:
+    """Sender and number; -1 if the content is not what was sent."""
+    try:
+        sender, number, size = map(int, content.split(b":", 3)[:3])
+        if content == content_of(sender, number, size):
+            return [sender, number]
+    except ValueError:
+        pass
+    return [-1, -1]
+
+
+def main() -> None:
+    directory, journals, run, seed, parent = sys.argv[1:]
+    end_with_parent(int(parent))
+    faulthandler.register(signal.SIGUSR1)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    given = replace(config.read(Path(directory)).config(Path(directory)), kept_bytes=KEPT_BYTES)
+    worker = Worker(Member(directory, given), Path(journals), run, int(seed))
+    try:
+        serve(worker)
+    except BaseException:
+        LOG.exception("a command of the driver failed")
+        os._exit(3)
+
+
+def serve(worker: Worker) -> None:
+    """Commands, until the last."""
+    print(json.dumps({"answer": "ready"}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = {"answer": getattr(worker, command)()}
+        except StoreError as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+        if command == "close":
+            return
+
+
+if __name__ == "__main__":
+    main()
