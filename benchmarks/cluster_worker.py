@@ -201,7 +201,7 @@ class MemberWorker(Worker):
             stats = store.stats()
             return {name: int(stats[key]) for name, key in (("forces", "syncs"), ("bytes", "device_bytes"))}
         group = self._group()
-        stats = group._thread.submit(lambda: group._copy.info().stats).result()
+        stats = group.thread.executor.submit(lambda: group._copy.info().stats).result()
         return {"forces": stats["forces"], "bytes": stats["device_bytes"]}
 
     def standing(self) -> dict[str, Any]:

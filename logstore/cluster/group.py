@@ -10,8 +10,7 @@
 
 * The loop owns the engine. The thread owns the copy, but while the copy leads the loop takes its batches and reads
   kept ones.
-* Jobs are done in the order in which they were given; batches that wait are taken together (R3), and only the newest
-  "durable" counts.
+* The thread does its jobs in the order in which they were given (``copy_thread.py``).
 * A job that fails ends the group: it leaves, says why, and the member lives on.
 """
 
@@ -22,42 +21,36 @@ import functools
 import logging
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol
 
-from logstore._core import ffi, lib
 from logstore.cluster import appends
 from logstore.cluster import engine as engines
+from logstore.cluster.copy_thread import CopyThread
+from logstore.cluster.counting import Counts
 from logstore.cluster.disk_room import Rooms
 from logstore.cluster.engine import Answer, Engine, Frame, Member
 from logstore.cluster.frames import Carried, Identity
 from logstore.cluster.group_update import GroupUpdates
 from logstore.cluster.jobs import (
     Cut,
-    Drop,
     Durable,
     Follow,
     Found,
     Job,
-    Keep,
     Lead,
-    NoteCatalog,
-    NoteTail,
     Serve,
     Take,
     Vote,
     carried_of,
-    first_to_keep,
     found_in,
-    passing,
-    take_and_apply,
 )
+from logstore.cluster.keeping import Keeping
 from logstore.cluster.membership import Changes
 from logstore.cluster.pacing import Pacing
 from logstore.cluster.replica import Batch, Copy, LeadingStore
 from logstore.core import arguments
-from logstore.errors import BatchRefused, EngineRefused, StoreError, StoreFull
+from logstore.errors import BatchRefused, EngineRefused, StoreError
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,10 +66,6 @@ logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 
 KEPT_BYTES: Final = 64 << 20
-KEEP_EVERY_MS: Final = 1000
-ROOM_AGAIN_S: Final = 1.0
-FLOOR_EVERY_MS: Final = 500
-NOTE_CATALOG_EVERY_MS: Final = 10_000
 
 
 class Around(Protocol):
@@ -138,16 +127,6 @@ def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concate
     return guarded
 
 
-class _Counted:
-    """What this member counts of each peer (R10)."""
-
-    def __init__(self) -> None:
-        self.identity = ffi.new("ls_identity *")
-        self.rebuild = 0
-        self.start = 0
-        """Of the process that was heard last."""
-
-
 class Group:
     """One replicated store on this member. Its methods are called on the member's loop."""
 
@@ -164,9 +143,7 @@ class Group:
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
         self._engine: Engine | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"logstore-{name}")
-        self._jobs: deque[Job] = deque()
-        self._is_working = False
+        self.thread = CopyThread(self)
         self._closed = False
         self._ended = False  # the thread, too
         self._leading: LeadingStore | None = None
@@ -178,21 +155,18 @@ class Group:
         self._recent: dict[int, Carried] = {}  # handed out by this leader and not durable yet, by index
         self._forced = 0  # by the leader's disk, as the engine knows
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
-        self._counted: dict[int, _Counted] = {}
+        self._counts = Counts()
         self._tail = (0, 0)  # term and index that are forced here
-        self._noted_tail = (0, 0)  # as VOTE was told
-        self._looked = (0, 0)  # what was durable, and how much was to stay, when the kept window was looked at
         self._durable = (0, 0)
         self._told = 0  # the newest index that the thread was told to be durable
         self._rebuild = self._start_term = 0
-        self._kept_ms = self._floor_ms = self._catalog_ms = 0
+        self._keeping = Keeping(self, self._kept_bytes)
         self.uuid = b""
         self.changes = Changes(self)
         self.copy_number = 0
         """The store is in the directory ``copy-N``; 0: an update is to bring it."""
         self.updates = GroupUpdates(self, around)
         self.rooms = Rooms(self, around)
-        self._no_file = False  # the first job is to take batches for which the disk has no room
         self.answer: Answer | None = None
         """The engine's latest."""
 
@@ -201,7 +175,7 @@ class Group:
     async def open(self) -> None:
         """Opens the copy and starts the engine. Raises as :meth:`Copy.open` does."""
         loop = self._around.loop
-        found = await loop.run_in_executor(self._thread, self._open_copy)
+        found = await loop.run_in_executor(self.thread.executor, self._open_copy)
         now_ms = self._around.now_ms()
         self.uuid, self.copy_number = found.uuid, found.copy
         options = engines.Options(
@@ -227,13 +201,13 @@ class Group:
             return
         self._closed = self._ended = True
         self._stop_reading()
-        self._jobs.clear()
+        self.thread.stop()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
         await self.updates.close()
-        await self._around.loop.run_in_executor(self._thread, self._close_copy)
-        self._thread.shutdown(wait=False)
+        await self._around.loop.run_in_executor(self.thread.executor, self._close_copy)
+        self.thread.executor.shutdown(wait=False)
         self._around.changed(self)
 
     def _close_copy(self) -> None:
@@ -248,7 +222,7 @@ class Group:
 
     def counted_rebuild(self, member: int) -> int:
         """The rebuild number that this member counts of another one's copy."""
-        return self._counted[member].rebuild if member in self._counted else 0
+        return self._counts.rebuild_of(member)
 
     def fail(self, error: BaseException) -> None:
         """The group leaves: its disk or its log cannot be relied on."""
@@ -258,12 +232,12 @@ class Group:
         logger.error("host %s leaves its group on this member: %s", self.name, error, exc_info=error)
         self._closed = True
         self._stop_reading()
-        self._jobs.clear()
+        self.thread.stop()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
         self.updates.stop()
-        self._thread.submit(self._close_failed)
+        self.thread.executor.submit(self._close_failed)
         self._around.changed(self)
 
     def _close_failed(self) -> None:
@@ -302,6 +276,35 @@ class Group:
         """The copy that leads."""
         return self._leading
 
+    @property
+    def copy(self) -> Copy | None:
+        """The copy; None: the group failed or is closed."""
+        return self._copy
+
+    @property
+    def term(self) -> int:
+        """The term that this member leads in, serving or not; 0: it follows."""
+        return self._term
+
+    @property
+    def tail(self) -> tuple[int, int]:
+        """Term and index that are forced here."""
+        return self._tail
+
+    @property
+    def durable(self) -> tuple[int, int]:
+        """Term and index that are known to be durable."""
+        return self._durable
+
+    @property
+    def told(self) -> int:
+        """The newest index that the copy, which follows, was told to be durable."""
+        return self._told
+
+    def now_ms(self) -> int:
+        """The clock of all engines, in ms."""
+        return self._around.now_ms()
+
     def members(self) -> list[Member]:
         """The newest configuration that this member has; empty without a copy."""
         return [] if self._engine is None else self._engine.members()
@@ -339,17 +342,8 @@ class Group:
 
     def judge(self, peer: int, start: int, told: Identity) -> str | None:
         """Why a peer's copy is refused (R10); None: it is accepted."""
-        counted = self._counted.setdefault(peer, _Counted())
-        new_run = counted.start != start
-        given = ffi.new(
-            "ls_identity_told *",
-            [told.rebuild, told.tail_term, told.tail_index, told.vote_term_at_start, new_run],
-        )
-        text = lib.ls_identity_judge(counted.identity, given, *self._durable, self._term)
-        if text != ffi.NULL:
-            return f"host {self.name}: {ffi.string(text).decode()}"
-        counted.start, counted.rebuild = start, told.rebuild
-        return None
+        why = self._counts.judge(peer, start, told, self._durable, self._term)
+        return None if why is None else f"host {self.name}: {why}"
 
     # ---- events ----
 
@@ -495,16 +489,15 @@ class Group:
 
     def _count(self, peer: int, frame: Frame) -> None:
         """What a member said, for the next time that it comes (R10)."""
-        counted = self._counted.setdefault(peer, _Counted())
         granted = frame.flags & (engines.GRANTED | engines.PRE_VOTE) == engines.GRANTED
         if frame.type == engines.VOTED and granted:
-            lib.ls_identity_voted(counted.identity, frame.term)
+            self._counts.voted(peer, frame.term)
         leads = self._term and frame.term == self._term and self._leading is not None
         if frame.type == engines.APPENDED and leads and frame.other == 0 and frame.log_index:
             self.pacing.acknowledged(peer, frame.log_index, self._around.now_ms())
             term = self._term_of(frame.log_index)
             if term:
-                lib.ls_identity_acknowledged(counted.identity, counted.rebuild, frame.term, term, frame.log_index)
+                self._counts.acknowledged(peer, frame.term, term, frame.log_index)
 
     def _term_of(self, index: int) -> int:
         one = self._recent.get(index)
@@ -630,8 +623,7 @@ class Group:
     def was_cut(self, term: int, index: int) -> None:
         """The log ends here: nobody is asked for more than this member has itself (R10)."""
         self._tail = (term, index)
-        for counted in self._counted.values():
-            lib.ls_identity_lower(counted.identity, term, index)
+        self._counts.lower(term, index)
 
     def voted(self, number: int) -> None:
         """``VOTE`` is forced."""
@@ -652,8 +644,7 @@ class Group:
 
     def switched(self, copy_number: int, term: int, index: int) -> None:
         """The copy that an update brought counts, and all that it has is durable (R10: what was counted is lowered)."""
-        for counted in self._counted.values():
-            lib.ls_identity_lower(counted.identity, *self._durable)
+        self._counts.lower(*self._durable)
         self.copy_number = copy_number
         self._tail = self._durable = (term, index)
         self._told = index
@@ -666,48 +657,17 @@ class Group:
 
     @_guarded
     def keep(self, now_ms: int) -> None:
-        """Called now and then: for the kept window, the floor of VOTE, and what the catalog's file says."""
-        if self._engine is None:
+        """Called now and then: what need not stay goes, and standbys become voters."""
+        if self._engine is None or not self._keeping.look(now_ms):
             return
-        if now_ms - self._floor_ms >= FLOOR_EVERY_MS and self._tail != self._noted_tail:
-            self._floor_ms, self._noted_tail = now_ms, self._tail
-            self.give(NoteTail())
-        if now_ms - self._kept_ms >= KEEP_EVERY_MS:
-            self._kept_ms = now_ms
-            self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
-            if self.store is not None:
-                self.changes.promote()
-            self.rooms.look()
-            is_short = (
-                self.rooms.is_short
-            )  # then nothing stays that need not: it gives way before anything waits for space
-            kept_bytes = 1 if is_short else self._kept_bytes
-            if is_short or now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
-                self._catalog_ms = now_ms
-                self.give(NoteCatalog())
-            if self._leading is not None and self._copy is not None:
-                self.rooms.changed()
-                self.keep_from(first_to_keep(self._copy, kept_bytes))
-            elif not self._term and (self._told, kept_bytes) != self._looked:
-                self._looked = self._told, kept_bytes
-                self.give(Keep(kept_bytes))
+        self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
+        self.rooms.changed()
+        if self.store is not None:
+            self.changes.promote()
 
     def keep_from(self, index: int) -> None:
         """Entries below the index need not stay, if the engine agrees."""
-        engine, copy, answer = self._engine, self._copy, self.answer
-        snapshot = self._durable[1] if self._leading is not None else self._told
-        if engine is None or copy is None or answer is None or snapshot < 2:
-            return
-        first = max(1, min(index, snapshot))
-        try:
-            made, kept = engine.snapshot(self._around.now_ms(), snapshot, first)
-        except EngineRefused:
-            return
-        self._act(made)
-        if self._leading is not None:
-            copy.drop_kept(kept)
-        else:
-            self.give(Drop(kept))
+        self._keeping.keep_from(index)
 
     @_guarded
     def _keep_what_is_there(self) -> None:
@@ -719,56 +679,4 @@ class Group:
 
     def give(self, job: Job) -> None:
         """A job for the thread, behind those that wait."""
-        self._jobs.append(job)
-        if isinstance(job, Durable):
-            self._no_file = False  # what is applied may make room
-        self._work()
-
-    def wait_for_room(self, rest: Take, why: StoreFull) -> None:
-        """Waits with these batches, as this disk has no room: they are tried again soon, or once some were applied."""
-        if not self._no_file:
-            logger.warning("host %s waits for room on this disk: %s", self.name, why)
-        self._jobs.appendleft(rest)
-        self._no_file = not any(isinstance(job, Durable) for job in self._jobs)
-        if self._no_file:
-            self._around.loop.call_later(ROOM_AGAIN_S, self._try_again)
-
-    def _try_again(self) -> None:
-        self._no_file = False
-        self._work()
-
-    def _work(self) -> None:
-        if self._is_working or not self._jobs or self._closed:
-            return
-        chunk = passing(self._jobs) if self._no_file else [self._jobs.popleft()]
-        if not chunk:
-            return
-        mergeable = isinstance(chunk[0], (Take, Durable))
-        while mergeable and self._jobs and isinstance(self._jobs[0], (Take, Durable)) and len(chunk) < 64:
-            chunk.append(self._jobs.popleft())
-        self._is_working = True
-        future = self._thread.submit(self._do, chunk)
-        future.add_done_callback(lambda done: self._around.loop.call_soon_threadsafe(self._done, done))
-
-    def _do(self, chunk: list[Job]) -> list[Callable[[Group], None]]:
-        """In the thread. What is to be done on the loop afterwards."""
-        copy = self._copy
-        if copy is None:
-            return []
-        if isinstance(chunk[0], (Take, Durable)):
-            return take_and_apply(copy, chunk)
-        return [chunk[0].do(copy)]
-
-    @_guarded
-    def _done(self, future: Any) -> None:
-        self._is_working = False
-        if self._closed:
-            return
-        error = future.exception()
-        if error is not None:
-            self.fail(error)
-            return
-        for then in future.result():
-            if not self._closed:
-                then(self)
-        self._work()
+        self.thread.give(job)

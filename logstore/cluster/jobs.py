@@ -11,7 +11,6 @@ from logstore.cluster.replica import Batch, Copy, configuration_of
 from logstore.errors import StoreError, StoreFull
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
 
     from logstore.cluster.group import Group
@@ -169,7 +168,7 @@ def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], N
         after.insert(0, lambda group: consume())  # noqa: ARG005 - as all that is done on the loop
     else:
         rest, why = Take(batches[at:], consume), full
-        after.append(lambda group: group.wait_for_room(rest, why))
+        after.append(lambda group: group.thread.wait_for_room(rest, why))
     if durable:
         entry = copy.entry(durable)
         copy.durable(entry.end_lsn)
@@ -308,37 +307,3 @@ class Drop(Job):
         if copy.leading is None:
             copy.drop_kept(self.index)
         return nothing
-
-
-# ---- without room ----------------------------------------------------------------------------------------------------
-
-_NEED_NO_ROOM: Final = (Vote, NoteTail, NoteCatalog, Keep, Drop, AskRoom)
-
-
-def passing(jobs: deque[Job]) -> list[Job]:
-    """The next job while the first one, batches to be taken, waits for room on the disk; empty: all wait with it."""
-    for job in jobs:
-        if isinstance(job, Take):
-            continue
-        if isinstance(job, Cut):
-            _abandon(jobs, job)
-        elif not isinstance(job, _NEED_NO_ROOM):
-            break
-        jobs.remove(job)
-        return [job]
-    return []
-
-
-def _abandon(jobs: deque[Job], cut: Cut) -> None:
-    """Batches above the cut that were not taken yet never will be."""
-    before = []
-    while jobs[0] is not cut:
-        before.append(jobs.popleft())
-    for job in reversed(before):
-        if isinstance(job, Take):
-            job.batches = [batch for batch in job.batches if batch.index <= cut.index]
-            if not job.batches:
-                if job.consumed is not None:
-                    job.consumed()
-                continue
-        jobs.appendleft(job)

@@ -29,4 +29,4 @@ def test_vote_has_a_term_before_the_copy_takes_a_batch_of_it(tmp_path: Path) -> 
     flags = engines.TAKE | engines.VOTE
     group._act(Answer._make(nothing)._replace(flags=flags, vote_term=3, take_index=2, take_count=1), [batch])
     assert [type(job) for job in given] == [Vote, Take]
-    group._thread.shutdown()
+    group.thread.executor.shutdown()

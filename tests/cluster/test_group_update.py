@@ -20,7 +20,7 @@ from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
 from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
 from logstore import errors
-from logstore.cluster import config, group, group_update
+from logstore.cluster import config, group_update, keeping
 from logstore.cluster.addresses import Tls
 from logstore.cluster.member import Member
 from logstore.cluster.replica import Copy, create
@@ -212,7 +212,7 @@ def test_followers_keep_no_more_than_the_window_however_long_one_member_leads(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do they keep the files below for their catalog, and the floor of each ``VOTE`` moves."""
-    monkeypatch.setattr(group, "NOTE_CATALOG_EVERY_MS", 500)
+    monkeypatch.setattr(keeping, "NOTE_CATALOG_EVERY_MS", 500)
     trio.start()
     store = trio.store()
     queue = store.queue("orders")

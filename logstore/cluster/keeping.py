@@ -1,0 +1,69 @@
+"""What a copy keeps, looked at now and then: the kept window, the floor of ``VOTE``, what the catalog's file has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from logstore.cluster.jobs import Drop, Keep, NoteCatalog, NoteTail, first_to_keep
+from logstore.errors import EngineRefused
+
+if TYPE_CHECKING:
+    from logstore.cluster.group import Group
+
+KEEP_EVERY_MS: Final = 1000
+FLOOR_EVERY_MS: Final = 500
+NOTE_CATALOG_EVERY_MS: Final = 10_000
+
+
+class Keeping:
+    """Of one group. It belongs to the loop."""
+
+    def __init__(self, group: Group, kept_bytes: int) -> None:
+        self._group = group
+        self._kept_bytes = kept_bytes
+        self._noted_tail = (0, 0)  # as VOTE was told
+        self._looked = (0, 0)  # what was durable, and how much was to stay, when a copy that follows was looked at
+        self._kept_ms = self._floor_ms = self._catalog_ms = 0
+
+    def look(self, now_ms: int) -> bool:
+        """Does what is due. Whether ``KEEP_EVERY_MS`` have passed."""
+        group = self._group
+        if now_ms - self._floor_ms >= FLOOR_EVERY_MS and group.tail != self._noted_tail:
+            self._floor_ms, self._noted_tail = now_ms, group.tail
+            group.give(NoteTail())
+        if now_ms - self._kept_ms < KEEP_EVERY_MS:
+            return False
+        self._kept_ms = now_ms
+        group.rooms.look()
+        self._look_at_files(now_ms)
+        return True
+
+    def _look_at_files(self, now_ms: int) -> None:
+        group = self._group
+        is_short = group.rooms.is_short  # then what need not stay gives way, before anything waits for space
+        kept_bytes = 1 if is_short else self._kept_bytes
+        if is_short or now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
+            self._catalog_ms = now_ms
+            group.give(NoteCatalog())
+        if group.leading is not None and group.copy is not None:
+            self.keep_from(first_to_keep(group.copy, kept_bytes))
+        elif not group.term and (group.told, kept_bytes) != self._looked:
+            self._looked = group.told, kept_bytes
+            group.give(Keep(kept_bytes))
+
+    def keep_from(self, index: int) -> None:
+        """Entries below the index need not stay, if the engine agrees."""
+        group = self._group
+        engine, copy = group.engine, group.copy
+        snapshot = group.durable[1] if group.leading is not None else group.told
+        if engine is None or copy is None or group.answer is None or snapshot < 2:
+            return
+        try:
+            made, kept = engine.snapshot(group.now_ms(), snapshot, max(1, min(index, snapshot)))
+        except EngineRefused:
+            return
+        group.act(made)
+        if group.leading is not None:
+            copy.drop_kept(kept)
+        else:
+            group.give(Drop(kept))
