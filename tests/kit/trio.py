@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -27,9 +28,13 @@ HOST = "orders-host"
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
+    """Ports below those that the kernel gives to outgoing connections, which could take one before it is used."""
+    found: list[socket.socket] = []
+    while len(found) < count:
+        with contextlib.suppress(OSError):
+            found.append(socket.create_server(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000))))
+    ports = [one.getsockname()[1] for one in found]
+    for one in found:
         one.close()
     return ports
 
