@@ -32,6 +32,7 @@ NOT_RUN: Final = (
     ("docs/plugin.md", "  protocol, routing", "a picture"),
     ("docs/plugin.md", "[coilmq]", "a configuration; test_plugin_page.py gives it to the plug-in"),
     ("README.md", "3 members run.", "the output of a command; tests/cluster/test_cluster_demo.py does what it says"),
+    ("docs/replication.md", " REBUILD is written", "a picture"),
     ("docs/replication.md", " m4 runs for the first time", "a picture"),
     ("docs/replication.md", " publish ──▶", "a picture"),
     ("docs/replication.md", "DIR/cluster.toml ", "a picture"),
