@@ -109,6 +109,7 @@ class Faults:
         self._cluster = cluster
         self._journal = journal
         self._confirmed = confirmed
+        self._is_away = False  # a member waits for what only a majority can do: no second one may
         self._chance = chance
         self._counts = counts
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,7 +143,7 @@ class Faults:
         cluster, chance = self._cluster, self._chance
         running = [member for member, process in cluster.processes.items() if not process.is_stopped]
         wanted = {"two": 2, "all": len(cluster.members)}.get(fault.kind.rpartition(" ")[2], 1)
-        if len(running) < wanted:
+        if len(running) < wanted or (fault.kind in ("lag", "wipe") and self._is_away):
             return []
         victims = chance.sample(running, wanted)
         leader = cluster.leader() if fault.leader or fault.kind == "hand over" else None
@@ -270,8 +271,14 @@ class Faults:
         """The member is down until the others keep no longer what it needs next."""
         self._cluster.take(member).kill()
         self._count("lag")
+        self._is_away = True
         enough = self._confirmed() + LAGGED
-        self._when(lambda: self._confirmed() >= enough, lambda: self._start_to_update(member))
+
+        def start() -> None:
+            self._is_away = False
+            self._start_to_update(member)
+
+        self._when(lambda: self._confirmed() >= enough, start)
 
     def _wipe(self, member: int) -> bool:
         """The member's copy is removed, and its leader changes: a leader refuses who lost what it had acknowledged."""
@@ -283,6 +290,7 @@ class Faults:
         cluster.take(member).kill()
         remove_copy(cluster.directory(member))
         self._count("wipe")
+        self._is_away = True
 
         def is_led_anew() -> bool:
             leader = cluster.leader()
@@ -299,9 +307,12 @@ class Faults:
                 return process is not None and process.ask("standing")["durable_index"] >= before["index"]
             return False
 
+        def is_back() -> None:
+            self._is_away = False
+
         def start() -> None:
             self._start_to_update(member)
-            self._when(has_all, lambda: None)
+            self._when(has_all, is_back)
 
         self._when(is_led_anew, start)
         return True
