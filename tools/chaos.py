@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from chaos_cluster import LOOK_S, PATIENCE_S, Cluster, Failure, Gone, Refused  # noqa: E402 - found by the line above
-from chaos_copies import differences, queues  # noqa: E402
+from chaos_copies import copy_number, differences, queues  # noqa: E402
 from chaos_disks import missing_for  # noqa: E402
 from chaos_faults import NAMES, Faults, plan_of_round  # noqa: E402
 from chaos_journal import Journal, Journals  # noqa: E402
@@ -49,10 +49,16 @@ class Chaos:
         self.journals = Journals(self.cluster.journals)
         self.journal = Journal(self.cluster.journals / "driver.jsonl")
         self.judge = Judge()
-        self.counts = dict.fromkeys(("rounds", *NAMES), 0)
+        self.counts = dict.fromkeys(("rounds", *NAMES, "updates"), 0)
         self.problems: list[str] = []
         self._waiting: list[dict[str, object]] = []  # lines that are read and not judged yet
+        self._copies = 0  # the sum of their numbers when all began
         self._confirmed = 0  # that the journals have
+
+    def form(self) -> None:
+        """Makes the members."""
+        self.cluster.form()
+        self._copies = sum(copy_number(self.cluster.directory(member)) for member in self.cluster.members)
 
     def round(self) -> None:
         """One round. Raises ``Failure``."""
@@ -61,7 +67,7 @@ class Chaos:
         faults = plan_of_round(chance, self.counts["rounds"], disks=cluster.disks is not None)
         begins = self._confirmed + chance.randrange(self.confirms)
         quota = self._confirmed + self.confirms
-        making = Faults(cluster, chance, self.counts, self.journal)
+        making = Faults(cluster, chance, self.counts, self.journal, self._read)
         self.journal.write("round", number=self.counts["rounds"], planned=len(faults), confirms=self.confirms)
         cluster.ask_all("resume")
         cluster.wait(lambda: self._read() >= begins, "numbers are confirmed before the fault")
@@ -105,6 +111,7 @@ class Chaos:
         standing = cluster.processes[member].ask("standing")
         directories = [cluster.directory(each) for each in cluster.members]
         cluster.close()
+        self.counts["updates"] = sum(copy_number(directory) for directory in directories) - self._copies
         self.problems += differences(directories, standing["durable_index"])
         contents = queues(directories)
         if any(queue != contents[0] for queue in contents):
@@ -163,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     chaos = Chaos(cluster, chosen.seed, chosen.confirms)
     problems = chaos.problems
     try:
-        chaos.cluster.form()
+        chaos.form()
         while chaos.counts["rounds"] < chosen.rounds and not chaos.judge.violations:
             chaos.round()
         if not chaos.judge.violations:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from chaos_member import HOST, QUEUE, number_of
 
 import logstore
-from logstore.cluster.replica import detach
+from logstore.cluster.replica import Copy, detach
 from logstore.inspect import Reader
 from logstore.verify.verification import Verification
 
@@ -26,6 +26,17 @@ def copy_of(member_dir: Path) -> Path:
     """The directory of the member's present copy."""
     copies = [path for path in (member_dir / HOST).iterdir() if path.name.startswith("copy-")]
     return max(copies, key=lambda path: int(path.name.removeprefix("copy-")))
+
+
+def copy_number(member_dir: Path) -> int:
+    """Of the member's present copy: each update makes the next one."""
+    return int(copy_of(member_dir).name.removeprefix("copy-"))
+
+
+def remove_copy(member_dir: Path) -> None:
+    """As an operator does with a copy that is to be had anew; the member does not run."""
+    with Copy.open(member_dir / HOST) as copy:
+        copy.remove()
 
 
 def differences(member_dirs: list[Path], durable_index: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import time
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos_cluster import Gone, Refused
+from chaos_copies import remove_copy
 
 if TYPE_CHECKING:
     import random
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from chaos_proxy import Direction
 
 DOWN_S = (0.0, 1.5)  # a process that ended is started again after so long
+LAGGED = 8000  # confirmed while a member is down: more than the others keep for it
+UPDATE_S = (0.0, 1.0)  # after a member that needs an update is started: the update is under way, or has just ended
 STOPPED_S = (1.0, 3.0)
 CUT_S = (0.3, 3.0)
 FULL_S = (1.0, 4.0)
@@ -37,6 +41,8 @@ KINDS = (
     "half-close",
     "hand over",
     "restart",
+    "lag",
+    "wipe",
 )
 POWER_CUTS = ("power cut one", "power cut two", "power cut all")
 DISK_FAULTS = ("full disk", "failed sync")
@@ -51,6 +57,8 @@ COUNTED = {
     "half-close": "half-closes",
     "hand over": "hand-overs",
     "restart": "restarts",
+    "lag": "lags",
+    "wipe": "wipes",
     "power cut one": "power cuts",
     "power cut two": "power cuts",
     "power cut all": "power cuts",
@@ -90,9 +98,18 @@ def plan_of_round(chance: random.Random, number: int, *, disks: bool) -> list[Fa
 class Faults:
     """Makes the faults of one round, and heals them when their time has come. The caller calls ``turn`` often."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, counts: dict[str, int], journal: Journal) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        chance: random.Random,
+        counts: dict[str, int],
+        journal: Journal,
+        confirmed: Callable[[], int],
+    ) -> None:
         self._cluster = cluster
         self._journal = journal
+        self._confirmed = confirmed
+        self._is_away = False  # a member waits for what only a majority can do: no second one may
         self._chance = chance
         self._counts = counts
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -126,12 +143,16 @@ class Faults:
         cluster, chance = self._cluster, self._chance
         running = [member for member, process in cluster.processes.items() if not process.is_stopped]
         wanted = {"two": 2, "all": len(cluster.members)}.get(fault.kind.rpartition(" ")[2], 1)
-        if len(running) < wanted:
+        if len(running) < wanted or (fault.kind in ("lag", "wipe") and self._is_away):
             return []
         victims = chance.sample(running, wanted)
         leader = cluster.leader() if fault.leader or fault.kind == "hand over" else None
         if leader is None and fault.kind == "hand over":
             return []
+        if fault.kind == "wipe":  # a follower
+            leader = cluster.leader()
+            others = [member for member in running if member != leader]
+            return [chance.choice(others)] if leader is not None and others else []
         if leader is not None and leader not in victims:
             victims[0] = leader
         return victims
@@ -149,6 +170,10 @@ class Faults:
             self._fill(victims[0])
         elif kind == "failed sync":
             return self._fail_sync(victims[0])
+        elif kind == "lag":
+            self._lag(victims[0])
+        elif kind == "wipe":
+            return self._wipe(victims[0])
         elif kind == "restart":
             self._end(victims[0], in_order=True)
         elif kind == "stop":
@@ -239,6 +264,73 @@ class Faults:
         self._cluster.excused.discard(member)
         self._cluster.start(member)
         self._cluster.processes[member].ask("resume")
+
+    # ---- updates ----
+
+    def _lag(self, member: int) -> None:
+        """The member is down until the others keep no longer what it needs next."""
+        self._cluster.take(member).kill()
+        self._count("lag")
+        self._is_away = True
+        enough = self._confirmed() + LAGGED
+
+        def start() -> None:
+            self._is_away = False
+            self._start_to_update(member)
+
+        self._when(lambda: self._confirmed() >= enough, start)
+
+    def _wipe(self, member: int) -> bool:
+        """The member's copy is removed, and its leader changes: a leader refuses who lost what it had acknowledged."""
+        cluster = self._cluster
+        leader = cluster.leader()
+        if leader is None or leader == member:
+            return False
+        before = cluster.processes[leader].ask("standing")
+        cluster.take(member).kill()
+        remove_copy(cluster.directory(member))
+        self._count("wipe")
+        self._is_away = True
+
+        def is_led_anew() -> bool:
+            leader = cluster.leader()
+            with contextlib.suppress(Gone, Refused):
+                if leader is not None and cluster.processes[leader].ask("standing")["term"] > before["term"]:
+                    return True
+                if leader is not None:
+                    cluster.processes[leader].ask("transfer")
+            return False
+
+        def has_all() -> bool:  # until then, no other member may lose its copy
+            process = cluster.processes.get(member)
+            with contextlib.suppress(Gone, Refused):
+                return process is not None and process.ask("standing")["durable_index"] >= before["index"]
+            return False
+
+        def is_back() -> None:
+            self._is_away = False
+
+        def start() -> None:
+            self._start_to_update(member)
+            self._when(has_all, is_back)
+
+        self._when(is_led_anew, start)
+        return True
+
+    def _start_to_update(self, member: int) -> None:
+        """Often somebody is killed in the update."""
+        self._start(member)
+        kind = self._chance.choice(("kill one", "kill one", "kill two", "stop", "cut one way", ""))
+        if kind:
+            fault = Fault(kind, 0.0, self._chance.random() < 0.5)
+            self._later(self._chance.uniform(*UPDATE_S), lambda: self._make(fault))
+
+    def _when(self, holds: Callable[[], bool], work: Callable[[], None]) -> None:
+        """Does it once this holds."""
+        if holds():
+            work()
+        else:
+            self._later(0.1, lambda: self._when(holds, work))
 
     def _stop(self, member: int) -> None:
         process = self._cluster.processes[member]
