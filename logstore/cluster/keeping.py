@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 KEEP_EVERY_MS: Final = 1000
 FLOOR_EVERY_MS: Final = 500
 NOTE_CATALOG_EVERY_MS: Final = 10_000
+NOTE_CATALOG_BATCHES: Final = 64
+"""After so many batches it is noted at the next look: what lies above stays, and a batch has up to a MiB."""
 
 
 class Keeping:
@@ -23,7 +25,7 @@ class Keeping:
         self._kept_bytes = kept_bytes
         self._noted_tail = (0, 0)  # as VOTE was told
         self._looked = (0, 0)  # what was durable, and how much was to stay, when a copy that follows was looked at
-        self._kept_ms = self._floor_ms = self._catalog_ms = 0
+        self._kept_ms = self._floor_ms = self._catalog_ms = self._catalog_index = 0
 
     def look(self, now_ms: int) -> bool:
         """Does what is due. Whether ``KEEP_EVERY_MS`` have passed."""
@@ -42,8 +44,13 @@ class Keeping:
         group = self._group
         is_short = group.rooms.is_short  # then what need not stay gives way, before anything waits for space
         kept_bytes = 1 if is_short else self._kept_bytes
-        if is_short or now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS:
-            self._catalog_ms = now_ms
+        durable = group.durable[1]
+        if (
+            is_short
+            or now_ms - self._catalog_ms >= NOTE_CATALOG_EVERY_MS
+            or durable - self._catalog_index >= NOTE_CATALOG_BATCHES
+        ):
+            self._catalog_ms, self._catalog_index = now_ms, durable
             group.give(NoteCatalog())
         if group.leading is not None and group.copy is not None:
             self.keep_from(first_to_keep(group.copy, kept_bytes))
