@@ -165,7 +165,7 @@ class Cluster:
         return (self.disks.path(member) if self.disks is not None else self.place) / f"m{member}"
 
     def form(self) -> None:
-        """Makes and starts all members; each is a voter on return, and the queue is there."""
+        """Makes and starts all members; all have joined on return, and the queue is there."""
         _, uuid = founding.new_identity()
         first = self.members[0]
         for member in self.members:
@@ -184,7 +184,11 @@ class Cluster:
             else:
                 newcomer.join(self.directory(member), wanted, is_id_given=True)
             self.start(member)
-            self.wait(lambda member=member: self._ask_leader("voters") == member, f"m{member} is a voter")
+            voters = member if member < 3 else member - 1 + member % 2  # an even one stands by
+            self.wait(
+                lambda seats=[member, voters]: self._ask_leader("seats") == seats,
+                f"the group has {member} members and {voters} voters",
+            )
         self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
 
     def start(self, member: int) -> None:

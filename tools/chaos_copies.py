@@ -24,13 +24,12 @@ INDEX_AT = 88  # in a batch's bytes
 
 def copy_of(member_dir: Path) -> Path:
     """The directory of the member's present copy."""
-    copies = [path for path in (member_dir / HOST).iterdir() if path.name.startswith("copy-")]
-    return max(copies, key=lambda path: int(path.name.removeprefix("copy-")))
+    return member_dir / HOST / f"copy-{copy_number(member_dir)}"
 
 
 def copy_number(member_dir: Path) -> int:
-    """Of the member's present copy: each update makes the next one."""
-    return int(copy_of(member_dir).name.removeprefix("copy-"))
+    """Of the member's present copy: each update makes the next one. 0: it has none yet."""
+    return max((int(path.name.removeprefix("copy-")) for path in (member_dir / HOST).glob("copy-*")), default=0)
 
 
 def remove_copy(member_dir: Path) -> None:

@@ -218,9 +218,10 @@ class Worker:
             raise StoreError("this member has no copy yet")
         return {name: getattr(found, name) for name in ("state", "term", "leader", "index", "durable_index", "problem")}
 
-    def voters(self) -> int:
-        """How many there are."""
-        return sum(seat.voter for seat in self.member.members(HOST))
+    def seats(self) -> list[int]:
+        """How many members and voters the group has."""
+        seats = self.member.members(HOST)
+        return [len(seats), sum(seat.voter for seat in seats)]
 
     def resume(self) -> None:
         """Lets senders and receivers work."""
