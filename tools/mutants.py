@@ -70,6 +70,7 @@ TESTS = (
     "test_replica_catalog",
     "test_replica_sweep",
     "test_replica_checkpoint",
+    "test_replica_room",
     "test_update",
     "test_fullness",
     "test_engine_guards",

@@ -175,13 +175,13 @@ def _read_applied(connection: Connection) -> int | None:
     return None if found is None else int(found)
 
 
-def applied_lsn(store_dir: Path, store_uuid: bytes) -> int | None:
+def applied_lsn(store_dir: Path, store_uuid: bytes, *, at_rest: bool = False) -> int | None:
     """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
 
-    Opening it checks its identity and its pages. Raises as :meth:`Catalog.open` does.
+    Opening it checks its identity and its pages. ``at_rest``: nobody writes it. Raises as :meth:`Catalog.open` does.
     """
     with (
-        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True)) as catalog,
+        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True, at_rest=at_rest)) as catalog,
         catalog.snapshot() as (connection, _),
     ):
         return _read_applied(connection)

@@ -135,9 +135,9 @@ def _followed(store_dir: Path, uuid: UUID) -> Names | None:
     """
     problem = None
     try:
+        if read_at_rest(store_dir, lambda place, at_rest: applied_lsn(place, uuid.bytes, at_rest=at_rest)) is None:
+            return None
         with copied_at_rest(store_dir) as copy:
-            if applied_lsn(copy, uuid.bytes) is None:
-                return None
             try:
                 with ChangedCatalog(copy, uuid.bytes) as catalog:
                     with Reader(store_dir, undurable=True, from_lsn=LSN_MAX) as reader:
