@@ -222,6 +222,9 @@ class CatalogError(StoreError):
     unchanged.
     """
 
+    is_full = False
+    """Whether the cause is a full disk."""
+
 
 class CatalogMismatch(CatalogError):
     """The catalog does not belong to this log: it is missing, empty, another store's, or older than the log.

@@ -208,6 +208,20 @@ class SqliteFile:
         if busy:
             raise CatalogUnavailable(f"{self.where} is being read by another process; end that process, or try again")
 
+    def reuse_blocks(self, engine: Engine) -> None:
+        """Writes the write-ahead log back into the file. The next change overwrites the log from its start.
+
+        On a full disk small changes go on so. What the file has no room for stays in the log.
+        """
+        raw = engine.raw_connection()
+        try:
+            cursor = raw.cursor()
+            cursor.execute("PRAGMA wal_checkpoint(RESTART)")
+            cursor.fetchall()
+            cursor.close()
+        finally:
+            raw.close()
+
     def verify(self, connection: Connection) -> None:
         """Checks all pages and references; SQLite itself notices damage only when it reads the damaged part."""
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
@@ -231,7 +245,9 @@ class SqliteFile:
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 return CatalogError(f"{self.where} is damaged ({one_line(cause)}): restore it together with the log")
             case sqlite3.SQLITE_FULL:
-                return CatalogError(f"{self.where} cannot grow, its disk is full: make room and repeat the call")
+                full = CatalogError(f"{self.where} cannot grow, its disk is full: make room and repeat the call")
+                full.is_full = True
+                return full
             case sqlite3.SQLITE_READONLY:
                 return CatalogError(f"{self.where} cannot be written: check its permissions and its directory's")
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_IOERR:

@@ -212,6 +212,11 @@ class ChangedCatalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog itself."""
+        return self._catalog
+
     def close(self) -> None:
         """Closes the file. A second call does nothing."""
         self._catalog.close()

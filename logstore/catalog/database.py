@@ -21,7 +21,7 @@ import uuid
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
-from logstore.catalog.backends import TIMEOUT_S, Backend, backend_for
+from logstore.catalog.backends import TIMEOUT_S, Backend, SqliteFile, backend_for
 from logstore.catalog.rows import Contents, make_tables
 from logstore.catalog.text import one_line
 from logstore.core.imports import late
@@ -390,6 +390,12 @@ class CatalogDatabase:
         finally:
             self._change.release()
         return True
+
+    def reuse_blocks(self) -> None:
+        """On a full disk: what is written next needs no new blocks, as far as that is possible. Of a file only."""
+        if isinstance(self._backend, SqliteFile):
+            with self._explained():
+                self._backend.reuse_blocks(self._engine)
 
     def _prepare_change(self) -> None:
         self._check_usable()

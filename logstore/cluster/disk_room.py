@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HasRoom(Message, frozen=True, tag=18):
-    """What the sender's copy of a host has room for. Sent to the leader while the disk is full, and once then."""
+    """The room of the sender's copy. It goes to the leader while the disk is full, and once after."""
 
     skippable: ClassVar[bool] = True
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logstore.cluster import engine as engines
 from logstore.cluster.frames import Carried
 from logstore.cluster.replica import Batch, Copy, configuration_of
-from logstore.errors import StoreError, StoreFull
+from logstore.errors import CatalogError, StoreError, StoreFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from logstore.cluster.group import Group
 
@@ -140,6 +141,16 @@ class Durable(Job):
     index: int
 
 
+@contextlib.contextmanager
+def _full_catalog_waits() -> Iterator[None]:
+    """A catalog's file that has no room is written later: its changes wait, and their segments stay."""
+    try:
+        yield
+    except CatalogError as error:
+        if not error.is_full:
+            raise
+
+
 def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], None]]:
     """Takes all batches, as many with one force as the core allows, and then applies what is durable.
 
@@ -171,7 +182,8 @@ def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], N
         after.append(lambda group: group.thread.wait_for_room(rest, why))
     if durable:
         entry = copy.entry(durable)
-        copy.durable(entry.end_lsn)
+        with _full_catalog_waits():
+            copy.durable(entry.end_lsn)
         after.append(lambda group: group.applied(durable, entry.term))
     room = copy.room()
     after.append(lambda group: group.rooms.here(room))
@@ -280,7 +292,8 @@ class NoteCatalog(Job):
     """The catalog's file notes up to where it has every change."""
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
-        copy.note_catalog()
+        with _full_catalog_waits():
+            copy.note_catalog()
         return nothing
 
 

@@ -339,8 +339,25 @@ class Copy:
     def note_catalog(self) -> None:
         """Lets the catalog's file say that it has every change up to what is applied. Call it now and then.
 
-        So a start need not look for changes below, and the log need not keep what lies there. It waits for the disk.
+        So a start need not look for changes below, and the log need not keep what lies there. It waits for the disk. On
+        a full disk it is tried in the blocks that the file has.
         """
+        try:
+            self._note_catalog()
+        except errors.CatalogError as error:
+            used = self._used_catalog()
+            if not error.is_full or used is None:
+                raise
+            used.reuse_blocks()
+            self._note_catalog()
+
+    def _used_catalog(self) -> Catalog | None:
+        if self._leading is None:
+            return None if self._catalog is None else self._catalog.catalog
+        store = self._leading._store
+        return None if store is None else store._catalog
+
+    def _note_catalog(self) -> None:
         if self._leading is not None:
             lsn = self._leading._note_catalog()
         elif self._catalog is not None:

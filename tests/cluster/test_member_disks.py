@@ -91,6 +91,20 @@ def test_a_host_with_one_voter_dead_and_one_full_is_drained_and_grows_again(proc
     assert processes.workers[processes.leader()].ask("ids") == kept
 
 
+def test_a_follower_whose_disk_is_full_goes_on_with_its_catalog_in_the_blocks_that_it_has(processes: Processes) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    full = next(member for member in processes.workers if member != leader)
+    processes.disks[full].fill()
+    for _ in range(4):
+        noted = processes.workers[full].ask("catalog_lsn")
+        processes.workers[leader].ask("publish", count=60, size=SIZE)
+        processes.workers[leader].ask("drain")
+        wait_until(lambda before=noted: processes.workers[full].ask("catalog_lsn") > before, "the catalog has more")
+        assert processes.workers[full].ask("standing")["state"] == "follows"
+
+
 def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_works_again(processes: Processes) -> None:
     for member in (1, 2, 3):
         processes.start(member)

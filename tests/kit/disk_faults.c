@@ -48,16 +48,21 @@ int fallocate(int file, int mode, off_t at, off_t bytes) {
     return real(file, mode, at, bytes);
 }
 
-ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) {
-    static ssize_t (*real)(int, const void *, size_t, off_t);
+/* glibc has both names, and SQLite uses the second one. */
+static ssize_t write_at(const char *name, int file, const void *from, size_t bytes, off_t at) {
+    ssize_t (*real)(int, const void *, size_t, off_t) = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, name);
 
-    if (real == NULL)
-        real = (ssize_t (*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, "pwrite");
     if (lacks_blocks(file, at + (off_t)bytes)) {
         errno = ENOSPC;
         return -1;
     }
     return real(file, from, bytes, at);
+}
+
+ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) { return write_at("pwrite", file, from, bytes, at); }
+
+ssize_t pwrite64(int file, const void *from, size_t bytes, off_t at) {
+    return write_at("pwrite64", file, from, bytes, at);
 }
 
 int fdatasync(int file) {

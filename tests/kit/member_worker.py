@@ -101,6 +101,12 @@ class Working:
                 ids.append(delivery.id)
         return {"ids": ids}
 
+    def catalog_lsn(self) -> int:
+        """Up to where the catalog of a copy that follows has every change, as its file says."""
+        copy = self._member._running.group(HOST).copy
+        catalog = None if copy is None else copy._catalog
+        return 0 if catalog is None else catalog.applied_lsn or 0
+
     def ids(self) -> list[int]:
         """Of the messages on the queue."""
         return [message.id for message in self._member.store(HOST, within_s=60).messages("orders")]
