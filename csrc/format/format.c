@@ -155,13 +155,13 @@ enum format_result format_get_segment_header(const uint8_t *from, size_t availab
         xxh64(from, AT(SEGMENT_HEADER, checksum), format_segment_seed(h->uuid, h->first_lsn, h->epoch))) {
         return FORMAT_CHECK;
     }
-    if (memcmp(h->uuid, uuid, UUID_BYTES) != 0 || h->segment_size != segment_size || h->first_lsn != first_lsn) {
+    if (memcmp(h->uuid, uuid, UUID_BYTES) != 0 || h->segment_size != segment_size) {
         return FORMAT_PLACE;
     }
-    bool placed = is_segment_size(segment_size) && is_lsn(first_lsn) && first_lsn % segment_size == 0 &&
-                  first_lsn - 1 <= LSN_MAX - segment_size;
-    return judge(from, SEGMENT_HEADER_BYTES, AT(SEGMENT_HEADER, zero),
-                 placed && h->epoch > 0 && h->prev_end_lsn <= first_lsn);
+    bool possible = is_segment_size(segment_size) && is_lsn(h->first_lsn) && h->first_lsn % segment_size == 0 &&
+                    h->first_lsn - 1 <= LSN_MAX - segment_size && h->epoch > 0 && h->prev_end_lsn <= h->first_lsn;
+    result = judge(from, SEGMENT_HEADER_BYTES, AT(SEGMENT_HEADER, zero), possible);
+    return result == FORMAT_OK && h->first_lsn != first_lsn ? FORMAT_PLACE : result;
 }
 
 /*

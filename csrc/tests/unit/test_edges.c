@@ -487,6 +487,24 @@ static void a_segment_beyond_the_last_lsn_is_refused(void) {
     }
 }
 
+/* An open renames unused files, and the next one must not read more in their headers. */
+static void a_header_that_is_impossible_at_its_own_place_is_so_under_every_name(void) {
+    static uint8_t bytes[SEGMENT_HEADER_BYTES];
+    struct segment_header h = {.segment_size = SEGMENT, .first_lsn = 4 * SEGMENT, .epoch = UINT64_MAX}, found;
+
+    for (int i = 0; i < 3; i++) {
+        memset(bytes, 0, sizeof bytes);
+        h.prev_end_lsn = i == 0 ? h.first_lsn : h.first_lsn + 8;
+        h.epoch = i == 2 ? 0 : h.epoch;
+        format_put_segment_header(bytes, &h);
+        for (uint64_t name = 2 * SEGMENT; name < 7 * SEGMENT; name += SEGMENT) {
+            enum format_result moved = name == h.first_lsn ? FORMAT_OK : FORMAT_PLACE;
+            check(format_get_segment_header(bytes, sizeof bytes, h.uuid, SEGMENT, name, &found) ==
+                  (i == 0 ? moved : FORMAT_MALFORMED));
+        }
+    }
+}
+
 static void a_chunk_may_be_empty(void) {
     static uint8_t bytes[256];
     struct slot s = {.at = bytes, .seed = 5, .lsn = 1 << 20, .id = 1 << 19, .prev = 1 << 19};
@@ -519,6 +537,7 @@ int main(void) {
         a_decoder_refuses_records_of_another_type_or_length,
         the_closed_file_has_an_epoch_and_an_lsn,
         a_segment_beyond_the_last_lsn_is_refused,
+        a_header_that_is_impossible_at_its_own_place_is_so_under_every_name,
         a_chunk_may_be_empty,
     };
 

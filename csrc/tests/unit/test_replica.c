@@ -120,8 +120,7 @@ static void wait_for_spares(struct replica *f) {
 
 /* A thread makes the next segment's file, under a name that no header of this term can cut, and a reserve. */
 static void a_copy_has_spares_before_a_segment_begins(void) {
-    size_t segments;
-    uint64_t allocated;
+    uint64_t file_lsn, allocated;
 
     copies_start();
     replica_free(copies[1].follows);
@@ -130,12 +129,12 @@ static void a_copy_has_spares_before_a_segment_begins(void) {
     r.options.background = 0;
     check(lead_in(0, 2) == LS_OK);
     for (int turn = 0; turn < 3; turn++) {
-        segments = copies[1].follows->segment_count;
+        file_lsn = copies[1].follows->file_lsn;
         wait_for_spares(copies[1].follows);
         check(copies_agree());
         allocated = vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE);
         copies[1].follows->turned_us = UINT64_MAX / 2; /* the last segment lasted long: the next is filled with zeros */
-        while (copies[1].follows->segment_count == segments)
+        while (copies[1].follows->file_lsn == file_lsn)
             (void)put_bytes(1, 'x', 3900, LS_WAIT);
         replica_take_spare(copies[1].follows);
         check(vfs_sim_calls(copies[1].sim, VFS_SIM_ALLOCATE) == allocated);
