@@ -8,7 +8,7 @@ none that was written. The events:
 event        other members of the line             written
 ============ ===================================== ===============================================================
 leads        term                                  when the process has got the store of a new term
-sent         sender, first, count                  before the publish of these numbers
+sent         sender, first, count, whole           before the publish of these numbers; whole: in one transaction
 confirmed    sender, first, ids                    after it returned
 unknown      sender, first, count, error           after it raised
 acquiring    group, term, count                    before the acquire

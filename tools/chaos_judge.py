@@ -10,6 +10,7 @@
 * two leaders: two runs lead or confirm in one term, or confirm the same id
 * changed: the content is not what was sent, or a confirmed id has another message
 * duplicated: a message that was confirmed, and was sent once, has a second id
+* in part: of a transaction some messages are there and others are not
 * without its fault: a round ended before all faults that its plan has were made
 * too few confirms: a round ended with fewer confirmed messages than it had to have, or none after its last fault
 
@@ -37,6 +38,7 @@ RULES = (
     "two leaders",
     "changed",
     "duplicated",
+    "in part",
     "without its fault",
     "too few confirms",
 )
@@ -112,6 +114,8 @@ class Judge:
         self._reigns: dict[tuple[str, int], Reign] = {}
         self._seen: set[int] = set()  # ids that were handed out and may be again
         self._ids: dict[tuple[int, int], int] = {}  # of what was confirmed, by sender and number
+        self._wholes: dict[tuple[int, int], int] = {}  # the numbers of a transaction without a confirm, by the first
+        self._ids_of: dict[tuple[int, int], set[int]] = {}  # all ids of each of their messages
         self._round: _Round | None = None
 
     def take(self, lines: Iterable[Line]) -> None:
@@ -157,6 +161,7 @@ class Judge:
         self._tried &= there
         self._seen &= there
         self._judge_order(queue)
+        self._judge_wholes()
         self._groups.clear()  # nobody works: each is dealt with, or its process is dead
 
     def _find(self, rule: str, text: str) -> None:
@@ -186,6 +191,10 @@ class Judge:
         there = self._next.get(sender, 0)
         self._again |= {(sender, number) for number in range(first, min(first + count, there))}
         self._next[sender] = max(there, first + count)
+        if line.get("whole"):
+            self._wholes[sender, first] = count
+            for number in range(first, first + count):
+                self._ids_of.setdefault((sender, number), set())
 
     def _on_confirmed(self, line: Line) -> None:
         for at, key in enumerate(line["ids"]):
@@ -194,6 +203,7 @@ class Judge:
                 self._find("two leaders", f"id {key} was confirmed twice, the second time by {line['run']}")
             self._confirmed[key] = line["sender"], line["first"] + at
             self._ids[line["sender"], line["first"] + at] = key
+            self._note_id((key, line["sender"], line["first"] + at))
         self.counts["confirmed"] += len(line["ids"])
         if self._round is not None:
             self._round.confirmed += len(line["ids"])
@@ -278,6 +288,7 @@ class Judge:
     # ---- contents ----
 
     def _judge_content(self, place: Place) -> None:
+        self._note_id(place)
         key, sender, number = place
         known = self._confirmed.get(key, (sender, number))
         if not 0 <= number < self._next.get(sender, 0):
@@ -286,6 +297,28 @@ class Judge:
             self._find("changed", f"id {key} has {sender}:{number}, and was confirmed as {known[0]}:{known[1]}")
         elif (sender, number) not in self._again and self._ids.get((sender, number), key) != key:
             self._find("duplicated", f"{sender}:{number} is id {self._ids[sender, number]} and id {key}")
+
+    # ---- transactions ----
+
+    def _note_id(self, place: Place) -> None:
+        key, sender, number = place
+        if (sender, number) in self._ids_of:
+            self._ids_of[sender, number].add(key)
+
+    def _judge_wholes(self) -> None:
+        """Nobody works: each message that is there was acquired before, or is on the queue now.
+
+        Each time that a transaction was sent, all of its numbers have got one id more, or none.
+        """
+        for (sender, first), count in list(self._wholes.items()):
+            numbers = [(sender, number) for number in range(first, first + count)]
+            times = [len(self._ids_of[number]) for number in numbers]
+            if min(times) < max(times):
+                self._find("in part", f"{sender}:{first} to {first + count - 1}: there {min(times)} to {max(times)} times")
+            if min(times) < max(times) or all(number in self._ids for number in numbers):
+                del self._wholes[sender, first]
+                for number in numbers:
+                    del self._ids_of[number]
 
     # ---- order ----
 

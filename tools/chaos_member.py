@@ -40,6 +40,7 @@ QUEUE = "orders"
 SENDERS = 4
 RECEIVERS = 4
 SENT = 50  # numbers in one publish
+HOWS = ("in a transaction", "one by one", *("in one call",) * 6)  # of SENT numbers each, in turn
 ACQUIRED_MAX = 60
 REJECTED_MAX = 5
 DEPTH_MIN = 500  # below it, receivers wait: what is on the queue is what a change of the leader can lose
@@ -140,18 +141,19 @@ class Worker:
         except StoreError:
             return False
         first = state["again"].pop(0) if state["again"] else state["next"]
-        state["next"] = max(state["next"], first + SENT)
-        self.journal.write("sent", sender=sender, first=first, count=SENT)
+        how = how_sent(first)
+        count = 1 if how == "one by one" else SENT
+        state["next"] = max(state["next"], first + count)
+        self.journal.write("sent", sender=sender, first=first, count=count, whole=how == "in a transaction")
         size = chance.choice((30, 100, 1000))
         try:
-            bodies = [content_of(sender, first + at, size) for at in range(SENT)]
-            ids = store.publish_many(QUEUE, bodies)
+            ids = publish(store, [content_of(sender, first + at, size) for at in range(count)], how)
         except StoreError as error:
-            self.journal.write("unknown", sender=sender, first=first, count=SENT, error=type(error).__name__)
+            self.journal.write("unknown", sender=sender, first=first, count=count, error=type(error).__name__)
             state["again"].insert(0, first)
             return False
-        self.journal.write("confirmed", sender=sender, first=first, ids=list(ids))
-        return False
+        self.journal.write("confirmed", sender=sender, first=first, ids=ids)
+        return count == 1
 
     def receive(self, _: int, chance: random.Random, store: MessageStore, term: int, state: dict[str, Any]) -> bool:
         """One acquire, and what becomes of it; whether to go on at once."""
@@ -173,8 +175,8 @@ class Worker:
             return False
         middle = chance.randrange(len(deliveries) + 1) if chance.random() < 0.3 else len(deliveries)
         rejected = min(REJECTED_MAX, middle) if chance.random() < 0.2 else 0
-        if self._settle(queue, group, deliveries, 0, rejected, "reject"):
-            self._settle(queue, group, deliveries, rejected, middle, "accept")
+        if self._settle(store, group, deliveries, 0, rejected, "reject"):
+            self._settle(store, group, deliveries, rejected, middle, "accept")
         if middle < len(deliveries):
             how = chance.choice(("released", "died")) if state["died"] < DIED_MAX else "released"
             state["died"] += len(deliveries) - middle if how == "died" else 0
@@ -189,12 +191,19 @@ class Worker:
         state["term"] = term
         return True
 
-    def _settle(self, queue: Queue, group: int, deliveries: list[Delivery], start: int, end: int, how: str) -> bool:
+    def _settle(
+        self, store: MessageStore, group: int, deliveries: list[Delivery], start: int, end: int, how: str
+    ) -> bool:
         if start == end:
             return True
         self.journal.write("settling", group=group, start=start, end=end, how=how)
+        queue = store.queue(QUEUE)
         try:
-            if how == "accept":
+            if how == "accept" and group % len(HOWS) == 0:
+                with store.transaction() as transaction:
+                    for delivery in deliveries[start:end]:
+                        queue.accept(delivery, transaction=transaction)
+            elif how == "accept":
                 queue.accept_many(deliveries[start:end])
             else:
                 for delivery in deliveries[start:end]:
@@ -259,6 +268,21 @@ class Worker:
             thread.join()
         self.store = None
         self.member.close()
+
+
+def how_sent(first: int) -> str:
+    """How these numbers are sent, also when they are sent again."""
+    return HOWS[first // SENT % len(HOWS)]
+
+
+def publish(store: MessageStore, contents: list[bytes], how: str) -> list[int]:
+    """Their ids; all are durable on return."""
+    if how == "one by one":
+        return [store.publish(QUEUE, content) for content in contents]
+    if how == "in one call":
+        return list(store.publish_many(QUEUE, contents))
+    with store.transaction() as transaction:
+        return [store.publish(QUEUE, content, transaction=transaction) for content in contents]
 
 
 def content_of(sender: int, number: int, size: int) -> bytes:

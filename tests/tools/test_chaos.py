@@ -316,6 +316,19 @@ def a_message_is_there_twice(told: Told) -> None:
     told.queue.append((FIRST + 99, 0, 9))
 
 
+def a_transaction_is_there_in_part(told: Told) -> None:
+    told.say("sent", sender=0, first=COUNT, count=COUNT, whole=True)
+    told.say("unknown", sender=0, first=COUNT, count=COUNT, error="OutcomeUnknown")
+    told.queue += [(FIRST + COUNT + at, 0, COUNT + at) for at in range(COUNT - 1)]
+
+
+def a_message_of_a_transaction_was_there_when_it_was_sent_again(told: Told) -> None:
+    told.say("sent", sender=0, first=COUNT, count=COUNT, whole=True)
+    told.settle(told.acquire([COUNT]), 1)
+    told.say("sent", sender=0, first=COUNT, count=COUNT, whole=True)
+    told.publish(COUNT, first_id=FIRST + 100)
+
+
 def a_round_ends_without_its_fault(told: Told) -> None:
     told.lines = [line for line in told.lines if line["event"] != "fault"]
 
@@ -353,6 +366,8 @@ PLANTED: list[tuple[str, Callable[[Told], None]]] = [
     ("changed", a_content_is_damaged),
     ("changed", a_message_comes_from_nowhere),
     ("duplicated", a_message_is_there_twice),
+    ("in part", a_transaction_is_there_in_part),
+    ("in part", a_message_of_a_transaction_was_there_when_it_was_sent_again),
     ("without its fault", a_round_ends_without_its_fault),
     ("without its fault", a_round_was_planned_without_a_fault),
     ("too few confirms", a_round_ends_with_too_few),
@@ -414,6 +429,22 @@ def test_what_is_sent_again_after_an_unknown_outcome_may_be_there_twice_and_late
     told.queue.append((FIRST + 99, 0, COUNT))
     told.queue.insert(COUNT - 3, (FIRST + COUNT, 0, COUNT))
     assert told.judged().findings == []
+
+
+def test_a_transaction_without_an_answer_is_there_as_a_whole_or_not_at_all() -> None:
+    for is_there, again in itertools.product((False, True), repeat=2):
+        told = good()
+        told.say("sent", sender=0, first=COUNT, count=COUNT, whole=True)
+        told.say("unknown", sender=0, first=COUNT, count=COUNT, error="OutcomeUnknown")
+        told.queue += [(FIRST + COUNT + at, 0, COUNT + at) for at in range(COUNT) if is_there]
+        judge = told.judged()
+        told.lines = []
+        told.say("sent", sender=0, first=COUNT, count=COUNT, whole=True)
+        if again:
+            told.publish(COUNT, first_id=FIRST + 100)
+        judge.take(told.lines)
+        judge.stock(told.queue, TERM, next(told.clock))
+        assert judge.findings == []
 
 
 def test_a_deposed_leader_may_deliver_what_a_newer_one_settled_but_not_accept_it() -> None:
