@@ -1,6 +1,7 @@
 """Runs the members of a cluster under faults, and judges that nothing is lost, reordered or returned.
 
-Three to five members run as processes of their own on loopback, with a proxy between each two. Four senders publish
+Three to five members run as processes of their own on loopback, with a proxy between each two, or each in a network
+namespace of its own. Four senders publish
 numbers, and four receivers acquire them and accept, release, reject or drop them; they work in the member that leads.
 In each round members are killed, stopped, cut off, delayed or asked to hand over, at moments drawn from the seed, and
 the journals (chaos_journal.py) are judged (chaos_judge.py) when all is healed. At the end the closed copies are
@@ -33,6 +34,8 @@ from chaos_disks import missing_for  # noqa: E402
 from chaos_faults import NAMES, Faults, plan_of_round  # noqa: E402
 from chaos_journal import Journal, Journals  # noqa: E402
 from chaos_judge import RULES, Judge  # noqa: E402
+from chaos_network import Namespaces  # noqa: E402
+from chaos_network import missing as missing_for_namespaces  # noqa: E402
 
 QUICK = Path("/dev/shm")
 QUICK_BYTES = 200 << 20
@@ -64,7 +67,12 @@ class Chaos:
         """One round. Raises ``Failure``."""
         cluster = self.cluster
         chance = random.Random(f"{self.seed} {self.counts['rounds']}")
-        faults = plan_of_round(chance, self.counts["rounds"], disks=cluster.disks is not None)
+        faults = plan_of_round(
+            chance,
+            self.counts["rounds"],
+            disks=cluster.disks is not None,
+            namespaces=isinstance(cluster.network, Namespaces),
+        )
         begins = self._confirmed + chance.randrange(self.confirms)
         quota = self._confirmed + self.confirms
         making = Faults(cluster, chance, self.counts, self.journal, self._read)
@@ -128,6 +136,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--file-system", choices=("none", "ext4", "xfs"), default="none", help="of disks that lose power (none)"
     )
+    parser.add_argument(
+        "--network",
+        choices=("proxies", "namespaces"),
+        default="proxies",
+        help="between the members; namespaces: of their own, with TLS (proxies)",
+    )
     parser.add_argument("--package", type=Path, default=ROOT, help="import path of the members' logstore")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an absent directory, which is kept")
     chosen = parser.parse_args(argv)
@@ -161,12 +175,27 @@ def file_system_of(chosen: str) -> str:
     return "" if missing else chosen
 
 
+def has_namespaces(chosen: str) -> bool:
+    """Whether each member gets a network namespace; not, loudly, where there can be none."""
+    lacking = missing_for_namespaces() if chosen == "namespaces" else ""
+    if lacking:
+        print(f"SKIPPED LOUDLY: no network namespaces here, without {lacking}: proxies cut instead", flush=True)
+    return chosen == "namespaces" and not lacking
+
+
 def main(argv: list[str] | None = None) -> int:
     chosen = arguments(argv)
     print(f"seed {chosen.seed}", flush=True)
     place = place_of(chosen.dir)
     file_system = file_system_of(chosen.file_system)
-    cluster = Cluster(place, chosen.members, chosen.seed, chosen.package.absolute(), file_system)
+    cluster = Cluster(
+        place,
+        chosen.members,
+        chosen.seed,
+        chosen.package.absolute(),
+        file_system=file_system,
+        namespaces=has_namespaces(chosen.network),
+    )
     chaos = Chaos(cluster, chosen.seed, chosen.confirms)
     problems = chaos.problems
     try:

@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_disks import Disks
 from chaos_member import HOST
+from chaos_network import Namespaces
 from chaos_proxy import Proxies
 
-from logstore.cluster import config, founding, newcomer
+from logstore.cluster import certificates, config, founding, newcomer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PATIENCE_S = 120.0
 """What has not happened by then does not happen: this is a violation."""
 LOOK_S = 0.02
 STACKS_S = 10.0
 SEGMENT_BYTES = 256 << 10
-LOCAL = "127.0.0.1"
 
 
 class Failure(Exception):
@@ -47,12 +46,15 @@ class Refused(Exception):
 class Process:
     """One run of a member's process."""
 
-    def __init__(self, directory: Path, journals: Path, run: str, seed: int, package: Path) -> None:
+    def __init__(
+        self, directory: Path, journals: Path, run: str, seed: int, package: Path, there: Sequence[str]
+    ) -> None:
+        """``there``: what runs a command in the member's network."""
         self.run = run
         self.is_stopped = False
         self.errors = journals.parent / f"{run}.stderr"
         program = Path(__file__).with_name("chaos_member.py")
-        command = [sys.executable, "-P", program, directory, journals, run, seed, os.getpid()]
+        command = [*there, sys.executable, "-P", program, directory, journals, run, seed, os.getpid()]
         environment = {**os.environ, "PYTHONPATH": str(package)}
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -142,7 +144,16 @@ class Process:
 class Cluster:
     """The members, from 1 on."""
 
-    def __init__(self, place: Path, members: int, seed: int, package: Path, file_system: str = "") -> None:
+    def __init__(
+        self,
+        place: Path,
+        members: int,
+        seed: int,
+        package: Path,
+        *,
+        file_system: str = "",
+        namespaces: bool = False,
+    ) -> None:
         """``package``: the import path of the members' logstore. ``file_system``: of disks of their own, or none."""
         self.place = place
         self.seed = seed
@@ -151,14 +162,13 @@ class Cluster:
         self.journals.mkdir()
         self.members = list(range(1, members + 1))
         self.disks = Disks(self.members, file_system) if file_system else None
-        self.proxies = Proxies()
+        self.network = Namespaces(self.members) if namespaces else Proxies()
         self.processes: dict[int, Process] = {}
         self.excused: set[int] = set()
         """Members whose disk has failed: they may leave the group until they are started again."""
         self._runs = dict.fromkeys(self.members, 0)
-        ports = _free_ports(members)
-        self._listen = {member: f"{LOCAL}:{ports[member - 1]}" for member in self.members}
-        self._reached = {member: f"{LOCAL}:{self.proxies.listen(member, ports[member - 1])}" for member in self.members}
+        self._addresses = {member: self.network.addresses(member) for member in self.members}
+        self._authority = certificates.make_authority(place) if namespaces else None
 
     def directory(self, member: int) -> Path:
         """The member's."""
@@ -169,20 +179,23 @@ class Cluster:
         _, uuid = founding.new_identity()
         first = self.members[0]
         for member in self.members:
+            listen, reached = self._addresses[member]
             wanted = config.MemberFile(
                 name=f"m{member}",
                 member=member,
                 cluster=uuid,
-                listen=self._listen[member],
-                advertise=self._reached[member],
-                join=() if member == first else (self._reached[first],),
+                listen=listen,
+                advertise=reached,
+                join=() if member == first else (self._addresses[first][1],),
+                **self._tls(member),
             )
             if member == first:
                 founding.found(
                     self.directory(member), wanted, host=HOST, segment_size=SEGMENT_BYTES, is_id_given=True
                 )  # fmt: skip
             else:
-                newcomer.join(self.directory(member), wanted, is_id_given=True)
+                with self.network.inside(member):
+                    newcomer.join(self.directory(member), wanted, is_id_given=True)
             self.start(member)
             voters = member if member < 3 else member - 1 + member % 2  # an even one stands by
             self.wait(
@@ -191,11 +204,20 @@ class Cluster:
             )
         self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
 
+    def _tls(self, member: int) -> dict[str, str]:
+        """The files of a member that is not on the loopback."""
+        if self._authority is None:
+            return {}
+        host = self._addresses[member][0].partition(":")[0]
+        own = certificates.make_certificate(self.place, self._authority, f"m{member}", [host])
+        return {"ca": str(self._authority.cert), "cert": str(own.cert), "key": str(own.key)}
+
     def start(self, member: int) -> None:
         """Starts the member's next process, whose senders and receivers wait."""
         self._runs[member] += 1
         run = f"m{member}-{self._runs[member]}"
-        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed, self.package)
+        there = self.network.command(member)
+        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed, self.package, there)
 
     def take(self, member: int) -> Process:
         """The member's process, which the caller ends."""
@@ -279,7 +301,7 @@ class Cluster:
         for member in list(self.processes):
             with contextlib.suppress(Failure):
                 self.take(member).kill()
-        self.proxies.close()
+        self.network.close()
 
     def end_disks(self, *, keep: bool) -> None:
         """Removes the disks, if there are any; the directories of the members are kept in that of the run, or not."""
@@ -291,11 +313,3 @@ class Cluster:
                     shutil.copytree(self.directory(member), self.place / f"m{member}")
         finally:
             self.disks.end()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((LOCAL, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaos_cluster import Gone, Refused
 from chaos_copies import remove_copy
+from chaos_proxy import Proxies
 
 if TYPE_CHECKING:
     import random
@@ -44,6 +45,7 @@ KINDS = (
     "lag",
     "wipe",
 )
+OF_PROXIES = ("delay", "half-close")  # a network of namespaces has none of these
 POWER_CUTS = ("power cut one", "power cut two", "power cut all")
 DISK_FAULTS = ("full disk", "failed sync")
 COUNTED = {
@@ -87,11 +89,12 @@ def plan(chance: random.Random, first: Sequence[str] = KINDS, kinds: Sequence[st
     return faults
 
 
-def plan_of_round(chance: random.Random, number: int, *, disks: bool) -> list[Fault]:
+def plan_of_round(chance: random.Random, number: int, *, disks: bool, namespaces: bool = False) -> list[Fault]:
     """Of a round of this number. With disks two of three rounds begin with a power cut or another fault of a disk."""
+    kinds = tuple(kind for kind in KINDS if kind not in OF_PROXIES) if namespaces else KINDS
     if not disks:
-        return plan(chance)
-    everything = KINDS + POWER_CUTS + DISK_FAULTS
+        return plan(chance, kinds, kinds)
+    everything = kinds + POWER_CUTS + DISK_FAULTS
     return plan(chance, (everything, POWER_CUTS, DISK_FAULTS)[number % 3], everything)
 
 
@@ -284,7 +287,7 @@ class Faults:
         """The member's copy is removed, and its leader changes: a leader refuses who lost what it had acknowledged."""
         cluster = self._cluster
         leader = cluster.leader()
-        if leader is None or leader == member:
+        if leader is None or leader == member or not self._has_copy(member):
             return False
         before = cluster.processes[leader].ask("standing")
         cluster.take(member).kill()
@@ -317,6 +320,12 @@ class Faults:
         self._when(is_led_anew, start)
         return True
 
+    def _has_copy(self, member: int) -> bool:
+        """Whether something of the queue is there: a member that has just joined waits for its first update."""
+        with contextlib.suppress(Refused, Gone):
+            return bool(self._cluster.processes[member].ask("standing")["durable_index"])
+        return False
+
     def _start_to_update(self, member: int) -> None:
         """Often somebody is killed in the update."""
         self._start(member)
@@ -345,24 +354,26 @@ class Faults:
 
     def _meet_connections(self, kind: str, member: int) -> bool:
         """Of the member with one other or with all others."""
-        chance, proxies = self._chance, self._cluster.proxies
+        chance, network = self._chance, self._cluster.network
         others = [other for other in self._cluster.members if other != member]
         if chance.random() < 0.4:
             others = [chance.choice(others)]
         outward: list[Direction] = [(member, other) for other in others]
         inward: list[Direction] = [(other, member) for other in others]
         if kind == "half-close":
-            if not sum(proxies.half_close(direction) for direction in chance.choice((outward, inward))):
+            assert isinstance(network, Proxies)
+            if not sum(network.half_close(direction) for direction in chance.choice((outward, inward))):
                 return False
             self._count(kind)
             return True
         both = kind != "cut one way"
         met = outward + inward if both else chance.choice((outward, inward))
         if kind == "delay":
-            proxies.delay(met, chance.uniform(*DELAY_S))
+            assert isinstance(network, Proxies)
+            network.delay(met, chance.uniform(*DELAY_S))
         else:
-            proxies.hold(met)
+            network.hold(met)
         self._count(kind)
         reset = kind != "delay" and chance.random() < 0.5
-        self._later(chance.uniform(*CUT_S), lambda: proxies.heal(met, reset=reset))
+        self._later(chance.uniform(*CUT_S), lambda: network.heal(met, reset=reset))
         return True

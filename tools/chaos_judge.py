@@ -314,7 +314,9 @@ class Judge:
             numbers = [(sender, number) for number in range(first, first + count)]
             times = [len(self._ids_of[number]) for number in numbers]
             if min(times) < max(times):
-                self._find("in part", f"{sender}:{first} to {first + count - 1}: there {min(times)} to {max(times)} times")
+                self._find(
+                    "in part", f"{sender}:{first} to {first + count - 1}: there {min(times)} to {max(times)} times"
+                )
             if min(times) < max(times) or all(number in self._ids for number in numbers):
                 del self._wholes[sender, first]
                 for number in numbers:

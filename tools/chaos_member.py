@@ -33,7 +33,6 @@ from logstore.errors import StoreError  # noqa: E402
 if TYPE_CHECKING:
     from logstore import MessageStore
     from logstore.store.deliveries import Delivery
-    from logstore.store.queues import Queue
 
 HOST = "main"
 QUEUE = "orders"
@@ -197,8 +196,8 @@ class Worker:
         if start == end:
             return True
         self.journal.write("settling", group=group, start=start, end=end, how=how)
-        queue = store.queue(QUEUE)
         try:
+            queue = store.queue(QUEUE)
             if how == "accept" and group % len(HOWS) == 0:
                 with store.transaction() as transaction:
                     for delivery in deliveries[start:end]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -62,8 +63,10 @@ class Proxies:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def listen(self, member: int, port: int) -> int:
-        """The port through which the member, which listens on ``port``, is reached from now on."""
+    def addresses(self, member: int) -> tuple[str, str]:
+        """Where the member listens, and where the others reach it from now on."""
+        with socket.create_server((HOST, 0)) as free:
+            port = free.getsockname()[1]
 
         async def begin() -> int:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +75,16 @@ class Proxies:
             server = await asyncio.start_server(accepted, HOST, 0)
             return int(server.sockets[0].getsockname()[1])
 
-        return asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
+        reached = asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
+        return f"{HOST}:{port}", f"{HOST}:{reached}"
+
+    def command(self, member: int) -> list[str]:  # noqa: ARG002
+        """What runs a command where the member is, before its words: nothing."""
+        return []
+
+    def inside(self, member: int) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+        """Every socket can reach the member."""
+        return contextlib.nullcontext()
 
     def hold(self, directions: Iterable[Direction]) -> None:
         """Nothing passes in these directions."""

@@ -6,8 +6,10 @@ import itertools
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,15 +24,17 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from chaos_disks import Disks  # found by the line above
-from chaos_faults import COUNTED, DISK_FAULTS, POWER_CUTS, plan_of_round
+import chaos_network  # found by the line above
+from chaos_disks import Disks
+from chaos_faults import COUNTED, DISK_FAULTS, OF_PROXIES, POWER_CUTS, plan_of_round
 from chaos_journal import Journal, Journals, Outstanding
 from chaos_judge import RULES, TERM_SHIFT, Judge
 from chaos_member import content_of, number_of
 
+from logstore.cluster.addresses import parse
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 Line = dict[str, Any]
 TERM = 3
@@ -90,6 +94,50 @@ def judge_a_confirm_that_was_not(place: Path) -> None:
     judge.stock(queue, TERM, int(lines[-1]["at_ns"]) + 1)
     assert judge.counts["lost"] == 1
     assert judge.counts["confirmed"] == len(queue) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_when_members_in_namespaces_are_cut_off(directory: Path) -> None:
+    if lacking := chaos_network.missing():
+        pytest.skip(f"SKIPPED LOUDLY: no network namespaces, without {lacking}")
+    place = directory / "run"
+    done, found = chaos(place, "--rounds", 3, "--seed", 21, "--network", "namespaces")
+    assert done.returncode == 0, said(done, place)
+    assert found["cuts"] > 0
+    assert found["delays"] + found["half-closes"] == 0
+    assert [found[rule] for rule in RULES] == [0] * len(RULES)
+
+
+def test_namespaces_cut_one_way_and_send_again_what_was_lost() -> None:
+    if lacking := chaos_network.missing():
+        pytest.skip(f"SKIPPED LOUDLY: no network namespaces, without {lacking}")
+    network = chaos_network.Namespaces([1, 2])
+    try:
+        (listen, _), (other, _) = network.addresses(1), network.addresses(2)
+        assert listen != other
+        with network.inside(1):
+            server = socket.create_server(parse(listen))
+        with network.inside(2):
+            there = socket.create_connection(parse(listen), timeout=60)
+        here, (peer, _) = server.accept()
+        assert peer == parse(other)[0]
+        network.hold([(2, 1)])
+        there.sendall(b"lost, and sent again")
+        here.sendall(b"the other way")
+        assert there.recv(100) == b"the other way"  # whose acknowledgement is lost
+        here.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            here.recv(100)
+        network.heal([(2, 1)], reset=False)
+        here.setblocking(True)
+        here.settimeout(60)
+        assert here.recv(100) == b"lost, and sent again"
+        for one in (server, there, here):
+            one.close()
+    finally:
+        network.close()
+    assert not Path(chaos_network.NAMESPACES, f"logstore-{os.getpid()}-1").exists()
 
 
 @pytest.mark.slow
@@ -161,8 +209,10 @@ def test_wrong_arguments_are_refused(wrong: tuple[str, str]) -> None:
     assert wrong[0] in done.stderr
 
 
-def plans(*, disks: bool) -> list[list[str]]:
-    drawn = [plan_of_round(random.Random(f"7 {number}"), number, disks=disks) for number in range(300)]
+def plans(*, disks: bool, namespaces: bool = False) -> list[list[str]]:
+    drawn = [
+        plan_of_round(random.Random(f"7 {number}"), number, disks=disks, namespaces=namespaces) for number in range(300)
+    ]
     return [[fault.kind for fault in plan] for plan in drawn]
 
 
@@ -170,6 +220,7 @@ def test_a_seed_draws_the_same_plans_and_they_have_every_fault() -> None:
     assert plans(disks=True) == plans(disks=True)
     assert set(itertools.chain(*plans(disks=True))) == set(COUNTED)
     assert set(itertools.chain(*plans(disks=False))) == set(COUNTED) - {*POWER_CUTS, *DISK_FAULTS}
+    assert set(itertools.chain(*plans(disks=True, namespaces=True))) == set(COUNTED) - set(OF_PROXIES)
 
 
 def test_a_fifth_of_the_rounds_with_disks_begins_with_a_power_cut() -> None:
