@@ -18,6 +18,7 @@ Exit status: 0 nothing is wrong, 1 something is (the directory is kept then), 2 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
 import sys
@@ -129,7 +130,11 @@ class Chaos:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds of faults (10)")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds of faults (10)")
+    amount.add_argument("--confirmed", type=int, metavar="N", help="rounds until N messages are confirmed")
+    amount.add_argument("--seconds", type=int, metavar="S", help="rounds for this long")
+    parser.add_argument("--json", action="store_true", help="end with a line in JSON")
     parser.add_argument("--seed", type=int, help="seed of the faults")
     parser.add_argument("--members", type=int, default=3, help="from 3 to 5 (3)")
     parser.add_argument("--confirms", type=int, default=5000, metavar="N", help="least confirmed in a round (5000)")
@@ -145,8 +150,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--package", type=Path, default=ROOT, help="import path of the members' logstore")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an absent directory, which is kept")
     chosen = parser.parse_args(argv)
-    if chosen.rounds < 1 or chosen.confirms < 1:
-        parser.error("--rounds and --confirms are above 0")
+    for name in ("rounds", "confirmed", "seconds", "confirms"):
+        if (value := getattr(chosen, name)) is not None and value < 1:
+            parser.error(f"--{name} is above 0")
     if not 3 <= chosen.members <= 5:
         parser.error("--members is 3 to 5")
     if chosen.dir is not None and chosen.dir.exists():
@@ -183,6 +189,15 @@ def has_namespaces(chosen: str) -> bool:
     return chosen == "namespaces" and not lacking
 
 
+def goes_on(chosen: argparse.Namespace, chaos: Chaos, started: float) -> bool:
+    """Whether there is another round."""
+    if chosen.seconds is not None:
+        return time.monotonic() - started < chosen.seconds
+    if chosen.confirmed is not None:
+        return chaos.judge.counts["confirmed"] < int(chosen.confirmed)
+    return chaos.counts["rounds"] < int(chosen.rounds)
+
+
 def main(argv: list[str] | None = None) -> int:
     chosen = arguments(argv)
     print(f"seed {chosen.seed}", flush=True)
@@ -198,9 +213,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     chaos = Chaos(cluster, chosen.seed, chosen.confirms)
     problems = chaos.problems
+    started = time.monotonic()
     try:
         chaos.form()
-        while chaos.counts["rounds"] < chosen.rounds and not chaos.judge.violations:
+        while goes_on(chosen, chaos, started) and not chaos.judge.violations:
             chaos.round()
         if not chaos.judge.violations:
             chaos.finish()
@@ -214,6 +230,9 @@ def main(argv: list[str] | None = None) -> int:
     if cluster.disks is not None:
         shown["unflushed writes"] = cluster.disks.unflushed
     print("chaos: " + ", ".join(f"{name}: {count}" for name, count in shown.items()))
+    if chosen.json:
+        found = {name.replace(" ", "_").replace("-", "_"): count for name, count in shown.items()}
+        print(json.dumps({"tool": "chaos", **found, "violations": len(problems)}), flush=True)
     for problem in problems:
         print(f"VIOLATION: {problem}", file=sys.stderr)
     if problems:

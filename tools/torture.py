@@ -142,6 +142,18 @@ def simulated(seeds: int, real_seeds: int, *limits: object) -> list[list[Job]]:
     ]
 
 
+def members_under_faults(seconds: int) -> list[list[Job]]:
+    """Members as processes: on disks that lose power behind proxies, and in namespaces; SKIPPED without libraft."""
+    if not (PROGRAMS / "proof" / "consensus").exists():
+        print("SKIPPED: no members run under faults, there is no libraft", file=sys.stderr, flush=True)
+        return []
+    run = ("--json", "--seconds", seconds)
+    return [
+        [Job("chaos", tool("chaos.py", *run, "--file-system", "ext4"))],
+        [Job("chaos-namespaces", tool("chaos.py", *run, "--network", "namespaces"))],
+    ]
+
+
 # With two buffers threads often wait for one within an operation, while other threads run.
 CROWDED = ("--buffers", "2", "--segment-size", str(512 << 10))
 
@@ -197,6 +209,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         ],
         [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
         *simulated(ALL_SEEDS, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
+        *members_under_faults(max(4, seconds // 24)),
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
