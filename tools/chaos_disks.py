@@ -107,9 +107,13 @@ class Disks:
             os.close(file)
 
     def make_room(self, member: int) -> None:
-        """There is room again."""
+        """There is room again: at once, or, if a flush has failed and nothing can be written, with the next start."""
         self._full.discard(member)
-        (self.path(member) / FILLING).unlink(missing_ok=True)
+        try:
+            (self.path(member) / FILLING).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno != errno.EROFS or not self.has_failed(member):
+                raise
 
     def fail_flush(self, member: int) -> bool:
         """A flush of the member's disk fails; whether one came."""

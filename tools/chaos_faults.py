@@ -227,6 +227,8 @@ class Faults:
 
         def heal() -> None:
             disks.make_room(member)
+            if disks.has_failed(member):  # a failed sync has met it as well, and heals it
+                return
             if member in cluster.processes and not cluster.has_failed(member):
                 cluster.excused.discard(member)
             elif member in cluster.processes:

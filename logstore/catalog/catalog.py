@@ -57,10 +57,14 @@ class Catalog(CatalogDatabase):
         """The id of the next declared queue. Every queue id in the log is below it."""
         return self._read().next_queue_id
 
-    def queues(self) -> list[QueueRow]:
-        """All queues, sorted by id."""
-        now = self._read()
+    def queues(self, of: Contents | None = None) -> list[QueueRow]:
+        """All queues, of the catalog or of other contents, sorted by id."""
+        now = self._read() if of is None else of
         return [self._queue_row(queue, now) for queue in now.queues.values()]
+
+    def contents(self) -> Contents:
+        """All rows, in memory, at one moment."""
+        return self._read()
 
     def queue(self, name: str) -> QueueRow:
         """The queue of this name. Raises ``UnknownQueue``."""

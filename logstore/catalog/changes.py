@@ -7,6 +7,7 @@ rest. This module reads no log: its callers give it the changes.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import struct
@@ -140,6 +141,34 @@ def _statements(tables: Tables, row: CatalogRow) -> Iterator[Executable]:
             yield sa.insert(tables.config).values(key=value["key"], value=value["value"])
 
 
+def queues_and_config(contents: Contents, changes: Iterable[Change]) -> Contents:
+    """The contents with the changes of their queues and configuration, in memory; some of these may be there already.
+
+    Exchanges and bindings stay as they are.
+    """
+    stored = {one.id: one for one in contents.queues.values()}
+    config, next_id = dict(contents.config), contents.next_queue_id
+    for row in (row for change in changes for row in change.rows):
+        value, puts = json.loads(row.row), row.action is CatalogAction.PUT
+        if row.object is CatalogObject.QUEUE:
+            stored.pop(row.queue_id, None)
+            if puts:
+                stored[row.queue_id] = StoredQueue(id=row.queue_id, **value)
+                next_id = max(next_id, row.queue_id + 1)
+        elif row.object is CatalogObject.CONFIG:
+            config.pop(value["key"], None)
+            if puts:
+                config[value["key"]] = value["value"]
+    queues = [stored[key] for key in sorted(stored)]
+    return dataclasses.replace(
+        contents,
+        next_queue_id=next_id,
+        queues={one.name: one for one in queues},
+        queue_names={one.id: one.name for one in queues},
+        config=config,
+    )
+
+
 # ---- up to where a file has every change -----------------------------------------------------------------------------
 
 
@@ -175,16 +204,19 @@ def _read_applied(connection: Connection) -> int | None:
     return None if found is None else int(found)
 
 
+def applied_in(catalog: Catalog) -> int | None:
+    """Up to which LSN the file of this catalog has every change; None: it does not say."""
+    with catalog.snapshot() as (connection, _):
+        return _read_applied(connection)
+
+
 def applied_lsn(store_dir: Path, store_uuid: bytes, *, at_rest: bool = False) -> int | None:
     """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
 
     Opening it checks its identity and its pages. ``at_rest``: nobody writes it. Raises as :meth:`Catalog.open` does.
     """
-    with (
-        closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True, at_rest=at_rest)) as catalog,
-        catalog.snapshot() as (connection, _),
-    ):
-        return _read_applied(connection)
+    with closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True, at_rest=at_rest)) as catalog:
+        return applied_in(catalog)
 
 
 # ---- making changes ------------------------------------------------------------------------------------------------
@@ -222,8 +254,7 @@ class ChangedCatalog:
         self._catalog.close()
 
     def _read_applied(self) -> None:
-        with self._catalog.snapshot() as (connection, _):
-            self.applied_lsn = _read_applied(connection)
+        self.applied_lsn = applied_in(self._catalog)
         self._in_doubt = False
 
     def apply(self, changes: Iterable[Change]) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from logstore.catalog.at_rest import read_at_rest
 from logstore.catalog.catalog import Catalog, QueueRow
+from logstore.catalog.changes import applied_in, queues_and_config
 from logstore.core import arguments
+from logstore.inspect.catalog_changes import changes_since
 from logstore.inspect.reader import ReaderInfo
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def read_catalog(
 ) -> CatalogView:
     """The queues that the catalog of this store has committed; nothing is created or changed.
 
-    It is read after the log, so it is as new as the log or newer. Raises ``CatalogMismatch`` (missing, or of another
+    It is read after the log, so it is as new as the log or newer; that of a member's copy that is not open gets the
+    changes that its log has and its file lacks, in memory. Raises ``CatalogMismatch`` (missing, or of another
     store), ``VersionError``, ``CatalogUnavailable`` or ``CatalogError``.
     """
     directory = arguments.path("store_dir", store_dir).absolute()
@@ -51,7 +54,11 @@ def read_catalog(
                 place, connect=connect, schema=schema, store_uuid=info.uuid.bytes, read_only=True, at_rest=at_rest
             )
         ) as opened:
-            return CatalogView(opened.next_queue_id, tuple(opened.queues()), dict(opened.config))
+            behind = applied_in(opened) if info.index != 0 else None  # 0 also while a writer runs
+            contents = opened.contents()
+            if behind is not None and behind < info.end_lsn:
+                contents = queues_and_config(contents, changes_since(directory, behind, info))
+            return CatalogView(contents.next_queue_id, tuple(opened.queues(contents)), dict(contents.config))
 
     if connect is not None or schema is not None or info.live:
         return view(directory, False)

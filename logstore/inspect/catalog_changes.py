@@ -62,6 +62,16 @@ def changes_between(store_dir: Path, from_lsn: int, to_lsn: int) -> list[Change]
         ) from problem
 
 
+def changes_since(store_dir: Path, applied: int, info: ReaderInfo) -> list[Change]:
+    """The changes from ``applied`` to the end of a log that no writer has open: ``info`` says what its reader saw.
+
+    Raises as :func:`changes_between` does.
+    """
+    below = changes_between(store_dir, applied, info.base_lsn) if applied < info.base_lsn else []
+    with Reader(store_dir, undurable=True, from_lsn=max(applied, info.base_lsn)) as reader:
+        return below + list(changes_in(reader, info.end_lsn))
+
+
 def follows_its_log(store_dir: Path, store_uuid: bytes) -> bool:
     """Whether a member's catalog has changes from its log; False: the store's program kept them out of the log.
 
