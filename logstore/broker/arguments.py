@@ -68,14 +68,14 @@ _ARGUMENTS: Final = (
 _BY_KEY: Final = {one.key: one for one in _ARGUMENTS}
 
 
-def parse_queue_arguments(queue: str, table: Mapping[str, Any]) -> QueueArguments:
+def parse_queue_arguments(queue: str, table: Mapping[str, Any], vhost: str) -> QueueArguments:
     """Read a declaration's arguments. Raises a 406 channel exception for an argument that cannot be granted."""
     granted = {}
     for key, value in table.items():
         argument = _BY_KEY.get(key)
         if argument is None or not argument.is_granted(value):
             refusal = "this broker does not implement it" if argument is None else argument.refusal.format(value=value)
-            raise precondition_failed(f"invalid arg '{key}' for queue '{queue}' in vhost '/': {refusal}")
+            raise precondition_failed(f"invalid arg '{key}' for queue '{queue}' in vhost '{vhost}': {refusal}")
         if argument.attribute is not None:
             granted[argument.attribute] = value
     return QueueArguments(**granted)
@@ -87,15 +87,15 @@ def stored_queue_arguments(table: Mapping[str, Any]) -> QueueArguments:
     return QueueArguments(**{name: value for name, value in kept.items() if name is not None})
 
 
-def refuse_all(kind: str, name: str, table: Mapping[str, Any] | None) -> None:
+def refuse_all(kind: str, name: str, table: Mapping[str, Any] | None, vhost: str) -> None:
     """Raise a 406 channel exception if there are any arguments."""
     for key in table or ():
         raise precondition_failed(
-            f"invalid arg '{key}' for {kind} '{name}' in vhost '/': this broker does not implement it"
+            f"invalid arg '{key}' for {kind} '{name}' in vhost '{vhost}': this broker does not implement it"
         )
 
 
-def inequivalent(arg: str, kind: str, name: str, received: object, current: object) -> ChannelException:
+def inequivalent(arg: str, kind: str, name: str, vhost: str, received: object, current: object) -> ChannelException:
     """The 406 for a declaration that differs from the existing object, in the wording that clients know."""
 
     def text(value: object) -> str:
@@ -104,6 +104,6 @@ def inequivalent(arg: str, kind: str, name: str, received: object, current: obje
         return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
     return precondition_failed(
-        f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '/': "
+        f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
         f"received {text(received)} but current is {text(current)}"
     )

@@ -52,7 +52,7 @@ def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
     if method.no_local:
         raise not_implemented("no_local=true")
     queue = named_queue(channel, method.queue)
-    refuse_all("consumer of queue", queue.name, method.arguments)
+    refuse_all("consumer of queue", queue.name, method.arguments, channel.vhost.name)
     tag = channel.consuming.consume(queue, method.consumer_tag, no_ack=method.no_ack, exclusive=method.exclusive)
     if not method.nowait:
         channel.reply(commands.Basic.ConsumeOk(tag))

@@ -179,7 +179,7 @@ class Batches:
         if not bodies:
             return
         assert queue is not None
-        store = self._connection.server.store
+        store = self._connection.host.store
         try:
             _publish(store, queue, headers, bodies)
         except StoreError as error:
@@ -193,7 +193,7 @@ class Batches:
         self, queue: DurableQueue, headers: list[bytes], bodies: list[bytes], runs: list[_Run], stored: int
     ) -> None:
         """Publish the messages after the first `stored` ones one by one, so that each can be refused by itself."""
-        store = self._connection.server.store
+        store = self._connection.host.store
         for index, (publishing, tag) in enumerate(_each(runs)):
             if index >= stored:
                 if not publishing.channel.is_open:

@@ -37,9 +37,9 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.vhost = connection.server.vhost
-        self.wakeups = connection.server.wakeups
-        self.store = connection.server.store
+        self.vhost = connection.host.vhost
+        self.wakeups = connection.host.wakeups
+        self.store = connection.host.store
         self.limits = connection.server.limits
         self.is_open = True
         self.flowing = True  # false after channel.flow(active=false)
@@ -138,14 +138,6 @@ class Channel:
 
     def _send_ack(self, tag: int, count: int) -> None:
         self.connection.send(frames.basic_ack(self.number, tag, multiple=count > 1))
-
-    def refuse_unconfirmed(self) -> None:
-        """Refuse all waiting publishes: the store can no longer write, so none will be confirmed."""
-        tags = [item for _, item, _ in self._waiting if isinstance(item, int)]
-        self.forget_replies()
-        if tags:
-            nack = commands.Basic.Nack(tags[-1], multiple=True, requeue=False)
-            self.connection.send(frames.method(self.number, nack))
 
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pamqp import base
 
     from logstore.broker.channel import Channel
+    from logstore.broker.host import Host
     from logstore.broker.server import Server
 
 logger = logging.getLogger(__name__)
@@ -65,14 +66,16 @@ class Connection(asyncio.Protocol):
     """The broker's side of one connection."""
 
     transport: asyncio.Transport
+    host: Host  # from connection.open on; `vhost_name` says whether there is one
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.limits = server.limits
-        self.loop = server.wakeups.loop
+        self.loop = server.loop
         self.state = State.OPENING
         self.peer: Any = None
         self.user: str | None = None
+        self.vhost_name: str | None = None
         self.admitted = False  # counted by the server
         self.connected_at = self.loop.time()
         self.blocked_at: float | None = None  # since when the client has not read what waits for it
@@ -214,8 +217,8 @@ class Connection(asyncio.Protocol):
             channel.fail(error, index)
         elif isinstance(error, ChannelException | ConnectionException):
             self.fail(error, index)
-        elif isinstance(error, StorePoisoned | OutcomeUnknown):
-            self.server.on_poison(error)
+        elif isinstance(error, StorePoisoned | OutcomeUnknown) and self.vhost_name is not None:
+            self.server.on_poison(self.host, error)
         elif isinstance(error, OptionError) and channel is not None:
             channel.fail(precondition_failed(str(error)), index)  # for example a name that the catalog cannot store
         elif isinstance(error, StoreError) and channel is not None:
@@ -247,7 +250,7 @@ class Connection(asyncio.Protocol):
     def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method in a task; only later frames on its channel are held until it ends."""
         channel.held = []
-        self.server.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
+        self.host.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
 
     def hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
         """Keep a frame for a channel with a slow method, until that ends."""
@@ -320,10 +323,12 @@ class Connection(asyncio.Protocol):
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
         published, self.published = self.published, False
-        store = self.server.store
-        if published and store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
+        if not published:
+            return
+        store = self.host.store
+        if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
             self._pause(Pause.UNDURABLE)
-            self.server.wakeups.await_commit(self)
+            self.host.wakeups.await_commit(self)
 
     def settle(self, durable_lsn: int) -> bool:
         """After a group commit: read again, or answer the client's close."""
@@ -335,7 +340,7 @@ class Connection(asyncio.Protocol):
             self.shut()
             return False
         if self._pauses & Pause.UNDURABLE:
-            if self.server.store.next_lsn - durable_lsn > self.limits.undurable_bytes_max:
+            if self.host.store.next_lsn - durable_lsn > self.limits.undurable_bytes_max:
                 return True
             self.resume(Pause.UNDURABLE)
             return bool(self._pauses & Pause.UNDURABLE)
@@ -365,8 +370,8 @@ class Connection(asyncio.Protocol):
         while self._touched:
             touched, self._touched = self._touched, {}
             for channel in touched:
-                if channel.settle(self.server.wakeups.settled_lsn):
-                    self.server.wakeups.await_commit(channel)
+                if channel.settle(self.host.wakeups.settled_lsn):
+                    self.host.wakeups.await_commit(channel)
         parts = self.outbox.take()
         if not parts or self.state is State.CLOSED or self.transport.is_closing():
             return
@@ -386,9 +391,11 @@ class Connection(asyncio.Protocol):
 
     # The end.
 
-    def opened(self) -> None:
-        """The handshake is complete."""
-        logger.debug("%s: user %r has logged in", self, self.user)
+    def opened(self, host: Host) -> None:
+        """The handshake is complete: the connection belongs to this host until it ends."""
+        logger.debug("%s: user %r has opened vhost %r", self, self.user, host.name)
+        self.host = host
+        self.vhost_name = host.name
         self.state = State.OPEN
         self.reader.runs = self.runs
         self._cancel_timer()
@@ -424,8 +431,10 @@ class Connection(asyncio.Protocol):
         self._close_ok_lsn = lsn
         self._cancel_timer()
         self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
-        if self.settle(self.server.wakeups.settled_lsn):
-            self.server.wakeups.await_commit(self)
+        if self.vhost_name is None:
+            self.settle(0)
+        elif self.settle(self.host.wakeups.settled_lsn):
+            self.host.wakeups.await_commit(self)
 
     def shut(self) -> None:
         """Send the remaining output, then close the socket."""
@@ -440,7 +449,8 @@ class Connection(asyncio.Protocol):
         channels = list(self.channels.values())
         for channel in channels:
             self.guarded(None, 0, channel.give_up)
-        self.guarded(None, 0, lambda: self.server.vhost.connection_gone(self))
+        if self.vhost_name is not None:
+            self.guarded(None, 0, lambda: self.host.vhost.connection_gone(self))
         if self.state is State.CLOSED:
             self.channels.clear()
 
@@ -457,10 +467,10 @@ class Connection(asyncio.Protocol):
         """Stop reading for good, because the broker ends."""
         self._pause(Pause.STOPPING)
 
-    def settle_all(self, durable_lsn: int) -> None:
+    def settle_all(self) -> None:
         """Send every reply and confirm that is durable."""
         for channel in self.channels.values():
-            channel.settle(durable_lsn)
+            channel.settle(self.host.wakeups.settled_lsn)
         self.flush()
 
     def is_gone(self) -> asyncio.Future[None]:

@@ -20,9 +20,9 @@ from logstore.broker.errors import (
     ACCESS_REFUSED,
     CONTENT_TOO_LARGE,
     NOT_ALLOWED,
-    NOT_FOUND,
     ChannelException,
     ConnectionException,
+    not_found,
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
@@ -288,7 +288,9 @@ class Consuming:
         if tag in self.consumers:
             raise ConnectionException(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         if queue.consumers and (exclusive or queue.consumers[0].exclusive):
-            raise ChannelException(ACCESS_REFUSED, f"queue '{queue.name}' in vhost '/' in exclusive use")
+            raise ChannelException(
+                ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{self.channel.vhost.name}' in exclusive use"
+            )
         consumer = Consumer(self.channel, tag, queue, no_ack=no_ack, exclusive=exclusive, prefetch=self.prefetch)
         self.consumers[tag] = consumer
         queue.add_consumer(consumer)
@@ -333,7 +335,7 @@ class Consuming:
         channel = self.channel
         connection = channel.connection
         if queue.deleted:
-            raise ChannelException(NOT_FOUND, f"no queue '{queue.name}' in vhost '/'")
+            raise not_found("queue", queue.name, channel.vhost.name)
         queue.touch()
         body: bytes | memoryview | None = None
         while body is None:

@@ -23,6 +23,7 @@ from logstore.store.outcomes import decide
 
 if TYPE_CHECKING:
     from logstore import MessageStore, Queue
+    from logstore.broker.host import Host
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.server import Server
     from logstore.store.base_holders import Tail
@@ -31,12 +32,13 @@ PEEKED_BYTES_MAX: Final = 8 << 20  # of headers and bodies, which become a third
 
 
 class BrokerControl:
-    """The control socket of one broker, and its commands."""
+    """The control socket of one host of a broker, in the directory of its store, and its commands."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, host: Host) -> None:
         self._server = server
+        self._host = host
         self._socket = ControlServer(
-            server.store.path,
+            host.store.path,
             {
                 "in-doubt.commit": lambda arguments: self._decide(arguments, "commit"),
                 "in-doubt.rollback": lambda arguments: self._decide(arguments, "rollback"),
@@ -65,11 +67,11 @@ class BrokerControl:
         except ValueError as error:
             raise OptionError(str(error)) from error
         # No wake-up is needed: the outcome ends in a group commit, after which queues with consumers are served.
-        return await self._socket.in_thread(lambda: decide(self._server.store, xid, outcome))
+        return await self._socket.in_thread(lambda: decide(self._host.store, xid, outcome))
 
     def _queue(self, arguments: dict[str, Any]) -> BrokerQueue:
         name = _text(arguments, "queue")
-        queue = self._server.vhost.queues.get(name)
+        queue = self._host.vhost.queues.get(name)
         if queue is None:
             raise UnknownQueue(f"the broker has no queue {name!r}; 'logstore queues DIR' lists the stored queues")
         return queue
@@ -81,7 +83,7 @@ class BrokerControl:
         limit, body_bytes = _number(arguments, "limit"), _number(arguments, "body_bytes")
         handle = queue.handle
         return await self._socket.in_thread(
-            lambda: {"depth": handle.depth, "messages": first_messages(self._server.store, handle, limit, body_bytes)}
+            lambda: {"depth": handle.depth, "messages": first_messages(self._host.store, handle, limit, body_bytes)}
         )
 
     async def _purge(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -95,32 +97,34 @@ class BrokerControl:
             messages = await self._socket.in_thread(queue.unlocked_count if is_dry_run else queue.handle.purge)
             if not is_dry_run:
                 queue.was_purged()
-            locked = self._server.store._depth(queue.handle.id)[1]
+            locked = self._host.store._depth(queue.handle.id)[1]
         left = {"unacknowledged": queue.unacknowledged_count, "locked": locked, "unreadable": queue.unreadable_count}
         return {"messages": messages, **left}
 
     async def _tail(self, arguments: dict[str, Any]) -> dict[str, Any]:
         limit = _number({"limit": HOLDERS} | arguments, "limit")
-        tail = await self._socket.in_thread(lambda: self._server.store.tail(limit))
-        unreadable = {queue.name: set(queue.unreadable_ids()) for queue in self._server.vhost.queues.values()}
+        tail = await self._socket.in_thread(lambda: self._host.store.tail(limit))
+        unreadable = {queue.name: set(queue.unreadable_ids()) for queue in self._host.vhost.queues.values()}
         known = tail._with_deliveries(self._unacknowledged(tail), unreadable)
         return known.as_dict() | await self._fullness({})
 
     async def _fullness(self, _arguments: dict[str, Any]) -> dict[str, Any]:
-        store = self._server.store
+        store = self._host.store
         return {"full": await self._socket.in_thread(lambda: full_document(store))}
 
     async def _stats(self, _arguments: dict[str, Any]) -> dict[str, Any]:
-        return await self._socket.in_thread(lambda: broker_statistics(self._server))
+        return await self._socket.in_thread(lambda: broker_statistics(self._server, self._host))
 
     async def _connections(self, _arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"connections": [connection_statistics(one) for one in self._server.connections]}
+        of_all = self._host.name == "/"  # also those that have not opened a host yet
+        connections = self._server.connections if of_all else self._host.connections
+        return {"connections": [connection_statistics(one) for one in connections]}
 
     def _unacknowledged(self, tail: Tail) -> dict[tuple[str, int], str]:
         """The consumers that have unacknowledged messages which hold the base, by queue and message id."""
         wanted = {holder.id for holder in tail.holders}
         found = {}
-        for connection in self._server.connections:
+        for connection in self._host.connections:
             peer = connection.transport.get_extra_info("peername")
             place = f"{peer[0]}:{peer[1]}" if peer else "an unknown address"
             for number, channel in connection.channels.items():
@@ -130,11 +134,11 @@ class BrokerControl:
 
     async def _compact(self, arguments: dict[str, Any]) -> dict[str, Any]:
         is_dry_run = arguments.get("dry_run") is True
-        done = await self._socket.in_thread(lambda: self._server.store.compact(dry_run=is_dry_run))
+        done = await self._socket.in_thread(lambda: self._host.store.compact(dry_run=is_dry_run))
         return done.as_dict()
 
     async def _checkpoint(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        store = self._server.store
+        store = self._host.store
         work = store.checkpoint_size if arguments.get("dry_run") is True else store.checkpoint
         return asdict(await self._socket.in_thread(work))
 

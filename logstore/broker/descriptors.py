@@ -6,7 +6,7 @@ import os
 import resource
 from typing import Final
 
-SET_ASIDE_MAX: Final = 320  # 256 open segments, and the catalog, checkpoints, holds and commands
+SET_ASIDE_MAX: Final = 320  # of each store: 256 open segments, and the catalog, checkpoints, holds and commands
 
 
 def raise_limit() -> None:
@@ -22,10 +22,13 @@ def limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def sockets_max(wanted: int) -> int:
-    """How many of the `wanted` sockets may be opened. Of few free descriptors, half are reserved."""
+def sockets_max(wanted: int, stores: int = 1, sockets: int = 0) -> int:
+    """How many of the `wanted` sockets may be open at once, while `stores` are and `sockets` of them are open already.
+
+    Of few free descriptors, half are reserved.
+    """
     files_max = limit()
     if files_max is None:
         return wanted
-    free = max(0, files_max - len(os.listdir("/proc/self/fd")))
-    return max(1, min(wanted, free - min(SET_ASIDE_MAX, free // 2)))
+    free = max(0, files_max - len(os.listdir("/proc/self/fd")) + sockets)
+    return max(1, min(wanted, free - min(stores * SET_ASIDE_MAX, free // 2)))

@@ -67,9 +67,9 @@ def code_name(code: int) -> str:
     return str(kind.name).replace("-", "_")
 
 
-def not_found(kind: str, name: str) -> ChannelException:
+def not_found(kind: str, name: str, vhost: str) -> ChannelException:
     """The exception for a queue or an exchange that does not exist."""
-    return ChannelException(NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
+    return ChannelException(NOT_FOUND, f"no {kind} '{name}' in vhost '{vhost}'")
 
 
 def not_implemented(what: str) -> ChannelException:

@@ -152,11 +152,10 @@ class Handshake:
 
     def _open(self, method: commands.Connection.Open) -> None:
         connection = self._connection
-        if method.virtual_host != "/":
-            raise ConnectionException(NOT_ALLOWED, f"vhost {method.virtual_host} not found")
-        connection.server.admit(connection)
+        host = connection.server.find_host(method.virtual_host, connection.user)
+        connection.server.admit(connection, host)
         self._step = _Step.DONE
-        connection.opened()
+        connection.opened(host)
         connection.reply(commands.Connection.OpenOk())
 
 

@@ -259,7 +259,8 @@ class Publishing:
         exchange = self.channel.vhost.exchange(exchange_name)
         if exchange.internal:
             raise ChannelException(
-                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange_name}' in vhost '/'"
+                ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{exchange_name}' in vhost '{self.channel.vhost.name}'",
             )
         expiration_ms = self._check(content.wanted)
         route = exchange.route(key)

@@ -1,7 +1,7 @@
 """The broker as a whole: it listens, admits connections, and shuts down cleanly.
 
-A `Server` belongs to one event loop and uses one open store, which it neither opens nor closes. When
-it stops, everything published is durable and confirmed, clients are notified, and unacknowledged
+A `Server` belongs to one event loop and uses open stores, one for each virtual host, which it neither opens nor
+closes. When it stops, everything published is durable and confirmed, clients are notified, and unacknowledged
 messages are back on their queues.
 """
 
@@ -21,7 +21,6 @@ import uvloop
 
 from logstore.broker import descriptors
 from logstore.broker.connection import Connection
-from logstore.broker.control import BrokerControl
 from logstore.broker.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
@@ -29,16 +28,17 @@ from logstore.broker.errors import (
     BrokerError,
     ConnectionException,
 )
+from logstore.broker.host import ROOT, Host
 from logstore.broker.limits import Limits
 from logstore.broker.users import Users
-from logstore.broker.vhost import VirtualHost
-from logstore.broker.wakeups import WakeUps
+from logstore.broker.vhost import predeclare
 from logstore.core.counts import counted
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from logstore import MessageStore
-    from logstore.store.fullness import Fullness
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,12 @@ STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop
 
 
 class Server:
-    """One broker on one store.
+    """One broker. The store that it is given is that of the host `/` and has the users.
 
     `start` may be called once. All methods except the constructor belong to the event loop's thread.
     """
 
-    vhost: VirtualHost
-    wakeups: WakeUps
+    loop: asyncio.AbstractEventLoop
     users: Users
 
     def __init__(
@@ -71,54 +70,42 @@ class Server:
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
-        self.connections: set[Connection] = set()
+        self.hosts: dict[str, Host] = {}
+        self.connections: set[Connection] = set()  # of all hosts, and those that have not opened one yet
         self.started = datetime.now(UTC)
         self._listener: asyncio.Server | None = None
-        self._control: BrokerControl | None = None
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = 2 * self.limits.connections_max  # twice, so that excess clients get a refusal with a reason
+        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients are told the reason
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
-        loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        self.wakeups = WakeUps(self.store, loop, self.on_poison)
         self.users = Users(self.store.config)
-        self.vhost = VirtualHost(self.store, self.wakeups, self.limits.memory_bytes_max)
-        self._is_full = False
-        self.store.on_fullness(self._on_fullness, loop=loop)
-        self._on_fullness(self.store.fullness())
-        self.store.never_wait_for_names_here()
+        await self.open_host(ROOT, self.store)
         try:
             self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
         except OSError as error:
-            self.wakeups.stop()
+            for host in self.hosts.values():
+                host.wakeups.stop()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
-        self._sockets_max = descriptors.sockets_max(self._sockets_max)
+        self._reserve_descriptors()
         if self._sockets_max < self.limits.connections_max:
             logger.warning(
                 "only %d open files are allowed, so at most %d connections are possible: raise the limit (ulimit -n)",
                 descriptors.limit(),
                 self._sockets_max,
             )
-        self._control = BrokerControl(self)
-        try:
-            await self._control.start()
-        except StoreError as error:  # clients can be served without the control socket
-            logger.warning("commands cannot reach this broker: %s", error)
+        for host in self.hosts.values():
+            await self._start_control(host)
         logger.info("listening on %s", self.address)
-        in_doubt = len(self.store.in_doubt())
-        if in_doubt:
-            logger.warning(
-                "%s for an outcome, and the messages are locked: see 'logstore in-doubt %s list'",
-                counted(in_doubt, "prepared transaction waits", "prepared transactions wait"),
-                self.store.path,
-            )
+        for host in self.hosts.values():
+            _warn_of_in_doubt(host.store)
 
     @property
     def address(self) -> str:
@@ -127,7 +114,7 @@ class Server:
         return f"{host}:{self.port}"
 
     async def failure(self) -> Exception:
-        """Wait until the store is poisoned. The clients have then been notified."""
+        """Wait until the store of `/` is poisoned, or those of all hosts. Their clients have then been notified."""
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
@@ -137,27 +124,22 @@ class Server:
             return
         self._stopping = True
         self._listener.close()
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        if self._control is not None:
-            await self._control.stop(timeout_s / 4)
-        await self.vhost.changes.stop(timeout_s / 4)
+        deadline = self.loop.time() + timeout_s
+        hosts = list(self.hosts.values())
+        await asyncio.gather(*(host.control.stop(timeout_s / 4) for host in hosts))
+        await asyncio.gather(*(host.vhost.changes.stop(timeout_s / 4) for host in hosts))
         await self._finish_publishes(timeout_s / 4)
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
-        left = max(0.1, deadline - asyncio.get_running_loop().time())
-        waiting = [connection.is_gone() for connection in self.connections]
-        if waiting:
-            await asyncio.wait(waiting, timeout=left * 0.8)
-        for connection in list(self.connections):
-            connection.transport.abort()
-        if self.connections:
-            await asyncio.wait([each.is_gone() for each in self.connections], timeout=left * 0.2)
-        self.wakeups.stop()
+        await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
+        for host in hosts:
+            host.wakeups.stop()
 
     async def _finish_publishes(self, timeout_s: float) -> None:
         for connection in self.connections:
             connection.stop_reading()
-        forced = asyncio.get_running_loop().run_in_executor(None, self.store.force)
+        hosts = list(self.hosts.values())
+        forced = asyncio.gather(*(self.loop.run_in_executor(None, host.store.force) for host in hosts))
         try:
             await asyncio.wait_for(asyncio.shield(forced), timeout_s)
         except (TimeoutError, StoreError) as error:
@@ -165,7 +147,57 @@ class Server:
         # Two turns of the loop: one for the report of the commit, one for the frames that it releases.
         await asyncio.sleep(0)
         for connection in list(self.connections):
-            connection.settle_all(self.wakeups.settled_lsn)
+            connection.settle_all()
+
+    # Hosts.
+
+    async def open_host(self, name: str, store: MessageStore) -> None:
+        """Let clients open the host of that name, which uses this store until `close_host` or `stop` has returned.
+
+        Raises `BrokerError` if the host is open already.
+        """
+        if name in self.hosts:
+            raise BrokerError(f"vhost {name!r} is open already")
+        await self.loop.run_in_executor(None, predeclare, store)
+        host = self.hosts[name] = Host(self, name, store)
+        if self._listener is not None:
+            self._reserve_descriptors()
+            await self._start_control(host)
+
+    async def close_host(self, name: str, error: ConnectionException, timeout_s: float = STOP_S) -> None:
+        """End a host: close its connections because of `error`, in at most `timeout_s` seconds, and leave the store.
+
+        Publishes that are not confirmed yet get neither ack nor nack, and unacknowledged messages are back on their
+        queues. Raises `KeyError` if no host of that name is open.
+        """
+        host = self.hosts.pop(name)
+        await host.control.stop(timeout_s / 4)
+        for connection in list(host.connections):
+            connection.fail(error, 0)
+        await host.vhost.changes.stop(timeout_s / 4)
+        await _wait_until_gone(host.connections, timeout_s / 2)
+        host.wakeups.stop()
+        self._reserve_descriptors()
+
+    def find_host(self, name: str, user: str | None) -> Host:
+        """The host that a client may open now. Raises 530 if there is none, and 541 if its store has failed."""
+        host = self.hosts.get(name)
+        if host is None:
+            raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
+        if host.poison is not None:
+            raise ConnectionException(
+                INTERNAL_ERROR, f"access to vhost '{name}' refused for user '{user}': vhost '{name}' is down"
+            )
+        return host
+
+    async def _start_control(self, host: Host) -> None:
+        try:
+            await host.control.start()
+        except StoreError as error:  # clients can be served without the control socket
+            logger.warning("commands cannot reach this broker: %s", error)
+
+    def _reserve_descriptors(self) -> None:
+        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), len(self.connections))
 
     # Connections.
 
@@ -195,47 +227,59 @@ class Server:
             )
             self._refused, self._refused_logged_at = 0, now
 
-    def admit(self, connection: Connection) -> None:
-        """Count a client that has logged in. Raises 530 if there are too many."""
+    def admit(self, connection: Connection, host: Host) -> None:
+        """Count a client that has logged in and opens a host. Raises 530 if there are too many."""
         if self._admitted >= self.limits.connections_max:
             raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
         self._admitted += 1
         connection.admitted = True
+        host.connections.add(connection)
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         if connection.admitted:
+            connection.host.connections.discard(connection)
             connection.admitted = False
             self._admitted -= 1
 
-    def _on_fullness(self, found: Fullness) -> None:
-        """Log that the store has become full, or has room again: one line each, however many messages are refused."""
-        if self._stopping or found.full == self._is_full:
-            return
-        self._is_full = found.full
-        if found.full:
-            logger.warning(
-                "the store is full: %s. Messages are refused until there is room: 'logstore info %s' says what would "
-                "free it",
-                found.reason,
-                self.store.path,
-            )
-        else:
-            logger.info(
-                "the store has room again: the log has %d bytes, %d of them live", found.log_bytes, found.live_bytes
-            )
+    def on_poison(self, host: Host, error: Exception) -> None:
+        """A host's store can no longer write: close its connections. What is not confirmed yet is unknown.
 
-    def on_poison(self, error: Exception) -> None:
-        """The store can no longer write: refuse waiting publishes, and close every connection."""
-        if self._failed is None or self._failed.done():
+        The other hosts go on. The broker fails if the host is `/`, or the last one that could write.
+        """
+        assert self._failed is not None
+        if host.poison is not None or self.hosts.get(host.name) is not host:
             return
-        self._failed.set_result(error)
-        logger.error("the store can no longer write: %s", error)
-        for connection in list(self.connections):
-            for channel in connection.channels.values():
-                channel.refuse_unconfirmed()
+        host.poison = error
+        logger.error("%s can no longer write: %s", host.store_text, error)
+        without_host = [each for each in self.connections if each.vhost_name is None] if host.name == ROOT else []
+        for connection in (*host.connections, *without_host):
             connection.fail(ConnectionException(INTERNAL_ERROR, f"the store can no longer write: {error}"), 0)
+        if not self._failed.done() and (host.name == ROOT or all(each.poison for each in self.hosts.values())):
+            self._failed.set_result(error)
+
+
+async def _wait_until_gone(connections: Iterable[Connection], timeout_s: float) -> None:
+    """Wait for the ends of connections that were told to close; abort those that have not ended in time."""
+    for patience_s in (timeout_s * 0.8, timeout_s * 0.2):
+        waiting = [each.is_gone() for each in connections]
+        if not waiting:
+            return
+        _, left = await asyncio.wait(waiting, timeout=patience_s)
+        if left:
+            for connection in list(connections):
+                connection.transport.abort()
+
+
+def _warn_of_in_doubt(store: MessageStore) -> None:
+    in_doubt = len(store.in_doubt())
+    if in_doubt:
+        logger.warning(
+            "%s for an outcome, and the messages are locked: see 'logstore in-doubt %s list'",
+            counted(in_doubt, "prepared transaction waits", "prepared transactions wait"),
+            store.path,
+        )
 
 
 def check_address(host: str, port: int) -> None:

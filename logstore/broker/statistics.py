@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logstore.broker.connection import Connection
+    from logstore.broker.host import Host
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.server import Server
 
 
-def broker_statistics(server: Server) -> dict[str, Any]:
-    """A sample of the broker and its store, without rates; see :mod:`logstore.store.statistics`.
+def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
+    """A sample of one host of the broker and of its store, without rates; see :mod:`logstore.store.statistics`.
 
     The queues are ``queue_rows``, whose values have the names in ``queue_columns``.
     """
-    connections = list(server.connections)
-    budget = server.vhost.budget
-    return statistics_of(server.store) | {
+    connections = list(host.connections)
+    budget = host.vhost.budget
+    return statistics_of(host.store) | {
         "broker": {
             "pid": os.getpid(),
             "version": __version__,
+            "vhost": host.name,
             "started": server.started.isoformat(timespec="milliseconds"),
             "connections": len(connections),
             "channels": sum(len(connection.channels) for connection in connections),
@@ -41,7 +43,7 @@ def broker_statistics(server: Server) -> dict[str, Any]:
             "memory_bytes_max": budget.bytes_max,
         },
         "queue_columns": list(QUEUE_KEYS),
-        "queue_rows": list(_rows(server, list(server.vhost.queues.values()))),
+        "queue_rows": list(_rows(host, list(host.vhost.queues.values()))),
     }
 
 
@@ -53,7 +55,7 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     return {
         "peer": connection.peer_text,
         "user": connection.user,
-        "vhost": None if connection.user is None else "/",
+        "vhost": connection.vhost_name,
         "state": connection.state.name.lower(),
         "channels": len(connection.channels),
         "consumers": len(consumers),
@@ -67,7 +69,7 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _rows(server: Server, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
+def _rows(host: Host, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
     """The values of ``QUEUE_KEYS`` for each queue."""
     for queue in queues:
         unacknowledged = queue.unacknowledged_count
@@ -75,7 +77,7 @@ def _rows(server: Server, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
         if isinstance(queue, DurableQueue):
             queue_id = queue.handle.id
             try:
-                depth, locked = server.store._depth(queue_id)
+                depth, locked = host.store._depth(queue_id)
             except UnknownQueue:
                 continue  # deleted meanwhile
         else:

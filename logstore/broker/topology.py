@@ -112,7 +112,7 @@ async def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None
         queue = channel.vhost.queue(name, channel.connection)
 
         def is_kept() -> bool:
-            _check_deletable(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+            _check_deletable(channel.vhost.name, queue, if_unused=method.if_unused, if_empty=method.if_empty)
             return False
 
         is_kept()
@@ -121,11 +121,11 @@ async def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None
     _reply(channel, method.nowait, commands.Queue.DeleteOk(count))
 
 
-def _check_deletable(queue: BrokerQueue, *, if_unused: bool, if_empty: bool) -> None:
+def _check_deletable(vhost: str, queue: BrokerQueue, *, if_unused: bool, if_empty: bool) -> None:
     if if_unused and queue.consumers:
-        raise precondition_failed(f"queue '{queue.name}' in vhost '/' in use")
+        raise precondition_failed(f"queue '{queue.name}' in vhost '{vhost}' in use")
     if if_empty and queue.ready_count:
-        raise precondition_failed(f"queue '{queue.name}' in vhost '/' not empty")
+        raise precondition_failed(f"queue '{queue.name}' in vhost '{vhost}' not empty")
 
 
 def _reply(channel: Channel, nowait: bool, method: base.Frame) -> None:

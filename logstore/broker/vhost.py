@@ -1,4 +1,4 @@
-"""The one virtual host, "/": all exchanges, queues and bindings, and their rows in the catalog.
+"""One virtual host: all exchanges, queues and bindings, and their rows in the catalog.
 
 Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and
 durable there before a client gets the reply. All others exist only here, in memory.
@@ -66,10 +66,22 @@ RESERVED_PREFIX = "amq."
 FIND_OUT_S: Final = 1.0  # between two attempts to learn the outcome of a change
 
 
-class VirtualHost:
-    """All exchanges, queues and bindings by name; every change to them is made here."""
+def predeclare(store: MessageStore) -> None:
+    """Declare the exchanges that every host has. It waits for the disk if one is missing."""
+    present = {row.name for row in store.exchanges()}
+    for name, kind in PREDECLARED.items():
+        if name not in present:
+            store.declare_exchange(name, type=kind)
 
-    def __init__(self, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
+
+class VirtualHost:
+    """All exchanges, queues and bindings by name; every change to them is made here.
+
+    The predeclared exchanges must be in the store.
+    """
+
+    def __init__(self, name: str, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
+        self.name = name
         self.store = store
         self.wakeups = wakeups
         self.budget = MemoryBudget(memory_bytes_max)
@@ -83,11 +95,7 @@ class VirtualHost:
     def _load(self) -> None:
         for handle in self.store.queues():
             self._add_durable_queue(handle)
-        present = {row.name: row for row in self.store.exchanges()}
-        for name, kind in PREDECLARED.items():
-            if name not in present:
-                present[name] = self.store.declare_exchange(name, type=kind)
-        for row in present.values():
+        for row in self.store.exchanges():
             self._add_durable_exchange(row)
         self._link_durable()
 
@@ -173,16 +181,16 @@ class VirtualHost:
         """The exchange of that name. Raises 404."""
         exchange = self.exchanges.get(name)
         if exchange is None:
-            raise not_found("exchange", name)
+            raise not_found("exchange", name, self.name)
         return exchange
 
     def queue(self, name: str, connection: object) -> BrokerQueue:
         """The queue of that name. Raises 404, and 405 if it belongs to another connection."""
         queue = self.queues.get(name)
         if queue is None:
-            raise not_found("queue", name)
+            raise not_found("queue", name, self.name)
         if queue.owner is not None and queue.owner is not connection:
-            raise _locked(name)
+            raise _locked(name, self.name)
         return queue
 
     # Exchanges.
@@ -233,8 +241,8 @@ class VirtualHost:
             ):
                 asked, current = getattr(wanted, attribute), getattr(found, attribute)
                 if asked != current:
-                    raise inequivalent(key, "exchange", wanted.name, asked, current)
-        refuse_all("exchange", wanted.name, arguments)
+                    raise inequivalent(key, "exchange", wanted.name, self.name, asked, current)
+        refuse_all("exchange", wanted.name, arguments, self.name)
         return found is not None
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
@@ -257,7 +265,7 @@ class VirtualHost:
     def _deletable_exchange(self, name: str, *, if_unused: bool) -> Exchange | None:
         exchange = self.exchanges.get(name)
         if exchange is not None and if_unused and exchange.bindings:
-            raise precondition_failed(f"exchange '{name}' in vhost '/' in use")
+            raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         return exchange
 
     def _drop_exchange(self, exchange: Exchange) -> None:
@@ -294,13 +302,13 @@ class VirtualHost:
         arguments: Mapping[str, Any],
     ) -> BrokerQueue:
         """Declare a queue, or check that an existing one is the same."""
-        wanted = parse_queue_arguments(name, arguments)
+        wanted = parse_queue_arguments(name, arguments, self.name)
 
         def found() -> BrokerQueue | None:
             if name not in self.queues:
                 return None
             queue = self.queue(name, connection)
-            _check_same(queue, durable, exclusive, auto_delete, wanted)
+            _check_same(self.name, queue, durable, exclusive, auto_delete, wanted)
             queue.touch()
             return queue
 
@@ -456,7 +464,7 @@ class VirtualHost:
         async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
             exchange = self._bindable(exchange_name)
             if queue.deleted:
-                raise not_found("queue", queue.name)
+                raise not_found("queue", queue.name, self.name)
             table = binding.argument_table or None
             if binding not in exchange.bindings and exchange.durable:
                 await self._store(functools.partial(self.store.bind, exchange_name, queue.handle, key, arguments=table))
@@ -505,18 +513,20 @@ def _is_used_again(queue: BrokerQueue, expires_s: float) -> bool:
     return bool(queue.consumers) or queue.wakeups.loop.time() - queue.used_at < expires_s
 
 
-def _locked(name: str) -> ChannelException:
+def _locked(name: str, vhost: str) -> ChannelException:
     return ChannelException(
         RESOURCE_LOCKED,
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be originally "
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
         "declared on another connection or the exclusive property value does not match that of the "
         "original declaration.",
     )
 
 
-def _check_same(queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments) -> None:
+def _check_same(
+    vhost: str, queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments
+) -> None:
     if exclusive != queue.exclusive:
-        raise _locked(queue.name)
+        raise _locked(queue.name, vhost)
     is_durable = queue.declared_durable if isinstance(queue, MemoryQueue) else True
     for key, received, current in (
         ("durable", durable, is_durable),
@@ -524,4 +534,4 @@ def _check_same(queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete:
         *((key, value, queue.arguments.by_key()[key]) for key, value in wanted.by_key().items()),
     ):
         if received != current:
-            raise inequivalent(key, "queue", queue.name, received, current)
+            raise inequivalent(key, "queue", queue.name, vhost, received, current)

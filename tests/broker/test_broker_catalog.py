@@ -222,7 +222,7 @@ def test_every_exclusive_queue_of_a_connection_is_deleted_although_the_catalog_r
                 other.open_channel(1)
             other.send(1, commands.Channel.CloseOk())
             other.open_channel(1)
-    assert broker.call(lambda: list(broker.server.vhost._owned)) == []
+    assert broker.call(lambda: list(broker.server.hosts["/"].vhost._owned)) == []
 
 
 class LateDeletion(Proxy):
@@ -283,7 +283,7 @@ def test_a_message_for_several_queues_skips_one_that_is_being_deleted(
     client.expect(commands.Queue.DeleteOk)
     client.send(1, commands.Queue.Purge(queue="in memory"))
     client.expect(commands.Queue.PurgeOk)
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 @pytest.mark.parametrize("size", [10, 2 << 20])
@@ -312,7 +312,7 @@ def test_a_queue_that_cannot_be_served_does_not_affect_others(broker: Broker, mo
         client.expect(commands.Basic.ConsumeOk)
         client.send(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"))
         client.expect(commands.Queue.BindOk)
-    queues = broker.server.vhost.queues
+    queues = broker.server.hosts["/"].vhost.queues
     monkeypatch.setattr(queues["bad"], "serve", lambda: 1 / 0)
     client.publish("", b"for both", exchange="amq.fanout")
     assert client.delivery()[1] == b"for both"

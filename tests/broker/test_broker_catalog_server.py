@@ -127,8 +127,8 @@ def test_the_outcome_of_a_deletion_without_an_answer_is_found_without_a_request(
         client.publish("other", b"one", channel=2)
         client.expect(commands.Basic.Ack)
         server.start()
-        wait_until(lambda: not broker.call(lambda: broker.server.vhost._finding_out), "the catalog has told")
-        assert broker.call(lambda: "orders" in broker.server.vhost.queues) is not committed
+        wait_until(lambda: not broker.call(lambda: broker.server.hosts["/"].vhost._finding_out), "the catalog has told")
+        assert broker.call(lambda: "orders" in broker.server.hosts["/"].vhost.queues) is not committed
         client.publish("", b"two", channel=2, exchange="amq.fanout")
         client.expect(commands.Basic.Ack)
         client.open_channel(3)
@@ -164,7 +164,7 @@ def test_a_change_without_an_answer_takes_effect_when_its_outcome_is_known(
         wire.cut_at(b"COMMIT", "behind")
         client.send(1, requests[change])
         client.expect_channel_close(506)
-        vhost = broker.server.vhost
+        vhost = broker.server.hosts["/"].vhost
         wait_until(lambda: not broker.call(lambda: vhost._finding_out), "the catalog has told")
         assert broker.call(lambda: sorted(vhost.queues)) == sorted(queue.name for queue in store.queues())
         durable = {exchange.name for exchange in store.exchanges()}

@@ -44,7 +44,7 @@ def test_a_first_message_that_cannot_be_read_is_set_aside_when_its_expiry_is_loo
     bodies = [b"message %d of three" % number for number in range(3)]
     channel = publish(broker, bodies, **{"x-message-ttl": 3_600_000})
     damage(broker, bodies[0])
-    queue = broker.server.vhost.queues["q"]
+    queue = broker.server.hosts["/"].vhost.queues["q"]
 
     def look_again() -> None:
         assert queue._expiry_timer is not None
@@ -69,7 +69,7 @@ def test_a_get_goes_on_with_the_next_message_if_a_part_of_a_long_one_cannot_be_r
     damage(broker, b"the end of it")
     assert channel.basic_get("q")[2] == b"the next"
     assert len(lines(caplog)) == 1
-    queue = broker.server.vhost.queues["q"]
+    queue = broker.server.hosts["/"].vhost.queues["q"]
     assert (queue.ready_count, queue.unacknowledged_count, queue.unreadable_count) == (0, 1, 1)
     client = broker.raw().open()
     client.send(1, commands.Basic.Get(queue="q"))

@@ -146,7 +146,7 @@ def test_a_publisher_is_not_read_from_while_the_disk_is_behind(tmp_path: Path) -
         client.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
             for_ever(lambda: client.publish("q", bytes(10_000)))
-        received = broker.call(lambda: broker.server.vhost.queues["q"].ready_count)
+        received = broker.call(lambda: broker.server.hosts["/"].vhost.queues["q"].ready_count)
         assert received < 200
         other = broker.raw().open()
         other.declare("memory")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 LIMIT = 8 * MIB
 BODY = bytes(40_000)
-FULL_LINE = "WARNING logstore.broker.server: the store is full"
+FULL_LINE = "WARNING logstore.broker.host: the store is full"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 

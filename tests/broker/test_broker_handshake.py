@@ -308,4 +308,4 @@ def test_many_clients_connect_and_disconnect_without_a_leak(broker: Broker) -> N
         client.open()
         client.socket.close()
     wait_until(lambda: broker.call(lambda: not broker.server.connections), "the end of the connections")
-    assert broker.call(lambda: list(broker.server.vhost.queues)) == []
+    assert broker.call(lambda: list(broker.server.hosts["/"].vhost.queues)) == []

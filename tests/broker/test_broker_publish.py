@@ -239,10 +239,10 @@ def test_a_full_store_refuses_a_large_body_in_the_same_way(
     client.publish("", bytes(5000), exchange="amq.fanout")
     assert client.expect(commands.Basic.Nack).delivery_tag == 1
     assert client.declare("m", passive=True).message_count == 0
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
-def test_a_poisoned_store_nacks_outstanding_publishes_and_closes_every_connection_with_541(
+def test_a_poisoned_store_closes_every_connection_with_541_and_tells_nothing_of_outstanding_publishes(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
     broker, store = on_store(BrokenStore)
@@ -254,9 +254,7 @@ def test_a_poisoned_store_nacks_outstanding_publishes_and_closes_every_connectio
         publisher.publish("q", b"x")
     time.sleep(0.2)
     store.break_down()
-    nack = publisher.expect(commands.Basic.Nack)
-    assert (nack.delivery_tag, nack.multiple) == (3, True)
-    publisher.expect_connection_close(541)
+    publisher.expect_connection_close(541)  # the next method: no ack and no nack comes before it
     bystander.expect_connection_close(541)
 
 
@@ -321,7 +319,7 @@ def test_memory_queues_share_a_limit_and_consuming_makes_room(start_broker: Call
     client.expect(commands.Basic.Ack)
     client.send(1, commands.Queue.Delete(queue="q"))
     client.expect(commands.Queue.DeleteOk)
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 @pytest.mark.parametrize(

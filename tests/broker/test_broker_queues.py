@@ -23,7 +23,7 @@ def code_of(call: Callable[[], Any]) -> int:
 
 
 def exists(broker: Broker, queue: str) -> bool:
-    return broker.call(lambda: queue in broker.server.vhost.queues)
+    return broker.call(lambda: queue in broker.server.hosts["/"].vhost.queues)
 
 
 @pytest.mark.parametrize("durable", [True, False])

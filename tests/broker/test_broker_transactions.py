@@ -122,7 +122,7 @@ def test_a_large_transaction_is_atomic(broker: Broker, count: int, size: int) ->
     channel.tx_commit()
     assert drain(broker, "q") == bodies
     assert broker.store.queue("in").depth == 0
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 def test_an_unroutable_mandatory_message_is_returned_at_the_commit_and_after_a_rollback_never(broker: Broker) -> None:
@@ -150,14 +150,14 @@ def test_a_queue_that_is_deleted_before_the_commit_is_left_out(broker: Broker) -
         broker.pika().channel().queue_delete(queue)
     channel.tx_commit()
     assert drain(broker, "kept") == [b"x"]
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp_path: Path) -> None:
     class Deleting(Proxy):
         def publish(self, *args: Any, **options: Any) -> Any:
-            if options.get("transaction") is not None and "gone" in broker.server.vhost.queues:
-                vhost = broker.server.vhost
+            if options.get("transaction") is not None and "gone" in broker.server.hosts["/"].vhost.queues:
+                vhost = broker.server.hosts["/"].vhost
                 broker.call_async(lambda: vhost.delete_queue(vhost.queues["gone"]))
             return self._store.publish(*args, **options)
 
@@ -173,7 +173,7 @@ def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp
             channel.basic_publish("both", "", body)
         channel.basic_ack(channel.basic_get("in")[0].delivery_tag)
         channel.tx_commit()
-        assert "gone" not in broker.server.vhost.queues
+        assert "gone" not in broker.server.hosts["/"].vhost.queues
         assert drain(broker, "kept") == bodies
         assert (broker.store.queue("in").depth, broker.store.stats()["transactions"]) == (0, 0)
     finally:
@@ -193,7 +193,7 @@ def test_acknowledgements_on_a_queue_that_is_deleted_do_not_stop_the_commit(brok
     broker.pika().channel().queue_delete("gone")
     channel.tx_commit()
     assert drain(broker, "out") == [b"x"]
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 def test_the_time_to_live_counts_from_the_commit(broker: Broker) -> None:
@@ -221,7 +221,7 @@ def test_lack_of_memory_closes_the_channel_and_its_transaction_has_no_effect(
         channel.tx_commit()
     assert closed.value.reply_code == 506
     assert broker.store.queue("q").depth == 0
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 # ---- Acknowledging

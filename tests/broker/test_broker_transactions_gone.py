@@ -40,7 +40,7 @@ def test_a_transaction_dies_with_its_client_and_its_deliveries_are_requeued_in_o
     wait_until(lambda: ready(broker, "q") == 4)
     assert drain(broker, "q") == [b"0", b"1", b"2", b"3"]
     assert drain(broker, "out") == []
-    assert broker.call(lambda: broker.server.vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -110,11 +110,14 @@ class RawClient:
         heartbeat: int = 0,
         channel_max: int = 0,
         product: str | None = None,
+        virtual_host: str = "/",
     ) -> RawClient:
         """Log in and open channels 1, 2, …"""
         self.start(product=product)
         self.expect(commands.Connection.Tune)
-        self.send(0, commands.Connection.TuneOk(channel_max, frame_max, heartbeat), commands.Connection.Open())
+        self.send(
+            0, commands.Connection.TuneOk(channel_max, frame_max, heartbeat), commands.Connection.Open(virtual_host)
+        )
         self.expect(commands.Connection.OpenOk)
         for number in range(1, channels + 1):
             self.open_channel(number)

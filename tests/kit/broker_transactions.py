@@ -22,7 +22,7 @@ def drain(broker: Broker, queue: str) -> list[bytes]:
 
 
 def ready(broker: Broker, queue: str) -> int:
-    return int(broker.call(lambda: broker.server.vhost.queues[queue].ready_count))
+    return int(broker.call(lambda: broker.server.hosts["/"].vhost.queues[queue].ready_count))
 
 
 def fill(broker: Broker, queue: str, count: int, *, durable: bool = True) -> None:

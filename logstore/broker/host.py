@@ -1,0 +1,67 @@
+"""One virtual host of a running broker: its store, what it has in memory, and its clients.
+
+Hosts share the process, the port, the users and the event loop, and nothing else. Each has a store of its own, so no
+transaction, binding or message belongs to two, and a store that is full or fails concerns its own host only.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Final
+
+from logstore.broker.control import BrokerControl
+from logstore.broker.vhost import VirtualHost
+from logstore.broker.wakeups import WakeUps
+
+if TYPE_CHECKING:
+    from logstore import MessageStore
+    from logstore.broker.connection import Connection
+    from logstore.broker.server import Server
+    from logstore.store.fullness import Fullness
+
+logger = logging.getLogger(__name__)
+
+ROOT: Final = "/"  # the host that every broker has; its store holds the users
+
+
+class Host:
+    """An open host. Belongs to the event loop that makes it; the store has the predeclared exchanges."""
+
+    def __init__(self, server: Server, name: str, store: MessageStore) -> None:
+        self.name = name
+        self.store = store
+        self.connections: set[Connection] = set()  # from connection.open on
+        self.poison: Exception | None = None  # why the store can no longer write
+        self.wakeups = WakeUps(store, server.loop, functools.partial(server.on_poison, self))
+        self.vhost = VirtualHost(name, store, self.wakeups, server.limits.memory_bytes_max)
+        self.control = BrokerControl(server, self)
+        self._is_full = False
+        store.on_fullness(self._on_fullness, loop=server.loop)
+        self._on_fullness(store.fullness())
+        store.never_wait_for_names_here()
+
+    @property
+    def store_text(self) -> str:
+        """What the log calls the store."""
+        return "the store" if self.name == ROOT else f"the store of vhost {self.name!r}"
+
+    def _on_fullness(self, found: Fullness) -> None:
+        """Log that the store has become full, or has room again: one line each, however many messages are refused."""
+        if self.wakeups.stopped or found.full == self._is_full:
+            return
+        self._is_full = found.full
+        if found.full:
+            logger.warning(
+                "%s is full: %s. Messages are refused until there is room: 'logstore info %s' says what would free it",
+                self.store_text,
+                found.reason,
+                self.store.path,
+            )
+        else:
+            logger.info(
+                "%s has room again: the log has %d bytes, %d of them live",
+                self.store_text,
+                found.log_bytes,
+                found.live_bytes,
+            )
