@@ -107,9 +107,9 @@ def test_connections_are_logged_with_v_only(tmp_path: Path) -> None:
     with served(tmp_path / "store", "-v") as broker:
         connect(broker).close()
         assert broker.stop() == 0
-        (line,) = [line for line in told(broker) if "logged in" in line]
+        (line,) = [line for line in told(broker) if "has opened" in line]
         assert line.startswith("DEBUG connection 127.0.0.1:")
-        assert line.endswith("user 'guest' has logged in")
+        assert line.endswith("user 'guest' has opened vhost '/'")
         assert [line for line in told(broker) if "is gone" in line]
 
 
