@@ -482,6 +482,14 @@ class ls_replica_room(Value):
 
 class ls_replica_room_ptr(ls_replica_room, Pointer[ls_replica_room]): ...
 
+class ls_applied(Value):
+    term: int
+    copy: int
+    room: ls_replica_room
+    has_change: int
+
+class ls_applied_ptr(ls_applied, Pointer[ls_applied]): ...
+
 class ls_replica_info(Value):
     term: int
     index: int
@@ -817,6 +825,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_replica_room *"], init: object = None, /) -> ls_replica_room_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica_room[]"], init: object = None, /) -> Array[ls_replica_room]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_applied *"], init: object = None, /) -> ls_applied_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_applied[]"], init: object = None, /) -> Array[ls_applied]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_replica_info *"], init: object = None, /) -> ls_replica_info_ptr: ...
     @overload
@@ -1636,6 +1648,13 @@ class Lib:
         host: ls_host_ptr | Null,
         leads: ls_store_ptr | Null,
         change: ls_catalog_rows_ptr | Array[ls_catalog_rows] | Null,
+        /,
+    ) -> int: ...
+    def ls_host_apply(
+        self,
+        host: ls_host_ptr | Null,
+        index: int,
+        applied: ls_applied_ptr | Array[ls_applied] | Null,
         /,
     ) -> int: ...
     def ls_host_remove_copy(self, host: ls_host_ptr | Null, /) -> int: ...

@@ -821,6 +821,14 @@ typedef struct ls_replica_room {
     int32_t sys_errno;    /* of why it can make no more files; 0: it can */
 } ls_replica_room;
 
+/* What ls_host_apply did and found. */
+typedef struct ls_applied {
+    uint64_t term; /* of the batch; 0: none was asked for */
+    uint64_t copy; /* the copy's number */
+    ls_replica_room room;
+    int32_t has_change; /* 1: ls_host_next_change gives one */
+} ls_applied;
+
 typedef struct ls_replica_info {
     uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
     uint64_t applied_term, applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
@@ -912,6 +920,12 @@ typedef struct ls_catalog_rows {
  * had before its term: the program takes it, with `leads`, before the store serves (LS_WOULD_WAIT before its first batch is durable).
  */
 int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change);
+/*
+ * Of a copy that follows: a majority has everything up to the kept batch of this index (0: nothing new), and that is applied, as
+ * ls_replica_durable does. Also what ls_replica_room_here says, so that a program makes one call for what came. LS_REFUSED: the batch is
+ * not kept.
+ */
+int ls_host_apply(ls_host *host, uint64_t index, ls_applied *applied);
 /* The copy's directory is removed, after VOTE counts the next one. */
 int ls_host_remove_copy(ls_host *host);
 /*

@@ -111,6 +111,24 @@ void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn) {
     keep(host, leads);
 }
 
+int ls_host_apply(ls_host *host, uint64_t index, ls_applied *applied) {
+    struct replica *r = host->follows;
+    ls_replica_entry entry = {.term = 0};
+    *applied = (ls_applied){.copy = host->vote->now.copy};
+    if (r == NULL) {
+        return fail(LS_CLOSED, "there is no copy that follows");
+    }
+    int rc = index != 0 ? kept_entry(r->kept, index, &entry) : LS_OK;
+    rc = rc == LS_OK && index != 0 ? replica_durable(r, entry.end_lsn) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    applied->term = entry.term;
+    ls_replica_room_here(r, &applied->room);
+    applied->has_change = replication_has_change(r->store) ? 1 : 0;
+    return LS_OK;
+}
+
 int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change) {
     *change = (ls_catalog_rows){.lsn = 0};
     if (leads == NULL && host->follows == NULL) {

@@ -136,6 +136,12 @@ bool replication_next_change(ls_store *store, ls_catalog_rows *change) {
     return true;
 }
 
+bool replication_has_change(const ls_store *store) {
+    const struct records *records = log_client_of(store->state.clients, MEMBERS)->context;
+    const struct change *c = records->taken ? records->first->next : records->first;
+    return c != NULL && c->whole;
+}
+
 /* The parts of one change follow one another. A new term does not go on with the change of another. */
 static int replay_change(struct records *records, const struct replay *p, const struct record *r) {
     struct catalog_change c;

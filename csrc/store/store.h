@@ -104,7 +104,8 @@ void replication_put_members(ls_store *store, const void *config, uint32_t confi
 void replication_collect(ls_store *store);
 bool replication_next_change(ls_store *store,
                              ls_catalog_rows *change); /* valid until the next call; false: there is none */
-struct log_client replication_client(void);            /* context NULL: no memory. It goes with the log's clients. */
+bool replication_has_change(const ls_store *store);
+struct log_client replication_client(void); /* context NULL: no memory. It goes with the log's clients. */
 const struct newest_members *replication_members(const struct log_clients *clients);
 /* Called for each handle on the store that is freed; the last one frees the memory. A garbage collector frees in any order. */
 void store_drop(ls_store *store);

@@ -253,6 +253,11 @@ class ChangedCatalog:
         """Closes the file. A second call does nothing."""
         self._catalog.close()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it lacks changes that it was given."""
+        return bool(self._waiting)
+
     def _read_applied(self) -> None:
         self.applied_lsn = applied_in(self._catalog)
         self._in_doubt = False

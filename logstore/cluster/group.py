@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 
 KEPT_BYTES: Final = 64 << 20
+NEWS_S: Final = 0.002
+"""How long the news of what is durable may wait for an append, which says it as well."""
 
 
 class Around(Protocol):
@@ -155,6 +157,8 @@ class Group:
         self._recent: dict[int, Carried] = {}  # handed out by this leader and not durable yet, by index
         self._forced = 0  # by the leader's disk, as the engine knows
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
+        self._news: dict[int, Frame] = {}  # what is durable, for each peer
+        self._tells_news = False  # soon
         self._counts = Counts()
         self._tail = (0, 0)  # term and index that are forced here
         self._durable = (0, 0)
@@ -451,14 +455,35 @@ class Group:
     def _send(self, frame: Frame) -> None:
         if frame.type == engines.UPDATE:
             self.pacing.offered(frame.peer, frame.log_index)
+        if frame.flags & engines.NO_ANSWER:
+            self._news[frame.peer] = frame
+            self._tell_news_soon()
+            return
         if not frame.entry_count:
             self._send_one(frame, [])
             return
         carried = self._carried(frame.log_index + 1, frame.entry_count)
         if carried is None:
             return  # as a frame that is lost; the engine sends it again
+        self._news.pop(frame.peer, None)
         for part, some in appends.parts(frame, carried):
             self._send_one(part, some)
+
+    def _tell_news_soon(self) -> None:
+        if not self._tells_news:
+            self._tells_news = True
+            self.loop.call_later(NEWS_S, self._tell_news, dict(self._news))
+
+    @_guarded
+    def _tell_news(self, waited: dict[int, Frame]) -> None:
+        """Those that have waited so long; newer ones get as long."""
+        self._tells_news = False
+        for peer, frame in waited.items():
+            if self._news.get(peer) is frame:
+                del self._news[peer]
+                self._send_one(frame, [])
+        if self._news:
+            self._tell_news_soon()
 
     def _send_one(self, frame: Frame, carried: list[Carried]) -> None:
         held = self._held.get(frame.peer)
@@ -603,6 +628,7 @@ class Group:
         self._unsubmitted.clear()
         self._recent.clear()
         self._held.clear()
+        self._news.clear()
         self._term = 0
         self.changes.call_off()
 

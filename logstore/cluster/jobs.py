@@ -180,13 +180,13 @@ def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], N
     else:
         rest, why = Take(batches[at:], consume), full
         after.append(lambda group: group.thread.wait_for_room(rest, why))
-    if durable:
-        entry = copy.entry(durable)
+    applied = copy.apply(durable)
+    if applied.has_changes:
         with _full_catalog_waits():
-            copy.durable(entry.end_lsn)
-        after.append(lambda group: group.applied(durable, entry.term))
-    room = copy.room()
-    after.append(lambda group: group.rooms.here(room))
+            copy.follow_catalog()
+    if durable:
+        after.append(lambda group: group.applied(durable, applied.term))
+    after.append(lambda group: group.rooms.here(applied.room))
     return after
 
 

@@ -463,10 +463,17 @@ class MemberLoop:
 
     def _time_is_set(self) -> None:
         self._timed = False
-        dues = [group.answer.due_ms for group in self.groups.values() if group.engine is not None and group.answer]
+        due_ms = self._due_ms()
+        if self._timer is not None and due_ms is not None and self._timer.when() * 1000 <= due_ms:
+            return  # each batch moves the time on: it is looked at again when the timer ends
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(min(dues) / 1000, self._on_time) if dues else None
+        self._timer = None if due_ms is None else self.loop.call_at(due_ms / 1000, self._on_time)
+
+    def _due_ms(self) -> int | None:
+        """When the next engine wants the time."""
+        dues = [group.answer.due_ms for group in self.groups.values() if group.engine is not None and group.answer]
+        return min(dues) if dues else None
 
     def _keep(self) -> None:
         """An engine's time may never come: each heartbeat moves it."""
@@ -477,6 +484,10 @@ class MemberLoop:
     def _on_time(self) -> None:
         """One call gives the time to all engines that are due."""
         self._timer = None
+        due_ms = self._due_ms()
+        if due_ms is None or due_ms > self.now_ms():
+            self._set_timer()
+            return
         by_engine = {group.engine: group for group in self.groups.values() if group.engine is not None}
         for engine, answer in time_all(list(by_engine), self.now_ms()):
             by_engine[engine].time(answer)

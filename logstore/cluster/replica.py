@@ -33,6 +33,16 @@ ID_MAX: Final = (1 << 64) - 1
 TERM_MAX: Final = (1 << 23) - 1
 
 
+class Applied(NamedTuple):
+    """What :meth:`Copy.apply` did and found."""
+
+    term: int
+    """Of the batch."""
+    has_changes: bool
+    """The catalog may lack something."""
+    room: Room
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one group commit of the leader wrote, as every copy has it."""
@@ -440,6 +450,24 @@ class Copy:
         Raises ``BatchRefused`` if it lies beyond the end of this copy.
         """
         check(lib.ls_replica_durable(self._usable(), lsn))
+        self._follow_catalog()
+
+    def apply(self, index: int) -> Applied:
+        """A majority has everything up to the kept batch of this index (0: nothing new): that is applied.
+
+        The catalog waits for :meth:`follow_catalog`. One call of the core, since each takes its turn for the interpreter. Raises as
+        :meth:`durable` does, and ``BatchRefused`` if the batch is not kept.
+        """
+        done = ffi.new("ls_applied *")
+        check(lib.ls_host_apply(self._member(), arguments.integer("index", index, 0, ID_MAX), done))
+        found = done.room
+        room = Room(found.spares, found.first_lsn, found.applied_lsn, found.sys_errno)
+        catalog = self._catalog
+        waits = catalog is None or catalog.is_behind or done.has_change != 0 or self._catalog_of != done.copy
+        return Applied(done.term, waits, room)
+
+    def follow_catalog(self) -> None:
+        """The catalog gets the changes that were applied."""
         self._follow_catalog()
 
     def catalog_has(self, lsn: int) -> None:

@@ -27,7 +27,7 @@ import logging
 import ssl
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import logstore
 from logstore.cluster import addresses, frames
@@ -177,6 +177,7 @@ class Transport:
         self._hosts: dict[bytes, int] = {}
         self._next_host = 1
         self._numbers = 0
+        self._made: tuple[Any, Any, list[list[Any]]] = None, None, []  # the newest append: what it says, and its frames
         self._server: asyncio.Server | None = None
         self._listen = ""
         self._ticker: asyncio.TimerHandle | None = None
@@ -290,13 +291,20 @@ class Transport:
         if link is None:
             return False
         if carried:
-            parts = frames.message_parts(host, frame, carried)
+            parts = self._parts(host, frame, carried)
             link.announce(host, uuid)
             return link.send_parts(host, parts)
         made = frames.record(host, frame)
         link.announce(host, uuid)
         link.send_record(host, made)
         return True
+
+    def _parts(self, host: int, frame: Frame, carried: Sequence[Carried]) -> list[list[Any]]:
+        """The same append mostly goes to several peers, one after the other: its frames are made once."""
+        said = (host, frame[0], frame[2:])  # all but the peer
+        if said != self._made[0] or carried[0][0] is not self._made[1]:
+            self._made = said, carried[0][0], frames.message_parts(host, frame, carried)
+        return self._made[2]
 
     def control(self, peer: int, message: Message) -> bool:
         """Sends a control message. False: not connected. Raises ``OptionError`` for one that is too long or unknown."""

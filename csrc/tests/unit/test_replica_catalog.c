@@ -87,6 +87,35 @@ static void every_copy_gives_each_change_in_order_once_it_is_durable(void) {
     leave();
 }
 
+static bool applies(const struct member *m, uint64_t index, ls_applied *done) {
+    ls_replica_info before = info_of(m), after;
+
+    if (ls_host_apply(m->host, index, done) != LS_OK)
+        return false;
+    after = info_of(m);
+    return after.applied_index == (index != 0 ? index : before.applied_index) &&
+           done->room.applied_lsn == after.applied_lsn && done->copy == 1 && done->term == (index != 0 ? TERM : 0);
+}
+
+static void one_call_applies_and_says_whether_there_is_a_change(void) {
+    ls_applied done;
+    uint64_t a, b, index;
+
+    with_catalog();
+    check(applies(&two, 0, &done) && done.has_change == 0);
+    a = change(one.leads, 'a', 0);
+    index = made[newest].batch.index;
+    check(applies(&two, index, &done) && done.has_change == 1);
+    check(applies(&two, 0, &done) && done.has_change == 1 && gives_next(&two, 'a', a));
+    check(applies(&two, 0, &done) && done.has_change == 0); /* it was given */
+    b = change(one.leads, 'b', 0);
+    check(applies(&two, index + 1, &done) && done.has_change == 1 && gives_next(&two, 'b', b) &&
+          gives_next(&two, 0, 0));
+    check(ls_host_apply(two.host, index + 2, &done) == LS_REFUSED);
+    check(ls_host_apply(one.host, index, &done) == LS_CLOSED); /* it leads */
+    leave();
+}
+
 static void a_new_leader_gives_what_the_log_had_before_its_term(void) {
     ls_catalog_rows none;
     uint64_t a, b;
@@ -276,6 +305,7 @@ static void without_memory_for_a_change_the_copy_stops_and_an_open_gives_it(void
 int main(void) {
     static void (*const tests[])(void) = {
         every_copy_gives_each_change_in_order_once_it_is_durable,
+        one_call_applies_and_says_whether_there_is_a_change,
         a_new_leader_gives_what_the_log_had_before_its_term,
         a_change_that_is_not_durable_is_not_given,
         a_queue_and_its_row_go_in_one_batch,
