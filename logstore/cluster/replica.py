@@ -455,8 +455,8 @@ class Copy:
     def apply(self, index: int) -> Applied:
         """A majority has everything up to the kept batch of this index (0: nothing new): that is applied.
 
-        The catalog waits for :meth:`follow_catalog`. One call of the core, since each takes its turn for the interpreter. Raises as
-        :meth:`durable` does, and ``BatchRefused`` if the batch is not kept.
+        The catalog waits for :meth:`follow_catalog`. One call of the core, since each takes its turn for the
+        interpreter. Raises as :meth:`durable` does, and ``BatchRefused`` if the batch is not kept.
         """
         done = ffi.new("ls_applied *")
         check(lib.ls_host_apply(self._member(), arguments.integer("index", index, 0, ID_MAX), done))
