@@ -64,7 +64,14 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Look (changes nothing; works while a broker runs)": (
         ("info", "queues", "stats", "connections", "peek", "tail", "chain", "dump", "holds", "verify")
     ),
-    "Change (through the broker, or in a closed store)": ("purge", "in-doubt", "compact", "checkpoint"),
+    "Change (through the broker, or in a closed store)": (
+        "purge",
+        "in-doubt",
+        "compact",
+        "checkpoint",
+        "vhost",
+        "user",
+    ),
     "Copy and report (works while a broker runs)": ("backup", "export", "report"),
     "Rescue (needs a closed store)": ("recover", "salvage", "repair-catalog"),
     "Serve and measure": ("serve", "bench"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.statistics import broker_statistics, connection_statistics
+from logstore.core.host_directory import ROOT
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, OptionError, UnknownMessage, UnknownQueue
 from logstore.store.base_holders import HOLDERS
@@ -50,6 +51,7 @@ class BrokerControl:
                 "checkpoint": self._checkpoint,
                 "stats": self._stats,
                 "connections": self._connections,
+                **(server.commands if host.name == ROOT else {}),
             },
         )
 
@@ -116,7 +118,7 @@ class BrokerControl:
         return await self._socket.in_thread(lambda: broker_statistics(self._server, self._host))
 
     async def _connections(self, _arguments: dict[str, Any]) -> dict[str, Any]:
-        of_all = self._host.name == "/"  # also those that have not opened a host yet
+        of_all = self._host.name == ROOT  # also those that have not opened a host yet
         connections = self._server.connections if of_all else self._host.connections
         return {"connections": [connection_statistics(one) for one in connections]}
 

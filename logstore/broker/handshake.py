@@ -152,6 +152,7 @@ class Handshake:
 
     def _open(self, method: commands.Connection.Open) -> None:
         connection = self._connection
+        assert connection.user is not None  # since the login
         host = connection.server.find_host(method.virtual_host, connection.user)
         connection.server.admit(connection, host)
         self._step = _Step.DONE

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from logstore.broker.control import BrokerControl
 from logstore.broker.vhost import VirtualHost
 from logstore.broker.wakeups import WakeUps
+from logstore.core.host_directory import ROOT
 
 if TYPE_CHECKING:
     from logstore import MessageStore
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from logstore.store.fullness import Fullness
 
 logger = logging.getLogger(__name__)
-
-ROOT: Final = "/"  # the host that every broker has; its store holds the users
 
 
 class Host:

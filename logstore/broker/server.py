@@ -28,17 +28,21 @@ from logstore.broker.errors import (
     BrokerError,
     ConnectionException,
 )
-from logstore.broker.host import ROOT, Host
+from logstore.broker.host import Host
+from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
 from logstore.broker.users import Users
 from logstore.broker.vhost import predeclare
 from logstore.core.counts import counted
+from logstore.core.host_directory import ROOT
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from logstore import MessageStore
+    from logstore.store.control import Handler
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,9 @@ STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop
 
 class Server:
     """One broker. The store that it is given is that of the host `/` and has the users.
+
+    With `host_options` it also opens the hosts that the catalog of this store names, each with these options of
+    `logstore.open`, and closes their stores. Without, it has `/` and those that `open_host` adds.
 
     `start` may be called once. All methods except the constructor belong to the event loop's thread.
     """
@@ -65,12 +72,15 @@ class Server:
         port: int = DEFAULT_PORT,
         *,
         limits: Limits | None = None,
+        host_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.store = store
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
         self.hosts: dict[str, Host] = {}
+        self.down: set[str] = set()  # hosts that exist and cannot be opened
+        self.hosting = None if host_options is None else Hosting(self, host_options)
         self.connections: set[Connection] = set()  # of all hosts, and those that have not opened one yet
         self.started = datetime.now(UTC)
         self._listener: asyncio.Server | None = None
@@ -87,11 +97,15 @@ class Server:
         self._failed = loop.create_future()
         self.users = Users(self.store.config)
         await self.open_host(ROOT, self.store)
+        if self.hosting is not None:
+            await self.hosting.open_all()
         try:
             self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
         except OSError as error:
             for host in self.hosts.values():
                 host.wakeups.stop()
+            if self.hosting is not None:
+                await self.hosting.close()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
         self._reserve_descriptors()
@@ -134,6 +148,8 @@ class Server:
         await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
         for host in hosts:
             host.wakeups.stop()
+        if self.hosting is not None:
+            await self.hosting.close()
 
     async def _finish_publishes(self, timeout_s: float) -> None:
         for connection in self.connections:
@@ -150,6 +166,11 @@ class Server:
             connection.settle_all()
 
     # Hosts.
+
+    @property
+    def commands(self) -> dict[str, Handler]:
+        """The commands of the control socket of `/` that concern the whole broker."""
+        return {} if self.hosting is None else self.hosting.commands
 
     async def open_host(self, name: str, store: MessageStore) -> None:
         """Let clients open the host of that name, which uses this store until `close_host` or `stop` has returned.
@@ -179,15 +200,16 @@ class Server:
         host.wakeups.stop()
         self._reserve_descriptors()
 
-    def find_host(self, name: str, user: str | None) -> Host:
-        """The host that a client may open now. Raises 530 if there is none, and 541 if its store has failed."""
+    def find_host(self, name: str, user: str) -> Host:
+        """The host that this user opens. Raises 530 if it is not there or forbidden, 541 if its store has failed."""
         host = self.hosts.get(name)
-        if host is None:
+        if host is None and name not in self.down:
             raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
-        if host.poison is not None:
-            raise ConnectionException(
-                INTERNAL_ERROR, f"access to vhost '{name}' refused for user '{user}': vhost '{name}' is down"
-            )
+        refusal = f"access to vhost '{name}' refused for user '{user}'"
+        if not self.users.may_open(user, name):
+            raise ConnectionException(NOT_ALLOWED, refusal)
+        if host is None or host.poison is not None:
+            raise ConnectionException(INTERNAL_ERROR, f"{refusal}: vhost '{name}' is down")
         return host
 
     async def _start_control(self, host: Host) -> None:
@@ -317,18 +339,20 @@ def run(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     limits: Limits | None = None,
+    host_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly; the caller closes the store.
 
     Prints `listening on HOST:PORT` when clients can connect. Raises `BrokerError` with a text of one line
-    if it cannot listen, or if the store can no longer write.
+    if it cannot listen, or if the store can no longer write. `host_options` are those of `logstore.open` for the stores
+    of further virtual hosts.
     """
     # Objects loaded so far stay for ever, and the many deliveries form no reference cycles: collect garbage rarely.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(Server(store, host, port, limits=limits)))
+        runner.run(_serve(Server(store, host, port, limits=limits, host_options=host_options or {})))
 
 
 async def _serve(server: Server) -> None:

@@ -1,8 +1,8 @@
 """Users of the broker, kept in the catalog's configuration.
 
-One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, with its cost and salt) and
-`loopback_only`. A new store gets the user guest with password guest, who may log in from this machine
-only.
+One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, with its cost and salt), `loopback_only`
+and `hosts`, the virtual hosts that the user may open; without `hosts` it is `/`. A new store gets the user guest with
+password guest, who may log in from this machine only.
 
 A password check is slow on purpose, so it runs off the event loop. A password that was right once is
 remembered until the process ends, as a keyed digest; the key stays in memory.
@@ -17,10 +17,13 @@ import hmac
 import ipaddress
 import json
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.core.host_directory import ROOT
+
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping
 
 
 _PREFIX: Final = "broker.user."
@@ -71,6 +74,36 @@ def is_loopback(peer: Any) -> bool:
     return bool((mapped or address).is_loopback)
 
 
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user without the password."""
+
+    name: str
+    loopback_only: bool
+    hosts: tuple[str, ...]
+
+
+def user_rows(config: Mapping[str, str]) -> list[UserRow]:
+    """All users, by name."""
+    found = {key.removeprefix(_PREFIX): _fields(value) for key, value in config.items() if key.startswith(_PREFIX)}
+    return [
+        UserRow(name, bool(fields.get("loopback_only", True)), _hosts(fields)) for name, fields in sorted(found.items())
+    ]
+
+
+def _fields(entry: str | None) -> dict[str, Any]:
+    try:
+        fields = json.loads(entry or "{}")
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _hosts(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    hosts = fields.get("hosts", [ROOT])
+    return tuple(sorted(map(str, hosts))) if isinstance(hosts, list) else ()
+
+
 class Users:
     """The users who may log in."""
 
@@ -84,15 +117,45 @@ class Users:
             config[_INITIALISED] = "1"
 
     def add(self, name: str, password: str, *, loopback_only: bool = False) -> None:
-        """Add a user, or change the password of an existing one. Raises `ValueError` for an empty name."""
+        """Add a user, or change the password of an existing one, who keeps the hosts.
+
+        A new user may open `/`. Raises `ValueError` for an empty name.
+        """
         if not name:
             raise ValueError("the name of the user is empty; give it at least one character")
-        entry = {"hash": hash_password(password), "loopback_only": loopback_only}
+        hosts = _hosts(self._fields(name))
+        self.write(name, hash_password(password), loopback_only=loopback_only, hosts=hosts)
+
+    def write(self, name: str, password_hash: str, *, loopback_only: bool, hosts: Iterable[str]) -> None:
+        """Write a user's whole entry."""
+        entry = {"hash": password_hash, "loopback_only": loopback_only, "hosts": sorted(set(hosts))}
         self._config[_PREFIX + name] = json.dumps(entry)
 
     def remove(self, name: str) -> None:
         """Remove a user; open connections stay. Raises `KeyError` if there is none."""
         del self._config[_PREFIX + name]
+
+    def row(self, name: str) -> UserRow | None:
+        """A user without the password; None if there is none."""
+        return next((row for row in user_rows(self._config) if row.name == name), None)
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Replace some fields of a user's entry. Raises `KeyError` if there is none."""
+        entry = self._config[_PREFIX + name]
+        self._config[_PREFIX + name] = json.dumps(_fields(entry) | fields)
+
+    def forget_host(self, host: str) -> None:
+        """Forbid every user a host that is removed, so that a new one of its name is not theirs."""
+        for row in user_rows(self._config):
+            if host in row.hosts:
+                self.change(row.name, hosts=[each for each in row.hosts if each != host])
+
+    def may_open(self, name: str, host: str) -> bool:
+        """Whether a user may open a host."""
+        return host in _hosts(self._fields(name))
+
+    def _fields(self, name: str) -> dict[str, Any]:
+        return _fields(self._config.get(_PREFIX + name))
 
     async def refusal(self, name: str, password: str, peer: Any) -> str | None:
         """Why this user may not log in with this password from this peer; None: the user may."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from logstore.core.counts import counted
+from logstore.core.host_directory import host_stores
 from logstore.terminal.options import (
     SIZE,
     Amount,
@@ -51,7 +53,8 @@ def backup(
     """Copy a whole store to TARGET, also while its broker runs.
 
     TARGET is an absent or empty directory. The copy is the store as of one moment. It opens without further files,
-    contains the catalog, and has the same UUID. After an error, nothing is left there.
+    contains the catalog, and has the same UUID. After an error, nothing is left there. The stores of further virtual
+    hosts are stores of their own: the command names those that it leaves out.
     """
     from logstore.backup import back_up, plan_backup
 
@@ -81,6 +84,7 @@ def _tell_plan(store_dir: Path, target: Path, plan: BackupPlan, *, as_json: bool
         "bytes": plan.bytes,
         "segments": plan.segments,
         "free_bytes": plan.free_bytes,
+        "hosts_left_out": _left_out(store_dir),
     }
     if as_json:
         print_json(document)
@@ -90,6 +94,7 @@ def _tell_plan(store_dir: Path, target: Path, plan: BackupPlan, *, as_json: bool
             f"{plan.lsn}; free space: "
             f"{size_text(plan.free_bytes)}"
         )
+        _tell_left_out(store_dir)
     if plan.free_bytes < plan.bytes:
         raise Failure(
             f"there is not enough room at {target}: {plan.bytes} bytes are needed, but {plan.free_bytes} are free; "
@@ -109,6 +114,7 @@ def _tell(store_dir: Path, report: BackupReport, *, as_json: bool) -> None:
                 "bytes": report.bytes,
                 "segments": report.segments,
                 "seconds": round(report.seconds, 3),
+                "hosts_left_out": _left_out(store_dir),
             }
         )
     else:
@@ -117,3 +123,17 @@ def _tell(store_dir: Path, report: BackupReport, *, as_json: bool) -> None:
             "durable below LSN "
             f"{report.lsn}, in {report.seconds:.1f} s"
         )
+        _tell_left_out(store_dir)
+
+
+def _left_out(store_dir: Path) -> list[str]:
+    """The stores of virtual hosts, which a backup of the host "/" does not contain."""
+    return [str(path) for path in host_stores(store_dir)]
+
+
+def _tell_left_out(store_dir: Path) -> None:
+    left_out = _left_out(store_dir)
+    if left_out:
+        click.echo(f"left out: {counted(len(left_out), 'virtual host')}, each a store of its own; to copy it:")
+        for path in left_out:
+            click.echo(f"  logstore backup {quote(path)} TARGET")

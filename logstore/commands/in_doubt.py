@@ -19,6 +19,7 @@ from logstore.core.xid import Xid
 from logstore.errors import UnknownXid
 from logstore.store.outcomes import decide, unknown
 from logstore.terminal.changing import BROKER, ask, change, plan, would_change
+from logstore.terminal.directory_group import ListsByDefault
 from logstore.terminal.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.terminal.output import age_text, print_facts, print_json, print_table
 from logstore.terminal.state import State, read_state
@@ -34,18 +35,7 @@ DONE = {"commit": "committed", "rollback": "rolled back"}
 _XID_FIRST = {"ignore_unknown_options": True}
 
 
-class _ListsByDefault(click.Group):
-    """Takes ``DIR`` without a verb as ``DIR list``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments, with the verb ``list`` added if there is none."""
-        has_directory = bool(args) and not args[0].startswith("-")
-        if has_directory and not ctx.resilient_parsing and (len(args) == 1 or args[1].startswith("-")):
-            args = [args[0], "list", *args[1:]]
-        return super().parse_args(ctx, args)
-
-
-@click.group(name="in-doubt", cls=_ListsByDefault, no_args_is_help=False)
+@click.group(name="in-doubt", cls=ListsByDefault, no_args_is_help=False)
 @path_argument
 @click.pass_context
 def in_doubt(context: click.Context, store_dir: Path) -> None:

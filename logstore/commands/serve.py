@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from logstore.core.counts import counted
-from logstore.core.extras import install_command
 from logstore.errors import OptionError
+from logstore.terminal.directory_group import check_broker_is_installed
 from logstore.terminal.options import LIMIT, SIZE, catalog_options, store_argument
 from logstore.terminal.output import Failure, size_text
 from logstore.terminal.stopping import Stopping
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+
+# Options of the store in DIR only; the others hold for the stores of all virtual hosts.
+_OF_ROOT = frozenset({"segment_size", "initial_segments", "max_log_bytes", "connect", "catalog_timeout"})
 
 
 class _Stopped(BaseException):
@@ -103,14 +107,10 @@ def serve(
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)
-    try:
-        from logstore.broker import BrokerError, descriptors, run
-        from logstore.broker.server import check_address
-    except ModuleNotFoundError as error:
-        if error.name not in ("pamqp", "uvloop"):
-            raise
-        raise Failure(f"the broker needs {error.name}, which is not installed: {install_command('broker')}") from error
+    check_broker_is_installed()
     import logstore
+    from logstore.broker import BrokerError, descriptors, run
+    from logstore.broker.server import check_address
 
     descriptors.raise_limit()
     given = {name: value for name, value in options.items() if value is not None}
@@ -121,7 +121,8 @@ def serve(
             stopping.is_serving = True
             how = _recovered(store.recovery, store.segment_size)
             logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, how)
-            run(store, host=host, port=port)
+            of_hosts = {name: value for name, value in given.items() if name not in _OF_ROOT}
+            run(store, host=host, port=port, host_options=of_hosts)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
     except OptionError as error:

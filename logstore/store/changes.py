@@ -33,6 +33,11 @@ def change_text(command: str, arguments: Mapping[str, Any], result: Mapping[str,
         return f"compact: the log was {result['bytes_before']} and is now {result['bytes_after']} bytes, {moved} moved"
     if command == "checkpoint":
         return f"checkpoint: {counted(result['bytes'], 'byte')} at LSN {result['lsn']}"
+    if command in ("vhost.add", "vhost.remove"):
+        return None if "refused" in result else f"{command} {arguments['name']!r}: {result['directory']}"
+    if command.startswith("user."):
+        host = f" {arguments['host']!r}" if "host" in arguments else ""
+        return None if "refused" in result else f"{command} {arguments['user']!r}{host}"
     if command.startswith("in-doubt."):
         done = counted(result["operations"], "operation")
         return f"{command} {arguments['xid']}: {done} of transaction {result['id']}"

@@ -53,6 +53,8 @@ logger = logging.getLogger("logstore.control")
 # Commands that change nothing.
 READING = frozenset({"connections", "fullness", "peek", "ping", "stats", "status", "tail"})
 
+SECRET = "password_hash"  # an argument whose value is not logged
+
 T = TypeVar("T")
 
 SOCKET_NAME: Final = "control.sock"
@@ -399,18 +401,19 @@ class ControlServer:
         if handler is None:
             has = ", ".join(sorted(self._handlers))
             raise StoreError(f"this {self.kind.program} has no command {command!r}; it has {has}")
+        shown = {name: "…" if name == SECRET else value for name, value in arguments.items()}
         level = logging.DEBUG if command in READING or arguments.get("dry_run") is True else logging.INFO
         try:
             if session.has_hung_up():
                 raise _CallerGone
-            logger.debug("control command %s %s", command, arguments)
+            logger.debug("control command %s %s", command, shown)
             result = await handler(arguments)
         except _CallerGone:
-            logger.log(level, "control command %s %s is dropped: its caller has hung up", command, arguments)
+            logger.log(level, "control command %s %s is dropped: its caller has hung up", command, shown)
             return {}
         except StoreError as error:
             said = with_directory(error.message, self._store_dir)
-            logger.log(level, "control command %s %s has failed: %s", command, arguments, said)
+            logger.log(level, "control command %s %s has failed: %s", command, shown, said)
             raise
         done = change_text(command, arguments, result)
         if done is not None:

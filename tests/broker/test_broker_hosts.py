@@ -40,6 +40,7 @@ class Hosts:
     def open(self, name: str, proxy: Callable[[Any], Any] = lambda store: store) -> Any:
         store = self.stores[name] = proxy(open_store(self._directory / f"store{len(self.stores)}"))
         self.broker.call_async(lambda: self.broker.server.open_host(name, store))
+        self.broker.call(lambda: self.broker.server.users.change("guest", hosts=list(self.stores)))
         return store
 
     def close(self, name: str, error: ConnectionException) -> None:

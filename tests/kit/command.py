@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 from kit.patience import PATIENCE_S
 from logstore import cli
@@ -32,9 +33,13 @@ class Result(NamedTuple):
     stderr: str
 
 
-def run(*arguments: object) -> Result:
-    """The command with these arguments, in this process."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+def run(*arguments: object, text: str | None = None) -> Result:
+    """The command with these arguments, in this process, and with this text as its standard input."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        patch("sys.stdin", sys.stdin if text is None else io.StringIO(text)),
+    ):
         status = cli.run([str(one) for one in arguments])
     return Result(status, out.getvalue(), err.getvalue())
 
@@ -77,8 +82,13 @@ def fails(result: Result, status: int) -> str:
     return result.stderr
 
 
-def fine(*arguments: object) -> str:
-    result = run(*arguments)
+def refused(status: int, *arguments: object, text: str | None = None) -> str:
+    """The line of error output of a command that exits with this status."""
+    return fails(run(*arguments, text=text), status)
+
+
+def fine(*arguments: object, text: str | None = None) -> str:
+    result = run(*arguments, text=text)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 

@@ -25,6 +25,7 @@ BETWEEN_PROCESSES = (
     "cluster-run",
     "cluster-transfer",
 )  # they listen; tests/cluster has their usual output
+OF_A_STORE = ("in-doubt", "user", "vhost")  # groups whose commands come after the directory
 INIT = "cluster init m1 --name m1 --listen 127.0.0.1:7391 --member 7 --segment-size 512K"
 
 
@@ -91,7 +92,8 @@ def mistakes(command: str, *more: str, rest: str = "") -> Case:
 def one_command(name: str, **cases: Case) -> dict[str, Case]:
     """The cases of a command by the names of their files, with its help."""
     file = name.replace(" ", "-")
-    help_line = f"{name} --help".replace("in-doubt ", "in-doubt store ") if " " in name else f"{name} --help"
+    group, _, verb = name.partition(" ")
+    help_line = f"{group} store {verb} --help" if verb and group in OF_A_STORE else f"{name} --help"
     return {f"{file}.help": Case((help_line,), store=None)} | {f"{file}.{kind}": case for kind, case in cases.items()}
 
 
@@ -156,6 +158,93 @@ CASES: dict[str, Case] = {
         held=held("tail store"),
         served=served("tail store"),
         watched=Case(("tail store --watch 600",), until="each"),
+    ),
+    **one_command(
+        "vhost",
+        usual=Case(("vhost store", "vhost store add shop", "vhost store"), store="young"),
+        empty=empty("vhost store"),
+        mistakes=mistakes("vhost", "vhost store rename"),
+    ),
+    **one_command(
+        "vhost list",
+        usual=usual("vhost store list --json"),
+        empty=empty("vhost store list"),
+        mistakes=Case(("vhost absent list", "vhost store list --wrong")),
+        served=served("vhost store list"),
+    ),
+    **one_command(
+        "vhost add",
+        usual=opened(
+            "vhost store add --max-log-bytes 1G Größe/注文",
+            "vhost store add shop --segment-size 512K --json",
+            "backup store target",
+        ),
+        empty=empty("vhost store add shop"),
+        mistakes=Case(
+            (
+                "vhost store add",
+                "vhost store add /",
+                "vhost store add ''",
+                "vhost absent add shop",
+                "vhost store add shop",
+                "vhost store add shop",
+                "vhost store add more --segment-size big",
+            ),
+            store="young",
+        ),
+        locked=locked("vhost store add shop"),
+        served=served("vhost store add shop", "vhost store"),
+    ),
+    **one_command(
+        "vhost remove",
+        usual=opened("vhost store add shop", "vhost store remove shop", "vhost store"),
+        empty=empty("vhost store remove shop"),
+        mistakes=Case(("vhost store remove", "vhost store remove /", "vhost absent remove shop")),
+        locked=locked("vhost store remove shop"),
+        served=served("vhost store add shop", "vhost store remove shop"),
+    ),
+    **one_command(
+        "user",
+        usual=usual("user store"),
+        empty=empty("user store"),
+        mistakes=mistakes("user", "user store rename"),
+    ),
+    **one_command(
+        "user list",
+        usual=usual("user store list", "user store list --json"),
+        empty=empty("user store list"),
+        mistakes=Case(("user absent list", "user store list --wrong")),
+    ),
+    **one_command(
+        "user add",
+        usual=Case(("user store add anna",), until="password of anna: "),
+        empty=Case(("user store add anna",), store="empty", until="password of anna: "),
+        mistakes=Case(("user store add", "user store add --password secret anna", "user store add --permit")),
+    ),
+    **one_command(
+        "user password",
+        usual=Case(("user store password guest",), until="password of guest: "),
+        empty=Case(("user store password guest",), store="empty", until="password of guest: "),
+        mistakes=Case(("user store password", "user store password guest secret")),
+    ),
+    **one_command(
+        "user permit",
+        usual=opened("vhost store add shop", "user store permit guest shop", "user store"),
+        empty=empty("user store permit guest /"),
+        mistakes=Case(("user store permit guest", "user absent permit guest /", "user store permit guest shop"), "young"),
+        served=served("user store permit anna /", "user store permit guest /"),
+    ),
+    **one_command(
+        "user forbid",
+        usual=opened("user store forbid guest /", "user store"),
+        empty=empty("user store forbid guest /"),
+        mistakes=Case(("user store forbid guest", "user absent forbid guest /", "user store forbid anna /"), "young"),
+    ),
+    **one_command(
+        "user remove",
+        usual=opened("user store remove guest", "user store"),
+        empty=empty("user store remove guest"),
+        mistakes=Case(("user store remove", "user absent remove guest", "user store remove anna"), "young"),
     ),
     **one_command(
         "dump",

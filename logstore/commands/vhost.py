@@ -1,0 +1,174 @@
+"""``logstore vhost``: the virtual hosts of a broker, each of which has a store of its own below the store in DIR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.core.counts import counted
+from logstore.core.host_directory import HOSTS, ROOT, host_stores
+from logstore.errors import StoreError, StoreLocked
+from logstore.terminal.directory_group import ListsByDefault, administer, check_broker_is_installed, read_config
+from logstore.terminal.options import LIMIT, SIZE, catalog_options, json_option, naming, path_argument
+from logstore.terminal.output import print_json, print_table
+from logstore.terminal.tables import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from logstore import MessageStore
+
+
+@click.group(cls=ListsByDefault, no_args_is_help=False)
+@path_argument
+@click.pass_context
+def vhost(context: click.Context, store_dir: Path) -> None:
+    """List, add or remove the virtual hosts of a broker.
+
+    The host "/" is the store in DIR. Each other host has a store of its own in DIR/hosts, with which every command
+    works as with DIR. Without a verb the hosts are listed.
+    """
+    context.obj = store_dir
+
+
+@vhost.command(name="list")
+@json_option
+@catalog_options
+@click.pass_obj
+def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """List the virtual hosts with the directories of their stores.
+
+    A store in DIR/hosts that belongs to no host is listed without a name; adding its host takes it over.
+    """
+    check_broker_is_installed()
+    from logstore.broker.host_list import host_rows
+
+    with naming(store_dir):
+        rows = host_rows(read_config(store_dir, connect, schema))
+    listed: list[dict[str, Any]] = [{"name": ROOT, "directory": str(store_dir), "state": "present"}]
+    known = set()
+    for row in rows:
+        path = store_dir / HOSTS / row.directory
+        known.add(path)
+        is_missing = row.state == "present" and not (path / "META").is_file()
+        listed.append(
+            {"name": row.name, "directory": str(path), "state": "no store is there" if is_missing else row.state}
+        )
+    unknown = [path for path in host_stores(store_dir) if path not in known]
+    listed += [{"name": None, "directory": str(path), "state": "no host"} for path in unknown]
+    if as_json:
+        print_json({"store": str(store_dir), "hosts": listed})
+        return
+    print_table(
+        ("host", "state", "store"),
+        ((printable(one["name"] or ""), one["state"], one["directory"]) for one in listed),
+    )
+
+
+@vhost.command()
+@click.argument("name")
+@click.option("--segment-size", type=SIZE, help="Bytes of one segment of its store [default: 16MiB].")
+@click.option("--max-log-bytes", type=LIMIT, help="The largest size of its log on disk [default: none].")
+@json_option
+@catalog_options
+@click.pass_obj
+def add(
+    store_dir: Path,
+    name: str,
+    segment_size: int | None,
+    max_log_bytes: int | str | None,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> None:
+    """Add a virtual host.
+
+    A running broker serves it at once. A store that is in its directory already is taken over with its messages. No
+    user but those that 'logstore user DIR permit' names may open it.
+    """
+    check_broker_is_installed()
+    from logstore.broker.host_list import check_host_name
+
+    check_host_name(name)
+    options = {"segment_size": segment_size, "max_log_bytes": max_log_bytes}
+    arguments = {"name": name, **{key: value for key, value in options.items() if value is not None}}
+    done = administer(
+        store_dir,
+        "vhost.add",
+        arguments,
+        lambda root: _add(root, name, {key: value for key, value in arguments.items() if key != "name"}),
+        connect=connect,
+        schema=schema,
+    )
+    if as_json:
+        print_json({"store": str(store_dir), "name": name, **done})
+    else:
+        held = f", with {counted(done['messages'], 'message')}" if done["messages"] else ""
+        click.echo(f"added: virtual host {printable(name)} in {done['directory']}{held}")
+
+
+@vhost.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Remove it with the messages that it has.")
+@json_option
+@catalog_options
+@click.pass_obj
+def remove(store_dir: Path, name: str, yes: bool, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Remove a virtual host and delete its store.
+
+    It is refused if messages or transactions in doubt are left, unless --yes is given. A running broker closes the
+    connections of the host. Users lose the permission to open it.
+    """
+    check_broker_is_installed()
+    from logstore.broker.host_list import check_host_name
+
+    check_host_name(name)
+    done = administer(
+        store_dir,
+        "vhost.remove",
+        {"name": name, "yes": yes},
+        lambda root: _remove(root, name, is_wanted=yes),
+        connect=connect,
+        schema=schema,
+    )
+    if as_json:
+        print_json({"store": str(store_dir), "name": name, **done})
+    else:
+        click.echo(f"removed: virtual host {printable(name)}, with {counted(done['messages'], 'message')}")
+
+
+def _add(root: MessageStore, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    from logstore.broker.host_list import HostList, exists_text, held_by
+
+    hosts = HostList(root)
+    hosts.finish_removals()
+    if hosts.row(name) is not None:
+        return {"refused": exists_text(name)}
+    with hosts.make(name, options) as store:
+        return {"directory": str(store.path), **held_by(store)}
+
+
+def _remove(root: MessageStore, name: str, *, is_wanted: bool) -> dict[str, Any]:
+    from logstore.broker.host_list import HostList, held_by, held_text, missing_text, unknown_text
+
+    hosts = HostList(root)
+    done: dict[str, Any] = {"directory": str(hosts.path(name)), "messages": 0, "in_doubt": 0}
+    if hosts.row(name) is None:
+        if not any(row.name == name for row in hosts.rows()):
+            return {"refused": missing_text(name)}
+        hosts.finish_removals()
+        return done
+    try:
+        with hosts.open(name, {}) as store:
+            done |= held_by(store)
+    except StoreLocked:
+        raise
+    except StoreError as error:
+        if not is_wanted:
+            return {"refused": unknown_text(name, error.message)}
+    if not is_wanted and (done["messages"] or done["in_doubt"]):
+        return {"refused": held_text(name, done)}
+    hosts.begin_removal(name)
+    hosts.finish_removals()
+    return done
