@@ -24,6 +24,7 @@ NEEDS_SPARK: Final = re.compile(r"\bspark\b")
 NOT_RUN: Final = (
     ("README.md", " publishers ──▶", "a picture"),
     ("README.md", "make run ", "installs the package; test_commands.py compares the targets with the Makefile"),
+    ("docs/broker.md", "DIR/ ", "a picture"),
     ("docs/architecture.md", " publish ──▶", "a picture"),
     ("docs/architecture.md", " acquire ──▶", "a picture"),
     ("docs/benchmarks.md", "make bench ", "takes ten minutes; test_commands.py compares the targets with the Makefile"),
