@@ -374,7 +374,7 @@ def _mechanism(client: RawClient) -> None:
     client.send(0, commands.Connection.StartOk({}, "EXTERNAL", "x", "en_US"))
 
 
-@request("another virtual host")
+@request("a virtual host that is not there")
 def _vhost(client: RawClient) -> None:
     client.start()
     client.expect(commands.Connection.Tune)
@@ -426,6 +426,8 @@ LIMITED: dict[str, dict[str, int]] = {
     "a transaction that memory does not hold": {"memory_bytes_max": 10},
     "arriving bodies that memory does not hold": {"memory_bytes_max": 10},
     "an exclusive queue of another connection": {},
+    "a virtual host that the user may not open": {},
+    "a virtual host whose store has failed": {},
 }
 
 
@@ -437,6 +439,15 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         client.start()
         client.expect(commands.Connection.Tune)
         client.send(0, commands.Connection.TuneOk(0, 0, 0), commands.Connection.Open())
+        return client
+    if name.startswith("a virtual host"):
+        broker.call(lambda: broker.server.down.add("shop"))
+        if "failed" in name:
+            broker.call(lambda: broker.server.users.change("guest", hosts=["/", "shop"]))
+        client = broker.raw()
+        client.start()
+        client.expect(commands.Connection.Tune)
+        client.send(0, commands.Connection.TuneOk(0, 0, 0), commands.Connection.Open("shop"))
         return client
     client = broker.raw().open()
     if name == "an exclusive queue of another connection":

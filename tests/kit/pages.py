@@ -24,10 +24,10 @@ NEEDS_SPARK: Final = re.compile(r"\bspark\b")
 NOT_RUN: Final = (
     ("README.md", " publishers ──▶", "a picture"),
     ("README.md", "make run ", "installs the package; test_commands.py compares the targets with the Makefile"),
-    ("docs/broker.md", "DIR/ ", "a picture"),
     ("docs/architecture.md", " publish ──▶", "a picture"),
     ("docs/architecture.md", " acquire ──▶", "a picture"),
     ("docs/benchmarks.md", "make bench ", "takes ten minutes; test_commands.py compares the targets with the Makefile"),
+    ("docs/broker.md", " DIR/ ", "a picture"),
     ("docs/format.md", "", "pictures and listings of bytes; test_golden.py compares the listing"),
     ("docs/operations.md", "[Unit]", "a unit of systemd; test_operations_page.py runs its ExecStart"),
     ("docs/plugin.md", "  protocol, routing", "a picture"),
