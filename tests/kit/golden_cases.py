@@ -231,7 +231,9 @@ CASES: dict[str, Case] = {
         "user permit",
         usual=opened("vhost store add shop", "user store permit guest shop", "user store"),
         empty=empty("user store permit guest /"),
-        mistakes=Case(("user store permit guest", "user absent permit guest /", "user store permit guest shop"), "young"),
+        mistakes=Case(
+            ("user store permit guest", "user absent permit guest /", "user store permit guest shop"), store="young"
+        ),
         served=served("user store permit anna /", "user store permit guest /"),
     ),
     **one_command(
