@@ -154,16 +154,18 @@ class Server:
     async def _finish_publishes(self, timeout_s: float) -> None:
         for connection in self.connections:
             connection.stop_reading()
-        hosts = list(self.hosts.values())
-        forced = asyncio.gather(*(self.loop.run_in_executor(None, host.store.force) for host in hosts))
-        try:
-            await asyncio.wait_for(asyncio.shield(forced), timeout_s)
-        except (TimeoutError, StoreError) as error:
-            logger.warning("the broker stops without the last group commit: %s", error)
+        await asyncio.gather(*(self._force(host, timeout_s) for host in self.hosts.values()))
         # Two turns of the loop: one for the report of the commit, one for the frames that it releases.
         await asyncio.sleep(0)
         for connection in list(self.connections):
             connection.settle_all()
+
+    async def _force(self, host: Host, timeout_s: float) -> None:
+        forced = self.loop.run_in_executor(None, host.store.force)
+        try:
+            await asyncio.wait_for(asyncio.shield(forced), timeout_s)
+        except (TimeoutError, StoreError) as error:
+            logger.warning("the broker stops without the last group commit of %s: %s", host.store_text, error)
 
     # Hosts.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -21,6 +22,23 @@ from logstore.store import control
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+class Unforceable(BrokenStore):
+    """Its force fails once it is broken, as that of a poisoned store does."""
+
+    def force(self) -> None:
+        if self.broken:
+            raise self._failure()
+        self._store.force()
+
+
+class LateForce(HeldDisk):
+    """A force takes a moment, and then everything is reported as durable."""
+
+    def force(self) -> None:
+        time.sleep(0.3)
+        self.let_go()
 
 
 class Hosts:
@@ -250,7 +268,7 @@ def test_a_publish_that_finds_its_host_poisoned_ends_that_host_only(hosts: Hosts
 
 
 def test_the_broker_fails_when_the_store_of_the_root_is_poisoned_and_other_hosts_lose_nothing(hosts: Hosts) -> None:
-    hosts.start(BrokenStore).open("shop")
+    hosts.start(Unforceable).open("shop", LateForce)
     root, shop, early = hosts.client("/"), hosts.client("shop"), hosts.broker.raw()
     early.start()
     early.expect(commands.Connection.Tune)
@@ -260,6 +278,12 @@ def test_the_broker_fails_when_the_store_of_the_root_is_poisoned_and_other_hosts
     hosts.broker.call_async(hosts.broker.server.failure)
     shop.publish("q", b"x")
     shop.expect(commands.Basic.Ack)
+    hosts.stores["shop"].hold()
+    shop.publish("q", b"y")
+    nothing_comes(shop)
+    hosts.broker.call_async(lambda: hosts.broker.server.stop(3))
+    shop.expect(commands.Basic.Ack)
+    shop.expect_connection_close(320)
 
 
 def test_commands_reach_each_host_through_the_directory_of_its_store(hosts: Hosts) -> None:

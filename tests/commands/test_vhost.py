@@ -166,6 +166,29 @@ def test_removing_a_host_closes_its_connections_and_no_others(path: Path) -> Non
         broker.kill()
 
 
+def test_a_host_at_its_limit_refuses_publishes_and_the_others_take_them(path: Path) -> None:
+    add(path, "shop", "--max-log-bytes", "3M")
+    broker = ServeProcess(path)
+    try:
+        fine("user", path, "permit", "guest", "shop")
+        shop, root = opened(broker, "shop"), opened(broker, "/")
+        for channel in (shop, root):
+            channel.queue_declare("orders", durable=True)
+            channel.confirm_delivery()
+        with pytest.raises(pika.exceptions.NackError):
+            for _ in range(100):
+                shop.basic_publish("", "orders", bytes(100_000))
+        root.basic_publish("", "orders", bytes(100_000))
+        (line,) = [line for line in broker.complaints() if "is full" in line]
+        assert "the store of vhost 'shop' is full" in line
+        assert str(path / "hosts" / "shop") in line
+        assert (told("info", path)["full"], told("info", path / "hosts" / "shop")["full"] is None) == (None, False)
+        shop.queue_purge("orders")
+        shop.basic_publish("", "orders", b"x")
+    finally:
+        broker.kill()
+
+
 def test_a_host_whose_store_cannot_be_opened_is_down_and_the_others_are_served(path: Path) -> None:
     own = add(path, "shop")
     fine("user", path, "add", "anna", "--permit", "shop", "--permit", "/", text="secret\n")
