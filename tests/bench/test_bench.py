@@ -176,7 +176,8 @@ def test_half_a_gigabyte_in_small_extends_the_log_and_the_log_comes_back(tmp_pat
     said = measured(tmp_path / "store", "--profile", "tail", *flags)
     made = said["plan"]
     assert (made["segment_size"], made["initial_segments"], made["verify"]) == (MIB, 2, True)
-    assert said["log"]["bytes_max"] > 6 * MIB  # 6 000 messages of 1 KiB wait, so the log was extended
+    # 6 000 messages of 1 KiB wait, so the log was extended. It is looked at now and then, not at its largest.
+    assert said["log"]["bytes_max"] >= 6 * MIB
     assert said["segments"]["recycled"] > 0
     assert said["segments"]["relocated"] > 0  # the stuck message had to be relocated
     assert said["compared_after_restart"] == 201 == said["survivors"] + made["stuck"]
