@@ -2,6 +2,7 @@
  * A leader minds the room on the disks of the others: one copy of three is gone, and one has no room for another file. Then growth is
  * refused, the log can be drained, and it grows again. See log/space/others.c.
  */
+#include <errno.h>
 #include <semaphore.h>
 
 #include "log/parts.h"
@@ -194,7 +195,9 @@ static void a_full_copy_bounds_nothing_once_it_has_room_or_is_gone(void) {
         mover.gone = gone == 1;
         (void)pthread_mutex_unlock(&mover.lock);
         do {
+            (void)pthread_mutex_lock(&mover.lock);
             copies[FULL].follows->no_room.again_us = 0;
+            (void)pthread_mutex_unlock(&mover.lock);
             while (sem_trywait(&mover.moved) == 0) {
             }
             (void)sem_post(&mover.handed); /* it tells its room now and then, also if nothing is published */
@@ -211,8 +214,35 @@ static void a_full_copy_bounds_nothing_once_it_has_room_or_is_gone(void) {
     }
 }
 
+/* A report is as old as the segment that it names; it comes later than the batches after it. */
+static void segments_that_were_begun_since_a_report_count_as_used(void) {
+    struct other_room room = {.member = FULL, .spares = REPLICA_SPARES, .error = ENOSPC};
+    struct log *g;
+
+    copies_start();
+    check(lead_in(0, 2) == LS_OK);
+    g = copies[0].leads->log;
+    while (g->segment_count < REPLICA_SPARES + 2)
+        (void)put_bytes(1, 'x', 3900, LS_WAIT);
+    for (size_t begun = 0; begun < REPLICA_SPARES + 2; begun++) {
+        size_t left = begun + 1 < REPLICA_SPARES ? REPLICA_SPARES - begun - 1 : 0;
+
+        room.first_lsn = g->segments[g->segment_count - 1 - begun]->first_lsn;
+        log_lock(g);
+        log_others_have(g, &room, 1);
+        check(g->space.others.spares == left && g->space.others.least_member == FULL);
+        log_unlock(g);
+    }
+    log_lock(g);
+    log_others_have(g, NULL, 0);
+    log_unlock(g);
+    check(copies_agree());
+    copies_end();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
+        segments_that_were_begun_since_a_report_count_as_used,
         a_full_copy_bounds_growth_and_the_log_can_be_drained,
         a_full_copy_bounds_nothing_once_it_has_room_or_is_gone,
     };
