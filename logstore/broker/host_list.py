@@ -136,9 +136,10 @@ class HostList:
                 Users(self._root.config).forget_host(row.name)
                 path = self.path(row.name)
                 with as_store_error(f"{path} cannot be removed"):
-                    if path.exists():
-                        shutil.rmtree(path.resolve())  # an operator may have put it elsewhere, with a link here
-                    path.unlink(missing_ok=True)
+                    if path.is_symlink():
+                        path.unlink()  # an operator has put it elsewhere, perhaps beside other things: that stays
+                    elif path.exists():
+                        shutil.rmtree(path)
                     if path.parent.exists():
                         force_directory(path.parent)
                 del self._root.config[_PREFIX + row.directory]

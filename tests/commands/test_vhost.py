@@ -99,6 +99,22 @@ def test_a_host_with_messages_is_removed_only_with_yes(either: Path) -> None:
     assert not fill_by.exists()
 
 
+def test_removing_a_host_that_is_a_link_leaves_what_it_points_to(either: Path) -> None:
+    disk = either.with_name("disk")
+    own = add(either, "shop")
+    fine("vhost", either, "remove", "shop")
+    logstore.open(disk, segment_size=SMALL_SEGMENT).close()
+    (disk / "another thing").write_bytes(b"stays")
+    own.symlink_to(disk)
+    add(either, "shop")
+    fine("vhost", either, "remove", "shop", "--yes")
+    assert not own.is_symlink()
+    assert (disk / "another thing").read_bytes() == b"stays"
+    assert (disk / "META").is_file()
+    assert told("vhost", either, "add", "shop")["messages"] == 0
+    assert not own.is_symlink()
+
+
 def test_every_command_works_on_the_store_of_a_host(either: Path) -> None:
     own = add(either, "shop")
     assert told("info", own)["uuid"] != told("info", either)["uuid"]
