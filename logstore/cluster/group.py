@@ -82,8 +82,8 @@ class Around(Protocol):
     def send(self, peer: int, group: Group, frame: Frame, carried: Sequence[Carried]) -> bool:
         """Sends a frame, see ``Transport.send``."""
 
-    def is_connected(self, peer: int) -> bool:
-        """Whether frames can be sent."""
+    def is_connected(self, peer: int, group: Group) -> bool:
+        """Whether frames of the group can be sent."""
 
     def tell(self, peer: int, message: Message) -> bool:
         """Sends a control message; False: not connected."""
@@ -140,6 +140,7 @@ class Group:
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
         self.waits_for = ""
+        self.refusal = ""  # of this copy, or of another member's
         """Why it has no copy, or an old one; empty: it waits for nothing."""
         self._around = around
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
@@ -222,7 +223,7 @@ class Group:
 
     def is_connected(self, peer: int) -> bool:
         """Whether frames can be sent to this member."""
-        return self._around.is_connected(peer)
+        return self._around.is_connected(peer, self)
 
     def counted_rebuild(self, member: int) -> int:
         """The rebuild number that this member counts of another one's copy."""
@@ -328,7 +329,7 @@ class Group:
             0 if answer is None else answer.last_index,
             0 if answer is None else answer.durable_index,
             self.pacing.held_by(self._around.now_ms()),
-            (self.waits_for or self.rooms.problem) if self.problem is None else str(self.problem),
+            (self.waits_for or self.refusal or self.rooms.problem) if self.problem is None else str(self.problem),
         )
 
     def undurable_bytes(self) -> int:
@@ -346,8 +347,7 @@ class Group:
 
     def judge(self, peer: int, start: int, told: Identity) -> str | None:
         """Why a peer's copy is refused (R10); None: it is accepted."""
-        why = self._counts.judge(peer, start, told, self._durable, self._term)
-        return None if why is None else f"host {self.name}: {why}"
+        return self._counts.judge(peer, start, told, self._durable, self._term)
 
     # ---- events ----
 
@@ -392,7 +392,7 @@ class Group:
         held = self._held.get(peer)
         while held:
             if not self._around.send(peer, self, *held[0]):
-                if not self._around.is_connected(peer):
+                if not self._around.is_connected(peer, self):
                     held.clear()
                 return
             held.popleft()
@@ -489,7 +489,7 @@ class Group:
         held = self._held.get(frame.peer)
         if held is None and self._around.send(frame.peer, self, frame, carried):
             return
-        if held is None and not self._around.is_connected(frame.peer):
+        if held is None and not self._around.is_connected(frame.peer, self):
             return
         self._held.setdefault(frame.peer, deque()).append((frame, carried))  # in order, behind what waits
 

@@ -379,11 +379,15 @@ class GroupUpdates:
 async def answer_update(
     member: int,
     groups: Mapping[bytes, Group],
+    refused: Mapping[bytes, str],
     peer: int,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """A peer has opened a connection for an update: reads of which host, and lets that send it."""
+    """A peer has opened a connection for an update: reads of which host, and lets that send it.
+
+    ``refused``: the hosts of which the peer's copy is refused, with the reasons.
+    """
     try:
         request = await read_request(reader, writer)
     except UpdateFailed as error:
@@ -394,5 +398,7 @@ async def answer_update(
         reason = f"member {member} has no host with the store {request.uuid.hex()}"
         logger.warning("member %d: an update is refused: %s", peer, reason)
         await refuse_update(reader, writer, Why.STORE, reason)
+    elif request.uuid in refused:
+        await refuse_update(reader, writer, Why.STORE, refused[request.uuid])
     else:
         group.updates.send(peer, request, reader, writer)

@@ -33,6 +33,7 @@ from logstore.cluster.membership import (
     change_here,
 )
 from logstore.cluster.rebuilding import Rebuilding
+from logstore.cluster.refusals import HostOffered, HostRefused, Refusals
 from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
@@ -101,6 +102,7 @@ class MemberLoop:
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
+        self.refusals = Refusals(self)
         self._thread = start(f"logstore-member-{config.member}", self._turn)
         assert self._thread.ident is not None
         self.thread_id = self._thread.ident
@@ -121,7 +123,8 @@ class MemberLoop:
         config = self.config
         try:
             me = Me(cluster=config.cluster, member=config.member, name=config.name)
-            self._transport = Transport(me, self, tls=config.tls, messages=(*MESSAGES, HasRoom))
+            messages = (*MESSAGES, HasRoom, HostRefused, HostOffered)
+            self._transport = Transport(me, self, tls=config.tls, messages=messages)
             self._heard = remembered(self.directory)
             for path in sorted(self.directory.iterdir()):
                 if takes_part(path):
@@ -188,7 +191,7 @@ class MemberLoop:
         led = []
         for group in self.groups.values():
             others = [each for each in group.members() if each.voter and each.member != self.member]
-            if group.store is not None and any(self.is_connected(each.member) for each in others):
+            if group.store is not None and any(self.is_connected(each.member, group) for each in others):
                 with contextlib.suppress(EngineRefused):
                     group.transfer()
                     led.append(group)
@@ -234,7 +237,8 @@ class MemberLoop:
                 self._judge(group)
                 left = within_s - (time.monotonic() - began)
                 if left <= 0:
-                    raise NoMajority(f"host {host} has no leader since {time.monotonic() - began:.1f} s: {self._why()}")
+                    waited_s = time.monotonic() - began
+                    raise NoMajority(f"host {host} has no leader since {waited_s:.1f} s: {self._why(group)}")
                 event.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), left)
@@ -252,9 +256,8 @@ class MemberLoop:
                 standing.leader,
             )
 
-    def _why(self) -> str:
-        transport = self._transport
-        reasons = [] if transport is None else [transport.why_not(peer) for peer in self.peers]
+    def _why(self, group: Group) -> str:
+        reasons = [] if self._transport is None else [self.why_not(peer, group) for peer in self.peers]
         return "; ".join(reason for reason in reasons if reason) or "its members elect one"
 
     # ---- members ----
@@ -264,9 +267,8 @@ class MemberLoop:
         found = []
         for each in group.members():
             name, address = self._named(each)
-            problem = (
-                "" if each.member == self.member or self._transport is None else self._transport.why_not(each.member)
-            )
+            is_known = each.member == self.member or self._transport is None
+            problem = "" if is_known else self.why_not(each.member, group)
             found.append(Seat(each.member, name, address, each.voter, each.acknowledged, problem))
         return found
 
@@ -433,6 +435,8 @@ class MemberLoop:
     def send(self, peer: int, group: Group, frame: Frame, carried: Sequence[Carried]) -> bool:
         """Sends a frame of a group."""
         transport = self._transport
+        if self.refusals.why_not(peer, group.uuid):
+            return False
         return transport is not None and transport.send(peer, self._numbers[group.uuid], frame, carried)
 
     async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -441,13 +445,15 @@ class MemberLoop:
             raise StoreClosed(f"member {self.config.name} is closed")
         return await self._transport.open_update(peer)
 
-    def why_not(self, peer: int) -> str:
-        """Why there is no connection to a peer; empty: there is one."""
-        return "this member is starting" if self._transport is None else self._transport.why_not(peer)
+    def why_not(self, peer: int, group: Group | None = None) -> str:
+        """Why there is no connection to a peer, or none for the frames of a group; empty: there is one."""
+        if self._transport is None:
+            return "this member is starting"
+        return self._transport.why_not(peer) or ("" if group is None else self.refusals.why_not(peer, group.uuid))
 
-    def is_connected(self, peer: int) -> bool:
-        """Whether frames can be sent."""
-        return not self.why_not(peer)
+    def is_connected(self, peer: int, group: Group | None = None) -> bool:
+        """Whether frames, of this group, can be sent."""
+        return not self.why_not(peer, group)
 
     def changed(self, group: Group) -> None:
         """The group's leader, its state or its due time is another."""
@@ -478,7 +484,9 @@ class MemberLoop:
     def _keep(self) -> None:
         """An engine's time may never come: each heartbeat moves it."""
         for group in list(self.groups.values()):
+            group.refusal = self.refusals.problem(group.uuid)
             group.keep(self.now_ms())
+        self.refusals.look(self.now_ms())
         self._keeper = self.loop.call_later(KEEP_S, self._keep)
 
     def _on_time(self) -> None:
@@ -500,12 +508,8 @@ class MemberLoop:
         return {group.uuid: group.identity(first=True) for group in self.groups.values() if group.engine is not None}
 
     def greeted(self, peer: int, hello: Hello) -> str | None:
-        """Judges the copies of a peer."""
-        for uuid, told in hello.hosts.items():
-            group = self.groups.get(uuid)
-            reason = None if group is None else group.judge(peer, hello.start, told)
-            if reason is not None:
-                return reason
+        """Judges the copies of a peer, each for its host: the connection is taken."""
+        self.refusals.greeted(peer, hello)
         return None
 
     def is_expected(self, hello: Hello) -> bool:
@@ -518,6 +522,7 @@ class MemberLoop:
 
     def connected(self, peer: int) -> None:
         """Frames can be sent."""
+        self.refusals.connected(peer)
 
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
@@ -527,9 +532,10 @@ class MemberLoop:
 
     def frames(self, peer: int, received: list[Received]) -> None:
         """Engine frames came."""
+        refused = self.refusals.here(peer)
         for one in received:
             group = self._by_number.get(one.host)
-            if group is None:
+            if group is None or group.uuid in refused:
                 one.consumed()
             else:
                 group.receive(peer, one)
@@ -540,8 +546,12 @@ class MemberLoop:
             self._requests.answered(peer, message)
         elif isinstance(message, HasRoom):
             group = self.groups.get(message.host)
-            if group is not None:
+            if group is not None and message.host not in self.refusals.here(peer):
                 group.rooms.told(peer, message)
+        elif isinstance(message, HostRefused):
+            self.refusals.refused(peer, message)
+        elif isinstance(message, HostOffered):
+            self.refusals.offered(peer, message)
         elif isinstance(message, Change):
             self._begin(self._answer_change(peer, message))
 
@@ -566,7 +576,7 @@ class MemberLoop:
 
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer wants an update of a host."""
-        self._begin(answer_update(self.member, self.groups, peer, reader, writer))
+        self._begin(answer_update(self.member, self.groups, self.refusals.here(peer), peer, reader, writer))
 
 
 def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:

@@ -236,12 +236,13 @@ class Transport:
                 self._peers[member] = _Peer(member, name, address)
                 self._dial_soon(self._peers[member], 0)
 
-    def renew(self) -> None:
-        """Ends all connections for frames, and dials anew: HELLO tells each peer what this member has now."""
+    def renew(self, member: int = 0) -> None:
+        """Ends all connections for frames, or those to one peer, and dials anew: HELLO says what each has now."""
         for peer in self._peers.values():
-            peer.stop_dialling()
-        for link in [link for link in self._links if link.purpose == "frames"]:
-            link.close(Why.RENEWED, f"member {self.me.member} has another copy, and connects anew")
+            if member in (0, peer.member):
+                peer.stop_dialling()
+        for link in [link for link in self._links if link.purpose == "frames" and member in (0, link.peer)]:
+            link.close(Why.RENEWED, f"member {self.me.member} connects anew, because a copy is another")
         for peer in self._peers.values():
             self._dial_soon(peer, 0)
 

@@ -147,7 +147,11 @@ def test_a_directory_from_an_earlier_time_is_refused_by_the_others_and_rebuilt(t
     shutil.rmtree(trio.directories[3])
     shutil.copytree(tmp_path / "older", trio.directories[3])
     trio.start(3)
-    wait_until(lambda: "cluster rebuild" in trio.members[3].report()["peers"][0]["reason"], "the leader refuses it")
+    wait_until(
+        lambda: "member m1 refuses the copy of this member" in (trio.members[3].report()["hosts"][0]["problem"] or ""),
+        "the leader refuses it",
+    )
+    assert "logstore cluster rebuild" in trio.members[3].report()["hosts"][0]["problem"]
     rebuilds(trio, 3)
     judge(trio, stay)
 

@@ -40,9 +40,9 @@ def free_ports(count: int) -> list[int]:
 
 
 class Trio:
-    """Members 1, 2 and 3; one host, with the queue "orders" and one message in it."""
+    """Members 1, 2 and 3; each host has the queue "orders" and one message in it."""
 
-    def __init__(self, place: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, place: Path, *, kept_bytes: int = KEPT_BYTES, hosts: tuple[str, ...] = (HOST,)) -> None:
         self.kept_bytes = kept_bytes
         self.tls: dict[int, Tls] = {}
         self.addresses = {number + 1: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
@@ -50,17 +50,19 @@ class Trio:
         for directory in self.directories.values():
             directory.mkdir()
         config = bootstrap([(member, named(f"m{member}", at)) for member, at in sorted(self.addresses.items())])
-        group = Group(place, catalog=True, config=config, paths=[self.host_dir(member) for member in self.addresses])
-        group.lead(0)
-        group.cease()
-        last = group.sent[-1]
-        for copy in group.copies:
-            copy.durable(last.end_lsn)
-        group.close()
+        for host in hosts:
+            paths = [self.host_dir(member, host) for member in self.addresses]
+            group = Group(place, catalog=True, config=config, paths=paths)
+            group.lead(0)
+            group.cease()
+            last = group.sent[-1]
+            for copy in group.copies:
+                copy.durable(last.end_lsn)
+            group.close()
         self.members: dict[int, Member] = {}
 
-    def host_dir(self, member: int) -> Path:
-        return self.directories[member] / HOST
+    def host_dir(self, member: int, host: str = HOST) -> Path:
+        return self.directories[member] / host
 
     def start(self, *members: int) -> None:
         for member in members or self.addresses:
@@ -105,12 +107,12 @@ class Trio:
     def _serves_or_none(self, member: int, leader: int) -> bool:
         return any(self.members[each].standings()[HOST].state == "leads" for each in (member, leader))
 
-    def store(self) -> logstore.MessageStore:
+    def store(self, host: str = HOST) -> logstore.MessageStore:
         """The leader's store; asked at any member, as a program would."""
         while True:
             for running in list(self.members.values()):
                 try:
-                    return running.store(HOST, within_s=30)
+                    return running.store(host, within_s=30)
                 except NotLeader:
                     continue
                 except NoMajority:
