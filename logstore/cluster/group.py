@@ -140,8 +140,8 @@ class Group:
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
         self.waits_for = ""
-        self.refusal = ""  # of this copy, or of another member's
         """Why it has no copy, or an old one; empty: it waits for nothing."""
+        self.refusal = ""  # why this copy is refused, or that of another member
         self._around = around
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
