@@ -88,20 +88,32 @@ def found(
     make_directory(directory)
     with locked(directory):
         file = same_configuration(directory, wanted, is_id_given=is_id_given)
-        host_dir = copy.parent
-        make_directory(host_dir)
+        make_directory(copy.parent)
         if moved is not None:
             _move(moved, copy)
-        elif not (host_dir / VOTE_NAME).exists():
-            logstore.open(copy, segment_size=segment_size).close()
+        me = (file.member, named(file.name, file.advertise))
+        was_complete = make_host(copy.parent, file.cluster, me, segment_size=segment_size, has_store=moved is not None)
+    return Founded(file, host, copy, was_complete)
+
+
+def make_host(
+    host_dir: Path, cluster: bytes, voter: tuple[int, str], *, segment_size: int | None, has_store: bool = False
+) -> bool:
+    """Makes a host whose only voter is this member: its id, and ``NAME@HOST:PORT``. Its directory is there.
+
+    ``has_store``: a whole store is in ``copy-1``, and becomes the first copy. An earlier call that was killed is
+    finished. Returns whether nothing was left to do.
+    """
+    if not (host_dir / VOTE_NAME).exists():
+        if not has_store:
+            logstore.open(host_dir / _COPY, segment_size=segment_size).close()
             force_directory(host_dir)
-        if not (host_dir / VOTE_NAME).exists():
-            create(host_dir, file.member, file.cluster)
-        with Copy.open(host_dir, catalog=True) as opened:
-            replicated = opened.info().index != 0
-            if not replicated:
-                _begin(opened, file)
-    return Founded(file, host, copy, replicated)
+        create(host_dir, voter[0], cluster)
+    with Copy.open(host_dir, catalog=True) as opened:
+        replicated = opened.info().index != 0
+        if not replicated:
+            _begin(opened, voter)
+    return replicated
 
 
 # ---- checks, before anything is changed ------------------------------------------------------------------------------
@@ -214,11 +226,11 @@ def _move(store: Path, copy: Path) -> None:
         os.close(lock)
 
 
-def _begin(copy: Copy, file: MemberFile) -> None:
+def _begin(copy: Copy, voter: tuple[int, str]) -> None:
     """Replication begins, with this member as the only voter: it leads once, until its store serves."""
     term = max(copy.info().least_term, copy.member().term + 1)
-    copy.vote(term, file.member)
-    leading = copy.lead(term, bootstrap([(file.member, named(file.name, file.advertise))]))
+    copy.vote(term, voter[0])
+    leading = copy.lead(term, bootstrap([voter]))
     watched = select.poll()
     watched.register(leading.fileno(), select.POLLIN)
     last: Batch | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from logstore.cluster import engine as engines
 from logstore.cluster import reports
+from logstore.cluster.adding import VOTERS_WITHIN_S
 from logstore.cluster.group import KEPT_BYTES, Standing
 from logstore.cluster.member_loop import MemberLoop, Seat
 from logstore.cluster.membership import CHANGE_WITHIN_S, Wanted
@@ -134,6 +135,14 @@ class Member:
             return self._running.seats(self._running.group(host))
 
         return self._run(ask())
+
+    def add_host(self, host: str, *, segment_size: int | None = None, within_s: float = VOTERS_WITHIN_S) -> int:
+        """Makes a host that this member leads and the others join; how many voters it has after at most that long.
+
+        Every other member must answer. Raises ``OptionError`` for a name that is taken or impossible, ``StoreError`` if
+        a member does not answer or the disk refuses: then there is no such host.
+        """
+        return self._run(self._running.adding.add(host, segment_size, within_s))
 
     def remove(self, host: str, member: int, *, within_s: float = CHANGE_WITHIN_S) -> None:
         """Removes a member from a host's group, through its leader; one that leads hands over first.

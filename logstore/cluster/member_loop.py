@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import engine as engines
+from logstore.cluster.adding import Adding
 from logstore.cluster.addresses import named, parse_named
-from logstore.cluster.directory import read_vote, takes_part
+from logstore.cluster.directory import VOTE_NAME, read_vote, takes_part
 from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group
@@ -101,6 +102,8 @@ class MemberLoop:
         self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
+        self.adding = Adding(self)
+        self._with_news: set[int] = set()  # peers that have hosts of which this member did not know
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self.refusals = Refusals(self)
         self._thread = start(f"logstore-member-{config.member}", self._turn)
@@ -154,6 +157,12 @@ class MemberLoop:
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
         self._by_number[number] = group
+
+    async def take_host(self, path: Path) -> None:
+        """Opens a host that was made here, and lets the peers know."""
+        await self._add(path)
+        self._refresh()
+        self.transport.renew()
 
     async def reopen(self, group: Group) -> None:
         """Opens a host's copy anew. The connections are renewed, so that each peer judges what it is now."""
@@ -353,9 +362,10 @@ class MemberLoop:
         wait_s = JOIN_AGAIN_S[0]
         while self._transport is not None:
             waiting = [group for group in self.groups.values() if group.engine is not None and not group.members()]
-            if not waiting and self.all_groups() and (self.groups or self._heard):
+            news = {self.peers[peer][1]: peer for peer in self._with_news if peer in self.peers}
+            if not waiting and not news and self.all_groups() and (self.groups or self._heard):
                 return
-            addresses = self.addresses()
+            addresses = list(dict.fromkeys([*news, *self.addresses()]))
             if not addresses:
                 return
             problem = ""
@@ -364,6 +374,8 @@ class MemberLoop:
                     problem = await self._join_at(address, [group.uuid for group in waiting])
                 except (StoreError, OSError) as error:
                     problem = str(error)
+                else:
+                    self._with_news.discard(news.get(address, 0))
                 if not problem:
                     break
             for group in waiting:
@@ -384,6 +396,9 @@ class MemberLoop:
         for uuid, name in answer.hosts:
             if all(uuid != group.uuid and name != group.name for group in self.all_groups()):
                 path = self.directory / name
+                if (path / VOTE_NAME).exists():
+                    logger.warning("host %s is not joined: %s has another store of this name", name, path)
+                    continue
                 await self.loop.run_in_executor(None, _make_host, path, self.config, uuid)
                 await self._add(path)
         self._refresh()
@@ -510,6 +525,8 @@ class MemberLoop:
     def greeted(self, peer: int, hello: Hello) -> str | None:
         """Judges the copies of a peer, each for its host: the connection is taken."""
         self.refusals.greeted(peer, hello)
+        if hello.purpose == "frames" and not hello.hosts.keys() <= {group.uuid for group in self.all_groups()}:
+            self._with_news.add(peer)
         return None
 
     def is_expected(self, hello: Hello) -> bool:
@@ -523,9 +540,12 @@ class MemberLoop:
     def connected(self, peer: int) -> None:
         """Frames can be sent."""
         self.refusals.connected(peer)
+        if peer in self._with_news:
+            self.join_hosts()
 
     def lost(self, peer: int, reset: bool) -> None:
         """The connection to a peer is gone."""
+        self._with_news.discard(peer)
         self._requests.lost(peer)
         for group in list(self.groups.values()):
             group.lost(peer, reset)
@@ -581,8 +601,7 @@ class MemberLoop:
 
 def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:
     path.mkdir(exist_ok=True)
-    if not (path / "VOTE").exists():
-        create(path, config.member, config.cluster, uuid=uuid)
+    create(path, config.member, config.cluster, uuid=uuid)
 
 
 def _refuse_voter(group: Group, hello: Hello) -> None:

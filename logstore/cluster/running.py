@@ -68,6 +68,7 @@ class MemberSocket:
         self._file = file
         self._member = member
         commands = {
+            "add": self._add,
             "publish": self._publish,
             "rebuild": self._rebuild,
             "remove": self._remove,
@@ -119,6 +120,11 @@ class MemberSocket:
                 return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
             await asyncio.sleep(_LOOK_S)
         raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+
+    async def _add(self, arguments: Arguments) -> dict[str, Any]:
+        name, size = _text(arguments, "host"), arguments.get("segment_size")
+        voters = await self._socket.in_thread(lambda: self._member.add_host(name, segment_size=size))
+        return {"host": name, "voters": voters}
 
     async def _remove(self, arguments: Arguments) -> dict[str, Any]:
         name = _text(arguments, "host")

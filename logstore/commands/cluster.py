@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from logstore.core.counts import counted
 from logstore.core.extras import install_command
 from logstore.terminal.options import SIZE, PathText, json_option
 from logstore.terminal.output import Failure, lines_that_fit, output_width, print_json, print_lines
@@ -306,6 +307,23 @@ def transfer(host: str, member: str, directory: Path) -> None:
     if member not in (done["leader_name"], str(done["leader"])):
         raise Failure(f"{leader} leads host {host} now: {member} did not take it over in time")
     click.echo(f"{leader} leads host {host}")
+
+
+@cluster.command()
+@click.argument("host")
+@click.option("--segment-size", type=SIZE, help="Bytes of one segment of its log [default: 16MiB].")
+@_dir_option
+def add(host: str, segment_size: int | None, directory: Path) -> None:
+    """Add a host to a running cluster.
+
+    The member of DIR makes it and leads it; the other members join it by themselves, up to three as voters. All other
+    members must run. Give one such command at a time.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.ask(directory, "add", {"host": host, "segment_size": segment_size})
+    click.echo(f"host {host} is there, with {counted(done['voters'], 'voter')}")
 
 
 @cluster.command()

@@ -129,7 +129,7 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
         (b'{"logstore-control": 1}\n', "names no command"),
         (
             b'{"logstore-control": 1, "command": "explode"}\n',
-            "no command 'explode'; it has ping, publish, rebuild, remove, status, transfer",
+            "no command 'explode'; it has add, ping, publish, rebuild, remove, status, transfer",
         ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),
@@ -283,6 +283,18 @@ def test_a_member_that_joins_gets_the_clusters_identity_from_a_running_member(tm
         assert said.startswith(f"member m2 (id 8) in {m2}; hosts: main\n")
         assert fine(*join) == said  # once more: the id stays
     assert (config.read(m2).cluster, config.read(m2).join) == (config.read(m1).cluster, (address,))
+
+
+def test_a_host_is_added_beside_others_by_a_command(m1: Path) -> None:
+    add = ("cluster", "add", "invoices", "--segment-size", "512K", "--dir", m1)
+    assert "does not run: start it" in fails(run(*add), 3)
+    with running(m1):
+        leads(m1)
+        assert fine(*add) == "host invoices is there, with 1 voter\n"
+        assert "has a host or a file 'invoices' already" in fails(run(*add), 2)
+        fine("cluster", "publish", "invoices", "due", "first", "--dir", m1)
+    with running(m1):
+        assert [host["host"] for host in told("cluster", "status", "--dir", m1)["hosts"]] == ["invoices", "main"]
 
 
 def test_a_member_is_removed_by_its_name_through_any_other(trio: Trio) -> None:

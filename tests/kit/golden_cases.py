@@ -13,10 +13,11 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
-CLUSTER = ("cert", "demo", "detach", "init", "join", "publish", "rebuild", "remove", "run", "status", "transfer")
+CLUSTER = ("add", "cert", "demo", "detach", "init", "join", "publish", "rebuild", "remove", "run", "status", "transfer")
 # Commands without a store that could be empty.
 WITHOUT_STORE = ("help", "completion", "cluster", *(f"cluster-{name}" for name in CLUSTER))
 BETWEEN_PROCESSES = (
+    "cluster-add",
     "cluster-demo",
     "cluster-join",
     "cluster-publish",
@@ -471,6 +472,7 @@ CASES: dict[str, Case] = {
         locked=locked(f"{INIT} --store store"),
         damaged=damaged(f"{INIT} --store store"),
     ),
+    **one_command("cluster add", mistakes=Case((INIT, "cluster add", "cluster add orders --dir m1"), store=None)),
     **one_command(
         "cluster cert",
         usual=Case(("cluster cert certs m1 127.0.0.1", "cluster cert certs m2 m2.example"), store=None),
