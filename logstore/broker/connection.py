@@ -25,6 +25,7 @@ from logstore.broker.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     RESOURCE_ERROR,
+    STORE_ENDED,
     ChannelException,
     ConnectionException,
     precondition_failed,
@@ -34,7 +35,7 @@ from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
 from logstore.broker.runs import Runs
-from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StoreFull, StorePoisoned
+from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -217,7 +218,7 @@ class Connection(asyncio.Protocol):
             channel.fail(error, index)
         elif isinstance(error, ChannelException | ConnectionException):
             self.fail(error, index)
-        elif isinstance(error, StorePoisoned | OutcomeUnknown) and self.vhost_name is not None:
+        elif isinstance(error, STORE_ENDED) and self.vhost_name is not None:
             self.server.on_poison(self.host, error)
         elif isinstance(error, OptionError) and channel is not None:
             channel.fail(precondition_failed(str(error)), index)  # for example a name that the catalog cannot store

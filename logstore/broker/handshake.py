@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pamqp import base
 
     from logstore.broker.connection import Connection
+    from logstore.broker.host import Host
 
 MECHANISMS: Final = "PLAIN AMQPLAIN"
 LOCALE: Final = "en_US"
@@ -120,7 +121,7 @@ class Handshake:
         if self._step is _Step.TUNE_OK and isinstance(method, commands.Connection.TuneOk):
             self._tune(method)
         elif self._step is _Step.OPEN and isinstance(method, commands.Connection.Open):
-            self._open(method)
+            return self._open(method)
         else:
             raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
         return None
@@ -150,12 +151,24 @@ class Handshake:
         connection.heartbeats.start(method.heartbeat)
         self._step = _Step.OPEN
 
-    def _open(self, method: commands.Connection.Open) -> None:
+    def _open(self, method: commands.Connection.Open) -> Coroutine[Any, Any, None] | None:
         connection = self._connection
         assert connection.user is not None  # since the login
         host = connection.server.find_host(method.virtual_host, connection.user)
-        connection.server.admit(connection, host)
         self._step = _Step.DONE
+        if host is None:
+            return self._await_host(method.virtual_host, connection.user)
+        self._opened(host)
+        return None
+
+    async def _await_host(self, name: str, user: str) -> None:
+        host = await self._connection.server.await_host(name, user)
+        if not self._connection.has_given_up:
+            self._opened(host)
+
+    def _opened(self, host: Host) -> None:
+        connection = self._connection
+        connection.server.admit(connection, host)
         connection.opened(host)
         connection.reply(commands.Connection.OpenOk())
 

@@ -24,6 +24,7 @@ from logstore.broker.errors import (
     FRAME_ERROR,
     NO_ROUTE,
     RESOURCE_ERROR,
+    STORE_ENDED,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
     ChannelException,
@@ -37,7 +38,7 @@ from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
-from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
+from logstore.errors import StoreError, StoreFull, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -392,16 +393,15 @@ class Publishing:
     def refuse(self, tag: int, error: StoreError) -> None:
         """The store refused a message: send a nack, or raise the exception that closes the channel.
 
-        Raises the error itself if the store is poisoned.
+        Raises the error itself if the store has ended: nobody knows what became of the message.
         """
         if not isinstance(error, StoreFull):  # the server logs once that the store is full
             logger.debug("publish on %s refused: %s", self.channel.connection, error)
-        if tag:
-            self.channel.reply(commands.Basic.Nack(tag, requeue=False))
-        elif not isinstance(error, StorePoisoned):
-            raise ChannelException(RESOURCE_ERROR, str(error)) from None
-        if isinstance(error, StorePoisoned):
+        if isinstance(error, STORE_ENDED):
             raise error
+        if not tag:
+            raise ChannelException(RESOURCE_ERROR, str(error)) from None
+        self.channel.reply(commands.Basic.Nack(tag, requeue=False))
 
 
 class _MemoryFull(StoreError):

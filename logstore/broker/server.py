@@ -1,8 +1,10 @@
 """The broker as a whole: it listens, admits connections, and shuts down cleanly.
 
 A `Server` belongs to one event loop and uses open stores, one for each virtual host, which it neither opens nor
-closes. When it stops, everything published is durable and confirmed, clients are notified, and unacknowledged
-messages are back on their queues.
+closes. In a member of a cluster it has those hosts open that the member leads (`logstore.broker.elsewhere`).
+
+When it stops, everything published is durable and confirmed, clients are notified, and unacknowledged messages are back
+on their queues.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ from logstore.core.host_directory import ROOT
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, MutableMapping
     from typing import Any
 
     from logstore import MessageStore
+    from logstore.broker.elsewhere import Elsewhere, Leader
     from logstore.store.control import Handler
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
+LEADER_WITHIN_S: Final = 3.0  # how long connection.open waits for a host that nobody leads
 REFUSALS_LOGGED_S: Final = 10.0  # the shortest time between two log lines about refused connections
 STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop takes less than ten seconds
 
@@ -59,6 +63,8 @@ class Server:
     With `host_options` it also opens the hosts that the catalog of this store names, each with these options of
     `logstore.open`, and closes their stores. Without, it has `/` and those that `open_host` adds.
 
+    In a cluster it is given no store, but the configuration that has the `users`, and what is `elsewhere`.
+
     `start` may be called once. All methods except the constructor belong to the event loop's thread.
     """
 
@@ -67,20 +73,25 @@ class Server:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: MessageStore | None,
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         *,
         limits: Limits | None = None,
         host_options: Mapping[str, Any] | None = None,
+        users: MutableMapping[str, str] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.store = store
+        self._root = store
+        self._users = users
+        self.elsewhere = elsewhere
+        self._waiting: list[asyncio.Future[None]] = []  # for another state of the hosts
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
         self.hosts: dict[str, Host] = {}
         self.down: set[str] = set()  # hosts that exist and cannot be opened
-        self.hosting = None if host_options is None else Hosting(self, host_options)
+        self.hosting = None if host_options is None or store is None else Hosting(self, store, host_options)
         self.connections: set[Connection] = set()  # of all hosts, and those that have not opened one yet
         self.started = datetime.now(UTC)
         self._listener: asyncio.Server | None = None
@@ -95,8 +106,12 @@ class Server:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
         loop = self.loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        self.users = Users(self.store.config)
-        await self.open_host(ROOT, self.store)
+        if self._root is None:
+            assert self._users is not None
+            self.users = Users(self._users)
+        else:
+            self.users = Users(self._root.config)
+            await self.open_host(ROOT, self._root)
         if self.hosting is not None:
             await self.hosting.open_all()
         try:
@@ -128,7 +143,10 @@ class Server:
         return f"{host}:{self.port}"
 
     async def failure(self) -> Exception:
-        """Wait until the store of `/` is poisoned, or those of all hosts. Their clients have then been notified."""
+        """Wait until the store of `/` is poisoned, or those of all hosts. Their clients have then been notified.
+
+        In a cluster that does not happen: each host ends by itself.
+        """
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
@@ -183,6 +201,7 @@ class Server:
             raise BrokerError(f"vhost {name!r} is open already")
         await self.loop.run_in_executor(None, predeclare, store)
         host = self.hosts[name] = Host(self, name, store)
+        self.hosts_have_changed()
         if self._listener is not None:
             self._reserve_descriptors()
             await self._start_control(host)
@@ -202,17 +221,53 @@ class Server:
         host.wakeups.stop()
         self._reserve_descriptors()
 
-    def find_host(self, name: str, user: str) -> Host:
-        """The host that this user opens. Raises 530 if it is not there or forbidden, 541 if its store has failed."""
+    def find_host(self, name: str, user: str) -> Host | None:
+        """The host that this user opens; None: it is not open here now, and `await_host` waits for it.
+
+        Raises 530 if it is not there or forbidden, 541 if its store has failed.
+        """
         host = self.hosts.get(name)
-        if host is None and name not in self.down:
+        is_of_cluster = self.elsewhere is not None and self.elsewhere.has_host(name)
+        if host is None and name not in self.down and not is_of_cluster:
             raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
         refusal = f"access to vhost '{name}' refused for user '{user}'"
         if not self.users.may_open(user, name):
             raise ConnectionException(NOT_ALLOWED, refusal)
-        if host is None or host.poison is not None:
+        if host is not None and host.poison is None:
+            return host
+        if not is_of_cluster:
             raise ConnectionException(INTERNAL_ERROR, f"{refusal}: vhost '{name}' is down")
-        return host
+        return None
+
+    async def await_host(self, name: str, user: str, within_s: float = LEADER_WITHIN_S) -> Host:
+        """The host of a cluster, once this member leads it.
+
+        Raises 320 with the name of another member that leads it, 541 with the reason if nobody does in time.
+        """
+        elsewhere = self.elsewhere
+        assert elsewhere is not None
+        deadline = self.loop.time() + within_s
+        while True:
+            host = self.find_host(name, user)
+            if host is not None:
+                return host
+            leader = elsewhere.leader(name)
+            if leader is not None:
+                raise led_by(name, leader)
+            left_s = deadline - self.loop.time()
+            if left_s <= 0:
+                why = await elsewhere.why_not(name)
+                raise ConnectionException(INTERNAL_ERROR, f"vhost '{name}' has no leader: {why}")
+            waiter = self.loop.create_future()
+            self._waiting.append(waiter)
+            await asyncio.wait([waiter], timeout=left_s)
+
+    def hosts_have_changed(self) -> None:
+        """Clients that wait for a host look again."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _start_control(self, host: Host) -> None:
         try:
@@ -276,12 +331,22 @@ class Server:
         if host.poison is not None or self.hosts.get(host.name) is not host:
             return
         host.poison = error
+        if self.elsewhere is not None:
+            self.elsewhere.has_ended(host.name)  # it closes the host, and knows who leads then
+            return
         logger.error("%s can no longer write: %s", host.store_text, error)
         without_host = [each for each in self.connections if each.vhost_name is None] if host.name == ROOT else []
         for connection in (*host.connections, *without_host):
             connection.fail(ConnectionException(INTERNAL_ERROR, f"the store can no longer write: {error}"), 0)
         if not self._failed.done() and (host.name == ROOT or all(each.poison for each in self.hosts.values())):
             self._failed.set_result(error)
+
+
+def led_by(name: str, leader: Leader | None) -> ConnectionException:
+    """Why a host of a cluster is closed here."""
+    if leader is None:
+        return ConnectionException(CONNECTION_FORCED, f"vhost '{name}' has no leader now")
+    return ConnectionException(CONNECTION_FORCED, f"vhost '{name}' is led by member {leader.name} now")
 
 
 async def _wait_until_gone(connections: Iterable[Connection], timeout_s: float) -> None:
@@ -335,6 +400,13 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {address}: {error.strerror or error}"
 
 
+def collect_rarely() -> None:
+    """Objects loaded so far stay for ever, and the many deliveries form no reference cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 def run(
     store: MessageStore,
     *,
@@ -349,10 +421,7 @@ def run(
     if it cannot listen, or if the store can no longer write. `host_options` are those of `logstore.open` for the stores
     of further virtual hosts.
     """
-    # Objects loaded so far stay for ever, and the many deliveries form no reference cycles: collect garbage rarely.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(Server(store, host, port, limits=limits, host_options=host_options or {})))
 

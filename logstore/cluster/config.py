@@ -32,7 +32,7 @@ MEMBER_MAX: Final = (1 << 53) - 1
 _UUID: Final = re.compile("[0-9a-f]{32}")
 _KINDS: Final = {str: "a text", int: "a number", list: "a list of texts"}
 _REQUIRED: Final[dict[str, type]] = {"name": str, "member": int, "cluster": str, "listen": str}
-_OPTIONAL: Final[dict[str, type]] = {"advertise": str, "join": list, "ca": str, "cert": str, "key": str}
+_OPTIONAL: Final[dict[str, type]] = {"advertise": str, "join": list, "amqp": str, "ca": str, "cert": str, "key": str}
 KEYS: Final = (*_REQUIRED, *_OPTIONAL)
 _TLS: Final = ("ca", "cert", "key")
 _UNSPECIFIED: Final = ("0.0.0.0", "::")
@@ -52,6 +52,8 @@ class MemberFile:
     """The address that the other members use; as ``listen`` if it is not given."""
     join: tuple[str, ...] = ()
     """Addresses of members that were asked to take this one; none for the first."""
+    amqp: str = ""
+    """Where its broker listens for clients; empty: it has none. Any address may be used, also without TLS."""
     ca: str = ""
     """This and the next two: paths as in the file, relative to its directory; all or none."""
     cert: str = ""
@@ -71,6 +73,10 @@ class MemberFile:
                     raise OptionError(f"{address} needs a port from 1 on")
                 if key != "listen" and host in _UNSPECIFIED:
                     raise OptionError(f"{address} is no address that another member could use")
+        if self.amqp:
+            with _named("amqp"):
+                if parse(self.amqp)[1] == 0:
+                    raise OptionError(f"{self.amqp} needs a port from 1 on")
         given = [key for key in _TLS if getattr(self, key)]
         if given and len(given) < len(_TLS):
             missing = next(key for key in _TLS if key not in given)
@@ -192,6 +198,8 @@ def text_of(file: MemberFile) -> str:
         f"advertise = {_quoted(file.advertise)}",
         "# Members that were asked to take this one; empty for the first member of a cluster.",
         f"join = [{', '.join(map(_quoted, file.join))}]",
+        "# Where clients reach its AMQP broker. Without it the member has none.",
+        f"{'' if file.amqp else '# '}amqp = {_quoted(file.amqp or '127.0.0.1:5672')}",
         "# TLS: the cluster's authority, this member's certificate and its key ('logstore cluster cert' makes them).",
         "# Relative to this file. Without them every address must be one of the loopback.",
     ]

@@ -4,6 +4,7 @@
 DIR/cluster.toml      the configuration (config.py)
 DIR/LOCK              locked while a member runs, or a command changes the directory
 DIR/member.sock       answers commands while the member runs (running.py)
+DIR/catalog.sqlite    the users of its broker (brokering.py)
 DIR/HOST/VOTE         a replicated store: the member's term, vote and identity
 DIR/HOST/copy-N/      and its copy
 ```
@@ -17,6 +18,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from logstore.catalog.backends import FILE_NAME as CATALOG
 from logstore.codec.files import BLOCK_BYTES, Vote
 from logstore.codec.records import InvalidRecord
 from logstore.core.lock_holder import store_locked
@@ -35,7 +37,7 @@ _HOST: Final = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 def host_name(name: str) -> str:
     """Checks a host's name, which is that of its directory. Raises ``OptionError``."""
-    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith("cluster.toml"):
+    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith(("cluster.toml", CATALOG)):
         raise OptionError(
             f"a host's name has letters, digits, '-', '_' and '.', does not begin with '-' or '.', and is none of a "
             f"member's files: not {name!r}"

@@ -114,6 +114,18 @@ class Standing:
     problem: str
 
 
+@dataclass(frozen=True, slots=True, eq=True)
+class HostNews:
+    """What a broker must know of a host."""
+
+    host: str
+    store: MessageStore | None
+    """The store, while this member leads and serves."""
+    leader: int
+    """The member that leads; 0: none is known."""
+    leader_name: str
+
+
 def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concatenate[Group, _P], None]:
     """An event whose handler fails ends the group: nothing else would notice, and its answers are not to be trusted."""
 
@@ -270,6 +282,11 @@ class Group:
     def leader(self) -> int:
         """The member that leads; 0: none is known."""
         return 0 if self.answer is None or self._closed else self.answer.leader
+
+    @property
+    def served(self) -> MessageStore | None:
+        """The store, while this member leads and serves, and its copy can be relied on."""
+        return None if self._closed else self.store
 
     @property
     def leads(self) -> bool:

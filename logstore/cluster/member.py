@@ -19,10 +19,11 @@ from logstore.cluster.rebuilding import COPY_WITHIN_S, Rebuilt
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from types import TracebackType
 
     from logstore.cluster.addresses import Tls
+    from logstore.cluster.group import HostNews
     from logstore.store.message_store import MessageStore
 
 __all__ = ["LEADER_WITHIN_S", "Member", "MemberConfig", "Seat", "Standing"]
@@ -171,6 +172,21 @@ class Member:
         Raises ``NotLeader``, which names who leads, and ``NoMajority`` if nobody does.
         """
         return self._run(self._running.leading(host, within_s))
+
+    def listen_to_hosts(self, listener: Callable[[HostNews], object] | None) -> None:
+        """From now on it is called with each host as it stands, and whenever its store or leader changes; None ends it.
+
+        The member's loop calls it, so it must not wait.
+        """
+
+        async def listen() -> None:
+            self._running.listen(listener)
+
+        self._run(listen())
+
+    def why_not_led(self, host: str) -> str:
+        """Why nobody leads a host, for people. Raises ``OptionError`` for an unknown one."""
+        return self._run(self._running.why_not_led(host))
 
     @contextlib.asynccontextmanager
     async def leading(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> AsyncIterator[MessageStore]:

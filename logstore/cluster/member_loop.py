@@ -20,7 +20,7 @@ from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import VOTE_NAME, read_vote, takes_part
 from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
-from logstore.cluster.group import Group
+from logstore.cluster.group import Group, HostNews
 from logstore.cluster.group_update import answer_update
 from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
 from logstore.cluster.membership import (
@@ -41,7 +41,7 @@ from logstore.core.threads import start
 from logstore.errors import EngineRefused, NoMajority, NotLeader, OptionError, StoreClosed, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from logstore.cluster.engine import Frame
@@ -103,6 +103,8 @@ class MemberLoop:
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
         self.adding = Adding(self)
+        self._listener: Callable[[HostNews], object] | None = None
+        self._told_of: dict[str, HostNews] = {}
         self._with_news: set[int] = set()  # peers that have hosts of which this member did not know
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self.refusals = Refusals(self)
@@ -474,7 +476,29 @@ class MemberLoop:
         """The group's leader, its state or its due time is another."""
         for event in self._waiting.get(group.name, ()):
             event.set()
+        if self._listener is not None:
+            self._tell_listener(group)
         self._set_timer()
+
+    def listen(self, listener: Callable[[HostNews], object] | None) -> None:
+        """It is called on this loop with each host as it stands, and whenever its store or its leader is another."""
+        self._listener = listener
+        self._told_of.clear()
+        for group in self.all_groups() if listener is not None else ():
+            self._tell_listener(group)
+
+    def _tell_listener(self, group: Group) -> None:
+        """Once for each state."""
+        news = HostNews(
+            group.name, group.served, group.leader, self.peers.get(group.leader, (str(group.leader), ""))[0]
+        )
+        if self._listener is not None and self._told_of.get(group.name) != news:
+            self._told_of[group.name] = news
+            self._listener(news)
+
+    async def why_not_led(self, host: str) -> str:
+        """Why nobody leads it."""
+        return self._why(self.group(host))
 
     def _set_timer(self) -> None:
         """At the end of this turn, once."""

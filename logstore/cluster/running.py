@@ -10,11 +10,13 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import AsyncExitStack, ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import config, reports
 from logstore.cluster.directory import SOCKET_NAME, hosts, locked, takes_part
 from logstore.cluster.member import Member
+from logstore.cluster.transport import new_event_loop
 from logstore.errors import NoMajority, NotLeader, OptionError, StoreError
 from logstore.store.control import ControlServer, Kind, call, is_served
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from logstore.catalog.catalog import Catalog
     from logstore.cluster.config import MemberFile
 
     Arguments = dict[str, Any]
@@ -42,22 +45,40 @@ def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], N
     """
     directory = directory.absolute()
     file = config.read(directory)
-    with locked(directory), Member(directory, file.config(directory)) as member:
+    with locked(directory), ExitStack() as ends:
+        users = None
+        if file.amqp:
+            from logstore.cluster import brokering  # late: the broker needs more packages
+
+            brokering.check_address(file)
+            users = ends.enter_context(closing(brokering.open_users(directory, file.cluster)))
+        member = ends.enter_context(Member(directory, file.config(directory)))
         opened()
-        asyncio.run(_until_stopped(MemberSocket(directory, file, member), ready))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_until_stopped(MemberSocket(directory, file, member), file, member, users, ready))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
 
 
-async def _until_stopped(commands: MemberSocket, ready: Callable[[str], None]) -> None:
+async def _until_stopped(
+    commands: MemberSocket, file: MemberFile, member: Member, users: Catalog | None, ready: Callable[[str], None]
+) -> None:
+    loop = asyncio.get_running_loop()
     stops = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stops.set)
-    await commands.start()
-    try:
+        loop.add_signal_handler(number, stops.set)
+    async with AsyncExitStack() as ends:
+        # Last of all: a thread may still wait for a majority, and only this ends it.
+        ends.push_async_callback(loop.run_in_executor, None, member.close)
+        if users is not None:
+            from logstore.cluster.brokering import Brokering
+
+            broker = Brokering(member, file, users)
+            await broker.start()
+            ends.push_async_callback(broker.stop)
+        await commands.start()
+        ends.push_async_callback(commands.stop)
         ready(commands.ready_line())
         await stops.wait()
-    finally:
-        await commands.stop()
 
 
 class MemberSocket:
@@ -88,7 +109,8 @@ class MemberSocket:
     def ready_line(self) -> str:
         """What a process says when it is ready."""
         names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
-        return f"ready: {self._file.name} listens on {self._member.address}, hosts: {names}"
+        amqp = f", AMQP on {self._file.amqp}" if self._file.amqp else ""
+        return f"ready: {self._file.name} listens on {self._member.address}{amqp}, hosts: {names}"
 
     async def _status(self, _arguments: Arguments) -> dict[str, Any]:
         report = await self._socket.in_thread(self._member.report)

@@ -1,0 +1,33 @@
+"""What a broker asks of the cluster in whose member it runs: which hosts there are, and who leads them.
+
+Without a cluster there is nothing elsewhere: a broker has all its hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A member that leads a host."""
+
+    member: int
+    name: str
+
+
+class Elsewhere(Protocol):
+    """Answers from memory, on the broker's loop. Each change is told by :meth:`Server.hosts_have_changed`."""
+
+    def has_host(self, name: str) -> bool:
+        """Whether the cluster has a virtual host of this name."""
+
+    def leader(self, name: str) -> Leader | None:
+        """The other member that leads it; None: this one does, or nobody is known."""
+
+    async def why_not(self, name: str) -> str:
+        """Why nobody leads it, for people."""
+
+    def has_ended(self, name: str) -> None:
+        """The host's store, which this broker has open, can be used no longer: the host is to be closed."""
