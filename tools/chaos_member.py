@@ -1,6 +1,8 @@
 """A process of a chaos run: a member, and four senders and four receivers that work whenever it leads.
 
-    python tools/chaos_member.py DIR JOURNALS RUN SEED DRIVER_PID
+    python tools/chaos_member.py JOURNALS RUN SEED DRIVER_PID DIR
+
+Where the member has an address for AMQP, it runs a broker instead, and its clients send and receive (chaos_amqp.py).
 
 Commands and answers are JSON lines over its standard input and output. Its journal says what senders and receivers did.
 The process ends with the one that started it.
@@ -302,7 +304,7 @@ def number_of(content: bytes) -> list[int]:
 
 
 def main() -> None:
-    directory, journals, run, seed, parent = sys.argv[1:]
+    journals, run, seed, parent, directory = sys.argv[1:]
     end_with_parent(int(parent))
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
