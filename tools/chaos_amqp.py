@@ -32,6 +32,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 from collections import deque
 from pathlib import Path
@@ -139,7 +140,7 @@ class Session:
 
     async def depth(self) -> int:
         """The messages of the queue that nobody has."""
-        answer = await self.call(lambda done: self.channel.queue_declare(QUEUE, passive=True, callback=done))
+        answer = await self.call(lambda done: self.channel.queue_declare(QUEUE, durable=True, callback=done))
         return int(answer.method.message_count)
 
     # ---- publishing ----
@@ -194,8 +195,8 @@ class Session:
             self.connection.close()
             await asyncio.wait_for(asyncio.shield(self.lost), OPEN_WITHIN_S)
             return
-        with contextlib.suppress(Exception):
-            self.connection._transport.abort()  # pika has no call for it
+        with contextlib.suppress(Exception):  # pika has no call for it
+            self.connection._transport._sock.shutdown(socket.SHUT_RDWR)
 
 
 class Clients:

@@ -224,8 +224,9 @@ class Cluster:
                 lambda seats=[member, voters]: self._ask_leader("seats") == seats,
                 f"the group has {member} members and {voters} voters",
             )
-        self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
-        if self.amqp:
+        if not self.amqp:
+            self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
+        else:
             ports = [address.rpartition(":")[2] for address in self.amqp]
             self.clients = Process("chaos_amqp.py", self.journals, "clients", self.seed, *ports, package=self.package)
 

@@ -143,7 +143,7 @@ def simulated(seeds: int, real_seeds: int, *limits: object) -> list[list[Job]]:
 
 
 def members_under_faults(seconds: int) -> list[list[Job]]:
-    """Members as processes: on disks that lose power behind proxies, in namespaces, and with brokers; SKIPPED without libraft."""
+    """Members as processes: on disks that lose power, in namespaces, and with brokers; SKIPPED without libraft."""
     if not (PROGRAMS / "proof" / "consensus").exists():
         print("SKIPPED: no members run under faults, there is no libraft", file=sys.stderr, flush=True)
         return []

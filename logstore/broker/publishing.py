@@ -38,7 +38,7 @@ from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
-from logstore.errors import StoreError, StoreFull, UnknownQueue
+from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -393,15 +393,16 @@ class Publishing:
     def refuse(self, tag: int, error: StoreError) -> None:
         """The store refused a message: send a nack, or raise the exception that closes the channel.
 
-        Raises the error itself if the store has ended: nobody knows what became of the message.
+        Raises the error itself if the store has ended. A poisoned one has not taken the message, so that gets its nack.
         """
         if not isinstance(error, StoreFull):  # the server logs once that the store is full
             logger.debug("publish on %s refused: %s", self.channel.connection, error)
+        if tag and (isinstance(error, StorePoisoned) or not isinstance(error, STORE_ENDED)):
+            self.channel.reply(commands.Basic.Nack(tag, requeue=False))
         if isinstance(error, STORE_ENDED):
             raise error
         if not tag:
             raise ChannelException(RESOURCE_ERROR, str(error)) from None
-        self.channel.reply(commands.Basic.Nack(tag, requeue=False))
 
 
 class _MemoryFull(StoreError):
