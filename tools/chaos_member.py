@@ -284,10 +284,10 @@ class Broker:
     """The broker of the member, on a loop in a thread of its own."""
 
     def __init__(self, member: Member, directory: Path) -> None:
-        from logstore.cluster import brokering
+        from logstore.cluster import brokering, member_users
 
         file = config.read(directory)
-        self._users = brokering.open_users(directory, file.cluster)
+        self._users = member_users.open_users(directory, file.cluster)
         self._brokering = brokering.Brokering(member, file, self._users)
         self._loop = new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

@@ -26,16 +26,15 @@ from logstore.broker import server
 from logstore.broker.elsewhere import Leader
 from logstore.broker.errors import BrokerError
 from logstore.broker.server import led_by
-from logstore.catalog.catalog import Catalog
 from logstore.cluster.addresses import parse
-from logstore.core.host_directory import ROOT
+from logstore.cluster.member_users import host_of, vhost_of
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from logstore.broker.limits import Limits
+    from logstore.catalog.catalog import Catalog
     from logstore.cluster.config import MemberFile
     from logstore.cluster.group import HostNews
     from logstore.cluster.member import Member
@@ -43,21 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROOT_HOST: Final = "main"
-"""The cluster's host that is the virtual host ``/``."""
 LEADER_NAMED_WITHIN_S: Final = 1.0
 """A host that ceases is closed when the next leader is known, or after so long: its clients are told which."""
 OPEN_AGAIN_S: Final = 1.0
-
-
-def vhost_of(host: str) -> str:
-    """The virtual host's name of a host of the cluster."""
-    return ROOT if host == ROOT_HOST else host
-
-
-def host_of(vhost: str) -> str:
-    """The cluster's host that a virtual host is."""
-    return ROOT_HOST if vhost == ROOT else vhost
 
 
 def check_address(file: MemberFile) -> None:
@@ -77,11 +64,6 @@ def _as_store_error() -> Iterator[None]:
         ) from error
 
 
-def open_users(directory: Path, cluster: bytes) -> Catalog:
-    """The catalog that has the member's users, made if there is none. Raises ``StoreError``."""
-    return Catalog.create(directory, store_uuid=cluster)
-
-
 class _State(NamedTuple):
     """How a host stands."""
 
@@ -93,7 +75,7 @@ class Brokering:
     """Runs the broker of a member. Belongs to the broker's loop; ``Elsewhere`` of its server."""
 
     def __init__(self, member: Member, file: MemberFile, users: Catalog, limits: Limits | None = None) -> None:
-        """``users``: see :func:`open_users`; the caller closes it."""
+        """``users``: see ``member_users.py``; the caller closes it."""
         address, port = parse(file.amqp)
         self.server = server.Server(None, address, port, limits=limits, users=users.config, elsewhere=self)
         self._member = member

@@ -7,6 +7,7 @@ thread, so neither loop waits for the other.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import time
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
     from logstore.catalog.catalog import Catalog
     from logstore.cluster.config import MemberFile
+    from logstore.store.control import Handler
 
     Arguments = dict[str, Any]
 
 MEMBER: Final = Kind(SOCKET_NAME, "member", "the member's directory")
+USER_VERBS: Final = ("add", "password", "permit", "forbid", "remove")
 TRANSFER_S: Final = 5.0
 """How long a transfer may take: 300 ms for each target, and the election."""
 _LOOK_S: Final = 0.02
@@ -48,14 +51,14 @@ def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], N
     with locked(directory), ExitStack() as ends:
         users = None
         if file.amqp:
-            from logstore.cluster import brokering  # late: the broker needs more packages
+            from logstore.cluster import brokering, member_users  # late: the broker needs more packages
 
             brokering.check_address(file)
-            users = ends.enter_context(closing(brokering.open_users(directory, file.cluster)))
+            users = ends.enter_context(closing(member_users.open_users(directory, file.cluster)))
         member = ends.enter_context(Member(directory, file.config(directory)))
         opened()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_until_stopped(MemberSocket(directory, file, member), file, member, users, ready))
+            runner.run(_until_stopped(MemberSocket(directory, file, member, users), file, member, users, ready))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
 
 
@@ -84,17 +87,20 @@ async def _until_stopped(
 class MemberSocket:
     """The socket of a running member, and its commands."""
 
-    def __init__(self, directory: Path, file: MemberFile, member: Member) -> None:
+    def __init__(self, directory: Path, file: MemberFile, member: Member, users: Catalog | None = None) -> None:
+        """``users``: of the broker, if the member runs one."""
         self._directory = directory
+        self._users = users
         self._file = file
         self._member = member
-        commands = {
+        commands: dict[str, Handler] = {
             "add": self._add,
             "publish": self._publish,
             "rebuild": self._rebuild,
             "remove": self._remove,
             "status": self._status,
             "transfer": self._transfer,
+            **{f"user.{verb}": functools.partial(self._change_user, verb) for verb in USER_VERBS},
         }
         self._socket = ControlServer(directory, commands, MEMBER)
 
@@ -159,6 +165,16 @@ class MemberSocket:
         name, keep = _text(arguments, "host"), arguments.get("keep") is True
         return await self._socket.in_thread(lambda: _rebuilt(self._member, name, keep))
 
+    async def _change_user(self, verb: str, arguments: Arguments) -> dict[str, Any]:
+        if self._users is None:
+            raise OptionError(
+                f"member {self._file.name} runs no broker and has no users: set amqp in cluster.toml and start it again"
+            )
+        from logstore.cluster.member_users import change
+
+        users = self._users
+        return await self._socket.in_thread(lambda: change(users, self._directory, verb, arguments))
+
     async def _publish(self, arguments: Arguments) -> dict[str, Any]:
         name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))
 
@@ -211,6 +227,17 @@ def status(directory: Path) -> dict[str, Any]:
     if not is_served(directory, MEMBER):
         return reports.at_rest(directory)
     return call(directory, "status", {}, kind=MEMBER)
+
+
+def change_user(directory: Path, verb: str, arguments: Arguments) -> dict[str, Any]:
+    """Changes a user of the member's broker, through the member if it runs. What a refusal says is in ``refused``."""
+    directory = directory.absolute()
+    config.read(directory)
+    if is_served(directory, MEMBER):
+        return call(directory, f"user.{verb}", arguments, kind=MEMBER)
+    from logstore.cluster.member_users import change_at_rest
+
+    return change_at_rest(directory, verb, arguments)
 
 
 def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:

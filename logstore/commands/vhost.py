@@ -9,7 +9,13 @@ import click
 from logstore.core.counts import counted
 from logstore.core.host_directory import HOSTS, ROOT, host_stores
 from logstore.errors import StoreError, StoreLocked
-from logstore.terminal.directory_group import ListsByDefault, administer, check_broker_is_installed, read_config
+from logstore.terminal.directory_group import (
+    ListsByDefault,
+    administer,
+    check_broker_is_installed,
+    read_config,
+    refuse_member,
+)
 from logstore.terminal.options import LIMIT, SIZE, catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import print_json, print_table
 from logstore.terminal.tables import printable
@@ -42,6 +48,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
     A store in DIR/hosts that belongs to no host is listed without a name; adding its host takes it over.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import host_rows
 
     with naming(store_dir):
@@ -88,6 +95,7 @@ def add(
     user but those that 'logstore user DIR permit' names may open it.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     check_host_name(name)
@@ -121,6 +129,7 @@ def remove(store_dir: Path, name: str, yes: bool, as_json: bool, connect: str | 
     connections of the host. Users lose the permission to open it.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     check_host_name(name)

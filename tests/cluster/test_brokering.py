@@ -115,7 +115,7 @@ def test_a_leader_without_a_majority_gives_neither_ack_nor_nack_and_waits_for_th
         publish(channel, "unknown")
     assert caught.value.reply_code == 320
     assert caught.value.reply_text == f"CONNECTION_FORCED - vhost '{HOST}' has no leader now"
-    assert f'(541) "INTERNAL_ERROR - vhost \'{HOST}\' has no leader: ' in refused(amqp, leader)
+    assert f"(541) \"INTERNAL_ERROR - vhost '{HOST}' has no leader: " in refused(amqp, leader)
     amqp.start(others[0])
     found = [body for body, _ in get_all(confirming(amqp, amqp.serving()))]
     assert found in (["confirmed"], ["confirmed", "unknown"])

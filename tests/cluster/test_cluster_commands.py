@@ -12,6 +12,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pika
+import pika.exceptions
 import pytest
 
 import logstore
@@ -297,6 +299,76 @@ def test_a_host_is_added_beside_others_by_a_command(m1: Path) -> None:
         assert [host["host"] for host in told("cluster", "status", "--dir", m1)["hosts"]] == ["invoices", "main"]
 
 
+# ---- the broker
+
+
+def amqp_member(tmp_path: Path) -> tuple[Path, int]:
+    port = free_ports(1)[0]
+    return made(tmp_path / "m1", "m1", "--amqp", f"127.0.0.1:{port}"), port
+
+
+def channel_of(port: int, user: str = "guest", password: str = "guest", vhost: str = "/") -> Any:
+    login = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, vhost, login)).channel()
+
+
+def test_a_member_with_an_address_for_amqp_serves_clients_and_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    with running(m1) as process:
+        assert f", AMQP on 127.0.0.1:{port}, hosts: main" in process.first_line
+        channel = channel_of(port)
+        channel.queue_declare("work", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "work", b"kept", pika.BasicProperties(delivery_mode=2))
+    with running(m1) as process:  # it was killed
+        channel = channel_of(port)
+        method, _, body = channel.basic_get("work")
+        assert (method.redelivered, body) == (True, b"kept")
+        process.signal(signal.SIGTERM)
+        assert process.ended(30) == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        channel.queue_declare("work", passive=True)
+
+
+def test_a_taken_address_for_amqp_is_named_before_the_copies_are_opened(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    with socket.create_server(("127.0.0.1", port)):
+        said = fails(run("cluster", "run", "--dir", m1), 3)
+    assert f"127.0.0.1:{port} is already in use: choose another with amqp in cluster.toml" in said
+
+
+def test_users_of_a_member_are_changed_while_it_runs_and_while_it_does_not(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    assert told("user", m1, "list")["users"] == []
+    assert run("user", m1, "add", "ann", "--stdin", text="secret\n").returncode == 0
+    assert [one["name"] for one in told("user", m1, "list")["users"]] == ["ann", "guest"]
+    with running(m1):
+        channel_of(port, "ann", "secret").connection.close()
+        assert "there is no virtual host 'shop'" in fails(run("user", m1, "permit", "ann", "shop"), 1)
+        leads(m1)
+        fine("cluster", "add", "shop", "--segment-size", "512K", "--dir", m1)
+        fine("user", m1, "permit", "ann", "shop")
+        assert told("user", m1, "list")["users"][0]["hosts"] == ["/", "shop"]
+        channel_of(port, "ann", "secret", "shop").connection.close()
+        with pytest.raises(
+            pika.exceptions.AMQPConnectionError, match="access to vhost 'shop' refused for user 'guest'"
+        ):
+            channel_of(port, vhost="shop")
+    fine("user", m1, "remove", "ann")
+    assert [one["name"] for one in told("user", m1, "list")["users"]] == ["guest"]
+    assert "leave --connect and --catalog out" in fails(run("user", m1, "list", "--catalog", "x"), 2)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "list"), 1)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "add", "shop"), 1)
+
+
+def test_a_member_without_a_broker_has_no_users(m1: Path) -> None:
+    with running(m1):
+        assert "runs no broker" in fails(run("user", m1, "remove", "guest"), 2)
+
+
+# ---- members leave
+
+
 def test_a_member_is_removed_by_its_name_through_any_other(trio: Trio) -> None:
     leader = trio.leader()
     other, leaves = (member for member in trio.members if member != leader)
@@ -319,7 +391,8 @@ def test_a_host_of_one_voter_is_detached_without_a_loss_once_its_member_is_stopp
     with running(m1) as process:
         leads(m1)
         assert "a member runs there" in fails(run("cluster", "detach", "main", "--dir", m1), 3)
-        assert process.stop() == 0
+        process.signal(signal.SIGTERM)
+        assert process.ended(30) == 0
     copy = m1 / "main" / "copy-1"
     said = fine("cluster", "detach", "main", "--dir", m1)
     assert said == f"host main is a single store now: {copy}\nopen it with: logstore serve {copy}\n"
@@ -454,7 +527,8 @@ def test_a_copy_is_rebuilt_beside_its_running_member_and_without_it(tmp_path: Pa
                 "host main has a fresh copy here, and this member takes part with it\n"
             )
             fine("salvage", m2 / "main" / "kept-2", tmp_path / "salvaged")
-            assert process.stop() == 0
+            process.signal(signal.SIGTERM)
+        assert process.ended(30) == 0
         shutil.rmtree(m2 / "main" / told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["copy"])
         said = fine("cluster", "rebuild", "main", "--dir", m2)
         assert said == "host main has a fresh copy here, and this member takes part with it\n"

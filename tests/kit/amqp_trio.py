@@ -16,8 +16,9 @@ from kit.live_broker import MishapHandler
 from kit.patience import PATIENCE_S, wait_until
 from kit.trio import HOST, Trio, free_ports
 from logstore.broker import Limits
-from logstore.cluster.brokering import Brokering, open_users
+from logstore.cluster.brokering import Brokering
 from logstore.cluster.config import MemberFile
+from logstore.cluster.member_users import open_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
