@@ -6,7 +6,13 @@ Without a cluster there is nothing elsewhere: a broker has all its hosts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from logstore.broker.relay import Handover
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,12 @@ class Elsewhere(Protocol):
 
     def leader(self, name: str) -> Leader | None:
         """The other member that leads it; None: this one does, or nobody is known."""
+
+    async def open_relay(self, leader: Leader, handover: Handover) -> tuple[asyncio.Transport, Callable[[], object]]:
+        """A link to the leader that has accepted it, and what is to be called when it has ended; see ``Relay``.
+
+        Raises ``NotLed``, and ``ConnectionException`` if it refuses for good.
+        """
 
     async def why_not(self, name: str) -> str:
         """Why nobody leads it, for people."""

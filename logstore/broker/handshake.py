@@ -23,7 +23,9 @@ from logstore.broker.errors import (
     ConnectionException,
 )
 from logstore.broker.fields import MalformedFields, check_arguments
+from logstore.broker.host import Host
 from logstore.broker.limits import FRAME_BYTES_MIN
+from logstore.broker.relay import Handover
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from pamqp import base
 
     from logstore.broker.connection import Connection
-    from logstore.broker.host import Host
 
 MECHANISMS: Final = "PLAIN AMQPLAIN"
 LOCALE: Final = "en_US"
@@ -90,6 +91,7 @@ class Handshake:
         self._connection = connection
         self._step = _Step.HEADER
         self._header = b""
+        self._heartbeat_s = 0
 
     @property
     def wants_header(self) -> bool:
@@ -149,6 +151,7 @@ class Handshake:
         )
         connection.reader.frame_bytes_max = connection.frame_bytes_max
         connection.heartbeats.start(method.heartbeat)
+        self._heartbeat_s = method.heartbeat
         self._step = _Step.OPEN
 
     def _open(self, method: commands.Connection.Open) -> Coroutine[Any, Any, None] | None:
@@ -162,9 +165,43 @@ class Handshake:
         return None
 
     async def _await_host(self, name: str, user: str) -> None:
-        host = await self._connection.server.await_host(name, user)
-        if not self._connection.has_given_up:
-            self._opened(host)
+        connection = self._connection
+        host = connection.peer
+        handover = Handover(
+            name,
+            user,
+            (str(host[0]), int(host[1])) if isinstance(host, tuple) else (str(host), 0),
+            connection.channels_max,
+            connection.frame_bytes_max,
+            self._heartbeat_s,
+            connection.wants_cancel_notice,
+            connection.prefetch_is_shared,
+        )
+        found = await connection.server.await_host(connection, handover)
+        if isinstance(found, Host):
+            if not connection.has_given_up:
+                self._opened(found)
+            return
+        leader, upstream, upstream_gone = found
+        if connection.has_given_up:
+            upstream.abort()
+            upstream_gone()
+            return
+        connection.relay_to(name, leader, upstream, upstream_gone)
+
+    def take_over(self, handover: Handover, host: Host) -> None:
+        """Another member has done the handshake."""
+        connection = self._connection
+        connection.user = handover.user
+        connection.channels_max = min(handover.channels_max, connection.channels_max)
+        connection.frame_bytes_max = connection.reader.frame_bytes_max = handover.frame_bytes_max
+        connection.wants_cancel_notice = handover.wants_cancel_notice
+        connection.prefetch_is_shared = handover.prefetch_is_shared
+        self._header = frames.PROTOCOL_HEADER
+        self._step = _Step.DONE
+        connection.heartbeats.start(handover.heartbeat_s)
+        self._opened(host)
+        connection.flush()
 
     def _opened(self, host: Host) -> None:
         connection = self._connection

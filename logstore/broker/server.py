@@ -33,6 +33,7 @@ from logstore.broker.errors import (
 from logstore.broker.host import Host
 from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
+from logstore.broker.relay import NotLed
 from logstore.broker.users import Users
 from logstore.broker.vhost import predeclare
 from logstore.core.counts import counted
@@ -40,12 +41,15 @@ from logstore.core.host_directory import ROOT
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
     from typing import Any
 
     from logstore import MessageStore
     from logstore.broker.elsewhere import Elsewhere, Leader
+    from logstore.broker.relay import Handover
     from logstore.store.control import Handler
+
+    Found = Host | tuple[Leader, asyncio.Transport, Callable[[], object]]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
 LEADER_WITHIN_S: Final = 3.0  # how long connection.open waits for a host that nobody leads
+ASK_AGAIN_S: Final = 0.1  # a member that is said to lead, and does not yet
 REFUSALS_LOGGED_S: Final = 10.0  # the shortest time between two log lines about refused connections
 STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop takes less than ten seconds
 
@@ -239,28 +244,60 @@ class Server:
             raise ConnectionException(INTERNAL_ERROR, f"{refusal}: vhost '{name}' is down")
         return None
 
-    async def await_host(self, name: str, user: str, within_s: float = LEADER_WITHIN_S) -> Host:
-        """The host of a cluster, once this member leads it.
+    async def await_host(self, connection: Connection, handover: Handover) -> Found:
+        """The host of a cluster, once this member leads it; or who else leads it, with an open link for a relay.
 
-        Raises 320 with the name of another member that leads it, 541 with the reason if nobody does in time.
+        Raises 320 with the name of the leader if that cannot be reached, 541 with the reason if nobody leads in time.
         """
-        elsewhere = self.elsewhere
+        elsewhere, name = self.elsewhere, handover.vhost
         assert elsewhere is not None
-        deadline = self.loop.time() + within_s
+        deadline = self.loop.time() + LEADER_WITHIN_S
+        self._judge_room(connection)
         while True:
-            host = self.find_host(name, user)
+            host = self.find_host(name, handover.user)
             if host is not None:
                 return host
-            leader = elsewhere.leader(name)
+            leader, why = elsewhere.leader(name), ""
             if leader is not None:
-                raise led_by(name, leader)
+                try:
+                    upstream, gone = await elsewhere.open_relay(leader, handover)
+                except NotLed as error:
+                    why = str(error)
+                else:
+                    self._count(connection)
+                    return leader, upstream, gone
             left_s = deadline - self.loop.time()
             if left_s <= 0:
+                if leader is not None:
+                    raise ConnectionException(CONNECTION_FORCED, f"{led_by(name, leader).text}, but {why}")
                 why = await elsewhere.why_not(name)
                 raise ConnectionException(INTERNAL_ERROR, f"vhost '{name}' has no leader: {why}")
             waiter = self.loop.create_future()
             self._waiting.append(waiter)
-            await asyncio.wait([waiter], timeout=left_s)
+            await asyncio.wait([waiter], timeout=min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+
+    async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
+        """Takes a client over that another member relays through this socket.
+
+        Raises `NotLed` if the host is not open here, 530 if there are too many connections.
+        """
+        host = self.hosts.get(handover.vhost)
+        if host is None or host.poison is not None or self._stopping:
+            raise NotLed(f"vhost '{handover.vhost}' is not led there")
+        connection = Connection(self, handover)
+        self._judge_room(connection)
+        await self.loop.create_unix_connection(lambda: connection, sock=sock)
+        if self.hosts.get(handover.vhost) is not host or host.poison is not None:
+            connection.transport.abort()
+            raise NotLed(f"vhost '{handover.vhost}' is not led there any more")
+        connection.handshake.take_over(handover, host)
+
+    def end_relays(self, name: str, leader: Leader) -> None:
+        """Relays of a host to others than its leader end."""
+        for connection in list(self.connections):
+            relay = connection.relay
+            if relay is not None and relay.name == name and relay.leader.member != leader.member:
+                relay.end(led_by(name, leader))
 
     def hosts_have_changed(self) -> None:
         """Clients that wait for a host look again."""
@@ -284,7 +321,8 @@ class Server:
         """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
         if self._stopping:
             return False
-        if len(self.connections) >= self._sockets_max:
+        relays = sum(each.relay is not None for each in self.connections) if self.elsewhere is not None else 0
+        if len(self.connections) + relays >= self._sockets_max:  # a relay has two sockets
             self._log_refusal(connection)
             return False
         self.connections.add(connection)
@@ -308,17 +346,25 @@ class Server:
 
     def admit(self, connection: Connection, host: Host) -> None:
         """Count a client that has logged in and opens a host. Raises 530 if there are too many."""
-        if self._admitted >= self.limits.connections_max:
-            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
-        self._admitted += 1
-        connection.admitted = True
+        self._judge_room(connection)
+        self._count(connection)
         host.connections.add(connection)
+
+    def _judge_room(self, connection: Connection) -> None:
+        if not connection.admitted and self._admitted >= self.limits.connections_max:
+            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
+
+    def _count(self, connection: Connection) -> None:
+        if not connection.admitted:
+            self._admitted += 1
+            connection.admitted = True
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         if connection.admitted:
-            connection.host.connections.discard(connection)
+            if connection.vhost_name is not None:
+                connection.host.connections.discard(connection)
             connection.admitted = False
             self._admitted -= 1
 

@@ -55,7 +55,8 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     return {
         "peer": connection.peer_text,
         "user": connection.user,
-        "vhost": connection.vhost_name,
+        "vhost": connection.vhost_name if connection.relay is None else connection.relay.name,
+        "via": None if connection.handover is None else connection.handover.via,
         "state": connection.state.name.lower(),
         "channels": len(connection.channels),
         "consumers": len(consumers),

@@ -128,7 +128,7 @@ class Hello(msgspec.Struct, frozen=True):
     seen_connection: int
     """The newest dial of the peer that this side took; 0, 0: none. It tells which of two dials crossed."""
     purpose: str
-    """``frames``, ``update`` or ``join``."""
+    """``frames``, ``update``, ``join`` or ``relay``."""
     hosts: dict[bytes, Identity]
     """By the store's UUID."""
 

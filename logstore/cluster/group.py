@@ -124,6 +124,7 @@ class HostNews:
     leader: int
     """The member that leads; 0: none is known."""
     leader_name: str
+    leader_address: str
 
 
 def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concatenate[Group, _P], None]:

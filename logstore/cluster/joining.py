@@ -63,29 +63,31 @@ class Joined(msgspec.Struct, frozen=True):
     """The hosts of which it is no member, durably; of each the term, and the rebuild number that was counted of it."""
 
 
+_WHAT: Final = "a message about joining"
 _JOIN: Final = msgspec.msgpack.Decoder(Join)
 _JOINED: Final = msgspec.msgpack.Decoder(Joined)
 
 
 async def receive_join(reader: asyncio.StreamReader) -> Join:
     """Reads the request. Raises ``StoreError`` if it cannot be meant."""
-    return await _received(reader, _JOIN)
+    return await receive(reader, _JOIN, _WHAT)
 
 
-async def _received(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+async def receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T], what: str) -> _T:
+    """Reads one message of a connection that is not for frames. Raises ``StoreError``, which says ``what`` it is."""
     try:
         (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if size > CONTROL_BYTES_MAX:
-            raise StoreError(f"a message about joining has at most {CONTROL_BYTES_MAX} bytes, not {size}")
+            raise StoreError(f"{what} has at most {CONTROL_BYTES_MAX} bytes, not {size}")
         return decoder.decode(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, OSError) as error:
-        raise StoreError("the connection ended in the middle of a message about joining") from error
+        raise StoreError(f"the connection ended in the middle of {what}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"a message about joining: {error}") from error
+        raise StoreError(f"{what}: {error}") from error
 
 
-async def send_join(writer: asyncio.StreamWriter, message: Join | Joined) -> None:
-    """Sends the request, or its answer."""
+async def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
+    """Sends one message, which :func:`receive` reads."""
     body = msgspec.msgpack.encode(message)
     writer.write(_LENGTH.pack(len(body)) + body)
     await writer.drain()
@@ -98,8 +100,8 @@ async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Jo
     """
     hello, reader, writer = await transport.open_join(address)
     try:
-        await send_join(writer, join)
-        answer = await _received(reader, _JOINED)
+        await send(writer, join)
+        answer = await receive(reader, _JOINED, _WHAT)
     except OSError as error:
         raise StoreError(f"the member at {address} has not answered: {error}") from error
     finally:

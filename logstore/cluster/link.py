@@ -53,7 +53,7 @@ class State(enum.Enum):
     WELCOME = 2
     OPEN = 3
     CLOSED = 4
-    HANDED = 5  # to streams, for an update or a join
+    HANDED = 5  # to streams, for another purpose than frames
 
 
 class Why(enum.StrEnum):
@@ -279,6 +279,15 @@ class Link(asyncio.BufferedProtocol):
         if rest:
             reader.feed_data(rest)
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
+
+    def pass_to(self, protocol: asyncio.Protocol) -> None:
+        """Gives the transport of the streams to another protocol, which must call ``owner.gone`` at its end.
+
+        Nothing may have come since the streams were read for the last time.
+        """
+        self.transport.pause_reading()
+        self.transport.set_protocol(protocol)
+        self.transport.resume_reading()
 
     def streams_opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The streams of an open connection that is not for frames."""

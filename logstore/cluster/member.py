@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from logstore.cluster.addresses import Tls
     from logstore.cluster.group import HostNews
+    from logstore.cluster.relaying import Acceptor
     from logstore.store.message_store import MessageStore
 
 __all__ = ["LEADER_WITHIN_S", "Member", "MemberConfig", "Seat", "Standing"]
@@ -183,6 +184,14 @@ class Member:
             self._running.listen(listener)
 
         self._run(listen())
+
+    def accept_relays(self, acceptor: Acceptor | None) -> None:
+        """From now on other members may relay clients to this one: ``acceptor`` is awaited on the member's loop."""
+
+        async def accept() -> None:
+            self._running.relay_acceptor = acceptor
+
+        self._run(accept())
 
     def why_not_led(self, host: str) -> str:
         """Why nobody leads a host, for people. Raises ``OptionError`` for an unknown one."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import engine as engines
+from logstore.cluster import relaying
 from logstore.cluster.adding import Adding
 from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import VOTE_NAME, read_vote, takes_part
@@ -22,7 +23,7 @@ from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
 from logstore.cluster.group import Group, HostNews
 from logstore.cluster.group_update import answer_update
-from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
+from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send
 from logstore.cluster.membership import (
     CHANGE_WITHIN_S,
     MESSAGES,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 
     from logstore.cluster.engine import Frame
     from logstore.cluster.frames import Carried
+    from logstore.cluster.link import Link
     from logstore.cluster.member import MemberConfig
+    from logstore.cluster.relaying import Acceptor
     from logstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -103,6 +106,7 @@ class MemberLoop:
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
         self.adding = Adding(self)
+        self.relay_acceptor: Acceptor | None = None  # of the broker
         self._listener: Callable[[HostNews], object] | None = None
         self._told_of: dict[str, HostNews] = {}
         self._with_news: set[int] = set()  # peers that have hosts of which this member did not know
@@ -410,6 +414,10 @@ class MemberLoop:
         """A program wants to be a member."""
         self._begin(self._answer_join(hello, reader, writer))
 
+    def relay(self, name: str, link: Link) -> None:
+        """A peer relays a client to this member's broker."""
+        self._begin(relaying.answer(self.relay_acceptor, name, link))
+
     async def _answer_join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
@@ -430,7 +438,7 @@ class MemberLoop:
             me = (self.member, named(self.config.name, self.reached_at))
             members = [me, *((member, named(*known)) for member, known in self.peers.items())]
             hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
-            await send_join(writer, Joined(members, hosts, refused, left))
+            await send(writer, Joined(members, hosts, refused, left))
         except (StoreError, TimeoutError, OSError) as error:
             logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
         finally:
@@ -489,9 +497,9 @@ class MemberLoop:
 
     def _tell_listener(self, group: Group) -> None:
         """Once for each state."""
-        news = HostNews(
-            group.name, group.served, group.leader, self.peers.get(group.leader, (str(group.leader), ""))[0]
-        )
+        known = {**self.peers, self.member: (self.config.name, self.reached_at)}
+        named = known.get(group.leader, (str(group.leader), ""))
+        news = HostNews(group.name, group.served, group.leader, *named)
         if self._listener is not None and self._told_of.get(group.name) != news:
             self._told_of[group.name] = news
             self._listener(news)

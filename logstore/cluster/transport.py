@@ -16,8 +16,8 @@ by a rule that both sides evaluate alike (R12); the first row that applies count
 
 A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
 
-Two purposes have a connection of their own, which becomes a pair of streams: ``update``, and ``join``, by which a
-program that nobody knows yet asks for the cluster's members.
+Other purposes have a connection of their own, which becomes a pair of streams: ``update``; ``join``, by which a program
+that nobody knows yet asks for the cluster's members; and ``relay``, for a client of another member's broker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,25 @@ if TYPE_CHECKING:
     from logstore.cluster.addresses import Tls
     from logstore.cluster.engine import Frame
 
-__all__ = ["Carried", "Handler", "Hello", "Identity", "Me", "Message", "Received", "Transport", "new_event_loop"]
+__all__ = [
+    "Carried",
+    "Handler",
+    "Hello",
+    "Identity",
+    "Me",
+    "Message",
+    "Nobody",
+    "Received",
+    "Transport",
+    "new_event_loop",
+]
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 0.1
 BACKOFF_S: Final = (0.05, 1.0)  # between dials: the first, and the longest
 GREETING_MAX: Final = 64  # sockets that have not said HELLO
-PURPOSES: Final = ("frames", "update", "join")
+PURPOSES: Final = ("frames", "update", "join", "relay")
 NO_CLUSTER: Final = bytes(UUID_BYTES)
 
 
@@ -108,8 +119,29 @@ class Handler(Protocol):
     def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A program that wants to be a member opened a connection. With TLS its certificate has its name."""
 
+    def relay(self, name: str, link: Link) -> None:
+        """A peer of this name relays a client, over the link's streams."""
+
     def is_expected(self, hello: Hello) -> bool:
         """Whether a member that :meth:`Transport.set_peers` did not name may connect all the same."""
+
+
+class Nobody:
+    """The handler of a transport that only opens connections for another purpose than frames: it has no host."""
+
+    def identity(self, peer: int) -> dict[bytes, Identity]:  # noqa: ARG002
+        """None."""
+        return {}
+
+    def greeted(self, peer: int, hello: Hello) -> str | None:  # noqa: ARG002
+        """Anybody may answer."""
+        return None
+
+    def refused(self, peer: int, kind: str, reason: str) -> None:
+        """The call that opens the connection raises that."""
+
+    def lost(self, peer: int, reset: bool) -> None:
+        """So also here."""
 
 
 class _Peer:
@@ -336,6 +368,13 @@ class Transport:
             raise OptionError(f"member {peer} is no peer")
         return (await self._opened(known, "update")).streams_opened()
 
+    async def open_relay(self, peer: int) -> Link:
+        """Opens a connection for a client that is relayed. Raises ``StoreError`` if it cannot be had."""
+        known = self._peers.get(peer)
+        if known is None or self._closed is not None:
+            raise StoreError(f"member {peer} is no peer")
+        return await self._opened(known, "relay")
+
     async def open_join(self, address: str) -> tuple[Hello, asyncio.StreamReader, asyncio.StreamWriter]:
         """Opens a connection to a member of which only the address is known; what it says of itself, and the streams.
 
@@ -462,6 +501,8 @@ class Transport:
             link.streams = link.hand_over()
             if not link.is_dialled and link.purpose == "update":
                 self.handler.update(link.peer, *link.streams)
+            elif not link.is_dialled and link.hello is not None and link.purpose == "relay":
+                self.handler.relay(link.hello.name, link)
             elif not link.is_dialled and link.hello is not None:
                 self.handler.join(link.hello, *link.streams)
             return

@@ -324,8 +324,7 @@ def test_a_member_with_an_address_for_amqp_serves_clients_and_keeps_what_it_conf
         channel = channel_of(port)
         method, _, body = channel.basic_get("work")
         assert (method.redelivered, body) == (True, b"kept")
-        process.signal(signal.SIGTERM)
-        assert process.ended(30) == 0
+        assert process.stop() == 0
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
         channel.queue_declare("work", passive=True)
 
@@ -391,8 +390,7 @@ def test_a_host_of_one_voter_is_detached_without_a_loss_once_its_member_is_stopp
     with running(m1) as process:
         leads(m1)
         assert "a member runs there" in fails(run("cluster", "detach", "main", "--dir", m1), 3)
-        process.signal(signal.SIGTERM)
-        assert process.ended(30) == 0
+        assert process.stop() == 0
     copy = m1 / "main" / "copy-1"
     said = fine("cluster", "detach", "main", "--dir", m1)
     assert said == f"host main is a single store now: {copy}\nopen it with: logstore serve {copy}\n"
@@ -527,8 +525,7 @@ def test_a_copy_is_rebuilt_beside_its_running_member_and_without_it(tmp_path: Pa
                 "host main has a fresh copy here, and this member takes part with it\n"
             )
             fine("salvage", m2 / "main" / "kept-2", tmp_path / "salvaged")
-            process.signal(signal.SIGTERM)
-        assert process.ended(30) == 0
+            assert process.stop() == 0
         shutil.rmtree(m2 / "main" / told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["copy"])
         said = fine("cluster", "rebuild", "main", "--dir", m2)
         assert said == "host main has a fresh copy here, and this member takes part with it\n"
