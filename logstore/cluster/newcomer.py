@@ -77,7 +77,7 @@ class _Nobody:
         return None
 
     def refused(self, peer: int, kind: str, reason: str) -> None:
-        """The call that asks raises that."""
+        """Does nothing: the call that asks raises the error."""
 
     def lost(self, peer: int, reset: bool) -> None:
-        """So also here."""
+        """Does nothing, as :meth:`refused`."""
