@@ -718,7 +718,7 @@ class _LedStore(MessageStore):
         self._closed = self._is_shut = True
 
     def close(self) -> None:
-        """Does nothing: the log continues as long as the copy leads; a program just drops a store that it does not need."""
+        """Does nothing: the log continues as long as the copy leads; a program that is done just drops the store."""
 
     def end(self) -> None:
         """Closes the store, as :meth:`MessageStore.close` does."""
