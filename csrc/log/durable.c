@@ -37,7 +37,7 @@ static inline void note_batch(struct log *g, const struct buffer *b) {
     }
 }
 
-/* In a replicated log the bases count that the batch says are durable. */
+/* In a replicated log only those bases count whose batch is said to be durable. */
 static void name_said_bases(struct log *g, const struct buffer *b) {
     struct leading *t = &g->term;
     uint32_t n = 0;
@@ -53,7 +53,7 @@ static void name_said_bases(struct log *g, const struct buffer *b) {
     }
 }
 
-/* The oldest batch, which is forced: its releases take effect, and its buffer is free. */
+/* The oldest batch, which is forced: its releases take effect, and its buffer becomes free. */
 static inline void batch_is_durable(struct log *g) {
     struct buffer *b = &g->buffers[g->oldest];
     assert(b->state == BUFFER_FORCED);
@@ -250,7 +250,7 @@ uint64_t log_known_durable(const struct log *g) {
 
 /* ---- the leader's batch ---- */
 
-/* A batch of a replicated log is forced here, and is not durable by that alone: what has a majority? */
+/* A batch of a replicated log was forced here, which alone does not make it durable: how far does a majority reach? */
 static void ask_majority(struct log *g, const struct buffer *b) {
     if (log_is_replicated(g)) {
         uint64_t has_lsn = g->term.calls.forced(g->term.calls.context, b->batch_index, b->end_lsn);

@@ -244,7 +244,7 @@ class BrokerQueue(abc.ABC):
             except StoreError:
                 taken = self._take(1)
                 if not taken or self._header_of(taken[0]) is not None:
-                    for place in taken:  # another one, or it can be read again
+                    for place in taken:  # another message is first, or this one can be read again
                         self.settled(place)
                         place.release()
                     raise

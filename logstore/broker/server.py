@@ -307,7 +307,10 @@ def _warn_of_in_doubt(store: MessageStore) -> None:
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise `BrokerError` if the broker could not listen there: before a store is opened for it, and recovered."""
+    """Raise `BrokerError` if the broker could not listen there.
+
+    The check comes before a store is opened and recovered for it.
+    """
     try:
         name = host.encode() if host.isascii() else host.encode("idna")
         for family, kind, protocol, _, address in socket.getaddrinfo(
