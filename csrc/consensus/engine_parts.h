@@ -59,7 +59,7 @@ struct engine {
     /* The program has the batches up to this index; it is below `last` only while a leader's first batch is awaited. */
     uint64_t given;
     uint64_t durable;
-    uint64_t stored; /* as at the end of the last turn; and the time since which an entry above it is waiting */
+    uint64_t stored; /* the last entry forced here, at the end of the last turn; and since when a later entry waits */
     uint64_t unforced_since_ms;
 
     uint64_t lead_term; /* the term that libraft leads; 0: it does not lead */

@@ -125,8 +125,8 @@ struct replication {
     void *context;
     /* After the batch was written here and before it is forced; without the lock, one batch at a time and in order. */
     void (*ship)(void *context, const struct shipment *s);
-    /* Called under the lock when the batch is forced here. Returns the LSN below which a majority has everything; 0: no
-       news. */
+    /* Called under the lock when the batch is forced here. Returns the LSN below which a majority has everything; 0:
+       that has not changed. */
     uint64_t (*forced)(void *context, uint64_t index, uint64_t end_lsn);
 };
 

@@ -41,7 +41,7 @@ struct segment {
     int file;                 /* -1: not open */
     unsigned readers;         /* readers of content; the file is not recycled while there are any */
     bool header_due;          /* the header goes out with the first batch */
-    bool read_in_order;       /* the system was told to read ahead in its open file */
+    bool read_in_order;       /* the system was asked to read ahead in its open file */
     uint64_t stuck_until_lsn; /* its records could not be moved; tried again when append_lsn reaches this LSN */
     struct segment *next_spare;
 };
@@ -263,8 +263,8 @@ struct log {
     struct space space;
     struct relocation relocation;
 
-    struct directory *directory; /* the store's; `v` and `dir` are its */
-    struct io_written *written;  /* its: to every file of the store, also without the lock */
+    struct directory *directory; /* of the store; `v` and `dir` above are from here */
+    struct io_written *written;  /* the bytes written to all files of the store; used without the lock, too */
     ls_stats stats;
 };
 

@@ -139,7 +139,7 @@ static int open_file(struct vote_file *f) {
         return fail(
             LS_NOT_A_STORE,
             "%s has no VOTE, and without it a member refuses to start: it could vote twice, or lack what it had "
-            "acknowledged; check the path, or remove the member and let it join anew",
+            "acknowledged; check the path, or remove the member and let it join again",
             f->path);
     }
     if (f->file == -EISDIR || f->file == -ELOOP || f->file == -VFS_NOT_REGULAR) {
@@ -184,7 +184,7 @@ static int open_in(struct vote_file *f) {
     f->now = found[newest].vote;
     rc = force_slot(f, &f->now, 1 - newest);
     rc = rc == 0 ? force_slot(f, &f->now, newest) : rc;
-    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be written anew");
+    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be written again");
 }
 
 int vote_open(vfs *v, const char *path, struct vote_file **vote) {
@@ -296,7 +296,8 @@ int vote_create(vfs *v, const char *path, const struct vote *first) {
 static int usable(const struct vote_file *f) {
     if (f->error != 0) {
         return fail_errno(LS_POISONED, f->error,
-                          "a write or sync of %s/VOTE failed; tell nobody what it was for, and start the member again",
+                          "a write or sync of %s/VOTE failed; do not send its result to any member, and start this "
+                          "member again",
                           f->path);
     }
     if (f->now.detached != 0) {
@@ -313,7 +314,8 @@ static int write_next(struct vote_file *f, struct vote next) {
         return fail_errno(
             LS_OUTCOME_UNKNOWN, -rc,
             "%s/VOTE cannot be written (term %" PRIu64 ", vote for %" PRIu64 ", copy %" PRIu64
-            "); tell nobody, check the disk and start the member again, which finds out what the disk has",
+            "); do not send it to any member, check the disk and start this member again, which reads what the "
+            "disk has",
             f->path, next.term, next.voted_for, next.copy);
     }
     f->now = next;

@@ -150,7 +150,8 @@ class BrokerQueue(abc.ABC):
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE
         self._default_routing = b"\x00" + short_string(name)
-        # Successive messages mostly have the same routing and properties: the last header, and what follows its time.
+        # Successive messages mostly have the same routing and properties: the last header, and the part of it behind
+        # the time.
         self._last_header: bytes | None = None
         self._last_tail: bytes | None = None
         self._last_envelope = Envelope(b"", b"")

@@ -87,7 +87,7 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients are told the reason
+        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients get the reason
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
@@ -285,7 +285,7 @@ class Server:
 
 
 async def _wait_until_gone(connections: Iterable[Connection], timeout_s: float) -> None:
-    """Wait for the ends of connections that were told to close; abort those that have not ended in time."""
+    """Wait until the connections that are closing have ended; abort those that do not end in time."""
     for patience_s in (timeout_s * 0.8, timeout_s * 0.2):
         waiting = [each.is_gone() for each in connections]
         if not waiting:

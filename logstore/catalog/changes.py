@@ -216,7 +216,7 @@ def applied_in(catalog: Catalog) -> int | None:
 def applied_lsn(store_dir: Path, store_uuid: bytes, *, at_rest: bool = False) -> int | None:
     """The LSN up to which the catalog's file in a directory has every change; None: the file does not say.
 
-    Opening it checks its identity and its pages. ``at_rest``: nobody writes it. Raises as :meth:`Catalog.open` does.
+    Opening it checks its identity and its pages. ``at_rest``: no process writes it. Raises as :meth:`Catalog.open`.
     """
     with closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True, at_rest=at_rest)) as catalog:
         return applied_in(catalog)

@@ -61,7 +61,7 @@ class ChangeLog(Protocol):
     def has(self, carried: Any) -> bool:
         """Whether a majority has the change.
 
-        Raises ``OutcomeUnknown`` if nobody can tell, because the store leads no longer.
+        Raises ``OutcomeUnknown`` if that is unknown here, because the store no longer leads.
         """
 
 

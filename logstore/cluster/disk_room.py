@@ -44,7 +44,7 @@ class Rooms:
         self._around = around
         self._here = Room(0, 0, 0, 0)
         self._others: dict[int, HasRoom] = {}
-        self._given = 0  # how many copies limit the log, as it was last told
+        self._given = 0  # how many limiting copies were last reported to the log
 
     @property
     def is_short(self) -> bool:

@@ -11,7 +11,7 @@
 
 * One update is taken at a time, and the copy goes on meanwhile. A leader that is elected in between changes nothing:
   the sender goes on as a follower.
-* If it fails before the engine has said SWITCH, the engine is told, and the next offer begins anew with the files that
+* If it fails before the engine has said SWITCH, the engine learns of it, and the next offer begins with the files that
   are here. From SWITCH on the engine counts on the new copy: if that cannot be switched in, the group fails.
 * A peer gets one update at a time; its newest connection counts.
 * Nothing of an update is freed while a thread works on it, and no task is left after :meth:`GroupUpdates.close`.
@@ -142,7 +142,7 @@ class GroupUpdates:
             task.cancel(LEAVES)
 
     async def close(self) -> None:
-        """Ends all updates. The sender or receiver is told, and what came stays on the disk."""
+        """Ends all updates. The sender or receiver is informed, and received bytes stay on the disk."""
         self.stop()
         while tasks := [*self._sending.values(), *filter(None, [self._taking])]:
             await asyncio.wait(tasks)
@@ -273,8 +273,8 @@ class GroupUpdates:
         except TimeoutError:
             raise UpdateFailed(
                 Why.WAITED,
-                f"the engine did not take the copy within {UPDATED_WITHIN_S:.0f} s: nobody leads, or the copy is of no "
-                "use any more",
+                f"the engine did not take the copy within {UPDATED_WITHIN_S:.0f} s: no member leads, or the "
+                "copy is of no use any more",
             ) from None
 
     def _is_taken(self, received: Received) -> bool:

@@ -14,7 +14,7 @@ KEEP_EVERY_MS: Final = 1000
 FLOOR_EVERY_MS: Final = 500
 NOTE_CATALOG_EVERY_MS: Final = 10_000
 NOTE_CATALOG_BATCHES: Final = 64
-"""After so many batches it is noted at the next look: what lies above stays, and a batch has up to a MiB."""
+"""After this many batches the next look notes the LSN: segments above a note are kept, and a batch has up to a MiB."""
 
 
 class Keeping:
@@ -23,7 +23,7 @@ class Keeping:
     def __init__(self, group: Group, kept_bytes: int) -> None:
         self._group = group
         self._kept_bytes = kept_bytes
-        self._noted_tail = (0, 0)  # as VOTE was told
+        self._noted_tail = (0, 0)  # the tail that VOTE last noted
         # What was durable, and how much was to be kept, when the copy that follows was last looked at.
         self._looked = (0, 0)
         self._kept_ms = self._floor_ms = self._catalog_ms = self._catalog_index = 0

@@ -154,7 +154,7 @@ class Member:
     ) -> Rebuilt:
         """Replaces this member's copy of a host by a fresh one from the others; see ``rebuilding.py``.
 
-        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins anew.
+        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins again.
         Waits ``within_s`` for the first and ``copy_within_s`` for the last, which goes on afterwards. Raises
         ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy
         stays.
@@ -165,7 +165,7 @@ class Member:
     def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
         """The store of a host that this member leads; waits up to the given time for an election to end.
 
-        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if nobody does.
+        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if no member leads.
         """
         return self._run(self._running.leading(host, within_s))
 

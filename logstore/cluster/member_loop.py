@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S: Final = 0.0005
 HAND_OVER_S: Final = 1.0
 LEAVES_AFTER_S: Final = 1.0
-"""A removed member is connected for so long, to be told that it was."""
+"""How long a removed member stays connected, so that it learns of its removal."""
 KEEP_S: Final = 0.25
 JOIN_AGAIN_S: Final = (0.2, 5.0)
 JOIN_COPY_S: Final = 1.0

@@ -1,7 +1,7 @@
 """Changes of a group's members: one at a time, through its log, by the member that leads (R11).
 
-A member joins as a standby, is brought up to date, and becomes a voter once it has all. Nobody has to remember that it
-is on its way: each leader looks at its standbys. A request may come from any member; it goes to the one that leads.
+A member joins as a standby, is brought up to date, and becomes a voter once it has all. No member has to remember that
+it is on its way: each leader looks at its standbys. A request may come from any member; it goes to the one that leads.
 """
 
 from __future__ import annotations

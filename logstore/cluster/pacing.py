@@ -13,7 +13,7 @@ are not confirmed, so its publishers wait, as they do for a slow majority.
   since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges
   again. A failed update ends that.
 
-Nothing here decides what is durable: it only delays what the leader's log is told.
+Nothing here decides what is durable: it only delays the reports to the leader's log.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Pacing:
         elif other is not None:
             other.offered, other.waits = 0, False
 
-    # ---- what follows ----
+    # ---- decisions that follow from these events ----
 
     def confirms(self, index: int, now_ms: int) -> bool:
         """Whether the batch with this index, which is durable, may be confirmed now."""

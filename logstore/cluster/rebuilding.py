@@ -82,7 +82,7 @@ def begun(host_dir: Path) -> Begun | None:
 def begin(host_dir: Path, keep: bool) -> Begun:
     """Writes the file ``REBUILD``.
 
-    Raises ``StoreError`` where VOTE cannot be read: then nobody knows what this member had said.
+    Raises ``StoreError`` where VOTE cannot be read: then it is unknown what this member had said.
     """
     vote = read_vote(host_dir)
     if vote is None:

@@ -389,7 +389,7 @@ class Copy:
         return MemberInfo(who.member_id, who.cluster_uuid, who.uuid, who.copy, **values)
 
     def vote(self, term: int, member_id: int) -> None:
-        """Writes the term, and the member that gets this member's vote in it (0: nobody). It is forced on return.
+        """Writes the term, and the member that gets this member's vote in it (0: no member). It is forced on return.
 
         Raises ``BatchRefused`` if the term decreases, or has another vote; after ``OutcomeUnknown`` the copy can only
         be closed.
@@ -474,7 +474,7 @@ class Copy:
     def catalog_has(self, lsn: int) -> None:
         """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
 
-        A copy that an update brought keeps all segments until it is told. It counts while the copy leads, too.
+        A copy that an update brought keeps all segments until this call. It counts while the copy leads, too.
         """
         lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
         lib.ls_host_catalog_has(self._member(), self._leads(), lsn)

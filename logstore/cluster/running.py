@@ -118,7 +118,7 @@ class MemberSocket:
             if host["leader"] not in (None, me):
                 return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
             await asyncio.sleep(_LOOK_S)
-        raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+        raise NoMajority(f"no member has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
 
     async def _remove(self, arguments: Arguments) -> dict[str, Any]:
         name = _text(arguments, "host")

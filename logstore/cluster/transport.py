@@ -17,7 +17,7 @@ by a rule that both sides evaluate alike (R12); the first row that applies count
 A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
 
 Two purposes have a connection of their own, which becomes a pair of streams: ``update``, and ``join``, by which a
-program that nobody knows yet asks for the cluster's members.
+program that no member knows yet asks for the cluster's members.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Source:
         return int(index[0]), bytes(ffi.buffer(config[0], size[0]))
 
     def read(self, first_lsn: int, offset: int, size: int) -> bytes:
-        """Bytes of a segment. Raises ``LogRecycled`` if the hold was lost: the update begins anew."""
+        """Bytes of a segment. Raises ``LogRecycled`` if the hold was lost: begin a new update."""
         into = bytearray(size)
         _raise(lib.ls_update_source_read(self._usable(), first_lsn, offset, ffi.from_buffer("uint8_t[]", into), size))
         return bytes(into)

@@ -71,7 +71,7 @@ AGAIN_MAX: Final = 8  # how often one update asks again for damaged bytes
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
     """Reads which store a peer wants, for a program that has more than one store; then call :func:`send_update`.
 
-    Raises :class:`UpdateFailed`; the peer was told, and the connection is closed.
+    Raises :class:`UpdateFailed`; the peer has got the reason, and the connection is closed.
     """
     connection = Connection(reader, writer)
     try:
@@ -103,12 +103,12 @@ async def send_update(
     """Sends the log and the catalog of the store in ``store_dir``, with this UUID, and closes the connection.
 
     It sends at most ``rate`` bytes a second, and keeps at most ``in_flight`` unacknowledged. A hold keeps the log, also
-    what follows the update's end, until the receiver ends; it keeps at most ``limit_bytes`` more than the store
+    the log after the update's end, until the receiver ends; it keeps at most ``limit_bytes`` more than the store
     does. If the log cannot be sent yet, ``moved`` is awaited before each new attempt: it returns when more of the log
     is durable. Without it the sender pauses for a moment. ``request`` is what :func:`read_request` gave, if that was
-    called. The receiver is told why anything below is raised.
+    called. The receiver gets the reason of every error below.
 
-    Raises :class:`UpdateFailed`; ``LogRecycled`` if the hold is lost: begin anew, with a larger limit if it happens
+    Raises :class:`UpdateFailed`; ``LogRecycled`` if the hold is lost: begin again, with a larger limit if it happens
     again; ``CorruptLog`` if the log is damaged; and what the catalog and the disk raise.
     """
     sending = Sending(
@@ -195,7 +195,7 @@ class Received:
 
     The caller tells its engine (``Engine.updated``), calls ``update.finish()`` in the thread of the copy, compares with
     :meth:`check_members`, and then ends with :meth:`switched`; or with :meth:`failed` instead. The sender keeps its
-    log, and what follows, until then.
+    log, and all later segments, until then.
     """
 
     def __init__(self, receiving: _Receiving, manifest: Manifest, members: tuple[int, bytes]) -> None:
@@ -213,7 +213,7 @@ class Received:
     def check_members(self, copy: Copy) -> None:
         """Called after ``finish``, in the copy's thread: raises :class:`UpdateFailed` for another configuration.
 
-        The engine was told something wrong then: close it, and open the copy and a new engine.
+        The engine then has a wrong configuration: close it, and open the copy and a new engine.
         """
         index, members = copy.members()
         if (index, members) != (self.members_index, self.members):
