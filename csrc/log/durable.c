@@ -286,9 +286,9 @@ void log_batch_failed(struct log *g, int error, bool advances) {
 
 #ifdef LOGSTORE_TRAIL
 /*
- * Simulates a majority that is LOGSTORE_TRAIL batches (fewer than there are buffers) behind this disk. It catches up
- * when a thread waits and none writes, and before the flusher sleeps, since some threads wait for an event, which the
- * log does not see.
+ * Simulates a majority that is LOGSTORE_TRAIL batches (fewer than there are buffers) behind this disk. The simulated
+ * majority catches up when a thread waits and none writes. It also catches up before the flusher sleeps, because some
+ * threads wait for an event, and the log cannot see such a wait.
  */
 bool log_trail(struct log *g, bool catches_up) {
     uint32_t most = LOGSTORE_TRAIL < g->buffer_count ? LOGSTORE_TRAIL : g->buffer_count - 1;

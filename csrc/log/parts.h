@@ -167,9 +167,10 @@ struct space {
     struct segment *spares; /* in ascending order; first_lsn is the name of the file */
     size_t spare_count;
     uint64_t next_spare_lsn;
-    uint64_t kept_lsn;                /* see log_keep_from */
-    struct segment *unnamed_segments; /* dead, without a file name, until the last reader is done; by next_spare */
-    size_t held_count;                /* dead segments that only a hold keeps, as of the last look at the holds */
+    uint64_t kept_lsn; /* see log_keep_from */
+    /* Dead segments without a file name, kept until their last reader is done; linked by next_spare. */
+    struct segment *unnamed_segments;
+    size_t held_count;   /* dead segments that only a hold keeps, as of the last look at the holds */
     uint64_t looked_lsn; /* dead segments below it were checked at that look: recycled, held or being read */
     bool reader_awaited; /* the oldest segment is dead and being read; its last reader wakes the spare thread */
     bool replacing;      /* the next file takes the place of a dead one that is being read */

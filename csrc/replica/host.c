@@ -470,7 +470,7 @@ static int check_catalog_has_all(const struct host *h, const struct replica *r) 
     }
     return fail(LS_WOULD_WAIT,
                 "%s/VOTE is detached; the log ends at LSN %" PRIu64 ", and the catalog has its changes up to %" PRIu64
-                ": give it the others, and detach again",
+                ": give the catalog the later changes, and detach again",
                 h->vote->path, r->end.lsn, r->catalog_lsn);
 }
 

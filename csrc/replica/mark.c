@@ -2,7 +2,7 @@
  * A copy that lags writes several batches with one force. Recovery relies on two things that this breaks: a batch is
  * written only when the previous batch is forced, and so its durable_lsn holds on every disk. So a mark [from, to) is
  * forced first, in MARK. While the mark stands, the durable_lsn of batches inside it counts only up to `from`, so a
- * crash in the middle of them leaves a torn tail.il. The next open erases the part of the mark above the log's end, and
+ * crash in the middle of them leaves a torn tail. The next open erases the part of the mark above the log's end, and
  * only then removes the mark; otherwise a batch that reached the disk without its predecessor would later look like
  * damage.
  *

@@ -296,7 +296,7 @@ def _is_export(path: str | os.PathLike[str]) -> bool:
 
 
 def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
-    """A store's directory, or an export's target. Raises what reading it raises."""
+    """The source in a directory, which is a store or the target of an export. Raises what reading it raises."""
     require("report", "pyarrow")
     if _is_export(path):
         return ExportSource(path)

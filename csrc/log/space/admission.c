@@ -131,8 +131,8 @@ static uint64_t files_within_reach(const struct log *g) {
 }
 
 /*
- * Whether there is room for half a segment. With less, a consumer and a publisher in turns would end and begin the
- * state again and again.
+ * Whether there is room for half a segment. If less were enough, a consumer and a publisher in turns would end and
+ * begin the state of being full again and again.
  */
 static bool has_room_again(struct log *g) {
     admission_compute_needs(g);
