@@ -89,9 +89,8 @@ class MemberFile:
 
     def config(self, directory: Path) -> MemberConfig:
         """The options with which a :class:`~logstore.cluster.member.Member` is started."""
-        from logstore.cluster.member import (
-            MemberConfig,
-        )  # imported late: a file can be read without the extra `cluster`
+        # Imported late, so that a file can be read without the extra `cluster`.
+        from logstore.cluster.member import MemberConfig
 
         return MemberConfig(
             cluster=self.cluster,

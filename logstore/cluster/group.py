@@ -481,7 +481,7 @@ class Group:
 
     @_guarded
     def _tell_news(self, waited: dict[int, Frame]) -> None:
-        """Sends the news that have waited since the call was planned; newer ones wait as long."""
+        """Sends the news that has waited since this call was planned; later news waits as long."""
         self._tells_news = False
         for peer, frame in waited.items():
             if self._news.get(peer) is frame:

@@ -43,7 +43,7 @@ class Keeping:
 
     def _look_at_files(self, now_ms: int) -> None:
         group = self._group
-        # On a disk that is short of room, files without need are dropped before any append waits for space.
+        # On a full disk, files that need not be kept are dropped before any append waits for space.
         is_short = group.rooms.is_short
         kept_bytes = 1 if is_short else self._kept_bytes
         durable = group.durable[1]
