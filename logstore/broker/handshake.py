@@ -63,7 +63,10 @@ SHARING_PREFETCH: Final = frozenset({"py-amqp"})
 
 
 class LoginRefused(ConnectionException):
-    """403. The client is told no reason, because it would tell a stranger which users there are; the log has it."""
+    """The error 403.
+
+    Its text has no reason, which would show a stranger which users exist; the reason is in the log.
+    """
 
     def __init__(self, mechanism: str, reason: str) -> None:
         super().__init__(

@@ -151,7 +151,8 @@ class BrokerQueue(abc.ABC):
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE
         self._default_routing = b"\x00" + short_string(name)
-        # Successive messages mostly have the same routing and properties: the last header, and what follows its time.
+        # Successive messages mostly have the same routing and properties: the last header, and the part of it behind
+        # the time.
         self._last_header: bytes | None = None
         self._last_tail: bytes | None = None
         self._last_envelope = Envelope(b"", b"")
@@ -245,7 +246,7 @@ class BrokerQueue(abc.ABC):
             except StoreError:
                 taken = self._take(1)
                 if not taken or self._header_of(taken[0]) is not None:
-                    for place in taken:  # another one, or it can be read again
+                    for place in taken:  # another message is first, or this one can be read again
                         self.settled(place)
                         place.release()
                     raise

@@ -103,7 +103,7 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients are told the reason
+        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients get the reason
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
@@ -396,7 +396,7 @@ def led_by(name: str, leader: Leader | None) -> ConnectionException:
 
 
 async def _wait_until_gone(connections: Iterable[Connection], timeout_s: float) -> None:
-    """Wait for the ends of connections that were told to close; abort those that have not ended in time."""
+    """Wait until the connections that are closing have ended; abort those that do not end in time."""
     for patience_s in (timeout_s * 0.8, timeout_s * 0.2):
         waiting = [each.is_gone() for each in connections]
         if not waiting:
@@ -418,7 +418,10 @@ def _warn_of_in_doubt(store: MessageStore) -> None:
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise `BrokerError` if the broker could not listen there: before a store is opened for it, and recovered."""
+    """Raise `BrokerError` if the broker could not listen there.
+
+    The check comes before a store is opened and recovered for it.
+    """
     try:
         name = host.encode() if host.isascii() else host.encode("idna")
         for family, kind, protocol, _, address in socket.getaddrinfo(

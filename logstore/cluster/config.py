@@ -40,7 +40,7 @@ _UNSPECIFIED: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFile:
-    """What ``cluster.toml`` says. Raises ``OptionError`` for what is impossible; the text begins with the key."""
+    """The contents of ``cluster.toml``. Raises ``OptionError`` for what is impossible; the text begins with the key."""
 
     name: str
     member: int
@@ -90,12 +90,13 @@ class MemberFile:
         return [("listen", self.listen), ("advertise", self.advertise), *(("join", one) for one in self.join)]
 
     def tls(self, directory: Path) -> Tls | None:
-        """The files for TLS; None: every address is one of the loopback, and none are named."""
+        """The files for TLS; None if the configuration names none, because every address is one of the loopback."""
         return Tls(directory / self.ca, directory / self.cert, directory / self.key) if self.ca else None
 
     def config(self, directory: Path) -> MemberConfig:
-        """What a :class:`~logstore.cluster.member.Member` is started with."""
-        from logstore.cluster.member import MemberConfig  # late: a file can be read without the extra `cluster`
+        """The options with which a :class:`~logstore.cluster.member.Member` is started."""
+        # Imported late, so that a file can be read without the extra `cluster`.
+        from logstore.cluster.member import MemberConfig
 
         return MemberConfig(
             cluster=self.cluster,
@@ -183,7 +184,7 @@ def _check_type(key: str, value: Any, kind: type) -> None:
 
 
 def text_of(file: MemberFile) -> str:
-    """The file, as :func:`read` takes it back."""
+    """The text of the file, which :func:`read` can read back."""
     parts = [
         "# A member of a logstore cluster. Restart the member after a change.",
         "[cluster]",
@@ -212,7 +213,7 @@ def _quoted(text: str) -> str:
 
 
 def write(directory: Path, file: MemberFile) -> None:
-    """Writes the file anew, as a whole and forced. Raises ``OptionError`` and ``StoreError``."""
+    """Writes the whole file, forced and then renamed into place. Raises ``OptionError`` and ``StoreError``."""
     path = directory / FILE_NAME
     new = path.with_suffix(".new")
     try:

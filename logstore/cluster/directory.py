@@ -1,4 +1,4 @@
-"""A member's directory: its lock, its hosts, and what they say while no member runs.
+"""A member's directory: its lock, its hosts, and their state while no member runs.
 
 ```
 DIR/cluster.toml      the configuration (config.py)
@@ -47,7 +47,10 @@ def host_name(name: str) -> str:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory's lock, which a running member holds. Raises ``StoreLocked``, which names the process."""
+    """Holds the directory's lock; a running member holds the same lock.
+
+    Raises ``StoreLocked``, which names the process.
+    """
     try:
         file = lock_regular(directory / LOCK_NAME, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
@@ -62,12 +65,12 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def hosts(directory: Path) -> list[Path]:
-    """The directories of a member's hosts, by name, also of those whose replication has ended."""
+    """The directories of a member's hosts by name, including hosts whose replication has ended."""
     return sorted(path for path in directory.iterdir() if (path / VOTE_NAME).exists())
 
 
 def read_vote(host_dir: Path) -> Vote | None:
-    """What ``VOTE`` says, read without a lock; None: there is none, or it is damaged.
+    """The contents of ``VOTE``, read without a lock; None: the file is missing or damaged.
 
     While its member runs, a slot may be torn; the other one is valid then.
     """
@@ -85,7 +88,10 @@ def read_vote(host_dir: Path) -> Vote | None:
 
 
 def takes_part(host_dir: Path) -> bool:
-    """Whether it is a member's host whose replication has not ended. A damaged ``VOTE`` counts: its open says so."""
+    """Whether the directory is a member's host whose replication has not ended.
+
+    A damaged ``VOTE`` counts: its open says so.
+    """
     if not (host_dir / VOTE_NAME).exists():
         return False
     vote = read_vote(host_dir)

@@ -1,4 +1,4 @@
-"""How a member joins: it asks any member who is there, makes a directory for each host, and asks to be added.
+"""How a member joins: it asks a member for the list of members, makes a directory for each host, and asks to be added.
 
 What it has then is empty; the leader brings it up to date, and makes it a voter. A member that stops in the middle asks
 again at its next start, for each host of which it has no copy. It remembers the other members in a file, for the time
@@ -38,7 +38,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Join(msgspec.Struct, frozen=True):
-    """What a program that wants to be a member says after its HELLO."""
+    """The message that a program sends after its HELLO if it wants to become a member."""
 
     address: str
     """Where others reach it."""
@@ -51,7 +51,7 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The answer, when that was done."""
+    """The answer, sent when the request was granted."""
 
     members: list[tuple[int, str]]
     """Each other member's id, and ``NAME@HOST:PORT``."""
@@ -94,7 +94,7 @@ async def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
 
 
 async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Joined]:
-    """Asks the member at an address: the cluster's UUID, and what it answers, its own name and address included.
+    """Asks the member at an address; returns the cluster's UUID, and the answer with its name and address.
 
     Raises ``StoreError`` if it refuses or does not answer, ``OptionError`` for an address that needs TLS.
     """
@@ -117,7 +117,7 @@ async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Jo
 
 
 def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
-    """Writes who the other members are. If it cannot, it says so, and the file stays as it was."""
+    """Writes the list of the other members to a file. If it cannot, it says so, and the file stays as it was."""
     named = {str(member): f"{name}@{address}" for member, (name, address) in sorted(members.items())}
     text = json.dumps({"members": named}, indent=1)
     made = directory / f"{FILE_NAME}.new"
@@ -132,7 +132,7 @@ def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
 
 
 def remembered(directory: Path) -> dict[int, tuple[str, str]]:
-    """Who they were; a file that is not there, or cannot be meant, names nobody."""
+    """The other members from the file; a missing or invalid file gives an empty list."""
     path = directory / FILE_NAME
     try:
         members = json.loads(path.read_text(encoding="utf-8"))["members"]

@@ -37,7 +37,7 @@ LEADER_WITHIN_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What a member must know to take part."""
+    """The settings that a member needs to take part."""
 
     cluster: bytes
     """The cluster's UUID, 16 bytes."""
@@ -65,7 +65,10 @@ class Member:
     """
 
     def __init__(self, directory: str | Path, config: MemberConfig) -> None:
-        """Starts it, and returns when it listens. Raises ``OptionError``, and ``StoreError`` if it cannot listen."""
+        """Starts the member, and returns when it listens.
+
+        Raises ``OptionError``, and ``StoreError`` if it cannot listen.
+        """
         self.directory = Path(directory)
         self.config = config
         self._running = MemberLoop(self.directory, config)
@@ -92,7 +95,10 @@ class Member:
         self.close()
 
     def close(self) -> None:
-        """Leaves, and hands over what it leads before, if somebody can take it. A second call does nothing."""
+        """Closes the member; it first hands over the hosts that it leads, if another member can take them.
+
+        A second call does nothing.
+        """
         if self._closed:
             return
         self._closed = True
@@ -103,11 +109,11 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where it listens for other members."""
+        """The address where the member listens for other members."""
         return self._running.address
 
     def standings(self) -> dict[str, Standing]:
-        """How each host stands on this member, by name."""
+        """The state of each host on this member, by name."""
 
         async def ask() -> dict[str, Standing]:
             return {group.name: group.standing() for group in self._running.all_groups()}
@@ -115,7 +121,7 @@ class Member:
         return self._run(ask())
 
     def report(self) -> dict[str, Any]:
-        """The hosts, their members and the connections, as ``logstore cluster status --json`` has them."""
+        """The hosts, their members and the connections, in the form of ``logstore cluster status --json``."""
 
         async def ask() -> dict[str, Any]:
             return reports.running(self._running)
@@ -159,7 +165,7 @@ class Member:
     ) -> Rebuilt:
         """Replaces this member's copy of a host by a fresh one from the others; see ``rebuilding.py``.
 
-        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins anew.
+        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins again.
         Waits ``within_s`` for the first and ``copy_within_s`` for the last, which goes on afterwards. Raises
         ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy
         stays.
@@ -168,9 +174,9 @@ class Member:
         return self._run(work)
 
     def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
-        """The store of a host that this member leads; waits that long for an election to end.
+        """The store of a host that this member leads; waits up to the given time for an election to end.
 
-        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if nobody does.
+        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if no member leads.
         """
         return self._run(self._running.leading(host, within_s))
 
@@ -199,6 +205,9 @@ class Member:
 
     @contextlib.asynccontextmanager
     async def leading(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> AsyncIterator[MessageStore]:
-        """The same for a program with a loop of its own. The store's calls wait; make them in threads."""
+        """The same as :meth:`store`, for a program with an event loop of its own.
+
+        The store's calls wait; make them in threads.
+        """
         work = self._running.leading(host, within_s)
         yield await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._running.loop))

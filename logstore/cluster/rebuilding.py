@@ -45,7 +45,7 @@ COPY_WITHIN_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was done."""
+    """The result of a rebuild."""
 
     kept: Path | None
     """The copy from before."""
@@ -55,7 +55,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What the file says."""
+    """The contents of the file ``REBUILD``."""
 
     rebuild: int
     """VOTE's number when it was begun."""
@@ -66,7 +66,7 @@ class Begun:
 
 
 def begun(host_dir: Path) -> Begun | None:
-    """Whether a rebuild was begun here. Raises ``StoreError`` if the file cannot be read."""
+    """Whether a rebuild has begun in this directory. Raises ``StoreError`` if the file cannot be read."""
     path = host_dir / FILE_NAME
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -80,7 +80,10 @@ def begun(host_dir: Path) -> Begun | None:
 
 
 def begin(host_dir: Path, keep: bool) -> Begun:
-    """Writes the file. Raises ``StoreError`` where VOTE cannot be read: then nobody knows what this member had said."""
+    """Writes the file ``REBUILD``.
+
+    Raises ``StoreError`` where VOTE cannot be read: then it is unknown what this member had said.
+    """
     vote = read_vote(host_dir)
     if vote is None:
         raise StoreError(
@@ -102,7 +105,7 @@ def begin(host_dir: Path, keep: bool) -> Begun:
 
 
 def end(host_dir: Path) -> None:
-    """Removes the file."""
+    """Removes the file ``REBUILD``."""
     try:
         (host_dir / FILE_NAME).unlink(missing_ok=True)
         force_directory(host_dir)
@@ -111,7 +114,7 @@ def end(host_dir: Path) -> None:
 
 
 def put_aside(host_dir: Path) -> Path | None:
-    """Renames the copy that counts, so that it stays; where it is then. None: there is none."""
+    """Renames the copy that is in use, so that it is kept; returns its new path. None: there is none."""
     vote = read_vote(host_dir)
     if vote is None:
         raise StoreError(f"{host_dir}/VOTE cannot be read")
@@ -126,7 +129,7 @@ def put_aside(host_dir: Path) -> Path | None:
 
 
 def discard(host_dir: Path, term: int, counted: int) -> None:
-    """VOTE counts the next copy, which an update is to bring, and the one from before is removed.
+    """Lets ``VOTE`` name the next copy, which an update will bring, and removes the previous one.
 
     The host is not open, and its group has removed this member, in ``term`` or before. ``counted`` is the highest
     rebuild number that another member knows.
@@ -139,20 +142,20 @@ def discard(host_dir: Path, term: int, counted: int) -> None:
 
 
 class Rebuilding:
-    """The rebuilds of a member, at most one of a host at a time. It belongs to the loop."""
+    """The rebuilds of a member, at most one at a time for each host. It belongs to the loop."""
 
     def __init__(self, member: MemberLoop) -> None:
         self._member = member
         self._tasks: dict[str, asyncio.Task[Path | None]] = {}
 
     def go_on(self) -> None:
-        """At a start: ends what an earlier run began."""
+        """At a start: completes the rebuilds that an earlier run began."""
         for group in self._member.all_groups():
             try:
                 found = begun(group.path)
                 vote = read_vote(group.path)
                 if found is not None and vote is not None and vote.rebuild > found.rebuild:
-                    end(group.path)  # it was killed after VOTE was forced: the rest is joining
+                    end(group.path)  # the earlier run was killed after VOTE was forced: what is left is to join
                 elif found is not None:
                     logger.info("host %s: the rebuild of this member's copy goes on", group.name)
                     self._begin(group.name, self._until_done(group, found.keep))
@@ -166,20 +169,20 @@ class Rebuilding:
         def ended(done: asyncio.Task[Path | None]) -> None:
             del self._tasks[host]
             if not done.cancelled():
-                done.exception()  # the caller has it, if there is one
+                done.exception()  # the caller gets the error, if there is a caller
 
         task.add_done_callback(ended)
         return task
 
     async def stop(self) -> None:
-        """The next run goes on."""
+        """Stops waiting; the next run continues the rebuild."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def rebuild(self, host: str, *, keep: bool, within_s: float, copy_within_s: float) -> Rebuilt:
-        """Replaces the copy, and waits until the fresh one takes part; see :meth:`Member.rebuild`."""
+        """Replaces the copy, and waits until the fresh copy takes part; see :meth:`Member.rebuild`."""
         group = self._member.group(host)
         task = self._tasks.get(host)
         if task is None:
@@ -197,7 +200,7 @@ class Rebuilding:
         return self._member.group(host).waits_for or "look with 'logstore cluster status'"
 
     async def _rebuild(self, group: Group, keep: bool, within_s: float) -> Path | None:
-        """Once: if the others do not remove this member, nothing has changed."""
+        """Tries once: if the others do not remove this member, nothing has changed."""
         try:
             term, counted = await self._leave(group, within_s)
         except StoreError:
@@ -206,7 +209,7 @@ class Rebuilding:
         return await self._replace(group, keep, term, counted)
 
     async def _until_done(self, group: Group, keep: bool) -> Path | None:
-        """Again and again: it is not known how far an earlier run came."""
+        """Tries until it succeeds, because it is not known how far an earlier run came."""
         while True:
             try:
                 term, counted = await self._leave(group, CHANGE_WITHIN_S)
@@ -217,7 +220,7 @@ class Rebuilding:
             await asyncio.sleep(AGAIN_S)
 
     async def _leave(self, group: Group, within_s: float) -> tuple[int, int]:
-        """The others remove this member, durably: their term, and the highest rebuild number that they count.
+        """Has the others remove this member durably; returns their term, and their highest rebuild number.
 
         Raises ``NoMajority`` with the reason of each that was asked.
         """
@@ -245,7 +248,7 @@ class Rebuilding:
         return max(term for term, _ in found), max(counted for _, counted in found)
 
     async def _replace(self, group: Group, keep: bool, term: int, counted: int) -> Path | None:
-        """From here on the member is none of the group's."""
+        """Closes the group, which has removed this member, and replaces the copy."""
         logger.info("host %s: the group has removed this member, and its copy is discarded", group.name)
         loop, path = self._member.loop, group.path
         await group.close()
@@ -257,7 +260,7 @@ class Rebuilding:
         return kept
 
     async def _takes_part(self, host: str, within_s: float) -> bool:
-        """Whether the fresh copy has come by then, and the member is a voter again."""
+        """Waits for the fresh copy; returns whether the copy has come in time and the member is a voter again."""
         member = self._member
 
         def complete() -> bool:
@@ -265,7 +268,7 @@ class Rebuilding:
             if group.standing().state == "closed":
                 raise StoreClosed("the member is closed; its fresh copy comes when it runs again")
             voters = [each.member for each in group.members() if each.voter]
-            is_standby = len(voters) >= 3 and len(voters) % 2 == 1  # it stays one, see membership.is_due
+            is_standby = len(voters) >= 3 and len(voters) % 2 == 1  # a voter stays a voter, see membership.is_due
             return group.copy_number > 0 and (member.member in voters or is_standby)
 
         try:

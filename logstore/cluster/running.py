@@ -105,7 +105,7 @@ class MemberSocket:
         self._socket = ControlServer(directory, commands, MEMBER)
 
     async def start(self) -> None:
-        """Listens. Raises ``StoreError``."""
+        """Listens on the socket. Raises ``StoreError``."""
         await self._socket.start()
 
     async def stop(self) -> None:
@@ -113,7 +113,7 @@ class MemberSocket:
         await self._socket.stop(_STOP_S)
 
     def ready_line(self) -> str:
-        """What a process says when it is ready."""
+        """The line that a process prints when it is ready."""
         names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
         amqp = f", AMQP on {self._file.amqp}" if self._file.amqp else ""
         return f"ready: {self._file.name} listens on {self._member.address}{amqp}, hosts: {names}"
@@ -147,7 +147,7 @@ class MemberSocket:
             if host["leader"] not in (None, me):
                 return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
             await asyncio.sleep(_LOOK_S)
-        raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+        raise NoMajority(f"no member has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
         name, size = _text(arguments, "host"), arguments.get("segment_size")
@@ -208,7 +208,7 @@ def _text(arguments: Arguments, key: str) -> str:
 
 
 def _member_of(host: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """The member of a host with this name or id. Raises ``OptionError``."""
+    """The member of the host that has this name or id. Raises ``OptionError``."""
     members: list[dict[str, Any]] = host["members"]
     for one in members:
         if wanted in (one["name"], str(one["member"])):
@@ -221,7 +221,7 @@ def _member_of(host: dict[str, Any], wanted: str) -> dict[str, Any]:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """How the member of this directory stands; if it does not run, what the directory says."""
+    """The state of the member in this directory; if it does not run, the state that the directory shows."""
     directory = directory.absolute()
     config.read(directory)
     if not is_served(directory, MEMBER):
@@ -241,7 +241,7 @@ def change_user(directory: Path, verb: str, arguments: Arguments) -> dict[str, A
 
 
 def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
-    """Has the running member do something. Raises its errors, and ``StoreError`` if it does not run."""
+    """Sends a command to the running member. Raises its errors, and ``StoreError`` if it does not run."""
     directory = directory.absolute()
     file = config.read(directory)
     if not is_served(directory, MEMBER):
@@ -250,7 +250,7 @@ def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
 
 
 def rebuild(directory: Path, host: str, *, keep: bool) -> dict[str, Any]:
-    """Has the running member rebuild its copy of a host; one that does not run is started for that time.
+    """Lets the running member rebuild its copy of a host; a member that does not run is started for that time.
 
     Raises as :meth:`Member.rebuild` does.
     """

@@ -39,7 +39,7 @@ _EXTRAS = {"msgspec": "cluster", "uvloop": "cluster", "pamqp": "broker"}
 
 @contextmanager
 def _with_extra() -> Iterator[None]:
-    """Says in one line what a part of the package needs that is not installed."""
+    """Says in one line which package must be installed for this part."""
     try:
         yield
     except ModuleNotFoundError as error:
