@@ -314,6 +314,11 @@ class Group:
         """The newest configuration that this member has; empty without a copy."""
         return [] if self._engine is None else self._engine.members()
 
+    def voters_with(self, member: int) -> int:
+        """How many voters there are, this member among them; 0: it is none."""
+        voters = [each.member for each in self.members() if each.voter]
+        return len(voters) if member in voters else 0
+
     def standing(self) -> Standing:
         """How it stands."""
         answer = self.answer

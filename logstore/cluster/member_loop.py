@@ -397,6 +397,7 @@ class MemberLoop:
         try:
             join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
             refused, left = "", []
+            voters = [(group.uuid, group.voters_with(hello.member)) for group in self.groups.values()]
             try:
                 for uuid in join.leaves:
                     group = self._hosted(uuid)
@@ -413,7 +414,7 @@ class MemberLoop:
             me = (self.member, named(self.config.name, self.reached_at))
             members = [me, *((member, named(*known)) for member, known in self.peers.items())]
             hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
-            await send_join(writer, Joined(members, hosts, refused, left))
+            await send_join(writer, Joined(members, hosts, refused, left, voters))
         except (StoreError, TimeoutError, OSError) as error:
             logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
         finally:
@@ -560,7 +561,7 @@ class MemberLoop:
         if group is None:
             kind, reason = REFUSED, f"member {self.config.name} has no such host"
         else:
-            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
+            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address, asked.voters))
         self.tell(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:
