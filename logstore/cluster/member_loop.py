@@ -34,6 +34,7 @@ from logstore.cluster.membership import (
 )
 from logstore.cluster.rebuilding import Rebuilding
 from logstore.cluster.refusals import HostOffered, HostRefused, Refusals
+from logstore.cluster.reopening import Reopening
 from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
@@ -101,6 +102,7 @@ class MemberLoop:
         self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
+        self.reopening = Reopening(self)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self.refusals = Refusals(self)
         self._thread = start(f"logstore-member-{config.member}", self._turn)
@@ -139,9 +141,9 @@ class MemberLoop:
         self.rebuilding.go_on()
         self.join_hosts()
 
-    async def _add(self, path: Path) -> None:
+    async def _add(self, path: Path, before: Group | None = None) -> None:
         assert self._transport is not None
-        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes, before=before)
         try:
             await group.open()
         except StoreError as error:
@@ -154,15 +156,15 @@ class MemberLoop:
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
         self._by_number[number] = group
+        self._transport.renew()  # each side judges the copies that the other one has when they connect
 
     async def reopen(self, group: Group) -> None:
-        """Opens a host's copy anew. The connections are renewed, so that each peer judges what it is now."""
+        """Opens a host's copy anew, which may be another one now."""
         await group.close()
-        await self._add(group.path)
+        await self._add(group.path, group)
         self._unopened = [each for each in self._unopened if each is not group]
         self.groups = {uuid: each for uuid, each in self.groups.items() if each is not group}
         self._refresh()
-        self.transport.renew()
         for event in self._waiting.get(group.name, []):
             event.set()
 
@@ -171,6 +173,7 @@ class MemberLoop:
         if self._joining is not None:
             self._joining.cancel()
         await self.rebuilding.stop()
+        await self.reopening.stop()
         await self._hand_over()
         for task in list(self._tasks):
             task.cancel()

@@ -182,6 +182,10 @@ class Rebuilding:
         task.add_done_callback(ended)
         return task
 
+    def is_under_way(self, host: str) -> bool:
+        """Whether a copy of this host is to be discarded, or is being."""
+        return host in self._tasks
+
     async def stop(self) -> None:
         """The next run goes on."""
         tasks = [*self._tasks.values(), *self._regaining.values()]
@@ -194,6 +198,8 @@ class Rebuilding:
         group = self._member.group(host)
         task = self._tasks.get(host)
         if task is None:
+            if self._member.reopening.is_under_way(host):
+                raise StoreError(f"host {host} is being opened again: rebuild it when that has failed")
             if (regaining := self._regaining.pop(host, None)) is not None:
                 regaining.cancel()
             begin(group.path, keep)
@@ -296,7 +302,7 @@ class Rebuilding:
         task.add_done_callback(ended)
 
     async def _regain(self, host: str, voters: int) -> None:
-        """This member becomes a voter again, unless standbys have made up for it meanwhile."""
+        """Makes this member a voter again, unless standbys have made up for it meanwhile."""
         member = self._member
         with member.told(host) as event:
             while not self._has_copy(host):

@@ -71,6 +71,7 @@ class MemberSocket:
             "publish": self._publish,
             "rebuild": self._rebuild,
             "remove": self._remove,
+            "reopen": self._reopen,
             "status": self._status,
             "transfer": self._transfer,
         }
@@ -130,6 +131,11 @@ class MemberSocket:
     async def _rebuild(self, arguments: Arguments) -> dict[str, Any]:
         name, keep = _text(arguments, "host"), arguments.get("keep") is True
         return await self._socket.in_thread(lambda: _rebuilt(self._member, name, keep))
+
+    async def _reopen(self, arguments: Arguments) -> dict[str, Any]:
+        name = _text(arguments, "host")
+        done = await self._socket.in_thread(lambda: self._member.reopen(name))
+        return {"host": name, "was_open": done.was_open, "problem": done.problem or None}
 
     async def _publish(self, arguments: Arguments) -> dict[str, Any]:
         name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))
