@@ -49,6 +49,7 @@ from logstore.cluster.keeping import Keeping
 from logstore.cluster.membership import Changes
 from logstore.cluster.pacing import Pacing
 from logstore.cluster.replica import Batch, Copy, LeadingStore
+from logstore.cluster.said import Said
 from logstore.core import arguments
 from logstore.errors import BatchRefused, EngineRefused, StoreError
 
@@ -145,8 +146,19 @@ def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concate
 class Group:
     """One replicated store on this member. Its methods are called on the member's loop."""
 
-    def __init__(self, around: Around, name: str, host_dir: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
-        """Sets up the group; :meth:`open` opens its copy."""
+    def __init__(
+        self,
+        around: Around,
+        name: str,
+        host_dir: Path,
+        *,
+        kept_bytes: int = KEPT_BYTES,
+        before: Group | None = None,
+    ) -> None:
+        """Sets up the group; :meth:`open` opens its copy.
+
+        ``before``: the same host, whose copy this process has had open.
+        """
         self.name = name
         self.path = host_dir
         self.store: MessageStore | None = None
@@ -175,7 +187,8 @@ class Group:
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
         self._news: dict[int, Frame] = {}  # what is durable, for each peer
         self._tells_news = False  # soon
-        self._counts = Counts()
+        self.said: Said = Said() if before is None else before.said
+        self._counts: Counts = Counts() if before is None else before._counts
         self._tail = (0, 0)  # term and index of the last batch that is forced here
         self._durable = (0, 0)
         self._told = 0  # the newest durable index that was passed to the thread
@@ -203,6 +216,7 @@ class Group:
             member=self._around.member,
             seed=int.from_bytes(os.urandom(4), "little") or 1,
         )
+        self.said.began(found)
         self._tail = found.tail
         self._durable = found.durable
         self._told = found.durable[1]
@@ -213,7 +227,14 @@ class Group:
 
     def _open_copy(self) -> Found:
         copy = self._copy = Copy.open(self.path, kept_bytes=self._kept_bytes, catalog=True)
-        return found_in(copy)
+        found = found_in(copy)
+        if found.member != self.member:
+            raise StoreError(
+                f"{self.path} belongs to member {found.member}, and this is member {self.member}: no directory is "
+                "another member's"
+            )
+        self.said.check(self.path, found)
+        return found
 
     async def close(self) -> None:
         """Leaves the group in order: on return the copy is closed and the thread has ended.
@@ -337,6 +358,11 @@ class Group:
         """The newest configuration that this member has; empty without a copy."""
         return [] if self._engine is None else self._engine.members()
 
+    def voters_with(self, member: int) -> int:
+        """How many voters there are, this member among them; 0: it is none."""
+        voters = [each.member for each in self.members() if each.voter]
+        return len(voters) if member in voters else 0
+
     def standing(self) -> Standing:
         """The group's state."""
         answer = self.answer
@@ -457,7 +483,7 @@ class Group:
             self.store = None
             self.give(Follow(answer.last_index))
         if answer.flags & engines.CUT:
-            self.give(Cut(answer.cut_index - 1))
+            self.give(Cut(answer.cut_index - 1, self.said))
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
@@ -614,7 +640,7 @@ class Group:
         if forced > self._forced and forced in self._recent:
             self._forced = forced
             term = self._recent[forced].batch.term
-            self._tail = (term, forced)
+            self._is_forced(term, forced)
             self._act(engine.forced(self._around.now_ms(), forced, term))
 
     def _is_durable(self, index: int) -> None:
@@ -657,9 +683,12 @@ class Group:
 
     # ---- what the thread has done ----
 
+    def _is_forced(self, term: int, index: int) -> None:
+        self._tail = self.said.tail = (term, index)
+
     def forced_here(self, index: int, term: int) -> None:
         """The batch and all batches before it are forced here."""
-        self._tail = (term, index)
+        self._is_forced(term, index)
         if self._engine is not None:
             self._act(self._engine.forced(self._around.now_ms(), index, term))
 
@@ -671,11 +700,12 @@ class Group:
 
     def was_cut(self, term: int, index: int) -> None:
         """The log was cut here: no peer is asked for more than this member has (R10)."""
-        self._tail = (term, index)
+        self._is_forced(term, index)
         self._counts.lower(term, index)
 
-    def voted(self, number: int) -> None:
+    def voted(self, number: int, term: int, voted_for: int) -> None:
         """``VOTE`` is forced."""
+        self.said.voted(term, voted_for)
         if self._engine is not None:
             self._act(self._engine.vote_forced(self._around.now_ms(), number))
 
@@ -695,7 +725,8 @@ class Group:
         """The copy that an update brought is in use, and all of it is durable (R10: lowers the counts to its end)."""
         self._counts.lower(*self._durable)
         self.copy_number = copy_number
-        self._tail = self._durable = (term, index)
+        self._is_forced(term, index)
+        self._durable = (term, index)
         self._told = index
         if self._engine is not None:
             self._act(self._engine.switched(self._around.now_ms()))

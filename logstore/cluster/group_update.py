@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from logstore.cluster.group import Around, Group
     from logstore.cluster.replica import Copy
+    from logstore.cluster.said import Said
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +90,12 @@ class Begin(_InThread):
 class Switch(_InThread):
     """The new copy is forced, opened and counts. A failure is the group's as well."""
 
-    __slots__ = ("received",)
+    __slots__ = ("received", "said")
 
-    def __init__(self, received: Received) -> None:
+    def __init__(self, received: Received, said: Said) -> None:
         super().__init__()
         self.received = received
+        self.said = said
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         if not self.future.set_running_or_notify_cancel():
@@ -101,6 +103,7 @@ class Switch(_InThread):
         end = self.received.manifest
         try:
             assert self.received.update is not None
+            self.said.lower(end.term, end.index)
             self.received.update.finish()
             self.received.check_members(copy)
             copy.drop_kept(end.index)  # the engine has nothing below
@@ -294,7 +297,7 @@ class GroupUpdates:
     def switch(self) -> None:
         """The engine asked for a SWITCH, in its answer to :meth:`_is_taken`."""
         assert self._whole is not None
-        self._give(Switch(self._whole))
+        self._give(Switch(self._whole, self._group.said))
 
     # ---- sending ----
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logstore.cluster.group import Group
+    from logstore.cluster.said import Said
 
 TAKEN_TOGETHER: Final = 24
 _KIND: Final = {"batch": engines.BATCH, "first": engines.FIRST, "members": engines.MEMBERS}
@@ -30,6 +31,8 @@ class Found:
     uuid: bytes
     rebuild: int
     start_term: int
+    member: int
+    """The member that VOTE is of."""
     copy: int
     """The copy's number; 0: an update is to bring one."""
     tail: tuple[int, int]
@@ -42,7 +45,7 @@ def found_in(copy: Copy) -> Found:
     member = copy.member()
     if not copy.is_there:
         log = engines.Log(vote_term=member.term, voted_for=member.voted_for)
-        return Found(member.uuid, member.rebuild, member.start_term, 0, (0, 0), (0, 0), log)
+        return Found(member.uuid, member.rebuild, member.start_term, member.member_id, 0, (0, 0), (0, 0), log)
     info = copy.info()
     entries: list[engines.Entry] = []
     members_index, members = 0, b""
@@ -73,6 +76,7 @@ def found_in(copy: Copy) -> Found:
         member.uuid,
         member.rebuild,
         member.start_term,
+        member.member_id,
         member.copy,
         (info.term, info.index),
         (info.applied_term if info.applied_index else 0, info.applied_index),
@@ -198,13 +202,22 @@ class Cut(Job):
     """Everything above this index is abandoned."""
 
     index: int
+    said: Said
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         info = copy.info()
         if info.index > self.index:  # batches that wait for room were not taken yet
+            self.said.lower(_term_at(copy, self.index), self.index)
             copy.cut(self.index)
             info = copy.info()
         return lambda group: group.was_cut(info.term, info.index)
+
+
+def _term_at(copy: Copy, index: int) -> int:
+    """The term of a batch; of one that is not kept, one that is not above it."""
+    info = copy.info()
+    is_kept = index in copy.kept()
+    return copy.entry(index).term if is_kept else min(info.applied_term, info.term)
 
 
 @dataclass(slots=True)
@@ -217,7 +230,7 @@ class Vote(Job):
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         copy.vote(self.term, self.voted_for)
-        return lambda group: group.voted(self.number)
+        return lambda group: group.voted(self.number, self.term, self.voted_for)
 
 
 @dataclass(slots=True)

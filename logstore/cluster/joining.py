@@ -61,6 +61,8 @@ class Joined(msgspec.Struct, frozen=True):
     """Why it was not added, or removed; empty: it was."""
     left: list[tuple[bytes, int, int]] = []
     """The hosts of which it is no member, durably; of each the term, and the rebuild number that was counted of it."""
+    voters: list[tuple[bytes, int]] = []
+    """Of each host how many voters there were when it asked, the one that asks among them; 0: it was none."""
 
 
 _WHAT: Final = "a message about joining"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from logstore.cluster.addresses import Tls
     from logstore.cluster.group import HostNews
     from logstore.cluster.relaying import Acceptor
+    from logstore.cluster.reopening import Reopened
     from logstore.store.message_store import MessageStore
 
 __all__ = ["LEADER_WITHIN_S", "Member", "MemberConfig", "Seat", "Standing"]
@@ -172,6 +173,15 @@ class Member:
         """
         work = self._running.rebuilding.rebuild(host, keep=keep, within_s=within_s, copy_within_s=copy_within_s)
         return self._run(work)
+
+    def reopen(self, host: str) -> Reopened:
+        """Opens a host again whose copy has failed, without a new start of the member; see ``reopening.py``.
+
+        A host that has not failed stays as it is. Raises ``OptionError`` for an unknown host, and what keeps the copy
+        out, if it fails again: then it stays out. ``StoreError``, too, if the directory has less than what this member
+        has said since it started, or while the copy is being rebuilt or opened again.
+        """
+        return self._run(self._running.reopening.reopen(host))
 
     def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
         """The store of a host that this member leads; waits up to the given time for an election to end.

@@ -36,6 +36,7 @@ from logstore.cluster.membership import (
 )
 from logstore.cluster.rebuilding import Rebuilding
 from logstore.cluster.refusals import HostOffered, HostRefused, Refusals
+from logstore.cluster.reopening import Reopening
 from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
@@ -111,6 +112,7 @@ class MemberLoop:
         self._listener: Callable[[HostNews], object] | None = None
         self._told_of: dict[str, HostNews] = {}
         self._with_news: set[int] = set()  # peers that have hosts of which this member did not know
+        self.reopening = Reopening(self)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self.refusals = Refusals(self)
         self._thread = start(f"logstore-member-{config.member}", self._turn)
@@ -149,9 +151,9 @@ class MemberLoop:
         self.rebuilding.go_on()
         self.join_hosts()
 
-    async def _add(self, path: Path) -> None:
+    async def _add(self, path: Path, before: Group | None = None) -> None:
         assert self._transport is not None
-        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes, before=before)
         try:
             await group.open()
         except StoreError as error:
@@ -164,6 +166,7 @@ class MemberLoop:
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
         self._by_number[number] = group
+        self._transport.renew()  # each side judges the copies that the other one has when they connect
 
     async def take_host(self, path: Path) -> None:
         """Opens a host that was made here, and lets the peers know."""
@@ -172,13 +175,12 @@ class MemberLoop:
         self.transport.renew()
 
     async def reopen(self, group: Group) -> None:
-        """Opens a host's copy again. The connections are renewed, so that each peer judges what it is now."""
+        """Opens a host's copy again, which may be another one now."""
         await group.close()
-        await self._add(group.path)
+        await self._add(group.path, group)
         self._unopened = [each for each in self._unopened if each is not group]
         self.groups = {uuid: each for uuid, each in self.groups.items() if each is not group}
         self._refresh()
-        self.transport.renew()
         for event in self._waiting.get(group.name, []):
             event.set()
 
@@ -187,6 +189,7 @@ class MemberLoop:
         if self._joining is not None:
             self._joining.cancel()
         await self.rebuilding.stop()
+        await self.reopening.stop()
         await self._hand_over()
         for task in list(self._tasks):
             task.cancel()
@@ -424,6 +427,7 @@ class MemberLoop:
         try:
             join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
             refused, left = "", []
+            voters = [(group.uuid, group.voters_with(hello.member)) for group in self.groups.values()]
             try:
                 for uuid in join.leaves:
                     group = self._hosted(uuid)
@@ -440,7 +444,7 @@ class MemberLoop:
             me = (self.member, named(self.config.name, self.reached_at))
             members = [me, *((member, named(*known)) for member, known in self.peers.items())]
             hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
-            await send(writer, Joined(members, hosts, refused, left))
+            await send(writer, Joined(members, hosts, refused, left, voters))
         except (StoreError, TimeoutError, OSError) as error:
             logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
         finally:
@@ -614,7 +618,7 @@ class MemberLoop:
         if group is None:
             kind, reason = REFUSED, f"member {self.config.name} has no such host"
         else:
-            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
+            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address, asked.voters))
         self.tell(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:

@@ -132,6 +132,7 @@ class Change(Message, frozen=True, tag=16):
     what: int
     member: int
     address: str
+    voters: int = 0
 
 
 class Changed(Message, frozen=True, tag=17):
@@ -158,6 +159,8 @@ class Wanted:
     member: int
     address: str = ""
     """Of ``ADD``: ``NAME@HOST:PORT``."""
+    voters: int = 0
+    """Of ``PROMOTE``: not needed once there are so many; 0: it is, whatever their number."""
 
 
 def is_made(members: Sequence[Member], wanted: Wanted) -> bool:
@@ -169,7 +172,8 @@ def is_made(members: Sequence[Member], wanted: Wanted) -> bool:
     if wanted.what == engines.REMOVE:
         return found is None
     if wanted.what == engines.PROMOTE:
-        return found is not None and found.voter
+        is_enough = 0 < wanted.voters <= sum(each.voter for each in members)
+        return found is not None and (found.voter or is_enough)
     name, address = parse_named(wanted.address)
     for each in members:
         has_name, has_address = _parsed(each.address)
@@ -244,7 +248,7 @@ class Requests:
         self._open[self._next] = (peer, answer)
         request = self._next
         try:
-            if not self._send(peer, Change(request, host, wanted.what, wanted.member, wanted.address)):
+            if not self._send(peer, Change(request, host, wanted.what, wanted.member, wanted.address, wanted.voters)):
                 return LATER, f"member {peer}, which leads, is not connected"
             return await asyncio.wait_for(answer, within_s)
         except TimeoutError:

@@ -98,6 +98,7 @@ class MemberSocket:
             "publish": self._publish,
             "rebuild": self._rebuild,
             "remove": self._remove,
+            "reopen": self._reopen,
             "status": self._status,
             "transfer": self._transfer,
             **{f"user.{verb}": functools.partial(self._change_user, verb) for verb in USER_VERBS},
@@ -174,6 +175,11 @@ class MemberSocket:
 
         users = self._users
         return await self._socket.in_thread(lambda: change(users, self._directory, verb, arguments))
+
+    async def _reopen(self, arguments: Arguments) -> dict[str, Any]:
+        name = _text(arguments, "host")
+        done = await self._socket.in_thread(lambda: self._member.reopen(name))
+        return {"host": name, "was_open": done.was_open, "problem": done.problem or None}
 
     async def _publish(self, arguments: Arguments) -> dict[str, Any]:
         name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))

@@ -379,6 +379,26 @@ def rebuild(host: str, keep: bool, directory: Path) -> None:
 
 @cluster.command()
 @click.argument("host")
+@_dir_option
+def reopen(host: str, directory: Path) -> None:
+    """Open HOST again, whose copy here has failed.
+
+    For a host that a running member has left out after an error of its disk, once the disk works. The other hosts of
+    the member go on. A copy that has less than what this member had acknowledged is refused, and needs 'logstore
+    cluster rebuild'. A host that has not failed stays as it is.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.ask(directory, "reopen", {"host": host})
+    state = "has not failed here: nothing was done" if done["was_open"] else "is open again here, and catches up"
+    click.echo(f"host {host} {state}")
+    if done["problem"] is not None:
+        click.echo(f"it waits, though: {done['problem']}")
+
+
+@cluster.command()
+@click.argument("host")
 @click.argument("queue")
 @click.argument("text")
 @_dir_option

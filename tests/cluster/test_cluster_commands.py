@@ -131,7 +131,7 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
         (b'{"logstore-control": 1}\n', "names no command"),
         (
             b'{"logstore-control": 1, "command": "explode"}\n',
-            "no command 'explode'; it has add, ping, publish, rebuild, remove, status, transfer",
+            "no command 'explode'; it has add, ping, publish, rebuild, remove, reopen, status, transfer",
         ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),
@@ -543,3 +543,28 @@ def test_the_only_member_of_a_host_is_not_rebuilt(m1: Path) -> None:
         assert "this member's copy stays as it is" in said
         assert "no other member is known" in said
     assert "this member's copy stays as it is" in fails(run("cluster", "rebuild", "main", "--dir", m1), 1)
+
+
+# ---- reopen
+
+
+def test_a_host_that_failed_is_opened_again_by_a_command(trio: Trio) -> None:
+    trio.store()
+    place, group = trio.directories[3], trio.members[3]._running.group(HOST)
+    with sockets(trio):
+        assert "no host called 'x': it has orders-host" in fails(run("cluster", "reopen", "x", "--dir", place), 2)
+        assert fine("cluster", "reopen", HOST, "--dir", place) == f"host {HOST} has not failed here: nothing was done\n"
+        group.loop.call_soon_threadsafe(group.fail, logstore.StoreError("the disk is gone"))
+        wait_until(lambda: trio.members[3].standings()[HOST].state == "failed", "it has failed")
+        vote = trio.host_dir(3) / "VOTE"
+        whole = vote.read_bytes()
+        vote.write_bytes(bytes(len(whole)))
+        assert f"{trio.host_dir(3)}/VOTE" in fails(run("cluster", "reopen", HOST, "--dir", place), 3)
+        vote.write_bytes(whole)
+        assert fine("cluster", "reopen", HOST, "--dir", place) == f"host {HOST} is open again here, and catches up\n"
+        wait_until(lambda: trio.members[3].standings()[HOST].leader, "it takes part")
+
+
+def test_no_host_is_opened_again_by_a_member_that_does_not_run(m1: Path) -> None:
+    said = fails(run("cluster", "reopen", "main", "--dir", m1), 3)
+    assert said == f"logstore: member m1 does not run: start it with 'logstore cluster run --dir {m1}'\n"

@@ -1,5 +1,5 @@
 /* Preloaded into a process: a file with one byte says what its disk does. 'f': it is full, nothing gets further blocks. 'h': it hangs,
- * a sync returns once the byte is another. It may change at any moment. */
+ * a sync returns once the byte is another. 'e': each sync fails. It may change at any moment. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,11 +29,13 @@ static int lacks_blocks(int file, off_t end) {
     return *state == 'f' && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && end > (off_t)s.st_blocks * 512;
 }
 
-static void wait_while_it_hangs(void) {
+static int fails_or_hangs(void) {
     struct timespec pause = {.tv_nsec = 5000000};
 
     while (*state == 'h')
         (void)nanosleep(&pause, NULL);
+    errno = EIO;
+    return *state == 'e';
 }
 
 int fallocate(int file, int mode, off_t at, off_t bytes) {
@@ -70,8 +72,7 @@ int fdatasync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
-    wait_while_it_hangs();
-    return real(file);
+    return fails_or_hangs() ? -1 : real(file);
 }
 
 int fsync(int file) {
@@ -79,6 +80,5 @@ int fsync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
-    wait_while_it_hangs();
-    return real(file);
+    return fails_or_hangs() ? -1 : real(file);
 }

@@ -1,4 +1,4 @@
-"""A disk that is full or hangs: a library preloaded into a child process, and a file with the state."""
+"""A disk that is full, hangs or fails: a library preloaded into a child process, and a file with the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE = Path(__file__).with_name("disk_faults.c")
 
 
 class FaultyDisk:
-    """What a process with `environment` finds: the disk works, has no room, or hangs in each sync."""
+    """What a process with `environment` finds: the disk works, has no room, or hangs or fails in each sync."""
 
     def __init__(self, directory: Path) -> None:
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
@@ -37,6 +37,10 @@ class FaultyDisk:
     def hang(self) -> None:
         """No sync returns."""
         self._becomes(b"h")
+
+    def fail(self) -> None:
+        """Each sync fails."""
+        self._becomes(b"e")
 
     def work(self) -> None:
         """As it should be."""
