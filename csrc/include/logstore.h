@@ -394,7 +394,8 @@ int ls_commit(ls_tx *handle, int flags);
 int ls_rollback(ls_tx *handle, int flags);
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
 /* Rolls the transaction back, unless it is prepared or has an outcome. Later calls on the handle get
-   LS_TRANSACTION_ENDED, and so does one that another thread is in; a prepared transaction can be taken again. */
+   LS_TRANSACTION_ENDED, and so does a call that is in progress in another thread; a prepared transaction can be taken
+   again. */
 void ls_tx_abandon(ls_tx *handle);
 /* Frees the handle. Rolls the transaction back, unless it is prepared or has an outcome. NULL is allowed. */
 void ls_tx_free(ls_tx *handle);

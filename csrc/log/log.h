@@ -172,8 +172,8 @@ int log_make_ready(struct log *g);
 void log_begin_first_batch(struct log *g, uint64_t bytes); /* with room for records of `bytes` */
 int log_force_first_batch(struct log *g);                  /* (waits) on this disk; it may not be durable */
 bool log_leads(const struct log *g);                       /* the first batch of the term is durable */
-/* (waits) A term ends: nothing more is appended, forced or made durable, and what is on its way has an unknown outcome. Nothing in a
-   log with one copy. */
+/* (waits) A term ends: nothing more is appended, forced or made durable, and operations in progress have an unknown
+   outcome. Does nothing in a log with one copy. */
 void log_cease(struct log *g);
 int log_start_threads(struct log *g); /* lock not held */
 

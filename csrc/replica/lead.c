@@ -34,7 +34,7 @@ static int check_term(const struct replica *r, uint64_t term, const void *config
     if ((r->end.index == 0) != (config != NULL) || config_bytes > MEMBERS_CONFIG_MAX ||
         (config != NULL && config_bytes == 0)) {
         return fail(LS_OPTION,
-                    "a log that becomes replicated begins with a configuration of 1 to %d bytes, and only such a log",
+                    "give a configuration of 1 to %d bytes if the log becomes replicated, and none otherwise",
                     MEMBERS_CONFIG_MAX);
     }
     return LS_OK;

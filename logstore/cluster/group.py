@@ -179,7 +179,7 @@ class Group:
         self._first = 0  # the index of that term's first batch
         self._unsubmitted: deque[Batch] = deque()
         self.pacing = Pacing(self._kept_bytes)
-        # Index and end of the batch that is durable and not confirmed yet.
+        # Index and end of each batch that is durable and not confirmed yet.
         self._unconfirmed: deque[tuple[int, int]] = deque()
         # Batches that this leader handed out and that are not durable yet, by index.
         self._recent: dict[int, Carried] = {}
