@@ -118,6 +118,8 @@ class Brokering:
         """Listens, and opens what the member leads. Raises ``StoreError`` if it cannot listen."""
         loop = asyncio.get_running_loop()
         server.collect_rarely()
+        for host in self._member.standings():  # before it listens: a client finds each of them
+            self._states[vhost_of(host)] = _State(None, None)
         with _as_store_error():
             await self.server.start()
         config = self._member.config
@@ -172,13 +174,10 @@ class Brokering:
         kinds = (asked.wants_cancel_notice, asked.prefetch_is_shared)
         handover = Handover(asked.vhost, asked.user, (asked.host, asked.port), *agreed, *kinds, name)
         try:
-            handover.check(self.server.limits)
             await self.server.accept_relayed(handover, sock)
         except NotLed as error:
-            sock.close()
             return Answered(relaying.NOT_LED, str(error))
         except ConnectionException as error:
-            sock.close()
             return Answered(error.code, error.text)
         return Answered()
 

@@ -236,6 +236,38 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) 
     assert relayed(amqp) == []
 
 
+def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:
+    amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
+    amqp.start()
+    try:
+        member = followers(amqp)[0]
+        amqp.client(amqp.serving())
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
+            amqp.client(member)
+        wait_until(lambda: not relays(amqp, member), "nothing is left of it")
+        assert amqp.brokers[member].server._admitted == 0
+    finally:
+        amqp.close()
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    first, _ = followers(amqp)
+    broker = amqp.brokers[first]
+    state = broker.brokering._states[HOST]
+    broker.call(lambda: broker.brokering._states.update({HOST: state._replace(leader=None)}))
+    raw = RawClient(amqp.ports[first])
+    raw.start()
+    raw.expect(commands.Connection.Tune)
+    raw.send(0, commands.Connection.TuneOk(0, 131072, 0), commands.Connection.Open(HOST))
+    wait_until(lambda: broker.server._waiting, "it waits")
+    raw.socket.close()
+    broker.call(lambda: broker.brokering._states.update({HOST: state}))
+    broker.call(broker.server.hosts_have_changed)
+    wait_until(lambda: not broker.server.connections, "it is gone")
+    assert broker.server._admitted == 0
+    wait_until(lambda: not relayed(amqp), "the leader has forgotten it")
+
+
 def test_a_stranger_cannot_relay(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
 
