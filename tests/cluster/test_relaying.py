@@ -201,8 +201,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     def mislead() -> None:
         state = broker.brokering._states[HOST]
         broker.brokering._states[HOST] = state._replace(leader=wrong)
-        broker.brokering._addresses[second] = (f"m{second}", address)
-        broker.brokering._dials.set_peers(broker.brokering._addresses)
+        broker.brokering._links.know(second, f"m{second}", address)
 
     broker.call(mislead)
     thread = threading.Thread(target=tell)
