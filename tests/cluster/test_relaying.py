@@ -154,6 +154,17 @@ def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: Amqp
     assert method.redelivered
 
 
+def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    direct = amqp.client(amqp.serving()).channel()
+    direct.queue_declare(QUEUE, durable=True)
+    raw = RawClient(amqp.ports[member]).open(virtual_host=HOST)
+    for _ in range(200):
+        raw.publish(QUEUE, bytes(50_000), properties=commands.Basic.Properties(delivery_mode=2))
+    raw.socket.close()
+    wait_until(lambda: direct.queue_declare(QUEUE, passive=True).method.message_count == 200, "all are there")
+
+
 def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow: AmqpTrio) -> None:
     member = followers(narrow)[0]
     direct = narrow.client(narrow.serving()).channel()
