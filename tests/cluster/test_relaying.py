@@ -278,6 +278,27 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTri
     wait_until(lambda: not relayed(amqp), "the leader has forgotten it")
 
 
+def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    leads = amqp.serving()
+    leader, front = amqp.brokers[leads], amqp.brokers[member]
+    leader.call(lambda: setattr(leader.server, "_sockets_max", 0))
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\)"):
+        amqp.client(member)
+    assert leader.server._admitted == 0
+    assert not leader.server.hosts[HOST].connections
+    wait_until(lambda: not front.brokering._links._transport._links, "its link is gone")
+
+    async def nobody(*_: Any) -> None:
+        raise OSError("it has no sockets left")
+
+    amqp.trio.members[leads].accept_relays(nobody)
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=rf"\(320\).*led by member m{leads} now, but "):
+        amqp.client(member)
+    wait_until(lambda: not front.brokering._links._transport._links, "its links are gone")
+    assert front.server._waiting == []
+
+
 def test_a_stranger_cannot_relay(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
 
