@@ -29,6 +29,7 @@ from logstore.broker.errors import (
     ChannelException,
     ConnectionException,
     precondition_failed,
+    short_text,
 )
 from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
@@ -87,6 +88,9 @@ class Connection(asyncio.Protocol):
         self.connected_at = self.loop.time()
         self.blocked_at: float | None = None  # since when the client has not read what waits for it
         self.wants_cancel_notice = False
+        self.wants_blocked_notice = False
+        self.is_told_blocked = False
+        self.has_published = False  # and maybe waits for the host
         self.prefetch_is_shared = False  # by the channel's consumers, also for basic.qos with global=false
         self.frame_bytes_max = self.limits.frame_bytes_max
         self.channels_max = self.limits.channels_max
@@ -98,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._backlog: list[frames.Received] = []
         self._pauses = Pause(0)
         self._reading = True
-        self.published = False  # since the undurable bytes were last checked
+        self.published = False  # to the store, since the undurable bytes were last checked
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0  # of frames on channels that wait for a slow method
@@ -296,12 +300,20 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits_for(self) -> str | None:
-        """The cause of a pause: "client" (it does not read), "disk", "method" (a slow one); None if there is none."""
+        """The cause of a wait; None: it does not wait.
+
+        "client" (it does not read), "disk" or "majority" (its publishes are not durable) or "method" (a slow one).
+        """
         if self.outbox.socket_is_full:
             return "client"
-        if self._pauses & Pause.UNDURABLE:
-            return "disk"
+        if self._pauses & Pause.UNDURABLE or self.waits_since is not None:
+            return self.host.blocking.cause
         return "method" if self._pauses & (Pause.TASK | Pause.HELD) else None
+
+    @property
+    def waits_since(self) -> float | None:
+        """The time of the oldest publish for which its host is slow; None if the connection has not published."""
+        return self.host.blocking.since if self.has_published and self.state is State.OPEN else None
 
     def _pause(self, why: Pause) -> None:
         self._pauses |= why
@@ -332,6 +344,7 @@ class Connection(asyncio.Protocol):
         published, self.published = self.published, False
         if not published:
             return
+        self.host.blocking.watch(self)
         store = self.host.store
         if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
             self._pause(Pause.UNDURABLE)
@@ -366,6 +379,18 @@ class Connection(asyncio.Protocol):
     def send_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""
         self.outbox.add_all(parts)
+
+    def tell_blocked(self, reason: str) -> None:
+        """Send connection.blocked, once, to a client that understands it."""
+        if self.wants_blocked_notice and not self.is_told_blocked and self.state is State.OPEN:
+            self.is_told_blocked = True
+            self.reply(commands.Connection.Blocked(short_text(reason)))
+
+    def tell_unblocked(self) -> None:
+        """Send connection.unblocked if connection.blocked was sent."""
+        if self.is_told_blocked and self.state is State.OPEN:
+            self.is_told_blocked = False
+            self.reply(commands.Connection.Unblocked())
 
     def touch(self, channel: Channel) -> None:
         """Settle the channel's gate at the end of this turn."""

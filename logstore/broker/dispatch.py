@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _HANDLERS: Final = {**basic.HANDLERS, **topology.HANDLERS}
 _CONNECTION_CLASS: Final = commands.Connection.frame_id
 _PUBLISH: Final = commands.Basic.Publish.index
-_TX_COMMIT: Final = commands.Tx.Commit.index
 _CHANNEL_OPEN: Final = commands.Channel.Open.index
 _CHANNEL_CLOSE: Final = commands.Channel.Close.index
 _CHANNEL_CLOSE_OK: Final = commands.Channel.CloseOk.index
@@ -81,14 +80,12 @@ def _on_channel_frame(
         raise ConnectionException(UNEXPECTED_FRAME, "expected content frames, got a method instead")
     if index == _PUBLISH:
         publishing.on_publish(payload)
-        connection.published = True
         return None
     if index >> 16 == _CONNECTION_CLASS:
         raise ConnectionException(COMMAND_INVALID, "connection methods belong to channel 0")
     method = frames.decode_method(frames.method_index(payload), payload)
     handler = _HANDLERS.get(index)
     if handler is not None:
-        connection.published = connection.published or index == _TX_COMMIT
         return handler(channel, method)
     if index == _CHANNEL_CLOSE:
         channel.give_up()

@@ -41,5 +41,11 @@ class Elsewhere(Protocol):
     async def why_not(self, name: str) -> str:
         """Why nobody leads it, for people."""
 
+    async def lagging(self, name: str) -> list[str]:
+        """The names of the members for which publishes to a host wait that is led here; empty: none is known.
+
+        Raises ``StoreError`` if it is led here no longer.
+        """
+
     def has_ended(self, name: str) -> None:
         """The host's store, which this broker has open, can be used no longer: the host is to be closed."""

@@ -53,8 +53,7 @@ class AmqpException(Exception):
     @property
     def reply_text(self) -> str:
         """The name of the code and the text, cut to the length of a short string."""
-        text = f"{code_name(self.code)} - {self.text}"
-        return text.encode()[:REPLY_TEXT_BYTES_MAX].decode(errors="ignore")
+        return short_text(f"{code_name(self.code)} - {self.text}")
 
     def __str__(self) -> str:
         return f"{self.code} {self.reply_text}"
@@ -66,6 +65,11 @@ class ChannelException(AmqpException):
 
 class ConnectionException(AmqpException):
     """Closes the connection."""
+
+
+def short_text(text: str) -> str:
+    """The text, cut to the length of a short string."""
+    return text.encode()[:REPLY_TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 def code_name(code: int) -> str:

@@ -50,7 +50,7 @@ SERVER_PROPERTIES: Final[dict[str, Any]] = {
         "per_consumer_qos": True,
         "authentication_failure_close": True,
         "exchange_exchange_bindings": False,
-        "connection.blocked": False,
+        "connection.blocked": True,
         "consumer_priorities": False,
         "direct_reply_to": False,
     },
@@ -136,6 +136,7 @@ class Handshake:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             connection.wants_cancel_notice = capabilities.get("consumer_cancel_notify") is True
+            connection.wants_blocked_notice = capabilities.get("connection.blocked") is True
         name, password = _credentials(method)
         connection.prefetch_is_shared = method.client_properties.get("product") in SHARING_PREFETCH
         refusal = await connection.server.users.refusal(name, password, connection.peer)
@@ -178,6 +179,7 @@ class Handshake:
             connection.frame_bytes_max,
             self._heartbeat_s,
             connection.wants_cancel_notice,
+            connection.wants_blocked_notice,
             connection.prefetch_is_shared,
         )
         found = await connection.server.await_host(connection, handover)
@@ -199,6 +201,7 @@ class Handshake:
         connection.channels_max = min(handover.channels_max, connection.channels_max)
         connection.frame_bytes_max = connection.reader.frame_bytes_max = handover.frame_bytes_max
         connection.wants_cancel_notice = handover.wants_cancel_notice
+        connection.wants_blocked_notice = handover.wants_blocked_notice
         connection.prefetch_is_shared = handover.prefetch_is_shared
         self._header = frames.PROTOCOL_HEADER
         self._step = _Step.DONE

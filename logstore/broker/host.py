@@ -10,6 +10,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
+from logstore.broker.blocking import Blocking
 from logstore.broker.control import BrokerControl
 from logstore.broker.vhost import VirtualHost
 from logstore.broker.wakeups import WakeUps
@@ -34,11 +35,22 @@ class Host:
         self.poison: Exception | None = None  # why the store can no longer write
         self.wakeups = WakeUps(store, server.loop, functools.partial(server.on_poison, self))
         self.vhost = VirtualHost(name, store, self.wakeups, server.limits.memory_bytes_max)
+        self.blocking = Blocking(server, self)
         self.control = BrokerControl(server, self)
         self._is_full = False
         store.on_fullness(self._on_fullness, loop=server.loop)
         self._on_fullness(store.fullness())
         store.never_wait_for_names_here()
+
+    @property
+    def has_ended(self) -> bool:
+        """The store is used no longer, or cannot be used."""
+        return self.wakeups.stopped or self.poison is not None
+
+    def stop(self) -> None:
+        """Ignore every later report of the store; the connections have ended."""
+        self.wakeups.stop()
+        self.blocking.stop()
 
     @property
     def store_text(self) -> str:

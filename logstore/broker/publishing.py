@@ -349,6 +349,7 @@ class Publishing:
         if len(memory) < len(route.memory):
             self.channel.vhost.budget.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
         if route.durable:
+            self.channel.connection.published = True
             self.channel.changed_until(lsn)
             for queue in route.durable:
                 if not queue.deleted:

@@ -51,6 +51,7 @@ class Handover:
     frame_bytes_max: int
     heartbeat_s: int
     wants_cancel_notice: bool
+    wants_blocked_notice: bool
     prefetch_is_shared: bool
     via: str = ""
     """The name of the relaying member, as the leader knows it."""

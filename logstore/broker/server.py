@@ -123,7 +123,7 @@ class Server:
             self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
         except OSError as error:
             for host in self.hosts.values():
-                host.wakeups.stop()
+                host.stop()
             if self.hosting is not None:
                 await self.hosting.close()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
@@ -170,7 +170,7 @@ class Server:
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
         for host in hosts:
-            host.wakeups.stop()
+            host.stop()
         if self.hosting is not None:
             await self.hosting.close()
 
@@ -223,7 +223,7 @@ class Server:
             connection.fail(error, 0)
         await host.vhost.changes.stop(timeout_s / 4)
         await _wait_until_gone(host.connections, timeout_s / 2)
-        host.wakeups.stop()
+        host.stop()
         self._reserve_descriptors()
 
     def find_host(self, name: str, user: str) -> Host | None:

@@ -52,6 +52,7 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     now = connection.loop.time()
     channels = connection.channels.values()
     consumers = [consumer for channel in channels for consumer in channel.consuming.consumers.values()]
+    since = connection.waits_since if connection.blocked_at is None else connection.blocked_at
     return {
         "peer": connection.peer_text,
         "user": connection.user,
@@ -64,7 +65,8 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
         "unacknowledged": sum(channel.consuming.unacknowledged_count for channel in channels),
         "unsent_bytes": connection.outbox.size_bytes + connection.transport.get_write_buffer_size(),
         "waits_for": connection.waits_for,
-        "blocked_s": None if connection.blocked_at is None else round(now - connection.blocked_at, 3),
+        "blocked_s": None if since is None else round(now - since, 3),
+        "blocked": connection.host.blocking.reason if connection.waits_since is not None else None,
         "connected_s": round(now - connection.connected_at, 3),
         "silent_s": round(now - connection.heartbeats.received_at, 3),
     }

@@ -252,6 +252,7 @@ class _Commit:
         channel.vhost.budget.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         if self._wrote:
+            channel.connection.published = True
             channel.changed_until(self._lsn)
         for queue, (count, expires) in self._filled().items():
             queue.enqueued(self._lsn, expires=expires, count=count)

@@ -140,6 +140,10 @@ class Brokering:
         """See ``Elsewhere``."""
         return await asyncio.get_running_loop().run_in_executor(None, self._member.why_not_led, host_of(name))
 
+    async def lagging(self, name: str) -> list[str]:
+        """See ``Elsewhere``."""
+        return await self._member.lagging(host_of(name))
+
     def has_ended(self, name: str) -> None:
         """See ``Elsewhere``."""
         host = self.server.hosts.get(name)

@@ -213,6 +213,17 @@ class Member:
         """Why nobody leads a host, for people. Raises ``OptionError`` for an unknown one."""
         return self._run(self._running.why_not_led(host))
 
+    async def lagging(self, host: str) -> list[str]:
+        """The names of the members for which publishes to a host wait that this member leads.
+
+        A coroutine for a program with an event loop of its own. Raises ``OptionError`` for an unknown host.
+        """
+
+        async def ask() -> list[str]:
+            return reports.lagging(self._running, self._running.group(host))
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), self._running.loop))
+
     @contextlib.asynccontextmanager
     async def leading(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> AsyncIterator[MessageStore]:
         """The same as :meth:`store`, for a program with an event loop of its own.

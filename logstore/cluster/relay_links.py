@@ -49,6 +49,7 @@ class RelayLinks:
             handover.heartbeat_s,
             handover.wants_cancel_notice,
             handover.prefetch_is_shared,
+            handover.wants_blocked_notice,
         )
         try:
             link = await self._transport.open_relay(member)
@@ -81,6 +82,7 @@ async def take_over(server: Server, asked: Asked, name: str, sock: socket.socket
         asked.frame_bytes_max,
         asked.heartbeat_s,
         asked.wants_cancel_notice,
+        asked.wants_blocked_notice,
         asked.prefetch_is_shared,
         name,
     )

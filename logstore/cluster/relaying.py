@@ -54,6 +54,8 @@ class Asked(msgspec.Struct, frozen=True):
     heartbeat_s: int
     wants_cancel_notice: bool
     prefetch_is_shared: bool
+    wants_blocked_notice: bool = False
+    """Members of earlier versions do not say it."""
 
 
 class Answered(msgspec.Struct, frozen=True):

@@ -57,10 +57,30 @@ def member_keys(directory: Path, file: MemberFile) -> Document:
 
 def running(member: MemberLoop) -> Document:
     """The hosts, and the connections to the other members."""
-    names = {member.member: member.config.name} | {peer: name for peer, (name, _) in member.peers.items()}
+    names = _names(member)
     reached = [_peer(member, peer, *found) for peer, found in sorted(member.peers.items())]
     groups = sorted(member.all_groups(), key=lambda group: group.name)
     return {"hosts": [_host(member, group, names) for group in groups], "peers": reached}
+
+
+def lagging(member: MemberLoop, group: Group) -> list[str]:
+    """The names of those for which this leader's publishers wait.
+
+    It is the member for which confirms are held back, or the voters that lack the first batch that is not durable.
+    """
+    standing, names = group.standing(), _names(member)
+    if standing.paced_by:
+        return [names.get(standing.paced_by, str(standing.paced_by))]
+    if not group.leads or standing.index == standing.durable_index:
+        return []
+    forced = {one.member: one.acknowledged for one in group.members() if one.voter}
+    if member.member in forced:
+        forced[member.member] = group.tail[1]
+    return [names.get(one, str(one)) for one, index in sorted(forced.items()) if index <= standing.durable_index]
+
+
+def _names(member: MemberLoop) -> dict[int, str]:
+    return {member.member: member.config.name} | {peer: name for peer, (name, _) in member.peers.items()}
 
 
 def _peer(member: MemberLoop, peer: int, name: str, address: str) -> Document:

@@ -24,8 +24,8 @@ def connections(store_dir: Path, as_json: bool) -> None:
     """List the clients of a running broker, those that hang first.
 
     A client that does not read its messages waits for "client", with the bytes that are unsent and the time since when;
-    one whose publishes are not durable yet waits for "disk". Many unacknowledged messages and a long silence: the
-    program hangs, or works on what it has got.
+    one whose publishes are not durable yet waits for "disk", or in a cluster for "majority". Many unacknowledged
+    messages and a long silence: the program hangs, or works on what it has got.
     """
     if not is_live(store_dir):
         raise Failure(f"{store_dir}: a running broker is needed, and no process has the store open")

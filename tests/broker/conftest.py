@@ -44,13 +44,25 @@ def broker(start_broker: Callable[..., Broker]) -> Broker:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Broker, HeldDisk]]:
-    """A broker, and its disk, which can be held so that no new operation is reported as durable."""
-    disk = HeldDisk(open_store(tmp_path / "store"))
-    broker = Broker(disk)
-    yield broker, disk
-    broker.stop()
-    disk.close()
+def start_held(tmp_path: Path) -> Iterator[Callable[..., tuple[Broker, HeldDisk]]]:
+    """Start a broker with the given limits on a disk that can be held: no new operation is then reported as durable."""
+    started: list[tuple[Broker, HeldDisk]] = []
+
+    def start(**limits: Any) -> tuple[Broker, HeldDisk]:
+        disk = HeldDisk(open_store(tmp_path / f"held{len(started)}"))
+        started.append((Broker(disk, Limits(**limits)), disk))
+        return started[-1]
+
+    yield start
+    for broker, disk in started:
+        broker.stop()
+        disk.close()
+
+
+@pytest.fixture
+def held(start_held: Callable[..., tuple[Broker, HeldDisk]]) -> tuple[Broker, HeldDisk]:
+    """A broker and its disk, which can be held."""
+    return start_held()
 
 
 @pytest.fixture

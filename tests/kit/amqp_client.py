@@ -95,11 +95,15 @@ class RawClient:
         assert close.reply_code == code, f"expected {code}, got {close.reply_code} {close.reply_text}"
         return str(close.reply_text)
 
-    def start(self, name: str = "guest", password: str = "guest", product: str | None = None) -> None:
+    def start(
+        self, name: str = "guest", password: str = "guest", product: str | None = None, *, wants_blocked: bool = False
+    ) -> None:
         self.send_bytes(PROTOCOL_HEADER)
         self.expect(commands.Connection.Start)
         response = f"\x00{name}\x00{password}"
-        properties = {} if product is None else {"product": product}
+        properties: dict[str, Any] = {} if product is None else {"product": product}
+        if wants_blocked:
+            properties["capabilities"] = {"connection.blocked": True}
         self.send(0, commands.Connection.StartOk(properties, "PLAIN", response, "en_US"))
 
     def open(
@@ -111,9 +115,10 @@ class RawClient:
         channel_max: int = 0,
         product: str | None = None,
         virtual_host: str = "/",
+        wants_blocked: bool = False,
     ) -> RawClient:
         """Log in and open channels 1, 2, …"""
-        self.start(product=product)
+        self.start(product=product, wants_blocked=wants_blocked)
         self.expect(commands.Connection.Tune)
         self.send(
             0, commands.Connection.TuneOk(channel_max, frame_max, heartbeat), commands.Connection.Open(virtual_host)

@@ -104,5 +104,8 @@ class RelayedBroker(Broker):
     async def why_not(self, name: str) -> str:
         return "the test says so"
 
+    async def lagging(self, name: str) -> list[str]:
+        raise AssertionError("the front leads no host")
+
     def has_ended(self, name: str) -> None:
         raise AssertionError("the front has no store")
