@@ -196,6 +196,13 @@ static const struct buffer *durable_next(const struct log *g) {
     return NULL;
 }
 
+/* A freed buffer lets the flusher write the last one, which it has left open. */
+static void wake_waiting_flusher(struct log *g) {
+    if (g->flusher.sleeping && !g->commit.leading && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
+        wake_flusher(g);
+    }
+}
+
 static void advance(struct log *g) {
     const struct buffer *b;
     while (g->poison == 0 && !g->commit.advancing && (b = durable_next(g)) != NULL) {
@@ -208,6 +215,7 @@ static void advance(struct log *g) {
             batch_is_durable(g);
         }
         end_advance(g, hinted);
+        wake_waiting_flusher(g);
         wake_served(g);
     }
 }

@@ -147,9 +147,30 @@ static bool passes_found_no_room(const struct log *g, struct pass_limit *p, enum
     return log_cannot_grow(g) && g->stats.segments_relocated > p->relocated_max && !spares_allow(g, purpose);
 }
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
     return g->busy > 0 &&
            g->front.append_lsn + BATCH_RECORD_BYTES + bytes - g->front.durable_lsn > g->max_undurable_bytes;
+}
+
+uint32_t log_room_percent(const struct log *g) {
+    uint64_t whole = g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX, room = whole;
+    if (g->busy == 0 || g->poison != 0 || !log_takes_records(g)) {
+        return 100; /* an append waits for no batch */
+    }
+    if (log_room_is_awaited(g) || (g->busy == g->buffer_count && g->open == NULL)) {
+        return 0;
+    }
+    if (g->busy == g->buffer_count) {
+        uint64_t taken = g->open->end_lsn - g->open->start_lsn + FOOTER_BYTES_MAX;
+        uint64_t at = g->front.append_lsn + SEGMENT_END_RESERVE, end = log_segment_end(g);
+        room = g->batch_bytes_max > taken ? least(room, g->batch_bytes_max - taken) : 0;
+        room = end > at ? least(room, end - at) : 0;
+    }
+    uint64_t undurable = g->front.append_lsn + BATCH_RECORD_BYTES - g->front.durable_lsn;
+    room = g->max_undurable_bytes > undurable ? least(room, g->max_undurable_bytes - undurable) : 0;
+    return (uint32_t)(room * 100 / whole);
 }
 
 /*
@@ -233,8 +254,6 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
 }
 
 /* ---- a run of records ---- */
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* The first LSN at which reserve() would have to do more than count the bytes. */
 static uint64_t run_end_lsn(const struct log *g) {

@@ -45,13 +45,21 @@ static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
 }
 
 /*
+ * Behind a slow majority each batch that is written keeps its buffer, so the flusher leaves the last buffer open: appends go
+ * on without waiting until it is full. A batch that becomes durable frees a buffer and wakes the flusher.
+ */
+static bool leaves_last_open(const struct log *g) {
+    return log_is_replicated(g) && g->open != NULL && g->busy == g->buffer_count && log_unforced(g) == 1;
+}
+
+/*
  * Writes unless another thread does: that thread then wakes the flusher or the next leader. Returns whether this thread
  * wrote.
  */
 static bool write_wanted(struct log *g) {
     uint64_t wanted_lsn = g->flusher.wanted_lsn, before = g->stats.batch_bytes;
     bool wrote = false;
-    while (g->poison == 0 && !g->commit.leading && wanted_lsn > g->front.forced_lsn) {
+    while (g->poison == 0 && !g->commit.leading && wanted_lsn > g->front.forced_lsn && !leaves_last_open(g)) {
         log_lead_one(g);
         wrote = true;
     }

@@ -204,6 +204,16 @@ uint64_t ls_next_lsn_try(ls_store *store) {
     return atomic_load(&store->foreign) || !log_try_lock(store->log) ? 0 : next_lsn_and_unlock(store->log);
 }
 
+uint32_t ls_room_percent(ls_store *store) {
+    if (atomic_load(&store->foreign)) {
+        return 0;
+    }
+    log_lock(store->log);
+    uint32_t percent = log_room_percent(store->log);
+    log_unlock(store->log);
+    return percent;
+}
+
 int ls_poisoned(const ls_store *store) { return atomic_load(&store->foreign) ? 0 : log_poison(store->log); }
 
 int ls_force(ls_store *store, uint64_t lsn) {

@@ -36,7 +36,7 @@ from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
 from logstore.broker.relay import Relay
-from logstore.broker.runs import Runs
+from logstore.broker.runs import PublishRun, Runs
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so frames are not handled below
+# these; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the largest
+# inline body and what one read of a socket gives: publishes, and acknowledgements of single messages.
+PUBLISH_PERCENT: Final = 75
+ANY_PERCENT: Final = 40
+_PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
 
@@ -180,7 +187,11 @@ class Connection(asyncio.Protocol):
 
     def _handle_all(self, received: list[frames.Received]) -> None:
         at = 0
+        room = self.host.store.room_percent if self.state is State.OPEN else 100
         while at < len(received):
+            if room < PUBLISH_PERCENT and self._waits_for_room(received[at], room):
+                self._pause(Pause.UNDURABLE)
+                self.host.wakeups.await_commit(self)
             if self._pauses:
                 self._backlog += received[at:]
                 break
@@ -202,6 +213,19 @@ class Connection(asyncio.Protocol):
             self.fail(self.reader.error, 0)
         self.flush()
         self._pause_while_undurable()
+
+    def _waits_for_room(self, item: frames.Received, room: int) -> bool:
+        """Whether this item is not handled while the log has so little room."""
+        if self.state is not State.OPEN:
+            return False
+        if isinstance(item, tuple):
+            kind, _, payload = item
+            publishes = kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)
+        else:
+            publishes = isinstance(item, PublishRun)
+        if publishes:
+            self.host.blocking.watch(self)
+        return publishes or room < ANY_PERCENT
 
     def _handle(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is State.CLOSED:
@@ -360,7 +384,9 @@ class Connection(asyncio.Protocol):
             self.shut()
             return False
         if self._pauses & Pause.UNDURABLE:
-            if self.host.store.next_lsn - durable_lsn > self.limits.undurable_bytes_max:
+            store = self.host.store
+            is_full = store.next_lsn - durable_lsn > self.limits.undurable_bytes_max
+            if is_full or store.room_percent < PUBLISH_PERCENT:
                 return True
             self.resume(Pause.UNDURABLE)
             return bool(self._pauses & Pause.UNDURABLE)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SERVE_PERCENT: Final = 60  # of the log's room (`room_percent`): below it consumers get nothing, as outcomes need room
 SWEEP_S: Final = 0.25  # after a commit: the longest time until messages of other programs are noticed
 
 
@@ -108,6 +109,9 @@ class WakeUps:
         durable_lsn = self.store.durable_lsn
         if self._watched and self._sweep_timer is None:
             self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
+        if self._queues and not self._serving:  # they waited for room in the log
+            self._serving = True
+            self.loop.call_soon(self._serve)
         if self._undurable:
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
@@ -127,6 +131,9 @@ class WakeUps:
         queues, self._queues = self._queues, {}
         self._serving = False
         for queue in queues:
+            if self.store.room_percent < SERVE_PERCENT:
+                self._queues[queue] = None  # until the next group commit
+                continue
             try:
                 queue.serve()
             except Exception:  # a defect; it must not keep the other queues from being served

@@ -37,6 +37,15 @@ class Durability(StoreCalls):
         refuse_fork(self._pid)
         return int(lib.ls_durable_lsn(self._c))
 
+    @property
+    def room_percent(self) -> int:
+        """How much can be appended without waiting until an earlier batch is durable.
+
+        In percent of the largest batch, 100 at most. It is the state of a moment: another thread may append meanwhile.
+        """
+        refuse_fork(self._pid)
+        return int(lib.ls_room_percent(self._c))
+
     def _next_lsn_slow(self) -> int:
         """``next_lsn`` where another thread holds the store's lock, and in a forked child."""
         lsn: int = lib.ls_next_lsn(self._c)

@@ -10,13 +10,14 @@ import pytest
 from pamqp import body, commands, header
 
 from kit.broker_waits import nothing_comes
-from kit.live_broker import Broker
+from kit.live_broker import Broker, open_store
 from kit.patience import wait_until
-from kit.store_proxies import HeldDisk
+from kit.store_proxies import HeldDisk, NarrowLog
 from logstore.broker.statistics import connection_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kit.amqp_client import RawClient
 
@@ -166,6 +167,48 @@ def test_the_list_of_connections_has_the_reason_and_since_when(slow: tuple[Broke
     client.expect(commands.Basic.Ack)
     client.expect(commands.Connection.Unblocked)
     assert broker.call(rows) == [(None, None, True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("room", "publishes", "delivers", "acknowledges"),
+    [(100, True, True, True), (65, False, True, True), (50, False, False, True), (30, False, False, False)],
+)
+def test_with_little_room_in_the_log_publishes_wait_first_then_deliveries_then_acknowledgements(
+    tmp_path: Path, room: int, publishes: bool, delivers: bool, acknowledges: bool
+) -> None:
+    log = NarrowLog(open_store(tmp_path / "store"))
+    broker = Broker(log)
+    try:
+        client, consumer = publisher(broker), broker.raw().open()
+        client.publish("q", b"second")
+        client.expect(commands.Basic.Ack)
+        consumer.send(1, commands.Basic.Qos(0, 1), commands.Basic.Consume(queue="q"))
+        consumer.expect(commands.Basic.QosOk)
+        consumer.expect(commands.Basic.ConsumeOk)
+        tag = consumer.delivery()[0].delivery_tag
+        queue, connections = broker.server.hosts["/"].vhost.queues["q"], broker.server.hosts["/"].connections
+
+        def counts() -> tuple[int, int, int]:
+            return queue.published, queue.acknowledged, sum(each.is_paused for each in connections)
+
+        log.room_percent = room
+        client.publish("q", b"third")
+        consumer.send(1, commands.Basic.Ack(tag))
+        wanted = (2 + publishes, 0 + acknowledges, 2 - publishes - acknowledges)
+        wait_until(lambda: broker.call(counts) == wanted, "who waits is not read")
+        if delivers:
+            assert consumer.delivery()[1] == b"second"
+        else:
+            nothing_comes(consumer)
+        log.room_percent = 100
+        log.let_go()
+        client.expect(commands.Basic.Ack)
+        if not delivers:
+            assert consumer.delivery()[1] == b"second"
+        assert broker.call(counts) == (3, 1, 0)
+    finally:
+        broker.stop()
+        log.close()
 
 
 def test_without_anything_that_waits_there_is_no_timer(slow: tuple[Broker, HeldDisk]) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.amqp_client import RawClient
 from kit.live_broker import open_store
-from kit.patience import PATIENCE_S
+from kit.patience import PATIENCE_S, wait_until
 from kit.relayed_broker import RelayedBroker
 from kit.slow_trio import LEADER, SlowTrio
 from kit.store_proxies import HeldDisk
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kit.amqp_trio import MemberBroker
+    from logstore.broker.connection import Connection
+
 QUEUE = "work"
+MORE = 150  # messages of 1000 bytes: more than the log of this segment size takes behind a slow majority
 REASON = re.compile(
     rf"virtual host '{HOST}': the members m2 and m3 have not made durable what was published [\d.]+ s ago"
 )
@@ -82,6 +86,38 @@ def test_publishers_are_told_who_is_slow_and_all_is_confirmed_when_it_is_over(am
         assert other.expect(commands.Basic.Ack).delivery_tag == 1  # and nothing before it
     publisher.publish(b"goes on")
     assert publisher.channel.queue_declare(QUEUE, passive=True).method.message_count == 3
+
+
+def test_who_goes_on_publishing_stops_neither_the_broker_nor_acknowledgements_and_is_not_read(amqp: SlowTrio) -> None:
+    broker = amqp.brokers[LEADER]
+    with raw(amqp) as publisher, raw(amqp) as consumer, raw(amqp) as other:
+        publisher.declare(QUEUE, durable=True)
+        for number in range(5):
+            publisher.publish(QUEUE, b"%d" % number)
+            publisher.expect(commands.Basic.Ack)
+        consumer.send(1, commands.Basic.Consume(queue=QUEUE))
+        consumer.expect(commands.Basic.ConsumeOk)
+        tags = [consumer.delivery()[0].delivery_tag for _ in range(5)]
+        queue = broker.server.hosts[HOST].vhost.queues[QUEUE]
+        amqp.hang()
+        for _ in range(MORE):
+            publisher.publish(QUEUE, bytes(1000))
+            other.send(1, commands.Basic.Qos(0, 1))
+            other.expect(commands.Basic.QosOk)  # the broker's loop has gone on
+        wait_until(lambda: broker.call(lambda: any(each.is_paused for each in _of(broker))), "it is not read")
+        assert broker.call(lambda: queue.published) < 5 + MORE
+        for tag in tags:
+            consumer.send(1, commands.Basic.Ack(tag))
+        wait_until(lambda: broker.call(lambda: queue.acknowledged) == 5, "acknowledgements count")
+        amqp.work()
+        confirmed = 5
+        while confirmed < 5 + MORE:
+            confirmed = publisher.expect(commands.Basic.Ack).delivery_tag
+        assert broker.call(lambda: queue.published) == 5 + MORE
+
+
+def _of(broker: MemberBroker) -> set[Connection]:
+    return broker.server.hosts[HOST].connections
 
 
 def test_a_leader_that_ceases_while_it_is_slow_closes_the_connections_with_320(amqp: SlowTrio) -> None:

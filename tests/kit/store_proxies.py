@@ -62,6 +62,12 @@ class HeldDisk(Proxy):
                     callback(report)
 
 
+class NarrowLog(HeldDisk):
+    """Its log has as little room as the test says."""
+
+    room_percent = 100
+
+
 class FullStore(Proxy):
     """Refuses publishes while `full` is set."""
 

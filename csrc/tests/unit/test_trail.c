@@ -390,10 +390,12 @@ static void a_buffer_is_taken_until_its_batch_is_durable(void) {
     (void)put_bytes(1, 2, CONTENT, 0);
     (void)force_here();
     check(ls_publish(r.store, &queue, 1, NULL, 0, content, CONTENT, NULL, LS_TRY, &id) == LS_WOULD_WAIT);
+    check(ls_room_percent(r.store) == 0);
     begin_call(&waiting, publish_one, 0);
     check(r.store->log->busy == 2 && r.store->log->forced == 2);
     majority_has(lsn);
     check(end_call(&waiting) == LS_OK && r.store->log->busy == 2 && r.store->log->forced == 1);
+    check(ls_room_percent(r.store) > 0 && ls_room_percent(r.store) < 100); /* in the open buffer */
     finish();
 }
 
