@@ -279,10 +279,14 @@ class Server:
     async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
         """Takes a client over that another member relays through this socket.
 
-        Raises `NotLed` if the host is not open here, 530 if there are too many connections.
+        Raises `NotLed` if the host is not open here, 530 if this member does not know the user, or does not let it open
+        the host, or if there are too many connections.
         """
-        host = self.hosts.get(handover.vhost)
-        if host is None or host.poison is not None or self._stopping:
+        if handover.vhost in self.hosts and not self.users.has(handover.user):
+            refusal = f"access to vhost '{handover.vhost}' refused for user '{handover.user}'"
+            raise ConnectionException(NOT_ALLOWED, f"{refusal}: the member that leads it has no such user")
+        host = self.find_host(handover.vhost, handover.user) if handover.vhost in self.hosts else None
+        if host is None or self._stopping:
             raise NotLed(f"vhost '{handover.vhost}' is not led there")
         connection = Connection(self, handover)
         self._judge_room(connection)

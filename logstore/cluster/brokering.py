@@ -155,9 +155,12 @@ class Brokering:
             raise NotLed("the broker has not started yet")
         try:
             link = await dials.open_relay(leader.member)
-            asked = _asked(handover)
-            answered = await relaying.ask(link, asked)
         except StoreError as error:
+            raise NotLed(str(error)) from error
+        try:
+            answered = await relaying.ask(link, _asked(handover))
+        except StoreError as error:
+            link.transport.abort()
             raise NotLed(str(error)) from error
         if answered.code == 0:
             return link.transport, functools.partial(dials.gone, link)

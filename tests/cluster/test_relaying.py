@@ -141,6 +141,70 @@ def test_the_end_of_the_leaders_process_ends_relays_with_320(amqp: AmqpTrio) -> 
         assert f"the connection to member m{leader}, which led vhost '{HOST}', is gone" in error.reply_text
 
 
+def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_frames(narrow: AmqpTrio) -> None:
+    member = followers(narrow)[0]
+    raw = RawClient(narrow.ports[member], receive_buffer=4096).open(virtual_host=HOST)
+    raw.declare(QUEUE, durable=True)
+    for _ in range(100):
+        raw.publish(QUEUE, bytes(99_000))
+    raw.send(1, commands.Basic.Consume(queue=QUEUE, no_ack=True))
+    raw.expect(commands.Basic.ConsumeOk)
+    broker = narrow.brokers[member]
+    (relay,) = broker.call(lambda: [each.relay for each in broker.server.connections])
+
+    def is_cut() -> bool:
+        if relay.frames._missing:
+            relay._upstream.abort()  # as if the leader's machine was gone
+        return bool(relay.frames._missing)
+
+    while not broker.call(is_cut):
+        raw.receive()
+    found = None
+    while not isinstance(found, commands.Connection.Close):
+        _, found = raw.receive()  # whatever comes is a frame
+    assert found.reply_code == 320
+
+
+def test_what_a_client_sent_before_its_end_arrives(amqp: AmqpTrio) -> None:
+    leader, member = amqp.brokers[amqp.serving()], amqp.brokers[followers(amqp)[0]]
+    raw = RawClient(member.server.port).open(virtual_host=HOST)
+    raw.declare(QUEUE, durable=True)
+    (upstream,) = member.call(lambda: [each.relay._upstream for each in member.server.connections])
+    (served,) = leader.call(lambda: list(leader.server.connections))
+    leader.call(served.transport.pause_reading)
+    sent = 0
+    while not member.call(upstream.get_write_buffer_size):
+        raw.publish(QUEUE, bytes(10_000))
+        sent += 1
+    raw.socket.close()
+    wait_until(lambda: not member.call(lambda: len(member.server.connections)), "the client is gone")
+    leader.call(served.transport.resume_reading)
+    direct = amqp.client(amqp.serving()).channel()
+    wait_until(lambda: direct.queue_declare(QUEUE, passive=True).method.message_count == sent, "all are there")
+
+
+def test_the_leader_judges_the_user_as_well(amqp: AmqpTrio) -> None:
+    leader, member = amqp.brokers[amqp.serving()], followers(amqp)[0]
+    leader.call(lambda: leader.server.users.change("guest", hosts=["/"]))
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
+        amqp.client(member)
+    assert f"(530) \"NOT_ALLOWED - access to vhost '{HOST}' refused for user 'guest'" in str(caught.value)
+    leader.call(lambda: leader.server.users.remove("guest"))
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
+        amqp.client(member)
+    assert "(530)" in str(caught.value)
+    assert "the member that leads it has no such user" in str(caught.value)
+
+
+def test_a_relay_keeps_no_buffer_of_the_links_frames(amqp: AmqpTrio) -> None:
+    leader, member = amqp.serving(), followers(amqp)[0]
+    amqp.client(member)
+    dialled = amqp.brokers[member].brokering._dials._links
+    accepted = amqp.trio.members[leader]._running.transport._links
+    links = [link for link in (*dialled, *accepted) if link.purpose == "relay"]
+    assert [len(link._reader._bytes) for link in links] == [0, 0]
+
+
 def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: AmqpTrio) -> None:
     member = followers(amqp)[0]
     direct = amqp.client(amqp.serving()).channel()
