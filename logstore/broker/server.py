@@ -103,7 +103,9 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients get the reason
+        # Excess clients are told the reason. In a cluster a client may take three sockets, see `_sockets_open`.
+        sockets = 2 if elsewhere is None else 4
+        self._sockets_max = self._sockets_wanted = sockets * self.limits.connections_max
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
@@ -317,7 +319,14 @@ class Server:
             logger.warning("commands cannot reach this broker: %s", error)
 
     def _reserve_descriptors(self) -> None:
-        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), len(self.connections))
+        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), self._sockets_open())
+
+    def _sockets_open(self) -> int:
+        """A relay has two sockets. At the leader a relayed connection has three: the member's, and a pair."""
+        open_here = len(self.connections)
+        if self.elsewhere is not None:
+            open_here += sum((each.relay is not None) + 2 * (each.handover is not None) for each in self.connections)
+        return open_here
 
     # Connections.
 
@@ -325,8 +334,7 @@ class Server:
         """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
         if self._stopping:
             return False
-        relays = sum(each.relay is not None for each in self.connections) if self.elsewhere is not None else 0
-        if len(self.connections) + relays >= self._sockets_max:  # a relay has two sockets
+        if self._sockets_open() >= self._sockets_max:
             self._log_refusal(connection)
             return False
         self.connections.add(connection)
