@@ -245,12 +245,12 @@ class Relay:
             self._stall = self._connection.loop.call_later(self._connection.limits.stall_s, self.client.abort)
 
     def client_is_gone(self, exc: Exception | None) -> None:
-        """The leader's side ends as well."""
+        """The leader's side ends as well, once it has what the client had sent."""
         self.client_is_full(False)
         if not self.has_ended:
             self.has_ended = True
             self._upstream.resume_reading()  # who does not read never sees an end
-            self._upstream.close()  # once the leader has taken what the client sent
+            self._upstream.close()
             self._stall = self._connection.loop.call_later(self._connection.limits.stall_s, self._upstream.abort)
         self._connection.connection_lost(exc)
 

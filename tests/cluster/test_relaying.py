@@ -165,7 +165,7 @@ def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_fr
     assert found.reply_code == 320
 
 
-def test_what_a_client_sent_before_its_end_arrives(amqp: AmqpTrio) -> None:
+def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
     leader, member = amqp.brokers[amqp.serving()], amqp.brokers[followers(amqp)[0]]
     raw = RawClient(member.server.port).open(virtual_host=HOST)
     raw.declare(QUEUE, durable=True)
@@ -199,7 +199,7 @@ def test_the_leader_judges_the_user_as_well(amqp: AmqpTrio) -> None:
 def test_a_relay_keeps_no_buffer_of_the_links_frames(amqp: AmqpTrio) -> None:
     leader, member = amqp.serving(), followers(amqp)[0]
     amqp.client(member)
-    dialled = amqp.brokers[member].brokering._dials._links
+    dialled = amqp.brokers[member].brokering._links._transport._links
     accepted = amqp.trio.members[leader]._running.transport._links
     links = [link for link in (*dialled, *accepted) if link.purpose == "relay"]
     assert [len(link._reader._bytes) for link in links] == [0, 0]
@@ -265,8 +265,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     def mislead() -> None:
         state = broker.brokering._states[HOST]
         broker.brokering._states[HOST] = state._replace(leader=wrong)
-        broker.brokering._addresses[second] = (f"m{second}", address)
-        broker.brokering._dials.set_peers(broker.brokering._addresses)
+        broker.brokering._links.know(second, f"m{second}", address)
 
     broker.call(mislead)
     thread = threading.Thread(target=tell)
@@ -298,6 +297,59 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) 
 
     assert asyncio.run(work()) == b""
     assert relayed(amqp) == []
+
+
+def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:
+    amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
+    amqp.start()
+    try:
+        member = followers(amqp)[0]
+        amqp.client(amqp.serving())
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
+            amqp.client(member)
+        wait_until(lambda: not relays(amqp, member), "nothing is left of it")
+        assert amqp.brokers[member].server._admitted == 0
+    finally:
+        amqp.close()
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    first, _ = followers(amqp)
+    broker = amqp.brokers[first]
+    state = broker.brokering._states[HOST]
+    broker.call(lambda: broker.brokering._states.update({HOST: state._replace(leader=None)}))
+    raw = RawClient(amqp.ports[first])
+    raw.start()
+    raw.expect(commands.Connection.Tune)
+    raw.send(0, commands.Connection.TuneOk(0, 131072, 0), commands.Connection.Open(HOST))
+    wait_until(lambda: broker.server._waiting, "it waits")
+    raw.socket.close()
+    broker.call(lambda: broker.brokering._states.update({HOST: state}))
+    broker.call(broker.server.hosts_have_changed)
+    wait_until(lambda: not broker.server.connections, "it is gone")
+    assert broker.server._admitted == 0
+    wait_until(lambda: not relayed(amqp), "the leader has forgotten it")
+
+
+def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    leads = amqp.serving()
+    leader, front = amqp.brokers[leads], amqp.brokers[member]
+    leader.call(lambda: setattr(leader.server, "_sockets_max", 0))
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\)"):
+        amqp.client(member)
+    assert leader.server._admitted == 0
+    assert not leader.server.hosts[HOST].connections
+    wait_until(lambda: not front.brokering._links._transport._links, "its link is gone")
+
+    async def nobody(*_: Any) -> None:
+        raise OSError("it has no sockets left")
+
+    amqp.trio.members[leads].accept_relays(nobody)
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=rf"\(320\).*led by member m{leads} now, but "):
+        amqp.client(member)
+    wait_until(lambda: not front.brokering._links._transport._links, "its links are gone")
+    assert front.server._waiting == []
 
 
 def test_a_stranger_cannot_relay(amqp: AmqpTrio) -> None:
