@@ -266,9 +266,13 @@ class Server:
                 except NotLed as error:
                     why = str(error)
                 else:
-                    if not connection.has_given_up:  # else nobody would count it out again
-                        self._count(connection)
-                    return leader, upstream, gone
+                    if elsewhere.leader(name) == leader:
+                        if not connection.has_given_up:  # else nobody would count it out again
+                            self._count(connection)
+                        return leader, upstream, gone
+                    upstream.abort()
+                    gone()
+                    why = "another one may lead it meanwhile"
             left_s = deadline - self.loop.time()
             if left_s <= 0:
                 if leader is not None:
@@ -327,11 +331,13 @@ class Server:
             raise ConnectionException(NOT_ALLOWED, f"{refusal}: the member that leads it has no such user")
         self.find_host(handover.vhost, handover.user)
 
-    def end_relays(self, name: str, leader: Leader) -> None:
-        """Relays of a host to others than its leader end."""
+    def end_relays(self, name: str, leader: Leader | None) -> None:
+        """Relays of a host to others than its leader end. None: it has none, and all end."""
         for connection in list(self.connections):
             relay = connection.relay
-            if relay is not None and relay.name == name and relay.leader.member != leader.member:
+            if relay is None or relay.name != name:
+                continue
+            if leader is None or relay.leader.member != leader.member:
                 relay.end(led_by(name, leader))
 
     def hosts_have_changed(self) -> None:

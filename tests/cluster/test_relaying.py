@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pika
@@ -20,6 +21,10 @@ from kit.amqp_trio import AmqpTrio
 from kit.patience import PATIENCE_S, wait_until
 from kit.trio import HOST
 from logstore.broker import Limits
+from logstore.cluster import relaying
+from logstore.cluster.brokering import LEADER_NAMED_WITHIN_S
+from logstore.cluster.group import HostNews
+from logstore.cluster.relaying import Answered, Asked
 from logstore.cluster.transport import Me, Nobody, Transport
 from logstore.errors import StoreError
 
@@ -141,6 +146,57 @@ def test_the_end_of_the_leaders_process_ends_relays_with_320(amqp: AmqpTrio) -> 
         assert f"the connection to member m{leader}, which led vhost '{HOST}', is gone" in error.reply_text
 
 
+def tell(amqp: AmqpTrio, member: int, leader: int) -> None:
+    """A member's broker hears who leads; 0: nobody."""
+    broker = amqp.brokers[member]
+    name, address = (f"m{leader}", amqp.trio.addresses[leader]) if leader else ("", "")
+    broker.call(lambda: broker.brokering._on_news(HostNews(HOST, None, leader, name, address)))
+
+
+def test_relays_end_when_no_leader_is_known_for_a_second(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    client = amqp.client(member)
+    began = time.monotonic()
+    tell(amqp, member, 0)
+    assert closed(client).reply_text == f"CONNECTION_FORCED - vhost '{HOST}' has no leader now"
+    assert time.monotonic() - began >= LEADER_NAMED_WITHIN_S
+    wait_until(lambda: not relays(amqp, member), "it is gone")
+
+
+def test_relays_go_on_when_the_same_leader_is_known_again(amqp: AmqpTrio) -> None:
+    member, leader = followers(amqp)[0], amqp.serving()
+    broker = amqp.brokers[member]
+    client = amqp.client(member)
+    tell(amqp, member, 0)
+    (timer,) = broker.call(lambda: list(broker.brokering._leaderless.values()))
+    tell(amqp, member, leader)
+    assert timer.cancelled()
+    assert broker.brokering._leaderless == {}
+    assert client.channel().queue_declare(QUEUE).method.queue == QUEUE
+
+
+def test_a_relay_is_not_begun_with_a_member_that_has_ceased_to_lead_meanwhile(amqp: AmqpTrio) -> None:
+    member, leader = followers(amqp)[0], amqp.serving()
+    broker = amqp.brokers[member]
+    opens = broker.brokering._links.open
+    opened: list[asyncio.Transport] = []
+
+    async def open_late(*given: Any) -> Any:
+        link, gone = await opens(*given)
+        opened.append(link)
+        if len(opened) == 1:
+            broker.brokering._on_news(HostNews(HOST, None, 0, "", ""))
+            asyncio.get_running_loop().call_soon(
+                broker.brokering._on_news, HostNews(HOST, None, leader, f"m{leader}", amqp.trio.addresses[leader])
+            )
+        return link, gone
+
+    broker.brokering._links.open = open_late
+    assert amqp.client(member).channel().queue_declare(QUEUE).method.queue == QUEUE
+    assert [each.is_closing() for each in opened] == [True, False]
+    wait_until(lambda: len(relayed(amqp)) == 1, "the leader has forgotten the first one")
+
+
 def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_frames(narrow: AmqpTrio) -> None:
     member = followers(narrow)[0]
     raw = RawClient(narrow.ports[member], receive_buffer=4096).open(virtual_host=HOST)
@@ -226,12 +282,10 @@ def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow
         direct.basic_publish("", QUEUE, bytes(1 << 20), DURABLE)
     raw = RawClient(narrow.ports[member]).open(virtual_host=HOST)
     raw.send(1, commands.Basic.Consume(queue=QUEUE))
-    relaying = narrow.brokers[member]
+    broker = narrow.brokers[member]
 
     def unsent() -> int:
-        return relaying.call(
-            lambda: sum(each.transport.get_write_buffer_size() for each in relaying.server.connections)
-        )
+        return broker.call(lambda: sum(each.transport.get_write_buffer_size() for each in broker.server.connections))
 
     wait_until(lambda: unsent() > LIMITS.unsent_bytes_high, "the client's socket is full")
     assert unsent() < 4 << 20
@@ -255,7 +309,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     wrong = type(leader)(second, f"m{second}")
     told: list[str] = []
 
-    def tell() -> None:
+    def connect() -> None:
         with contextlib.suppress(Exception):
             amqp.client(first)
         told.append("done")
@@ -268,7 +322,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
         broker.brokering._links.know(second, f"m{second}", address)
 
     broker.call(mislead)
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=connect)
     thread.start()
     wait_until(lambda: broker.server._waiting, "it asks again")
     broker.call(lambda: broker.brokering._states.update({HOST: broker.brokering._states[HOST]._replace(leader=leader)}))
@@ -277,14 +331,19 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     assert relays(amqp, second) == 0
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x04\x00\x00\x00abcd", b"\x01\x00\x00\x00\x80", b""]
-)
-def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) -> None:
+def asked() -> bytes:
+    return bytes(relaying.MESSAGES.frame(Asked(HOST, "guest", "127.0.0.1", 1, 2047, 131072, 0, False, False)))
+
+
+def with_a_wrong_bit(frame: bytes, at: int) -> bytes:
+    return frame[:at] + bytes((frame[at] ^ 1,)) + frame[at + 1 :]
+
+
+def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
     member = followers(amqp)[0]
 
-    async def work() -> bytes:
+    async def answer_to(said: bytes) -> bytes:
         config = amqp.trio.config(member)
         transport = Transport(Me(cluster=config.cluster, member=member, name=config.name), cast("Any", Nobody()))
         transport.set_peers({leader: (f"m{leader}", amqp.trio.addresses[leader])})
@@ -295,8 +354,12 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) 
         await transport.close()
         return found
 
-    assert asyncio.run(work()) == b""
-    assert relayed(amqp) == []
+    wrong = [b"GET / HTTP/1.1\r\n\r\n", bytes(relaying.MESSAGES.frame(Answered())), asked()[:-1], b""]
+    wrong += [with_a_wrong_bit(asked(), at) for at in (0, 8, 12, 14, 16, 40, -1)]
+    for said in wrong:
+        assert asyncio.run(answer_to(said)) == b"", said
+    assert asyncio.run(answer_to(asked())) != b""
+    wait_until(lambda: not relayed(amqp), "nothing is left of them")
 
 
 def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore.broker.relay import Handover
+    from logstore.cluster.addresses import Tls
     from logstore.cluster.link import Link
 
 BACK = Leader(2, "back")
@@ -29,9 +30,10 @@ BACK = Leader(2, "back")
 class Acceptor(Told):
     """The member of the back: its loop has a thread of its own, as a member's has."""
 
-    def __init__(self, back: Broker) -> None:
+    def __init__(self, back: Broker, tls: Tls | None) -> None:
         super().__init__()
         self._back = back
+        self._tls = tls
         self.loop = new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -42,7 +44,7 @@ class Acceptor(Told):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     async def _start(self) -> str:
-        self.transport = Transport(Me(cluster=CLUSTER, member=2, name="back"), self)
+        self.transport = Transport(Me(cluster=CLUSTER, member=2, name="back"), self, tls=self._tls)
         address = await self.transport.start("127.0.0.1:0")
         self.transport._peers[1] = _Peer(1, "front", "")
         return address
@@ -66,13 +68,17 @@ class Acceptor(Told):
 
 
 class RelayedBroker(Broker):
-    """``server`` has the store, ``front`` the clients; both are on one loop. ``Elsewhere`` of the front."""
+    """``server`` has the store, ``front`` the clients; both are on one loop. ``Elsewhere`` of the front.
 
-    def __init__(self, store: Any, limits: Limits | None = None) -> None:
+    ``tls``: of the front and of the back.
+    """
+
+    def __init__(self, store: Any, limits: Limits | None = None, tls: tuple[Tls, Tls] | None = None) -> None:
         super().__init__(store, limits)
-        self.acceptor = Acceptor(self)
+        ours, theirs = tls or (None, None)
+        self.acceptor = Acceptor(self, theirs)
         self.front = Server(None, "127.0.0.1", 0, limits=limits, users=store.config, elsewhere=self)
-        config = MemberConfig(cluster=CLUSTER, member=1, name="front", listen="127.0.0.1:0")
+        config = MemberConfig(cluster=CLUSTER, member=1, name="front", listen="127.0.0.1:0", tls=ours)
 
         async def start() -> None:
             self.links = RelayLinks(config)
