@@ -14,6 +14,8 @@ from kit.patience import PATIENCE_S
 if TYPE_CHECKING:
     from kit.live_broker import Broker
 
+pytestmark = pytest.mark.relayed_too
+
 
 def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:
     async def talk() -> list[bytes]:

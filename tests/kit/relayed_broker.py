@@ -7,9 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kit.copy_group import CLUSTER
-from kit.live_broker import Broker
+from kit.live_broker import Broker, unsent
 from kit.members import Told
-from kit.patience import PATIENCE_S
+from kit.patience import PATIENCE_S, wait_until
 from logstore.broker import Limits, Server
 from logstore.broker.elsewhere import Leader
 from logstore.cluster import relaying
@@ -60,6 +60,12 @@ class Acceptor(Told):
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
 
+    def unsent(self) -> int:
+        async def work() -> int:
+            return max((link.transport.get_write_buffer_size() for link in self.transport._links), default=0)
+
+        return self.run(work())
+
     def stop(self) -> None:
         self.run(self.transport.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -72,6 +78,8 @@ class RelayedBroker(Broker):
 
     ``tls``: of the front and of the back.
     """
+
+    socket_bytes_max = 12_000_000  # and the sockets of the link, as large as the kernel makes them
 
     def __init__(self, store: Any, limits: Limits | None = None, tls: tuple[Tls, Tls] | None = None) -> None:
         super().__init__(store, limits)
@@ -88,6 +96,12 @@ class RelayedBroker(Broker):
         self.call_async(start)
         self.port = self.front.port
 
+    def wait_until_unsent(self, size: int) -> None:
+        """Each hop is full only for good if the next one is."""
+        wait_until(lambda: self.call(lambda: unsent(self.front)) >= size, "the relay waits for the client")
+        wait_until(lambda: self.acceptor.unsent() > relaying.HIGH_BYTES, "the link waits for the relay")
+        super().wait_until_unsent(size)
+
     def stop(self) -> None:
         if self.loop.is_closed():
             return
@@ -99,7 +113,7 @@ class RelayedBroker(Broker):
     # Elsewhere.
 
     def has_host(self, name: str) -> bool:
-        return name in self.server.hosts
+        return name in self.server.hosts or name in self.server.down
 
     def leader(self, name: str) -> Leader | None:
         return BACK if name in self.server.hosts else None
