@@ -53,15 +53,6 @@ def narrow(tmp_path: Path) -> Iterator[AmqpTrio]:
     made.close()
 
 
-def followers(amqp: AmqpTrio) -> list[int]:
-    """Members that relay."""
-    leader = amqp.serving()
-    others = [member for member in amqp.brokers if member != leader]
-    for member in others:
-        wait_until(lambda member=member: amqp.brokers[member].brokering.leader(HOST), "it knows who leads")
-    return others
-
-
 def relays(amqp: AmqpTrio, member: int) -> int:
     server = amqp.brokers[member].server
     return amqp.brokers[member].call(lambda: sum(each.relay is not None for each in server.connections))
@@ -84,7 +75,7 @@ def closed(client: pika.BlockingConnection) -> pika.exceptions.ConnectionClosedB
 
 
 def test_a_client_of_any_member_publishes_consumes_and_commits(amqp: AmqpTrio) -> None:
-    followers(amqp)
+    amqp.followers()
     large = bytes(range(256)) * (10 << 12)  # 10 MiB
     for number, member in enumerate(amqp.brokers):
         channel = amqp.client(member).channel()
@@ -110,7 +101,7 @@ def test_a_client_of_any_member_publishes_consumes_and_commits(amqp: AmqpTrio) -
 
 
 def test_the_leader_knows_the_client_and_who_relays_it(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     client = amqp.client(member)
     mine = client._impl._transport._sock.getsockname()
     (found,) = relayed(amqp)
@@ -124,7 +115,7 @@ def test_the_leader_knows_the_client_and_who_relays_it(amqp: AmqpTrio) -> None:
 
 def test_a_change_of_the_leader_ends_relays_with_its_name(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
-    clients = [amqp.client(member) for member in followers(amqp)]
+    clients = [amqp.client(member) for member in amqp.followers()]
     amqp.trio.members[leader].transfer(HOST)
     new = amqp.serving(but=leader)
     for client in clients:
@@ -136,7 +127,7 @@ def test_a_change_of_the_leader_ends_relays_with_its_name(amqp: AmqpTrio) -> Non
 
 def test_the_end_of_the_leaders_process_ends_relays_with_320(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
-    clients = [amqp.client(member) for member in followers(amqp)]
+    clients = [amqp.client(member) for member in amqp.followers()]
     broker = amqp.brokers[leader]
     for connection in broker.call(lambda: list(broker.server.connections)):
         broker.call(connection.transport.abort)  # as a kill does: no word to anybody
@@ -154,7 +145,7 @@ def tell(amqp: AmqpTrio, member: int, leader: int) -> None:
 
 
 def test_relays_end_when_no_leader_is_known_for_a_second(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     client = amqp.client(member)
     began = time.monotonic()
     tell(amqp, member, 0)
@@ -164,7 +155,7 @@ def test_relays_end_when_no_leader_is_known_for_a_second(amqp: AmqpTrio) -> None
 
 
 def test_relays_go_on_when_the_same_leader_is_known_again(amqp: AmqpTrio) -> None:
-    member, leader = followers(amqp)[0], amqp.serving()
+    member, leader = amqp.followers()[0], amqp.serving()
     broker = amqp.brokers[member]
     client = amqp.client(member)
     tell(amqp, member, 0)
@@ -176,7 +167,7 @@ def test_relays_go_on_when_the_same_leader_is_known_again(amqp: AmqpTrio) -> Non
 
 
 def test_a_relay_is_not_begun_with_a_member_that_has_ceased_to_lead_meanwhile(amqp: AmqpTrio) -> None:
-    member, leader = followers(amqp)[0], amqp.serving()
+    member, leader = amqp.followers()[0], amqp.serving()
     broker = amqp.brokers[member]
     opens = broker.brokering._links.open
     opened: list[asyncio.Transport] = []
@@ -198,7 +189,7 @@ def test_a_relay_is_not_begun_with_a_member_that_has_ceased_to_lead_meanwhile(am
 
 
 def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_frames(narrow: AmqpTrio) -> None:
-    member = followers(narrow)[0]
+    member = narrow.followers()[0]
     raw = RawClient(narrow.ports[member], receive_buffer=4096).open(virtual_host=HOST)
     raw.declare(QUEUE, durable=True)
     for _ in range(100):
@@ -222,7 +213,7 @@ def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_fr
 
 
 def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
-    leader, member = amqp.brokers[amqp.serving()], amqp.brokers[followers(amqp)[0]]
+    leader, member = amqp.brokers[amqp.serving()], amqp.brokers[amqp.followers()[0]]
     raw = RawClient(member.server.port).open(virtual_host=HOST)
     raw.declare(QUEUE, durable=True)
     (upstream,) = member.call(lambda: [each.relay._upstream for each in member.server.connections])
@@ -240,7 +231,7 @@ def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp:
 
 
 def test_the_leader_judges_the_user_as_well(amqp: AmqpTrio) -> None:
-    leader, member = amqp.brokers[amqp.serving()], followers(amqp)[0]
+    leader, member = amqp.brokers[amqp.serving()], amqp.followers()[0]
     leader.call(lambda: leader.server.users.change("guest", hosts=["/"]))
     with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
         amqp.client(member)
@@ -253,7 +244,7 @@ def test_the_leader_judges_the_user_as_well(amqp: AmqpTrio) -> None:
 
 
 def test_a_relay_keeps_no_buffer_of_the_links_frames(amqp: AmqpTrio) -> None:
-    leader, member = amqp.serving(), followers(amqp)[0]
+    leader, member = amqp.serving(), amqp.followers()[0]
     amqp.client(member)
     dialled = amqp.brokers[member].brokering._links._transport._links
     accepted = amqp.trio.members[leader]._running.transport._links
@@ -262,7 +253,7 @@ def test_a_relay_keeps_no_buffer_of_the_links_frames(amqp: AmqpTrio) -> None:
 
 
 def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     direct = amqp.client(amqp.serving()).channel()
     direct.queue_declare(QUEUE, durable=True)
     direct.basic_publish("", QUEUE, b"held", DURABLE)
@@ -275,7 +266,7 @@ def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: Amqp
 
 
 def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow: AmqpTrio) -> None:
-    member = followers(narrow)[0]
+    member = narrow.followers()[0]
     direct = narrow.client(narrow.serving()).channel()
     direct.queue_declare(QUEUE, durable=True)
     for _ in range(64):
@@ -294,7 +285,7 @@ def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow
 
 
 def test_a_silent_client_is_disconnected_by_the_leader(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     raw = RawClient(amqp.ports[member]).open(virtual_host=HOST, heartbeat=1)
     wait_until(lambda: relayed(amqp), "the leader has it")
     wait_until(lambda: not relayed(amqp), "the leader ends it")
@@ -303,7 +294,7 @@ def test_a_silent_client_is_disconnected_by_the_leader(amqp: AmqpTrio) -> None:
 
 
 def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) -> None:
-    first, second = followers(amqp)
+    first, second = amqp.followers()
     broker = amqp.brokers[first]
     leader = broker.brokering.leader(HOST)
     wrong = type(leader)(second, f"m{second}")
@@ -341,7 +332,7 @@ def with_a_wrong_bit(frame: bytes, at: int) -> bytes:
 
 def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
 
     async def answer_to(said: bytes) -> bytes:
         config = amqp.trio.config(member)
@@ -366,7 +357,7 @@ def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path
     amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
     amqp.start()
     try:
-        member = followers(amqp)[0]
+        member = amqp.followers()[0]
         amqp.client(amqp.serving())
         with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
             amqp.client(member)
@@ -377,7 +368,7 @@ def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
-    first, _ = followers(amqp)
+    first, _ = amqp.followers()
     broker = amqp.brokers[first]
     state = broker.brokering._states[HOST]
     broker.call(lambda: broker.brokering._states.update({HOST: state._replace(leader=None)}))
@@ -395,7 +386,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTri
 
 
 def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behind(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     leads = amqp.serving()
     leader, front = amqp.brokers[leads], amqp.brokers[member]
     leader.call(lambda: setattr(leader.server, "_sockets_max", 0))
