@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DURABLE = pika.BasicProperties(delivery_mode=2)
 QUEUE = "work"
+ONE_IS_THE_LIMIT = r"\(530\).*connection limit \(1\) is reached"
 LIMITS = Limits(unsent_bytes_high=64 << 10, unsent_bytes_max=256 << 10, stall_s=2)
 
 
@@ -48,6 +49,15 @@ def amqp(tmp_path: Path) -> Iterator[AmqpTrio]:
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[AmqpTrio]:
     made = AmqpTrio(tmp_path, limits=LIMITS)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[AmqpTrio]:
+    """Each broker takes one client."""
+    made = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
     made.start()
     yield made
     made.close()
@@ -353,18 +363,21 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio) -> None:
     wait_until(lambda: not relayed(amqp), "nothing is left of them")
 
 
-def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:
-    amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
-    amqp.start()
-    try:
-        member = amqp.followers()[0]
-        amqp.client(amqp.serving())
-        with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
-            amqp.client(member)
-        wait_until(lambda: not relays(amqp, member), "nothing is left of it")
-        assert amqp.brokers[member].server._admitted == 0
-    finally:
-        amqp.close()
+def test_too_many_connections_at_the_leader_are_refused_through_a_relay(single: AmqpTrio) -> None:
+    member = single.followers()[0]
+    single.client(single.serving())
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=ONE_IS_THE_LIMIT):
+        single.client(member)
+    wait_until(lambda: not relays(single, member), "nothing is left of it")
+    assert single.brokers[member].server._admitted == 0
+
+
+def test_members_whose_connections_are_all_relayed_say_why_they_refuse_another(single: AmqpTrio) -> None:
+    member = single.followers()[0]
+    single.client(member)
+    for full in (member, single.serving()):
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match=ONE_IS_THE_LIMIT):
+            single.client(full)
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
