@@ -238,9 +238,12 @@ class Lead(Job):
     """The copy leads in this term."""
 
     term: int
+    moved_by: int
+    """The loop's thread."""
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         leading = copy.lead(self.term)
+        leading.moved_by(self.moved_by)
         return lambda group: group.led(leading, self.term)
 
 

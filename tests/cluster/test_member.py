@@ -197,6 +197,40 @@ def test_a_new_term_is_forced_in_vote_before_its_first_batch_is_taken(
     assert [type(job) for job in given] == [Vote, Take]
 
 
+def test_a_call_of_the_store_that_may_wait_raises_at_once_on_the_members_own_loop(trio: Trio) -> None:
+    trio.start()
+    store = trio.store()
+    leader = trio.members[trio.leader()]
+    queue = store.queue("orders")
+    (delivery,) = queue.acquire()
+    refused = [
+        lambda: store.publish("orders", b"x"),
+        lambda: store.publish("orders", b"x", wait=False),  # it may wait for room
+        lambda: store.publish_many("orders", [b"x", b"y"]),
+        lambda: store.declare_queue("another"),
+        store.force,
+        delivery.accept,
+        lambda: store.dequeue(delivery.id, "orders"),
+        lambda: leader.store(HOST),
+    ]
+
+    async def calls() -> list[str]:
+        found = []
+        for call in refused:
+            with pytest.raises(errors.StoreError) as raised:
+                call()
+            found.append(str(raised.value))
+        return found
+
+    texts = asyncio.run_coroutine_threadsafe(calls(), leader._running.loop).result(PATIENCE_S)
+    assert all("would never end" in text and "make it in another thread" in text for text in texts)
+    assert queue.depth == 1
+    assert [one.name for one in store.queues()] == ["orders"]
+    delivery.accept()
+    store.declare_queue("another")
+    assert store.publish("another", b"from another thread")
+
+
 def test_a_member_of_another_cluster_is_refused(trio: Trio, tmp_path: Path) -> None:
     stranger = dataclasses.replace(trio.config(3), cluster=bytes(16))
     (tmp_path / "empty").mkdir()
