@@ -273,9 +273,17 @@ class Server:
                     raise ConnectionException(CONNECTION_FORCED, f"{led_by(name, leader).text}, but {why}")
                 why = await elsewhere.why_not(name)
                 raise ConnectionException(INTERNAL_ERROR, f"vhost '{name}' has no leader: {why}")
-            waiter = self.loop.create_future()
-            self._waiting.append(waiter)
-            await asyncio.wait([waiter], timeout=min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+            await self._another_state(min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+
+    async def _another_state(self, within_s: float) -> None:
+        """Waits until the hosts have changed, or so long."""
+        waiter = self.loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=within_s)
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
 
     async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
         """Takes a client over that another member relays through this socket, which it closes if it does not.
@@ -292,6 +300,9 @@ class Server:
             sock.close()
             raise
         try:  # the transport has the socket from here on
+            if connection not in self.connections:  # there were too many, or it has ended already
+                text = f"the leader has {counted(len(self.connections), 'connection')} open"
+                raise ConnectionException(NOT_ALLOWED, text)
             if self._led_host(handover.vhost) is not host:
                 raise NotLed(f"vhost '{handover.vhost}' was led there before")
             connection.handshake.take_over(handover, host)

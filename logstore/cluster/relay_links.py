@@ -52,8 +52,12 @@ class RelayLinks:
         )
         try:
             link = await self._transport.open_relay(member)
+        except StoreError as error:
+            raise NotLed(str(error)) from error
+        try:
             answered = await relaying.ask(link, asked)
         except StoreError as error:
+            link.transport.abort()
             raise NotLed(str(error)) from error
         if answered.code == 0:
             return link.transport, functools.partial(self._transport.gone, link)
