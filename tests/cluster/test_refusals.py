@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
 from typing import TYPE_CHECKING
@@ -13,8 +12,9 @@ pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.copy_group import fill
-from kit.patience import PATIENCE_S, wait_until
+from kit.patience import wait_until
 from kit.trio import HOST, Trio, group_of, judge, wait_for_all
+from logstore.cluster.directory import VOTE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,12 +92,14 @@ def test_a_host_that_a_connected_member_opens_later_is_judged_at_once(trio: Trio
     stay += fill(trio.store(), 20)
     wait_for_all(trio)
     trio.stop(3)
-    shutil.rmtree(trio.host_dir(3))
+    (trio.host_dir(3) / VOTE_NAME).write_bytes(b"no vote")
     trio.start(3)
     three = trio.members[3]
-    wait_until(lambda: all(peer["connected"] for peer in three.report()["peers"]), "it is connected, without the host")
+    wait_until(lambda: all(peer["connected"] for peer in three.report()["peers"]), "it is connected")
+    assert three.standings()[HOST].state == "failed"
+    shutil.rmtree(trio.host_dir(3))
     shutil.copytree(tmp_path / "older", trio.host_dir(3))
-    asyncio.run_coroutine_threadsafe(three._running._add(trio.host_dir(3)), three._running.loop).result(PATIENCE_S)
+    three.reopen(HOST)
     wait_until(lambda: "refuses the copy of this member" in problem_of(trio, 3), "it is judged")
     assert three.rebuild(HOST).is_complete
     judge(trio, stay)
