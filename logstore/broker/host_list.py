@@ -26,7 +26,7 @@ from logstore.broker.users import Users
 from logstore.core.counts import counted
 from logstore.core.host_directory import HOSTS, host_directory
 from logstore.core.regular_files import as_store_error, force_directory
-from logstore.errors import OptionError
+from logstore.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,6 +159,17 @@ def exists_text(name: str) -> str:
 def missing_text(name: str) -> str:
     """For a host that is not there."""
     return f"there is no virtual host {name!r}: 'logstore vhost DIR list' shows them"
+
+
+def down_text(name: str, error: Exception) -> str:
+    """For a host that cannot be opened again."""
+    why = error.message if isinstance(error, StoreError) else str(error)
+    return f"the virtual host {name!r} cannot be opened and stays down: {why}"
+
+
+def unserved_text(name: str) -> str:
+    """For a host that is to be opened again where no broker runs."""
+    return f"no broker serves the virtual host {name!r}: 'logstore serve DIR' opens every host when it starts"
 
 
 def held_text(name: str, held: Mapping[str, int]) -> str:

@@ -33,8 +33,9 @@ def change_text(command: str, arguments: Mapping[str, Any], result: Mapping[str,
         return f"compact: the log was {result['bytes_before']} and is now {result['bytes_after']} bytes, {moved} moved"
     if command == "checkpoint":
         return f"checkpoint: {counted(result['bytes'], 'byte')} at LSN {result['lsn']}"
-    if command in ("vhost.add", "vhost.remove"):
-        return None if "refused" in result else f"{command} {arguments['name']!r}: {result['directory']}"
+    if command in ("vhost.add", "vhost.remove", "vhost.reopen"):
+        is_done = "refused" not in result and result.get("reopened", True)
+        return f"{command} {arguments['name']!r}: {result['directory']}" if is_done else None
     if command.startswith("user."):
         host = f" {arguments['host']!r}" if "host" in arguments else ""
         return None if "refused" in result else f"{command} {arguments['user']!r}{host}"

@@ -1,10 +1,13 @@
 /* Preloaded into a process: a file with one byte says what its disk does. 'f': it is full, nothing gets further blocks. 'h': it hangs,
- * a sync returns once the byte is another. It may change at any moment. */
+ * a sync returns once the byte is another. 'e': a sync of a file whose path contains $DISK_FAILS fails, and what was written stays in
+ * the page cache. It may change at any moment. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -34,6 +37,27 @@ static void wait_while_it_hangs(void) {
 
     while (*state == 'h')
         (void)nanosleep(&pause, NULL);
+}
+
+static int fails(int file) {
+    const char *part = getenv("DISK_FAILS");
+    char link[32], path[4096];
+
+    if (*state != 'e' || part == NULL)
+        return 0;
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    path[size < 0 ? 0 : size] = 0;
+    return strstr(path, part) != NULL;
+}
+
+static int sync_by(int (*real)(int), int file) {
+    wait_while_it_hangs();
+    if (fails(file)) {
+        errno = EIO;
+        return -1;
+    }
+    return real(file);
 }
 
 int fallocate(int file, int mode, off_t at, off_t bytes) {
@@ -70,8 +94,7 @@ int fdatasync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
-    wait_while_it_hangs();
-    return real(file);
+    return sync_by(real, file);
 }
 
 int fsync(int file) {
@@ -79,6 +102,5 @@ int fsync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
-    wait_while_it_hangs();
-    return real(file);
+    return sync_by(real, file);
 }

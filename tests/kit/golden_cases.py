@@ -205,6 +205,23 @@ CASES: dict[str, Case] = {
         served=served("vhost store add shop", "vhost store remove shop"),
     ),
     **one_command(
+        "vhost reopen",
+        usual=served("vhost store add shop", "vhost store reopen shop", "vhost store reopen shop --json"),
+        empty=empty("vhost store reopen shop"),
+        mistakes=Case(
+            (
+                "vhost store reopen",
+                "vhost store reopen /",
+                "vhost absent reopen shop",
+                "vhost store add shop",
+                "vhost store reopen shop",
+            ),
+            store="young",
+        ),
+        locked=locked("vhost store reopen shop"),
+        served=served("vhost store reopen shop"),
+    ),
+    **one_command(
         "user",
         usual=usual("user store"),
         empty=empty("user store"),
