@@ -16,6 +16,7 @@ from logstore.broker.host_list import (
     OPTIONS,
     PRESENT,
     HostList,
+    change_limit,
     check_host_name,
     down_text,
     exists_text,
@@ -23,6 +24,7 @@ from logstore.broker.host_list import (
     held_text,
     missing_text,
     unknown_text,
+    unopened_text,
 )
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.user_changes import USER_CHANGES, change_user
@@ -57,8 +59,8 @@ class Hosting:
     def commands(self) -> dict[str, Handler]:
         """The commands of the control socket of `/`."""
         of_users = {f"user.{verb}": functools.partial(self._change_user, verb) for verb in USER_CHANGES}
-        of_hosts = {"vhost.add": self._add, "vhost.remove": self._remove, "vhost.reopen": self._reopen}
-        return {**of_hosts, **of_users}
+        of_hosts = {"add": self._add, "remove": self._remove, "reopen": self._reopen, "set": self._set}
+        return {**{f"vhost.{verb}": handler for verb, handler in of_hosts.items()}, **of_users}
 
     async def open_all(self) -> None:
         """Open every host that the catalog has, after finishing removals that a crash has interrupted."""
@@ -103,9 +105,9 @@ class Hosting:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await self._server.loop.run_in_executor(None, work)
 
-    async def _change(self, work: Callable[[], T]) -> T:
-        """Change the catalog of `/`, in turn with the declarations of its clients."""
-        changes = self._server.hosts[ROOT].vhost.changes
+    async def _change(self, work: Callable[[], T], name: str = ROOT) -> T:
+        """Change the catalog of a host, in turn with the declarations of its clients."""
+        changes = self._server.hosts[name].vhost.changes
         async with changes.turn():
             return await changes.do(work)
 
@@ -172,6 +174,17 @@ class Hosting:
             if error is not None:
                 return {"refused": down_text(name, error)}
             return done | {"reopened": True} | _held(self._server.hosts[name])
+
+    async def _set(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        limit = arguments.get("max_log_bytes")
+        if not isinstance(limit, int | str):
+            raise OptionError(f"max_log_bytes is a size or 'none', not {limit!r}")
+        name = ROOT if arguments.get("name") == ROOT else _name(arguments)
+        async with self._lock:
+            host = self._server.hosts.get(name)
+            if host is not None:
+                return await self._change(lambda: change_limit(name, host.store, limit), name)
+            return {"refused": missing_text(name) if self._list.row(name) is None else unopened_text(name)}
 
     async def _change_user(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._change(lambda: change_user(self._server.store, verb, arguments))

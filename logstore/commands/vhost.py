@@ -9,6 +9,7 @@ import click
 from logstore.core.counts import counted
 from logstore.core.host_directory import HOSTS, ROOT, host_stores
 from logstore.errors import StoreError, StoreLocked
+from logstore.store.changes import limit_text
 from logstore.terminal.directory_group import ListsByDefault, administer, check_broker_is_installed, read_config
 from logstore.terminal.options import LIMIT, SIZE, catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import print_json, print_table
@@ -168,6 +169,57 @@ def reopen(store_dir: Path, name: str, as_json: bool, connect: str | None, schem
         click.echo(f"reopened: virtual host {printable(name)} in {done['directory']}{held}")
     else:
         click.echo(f"virtual host {printable(name)} is open and can write: nothing was done")
+
+
+@vhost.command(name="set")
+@click.argument("name")
+@click.option(
+    "--max-log-bytes", type=LIMIT, required=True, help="The largest size of its log on disk; none removes it."
+)
+@json_option
+@catalog_options
+@click.pass_obj
+def set_(
+    store_dir: Path,
+    name: str,
+    max_log_bytes: int | str,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> None:
+    """Change the limit of a virtual host's log, also of "/".
+
+    It is stored, and holds at once in a running broker. It is refused if the log has more bytes on disk already.
+    """
+    check_broker_is_installed()
+    from logstore.broker.host_list import check_host_name
+
+    if name != ROOT:
+        check_host_name(name)
+    done = administer(
+        store_dir,
+        "vhost.set",
+        {"name": name, "max_log_bytes": max_log_bytes},
+        lambda root: _set(root, name, max_log_bytes),
+        connect=connect,
+        schema=schema,
+    )
+    if as_json:
+        print_json({"store": str(store_dir), "name": name, **done})
+    else:
+        click.echo(f"set: virtual host {printable(name)} has {limit_text(done)}")
+
+
+def _set(root: MessageStore, name: str, limit: int | str) -> dict[str, Any]:
+    from logstore.broker.host_list import HostList, change_limit, missing_text
+
+    if name == ROOT:
+        return change_limit(name, root, limit)
+    hosts = HostList(root)
+    if hosts.row(name) is None:
+        return {"refused": missing_text(name)}
+    with hosts.open(name, {}) as store:
+        return change_limit(name, store, limit)
 
 
 def _refuse_reopen(root: MessageStore, name: str) -> dict[str, Any]:
