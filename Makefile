@@ -291,10 +291,11 @@ ROUNDS ?= 10
 MEMBERS ?= 3
 FILE_SYSTEM ?= ext4
 NETWORK ?= proxies
+AMQP ?=
 
 .PHONY: chaos
-chaos: setup ## members of a cluster as processes under faults, and a judge of what they confirmed (ROUNDS=100 or CONFIRMED=10000000, SEED=7, MEMBERS=5, FILE_SYSTEM=xfs or none, NETWORK=namespaces)
-	@$(BIN)/python tools/chaos.py $(if $(CONFIRMED),--confirmed $(CONFIRMED),--rounds $(ROUNDS)) --members $(MEMBERS) --file-system $(FILE_SYSTEM) --network $(NETWORK) $(if $(SEED),--seed $(SEED))
+chaos: setup ## members of a cluster as processes under faults, and a judge of what they confirmed (ROUNDS=100 or CONFIRMED=10000000, SEED=7, MEMBERS=5, FILE_SYSTEM=xfs or none, NETWORK=namespaces, AMQP=1: through brokers)
+	@$(BIN)/python tools/chaos.py $(if $(CONFIRMED),--confirmed $(CONFIRMED),--rounds $(ROUNDS)) --members $(MEMBERS) --file-system $(FILE_SYSTEM) --network $(NETWORK) $(if $(AMQP),--amqp) $(if $(SEED),--seed $(SEED))
 
 torture: proof-programs ## the proof and the long tests, for a number of seconds (BUDGET_S=600)
 	+@$(SUBMAKE) VARIANT=trail build/c/trail/explorer build/c/trail/history

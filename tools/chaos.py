@@ -9,6 +9,9 @@ verified and compared.
 
     python tools/chaos.py --rounds 10
     python tools/chaos.py --rounds 1 --seed 7 --members 5
+    python tools/chaos.py --amqp
+
+With --amqp the members run brokers, and the senders and receivers are clients of any of them (chaos_amqp.py).
 
 The seed draws the faults; who leads, and what is under way then, depends on the machine.
 
@@ -29,12 +32,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from chaos_cluster import LOOK_S, PATIENCE_S, Cluster, Failure, Gone, Refused  # noqa: E402 - found by the line above
+from chaos_amqp_judge import AmqpJudge  # noqa: E402 - found by the line above
+from chaos_cluster import LOOK_S, PATIENCE_S, Cluster, Failure, Gone, Refused  # noqa: E402
 from chaos_copies import copy_number, differences, queues  # noqa: E402
 from chaos_disks import missing_for  # noqa: E402
 from chaos_faults import NAMES, Faults, plan_of_round  # noqa: E402
 from chaos_journal import Journal, Journals  # noqa: E402
-from chaos_judge import RULES, Judge  # noqa: E402
+from chaos_judge import Judge, RoundsJudge  # noqa: E402
 from chaos_network import Namespaces  # noqa: E402
 from chaos_network import missing as missing_for_namespaces  # noqa: E402
 
@@ -52,7 +56,7 @@ class Chaos:
         self.confirms = confirms
         self.journals = Journals(self.cluster.journals)
         self.journal = Journal(self.cluster.journals / "driver.jsonl")
-        self.judge = Judge()
+        self.judge: RoundsJudge = AmqpJudge() if cluster.amqp else Judge()
         self.counts = dict.fromkeys(("rounds", *NAMES, "updates"), 0)
         self.problems: list[str] = []
         self._waiting: list[dict[str, object]] = []  # lines that are read and not judged yet
@@ -96,7 +100,8 @@ class Chaos:
         """Reads the journals; how many numbers are confirmed."""
         lines = self.journals.new_lines()
         self._waiting += lines
-        self._confirmed += sum(len(line["ids"]) for line in lines if line["event"] == "confirmed")
+        key = "numbers" if self.cluster.amqp else "ids"
+        self._confirmed += sum(len(line[key]) for line in lines if line["event"] == "confirmed")
         return self._confirmed
 
     def _settle(self) -> None:
@@ -147,6 +152,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         default="proxies",
         help="between the members; namespaces: of their own, with TLS (proxies)",
     )
+    parser.add_argument(
+        "--amqp", action="store_true", help="through brokers on the members, with clients of any of them"
+    )
     parser.add_argument("--package", type=Path, default=ROOT, help="import path of the members' logstore")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an absent directory, which is kept")
     chosen = parser.parse_args(argv)
@@ -155,6 +163,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name} is above 0")
     if not 3 <= chosen.members <= 5:
         parser.error("--members is 3 to 5")
+    if chosen.amqp and chosen.network == "namespaces":
+        parser.error("--amqp needs --network proxies: its clients are not in the members' namespaces")
     if chosen.dir is not None and chosen.dir.exists():
         parser.error(f"{chosen.dir} is there already")
     if chosen.seed is None:
@@ -210,6 +220,7 @@ def main(argv: list[str] | None = None) -> int:
         chosen.package.absolute(),
         file_system=file_system,
         namespaces=has_namespaces(chosen.network),
+        amqp=chosen.amqp,
     )
     chaos = Chaos(cluster, chosen.seed, chosen.confirms)
     problems = chaos.problems
@@ -226,7 +237,7 @@ def main(argv: list[str] | None = None) -> int:
         chaos.cluster.end()
         problems += chaos.judge.findings
         chaos.cluster.end_disks(keep=bool(problems))
-    shown = chaos.counts | {name: chaos.judge.counts[name] for name in ("confirmed", "left", *RULES)}
+    shown = chaos.counts | {name: chaos.judge.counts[name] for name in ("confirmed", "left", *chaos.judge.rules)}
     if cluster.disks is not None:
         shown["unflushed writes"] = cluster.disks.unflushed
     print("chaos: " + ", ".join(f"{name}: {count}" for name, count in shown.items()))

@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,17 +45,24 @@ class Refused(Exception):
 
 
 class Process:
-    """One run of a member's process."""
+    """One run of a process that takes commands: a member, or the clients of all."""
 
     def __init__(
-        self, directory: Path, journals: Path, run: str, seed: int, package: Path, there: Sequence[str]
+        self,
+        program: str,
+        journals: Path,
+        run: str,
+        seed: int,
+        *given: object,
+        package: Path,
+        there: Sequence[str] = (),
     ) -> None:
         """``there``: what runs a command in the member's network."""
         self.run = run
         self.is_stopped = False
         self.errors = journals.parent / f"{run}.stderr"
-        program = Path(__file__).with_name("chaos_member.py")
-        command = [*there, sys.executable, "-P", program, directory, journals, run, seed, os.getpid()]
+        path = Path(__file__).with_name(program)
+        command = [*there, sys.executable, "-P", path, journals, run, seed, os.getpid(), *given]
         environment = {**os.environ, "PYTHONPATH": str(package)}
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -141,6 +149,12 @@ class Process:
         self.is_stopped = False
 
 
+def free_address() -> str:
+    """Of the loopback, with a port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 class Cluster:
     """The members, from 1 on."""
 
@@ -153,8 +167,12 @@ class Cluster:
         *,
         file_system: str = "",
         namespaces: bool = False,
+        amqp: bool = False,
     ) -> None:
-        """``package``: the import path of the members' logstore. ``file_system``: of disks of their own, or none."""
+        """``package``: the import path of the members' logstore. ``file_system``: of disks of their own, or none.
+
+        ``amqp``: the members run brokers, and clients of these send and receive.
+        """
         self.place = place
         self.seed = seed
         self.package = package
@@ -168,6 +186,9 @@ class Cluster:
         """Members whose disk has failed: they may leave the group until they are started again."""
         self._runs = dict.fromkeys(self.members, 0)
         self._addresses = {member: self.network.addresses(member) for member in self.members}
+        self.amqp = [free_address() for _ in self.members] if amqp else []
+        """Of each member's broker."""
+        self.clients: Process | None = None
         self._authority = certificates.make_authority(place) if namespaces else None
 
     def directory(self, member: int) -> Path:
@@ -187,6 +208,7 @@ class Cluster:
                 listen=listen,
                 advertise=reached,
                 join=() if member == first else (self._addresses[first][1],),
+                amqp=self.amqp[member - 1] if self.amqp else "",
                 **self._tls(member),
             )
             if member == first:
@@ -202,7 +224,11 @@ class Cluster:
                 lambda seats=[member, voters]: self._ask_leader("seats") == seats,
                 f"the group has {member} members and {voters} voters",
             )
-        self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
+        if not self.amqp:
+            self.wait(lambda: self._ask_leader("declare") is None, "the queue is there")
+        else:
+            ports = [address.rpartition(":")[2] for address in self.amqp]
+            self.clients = Process("chaos_amqp.py", self.journals, "clients", self.seed, *ports, package=self.package)
 
     def _tls(self, member: int) -> dict[str, str]:
         """The files of a member that is not on the loopback."""
@@ -216,8 +242,15 @@ class Cluster:
         """Starts the member's next process, whose senders and receivers wait."""
         self._runs[member] += 1
         run = f"m{member}-{self._runs[member]}"
-        there = self.network.command(member)
-        self.processes[member] = Process(self.directory(member), self.journals, run, self.seed, self.package, there)
+        self.processes[member] = Process(
+            "chaos_member.py",
+            self.journals,
+            run,
+            self.seed,
+            self.directory(member),
+            package=self.package,
+            there=self.network.command(member),
+        )
 
     def take(self, member: int) -> Process:
         """The member's process, which the caller ends."""
@@ -253,16 +286,19 @@ class Cluster:
         """Waits for an event. Raises ``Failure`` if it does not come."""
         end = time.monotonic() + PATIENCE_S
         while not holds():
-            for process in self.processes.values():
+            for process in self._all():
                 process.judge()
             if time.monotonic() > end:
                 raise Failure(f"not within {PATIENCE_S:.0f} s: {what}")
             time.sleep(LOOK_S)
 
     def ask_all(self, command: str) -> None:
-        """Asks every member."""
-        for process in self.processes.values():
+        """Asks every member, and the clients."""
+        for process in self._all():
             process.ask(command)
+
+    def _all(self) -> list[Process]:
+        return [*self.processes.values(), *([] if self.clients is None else [self.clients])]
 
     def stock(self) -> dict[str, Any]:
         """The queue, from the leader; nobody works meanwhile."""
@@ -292,12 +328,18 @@ class Cluster:
         self.wait(are_equal, "all members have all")
 
     def close(self) -> None:
-        """Closes all members in order."""
+        """Closes the clients and all members in order."""
+        if self.clients is not None:
+            clients, self.clients = self.clients, None
+            clients.close()
         for member in list(self.processes):
             self.take(member).close()
 
     def end(self) -> None:
         """Ends what is left, however the run has ended."""
+        if self.clients is not None:
+            with contextlib.suppress(Failure):
+                self.clients.kill()
         for member in list(self.processes):
             with contextlib.suppress(Failure):
                 self.take(member).kill()

@@ -97,12 +97,71 @@ class _Round:
     confirmed_after: int = 0  # since its last fault
 
 
-class Judge:
+class RoundsJudge:
+    """What all judges have: counts, findings, and the rounds."""
+
+    rules: Sequence[str]
+
+    def __init__(self, *others: str) -> None:
+        """``others``: further counts."""
+        self.counts = dict.fromkeys(("confirmed", "left", "settled", "unknown", *others, *self.rules), 0)
+        self.findings: list[str] = []
+        self._round: _Round | None = None
+        self._of_rounds = {"round": self._on_round, "fault": self._on_fault, "ended": self._on_ended}
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """Judges further lines, which are not older than those before."""
+        raise NotImplementedError
+
+    def stock(self, queue: Sequence[Place], term: int, at_ns: int) -> None:
+        """The whole queue, read from the leader of this term or from a closed copy, while nobody works."""
+        raise NotImplementedError
+
+    @property
+    def violations(self) -> int:
+        """How many there were, of all rules."""
+        return sum(self.counts[rule] for rule in self.rules)
+
+    def _find(self, rule: str, text: str) -> None:
+        self.counts[rule] += 1
+        if len(self.findings) < SHOWN_MAX:
+            self.findings.append(f"{rule}: {text}")
+
+    def _count_confirmed(self, count: int) -> None:
+        self.counts["confirmed"] += count
+        if self._round is not None:
+            self._round.confirmed += count
+            self._round.confirmed_after += count
+
+    def _on_round(self, line: Line) -> None:
+        self._round = _Round(line["number"], line["planned"], line["confirms"])
+
+    def _on_fault(self, _: Line) -> None:
+        if self._round is not None:
+            self._round.made += 1
+            self._round.confirmed_after = 0
+
+    def _on_ended(self, line: Line) -> None:
+        ended, self._round = self._round, None
+        if ended is None or ended.number != line["number"]:
+            self._find("without its fault", f"round {line['number']} ended and had not begun")
+            return
+        if not 0 < ended.planned <= ended.made:
+            self._find("without its fault", f"round {ended.number}: {ended.made} of {ended.planned} faults were made")
+        if ended.confirmed < ended.confirms or not ended.confirmed_after:
+            self._find(
+                "too few confirms",
+                f"round {ended.number}: {ended.confirmed} of {ended.confirms}, {ended.confirmed_after} after faults",
+            )
+
+
+class Judge(RoundsJudge):
     """Takes lines in the order of their time, and now and then the queue while nobody works."""
 
+    rules = RULES
+
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(("confirmed", "left", "settled", "unknown", "deposed", *RULES), 0)
-        self.findings: list[str] = []
+        super().__init__("deposed")
         self._leaders: dict[int, str] = {}  # the run that leads, by term
         self._next: dict[int, int] = {}  # the number after the last, by sender
         self._again: set[tuple[int, int]] = set()  # sender and number of what was sent again
@@ -116,18 +175,15 @@ class Judge:
         self._ids: dict[tuple[int, int], int] = {}  # of what was confirmed, by sender and number
         self._wholes: dict[tuple[int, int], int] = {}  # the numbers of a transaction without a confirm, by the first
         self._ids_of: dict[tuple[int, int], set[int]] = {}  # all ids of each of their messages
-        self._round: _Round | None = None
 
     def take(self, lines: Iterable[Line]) -> None:
-        """Judges further lines, which are not older than those before."""
+        """See ``RoundsJudge``."""
         lines = list(lines)
         senders = {
             "sent": self._on_sent,
             "confirmed": self._on_confirmed,
             "unknown": self._on_unknown,
-            "round": self._on_round,
-            "fault": self._on_fault,
-            "ended": self._on_ended,
+            **self._of_rounds,
         }
         others = {
             "leads": self._on_leads,
@@ -142,7 +198,7 @@ class Judge:
                     known[line["event"]](line)
 
     def stock(self, queue: Sequence[Place], term: int, at_ns: int) -> None:
-        """The whole queue, read from the leader of this term or from a closed copy, while nobody works."""
+        """See ``RoundsJudge``."""
         there = {key for key, _, _ in queue}
         self.counts["left"] += len(there & self._confirmed.keys())
         for key, sender, number in queue:
@@ -163,16 +219,6 @@ class Judge:
         self._judge_order(queue)
         self._judge_wholes()
         self._groups.clear()  # nobody works: each is dealt with, or its process is dead
-
-    def _find(self, rule: str, text: str) -> None:
-        self.counts[rule] += 1
-        if len(self.findings) < SHOWN_MAX:
-            self.findings.append(f"{rule}: {text}")
-
-    @property
-    def violations(self) -> int:
-        """How many there were, of all rules."""
-        return sum(self.counts[rule] for rule in RULES)
 
     # ---- who leads ----
 
@@ -204,36 +250,10 @@ class Judge:
             self._confirmed[key] = line["sender"], line["first"] + at
             self._ids[line["sender"], line["first"] + at] = key
             self._note_id((key, line["sender"], line["first"] + at))
-        self.counts["confirmed"] += len(line["ids"])
-        if self._round is not None:
-            self._round.confirmed += len(line["ids"])
-            self._round.confirmed_after += len(line["ids"])
+        self._count_confirmed(len(line["ids"]))
 
     def _on_unknown(self, line: Line) -> None:
         self.counts["unknown"] += line["count"]
-
-    # ---- rounds ----
-
-    def _on_round(self, line: Line) -> None:
-        self._round = _Round(line["number"], line["planned"], line["confirms"])
-
-    def _on_fault(self, _: Line) -> None:
-        if self._round is not None:
-            self._round.made += 1
-            self._round.confirmed_after = 0
-
-    def _on_ended(self, line: Line) -> None:
-        ended, self._round = self._round, None
-        if ended is None or ended.number != line["number"]:
-            self._find("without its fault", f"round {line['number']} ended and had not begun")
-            return
-        if not 0 < ended.planned <= ended.made:
-            self._find("without its fault", f"round {ended.number}: {ended.made} of {ended.planned} faults were made")
-        if ended.confirmed < ended.confirms or not ended.confirmed_after:
-            self._find(
-                "too few confirms",
-                f"round {ended.number}: {ended.confirmed} of {ended.confirms}, {ended.confirmed_after} after faults",
-            )
 
     # ---- receivers ----
 

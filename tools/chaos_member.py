@@ -1,6 +1,8 @@
 """A process of a chaos run: a member, and four senders and four receivers that work whenever it leads.
 
-    python tools/chaos_member.py DIR JOURNALS RUN SEED DRIVER_PID
+    python tools/chaos_member.py JOURNALS RUN SEED DRIVER_PID DIR
+
+Where the member has an address for AMQP, it runs a broker instead, and its clients send and receive (chaos_amqp.py).
 
 Commands and answers are JSON lines over its standard input and output. Its journal says what senders and receivers did.
 The process ends with the one that started it.
@@ -8,6 +10,7 @@ The process ends with the one that started it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import faulthandler
 import itertools
@@ -28,9 +31,12 @@ from chaos_journal import Journal, Outstanding  # noqa: E402 - found by the line
 
 from logstore.cluster import config  # noqa: E402
 from logstore.cluster.member import Member  # noqa: E402
+from logstore.cluster.transport import new_event_loop  # noqa: E402
 from logstore.errors import StoreError  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from logstore import MessageStore
     from logstore.store.deliveries import Delivery
 
@@ -61,8 +67,10 @@ def end_with_parent(parent: int) -> None:
 class Worker:
     """The member, its senders and receivers."""
 
-    def __init__(self, member: Member, journals: Path, run: str, seed: int) -> None:
+    def __init__(self, member: Member, journals: Path, run: str, seed: int, broker: Broker | None = None) -> None:
+        """With a broker, clients of it send and receive."""
         self.member = member
+        self.broker = broker
         self.journal = Journal(journals / f"{run}.jsonl")
         self.outstanding = Outstanding(journals)
         self.groups = itertools.count()
@@ -77,7 +85,7 @@ class Worker:
         works += [(self.receive, number) for number in range(RECEIVERS)]
         self.threads = [
             threading.Thread(target=self._work, args=(work, number, random.Random(f"{seed} {at}")))
-            for at, (work, number) in enumerate(works)
+            for at, (work, number) in enumerate(works if broker is None else ())
         ]
         for thread in self.threads:
             thread.start()
@@ -97,7 +105,8 @@ class Worker:
                 after = self.member.standings()[HOST]
                 if before.term != after.term or (before.state, after.state) != ("leads", "leads"):
                     return None
-                self.outstanding.refresh()
+                if self.broker is None:
+                    self.outstanding.refresh()
                 self.store, self.term = store, after.term
                 self.journal.write("leads", term=after.term)
         except StoreError:
@@ -266,7 +275,31 @@ class Worker:
         for thread in self.threads:
             thread.join()
         self.store = None
+        if self.broker is not None:
+            self.broker.stop()
         self.member.close()
+
+
+class Broker:
+    """The broker of the member, on a loop in a thread of its own."""
+
+    def __init__(self, member: Member, directory: Path) -> None:
+        from logstore.cluster import brokering, member_users
+
+        file = config.read(directory)
+        self._users = member_users.open_users(directory, file.cluster)
+        self._brokering = brokering.Brokering(member, file, self._users)
+        self._loop = new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._run(self._brokering.start())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        """In order."""
+        self._run(self._brokering.stop())
+        self._users.close()
 
 
 def how_sent(first: int) -> str:
@@ -302,12 +335,14 @@ def number_of(content: bytes) -> list[int]:
 
 
 def main() -> None:
-    directory, journals, run, seed, parent = sys.argv[1:]
+    journals, run, seed, parent, directory = sys.argv[1:]
     end_with_parent(int(parent))
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = replace(config.read(Path(directory)).config(Path(directory)), kept_bytes=KEPT_BYTES)
-    worker = Worker(Member(directory, given), Path(journals), run, int(seed))
+    member = Member(directory, given)
+    broker = Broker(member, Path(directory)) if config.read(Path(directory)).amqp else None
+    worker = Worker(member, Path(journals), run, int(seed), broker)
     try:
         serve(worker)
     except BaseException:

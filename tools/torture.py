@@ -143,7 +143,7 @@ def simulated(seeds: int, real_seeds: int, *limits: object) -> list[list[Job]]:
 
 
 def members_under_faults(seconds: int) -> list[list[Job]]:
-    """Members as processes: on disks that lose power behind proxies, and in namespaces; SKIPPED without libraft."""
+    """Members as processes: on disks that lose power, in namespaces, and with brokers; SKIPPED without libraft."""
     if not (PROGRAMS / "proof" / "consensus").exists():
         print("SKIPPED: no members run under faults, there is no libraft", file=sys.stderr, flush=True)
         return []
@@ -151,6 +151,7 @@ def members_under_faults(seconds: int) -> list[list[Job]]:
     return [
         [Job("chaos", tool("chaos.py", *run, "--file-system", "ext4"))],
         [Job("chaos-namespaces", tool("chaos.py", *run, "--network", "namespaces"))],
+        [Job("chaos-amqp", tool("chaos.py", *run, "--amqp"))],
     ]
 
 

@@ -52,7 +52,7 @@ struct life_place {
     struct ending end;
     uint32_t queue_id;
     uint32_t order_index;
-    uint32_t ended_as; /* the number of the life's places that ended earlier, plus one */
+    uint32_t ended_as; /* one more than the number of the life's places that ended earlier */
 };
 
 struct life_work {
@@ -112,7 +112,7 @@ struct life_slab {
 /* A queue with open places or undecided work. */
 struct life_queue {
     uint32_t id;     /* 0: free */
-    uint32_t first;  /* of the lives whose only place is on it; in a free entry the next free one */
+    uint32_t first;  /* of the lives whose only place is on this queue; in a free entry: the next free entry */
     uint64_t others; /* open places and work of lives with `more` */
 };
 

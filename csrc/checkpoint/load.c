@@ -414,7 +414,7 @@ static bool open_file(struct loading *l) {
     return true;
 }
 
-/* Whether this log is the one that the checkpoint was taken from. */
+/* Whether the checkpoint was taken from this log. */
 static int find_its_batch(struct loading *l, bool *found) {
     struct scan *s = l->p->scan;
     struct scan_batch b = {.lsn = 0};

@@ -184,7 +184,7 @@ static void put_chunks_and_parts(struct rows *r, const struct message_extra *x) 
     }
 }
 
-/* The list has the newest first, the file the oldest. */
+/* The list begins with the newest work, the file with the oldest. */
 static void put_work(struct rows *r, const struct message *m, uint32_t n) {
     const struct work *few[OPERATIONS_AT_HAND];
     const struct work **list = n <= OPERATIONS_AT_HAND ? few : calloc(n, sizeof *list);

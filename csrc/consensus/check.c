@@ -19,7 +19,7 @@ static bool entries_are_possible(const struct engine_frame *f) {
     return true;
 }
 
-/* An acknowledgement that takes back an earlier one: that member has lost what it had forced. */
+/* The acknowledgement lies below an earlier one: the member has lost batches that it had forced. */
 static bool takes_back(const engine *e, const struct engine_frame *f) {
     return leads(e) && f->term == current_term(e) && f->other > 0 &&
            least(f->other, f->index + 1) <= acknowledged(e, f->peer);

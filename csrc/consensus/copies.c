@@ -1,5 +1,5 @@
 /*
- * Snapshots, and updates of this member by a copy: wanted, complete, switched in.
+ * Snapshots, and updates of this member by a copy: an update is wanted, is complete, is switched in.
  */
 #include "consensus/engine_parts.h"
 
@@ -60,7 +60,8 @@ static int install(engine *e, uint64_t index, uint64_t index_term, uint64_t memb
         end_copy(e);
         return ENGINE_REFUSED;
     }
-    /* Its configuration may be one that the group has left, in which this member and others that were removed elect a leader. */
+    /* The copy may have a configuration that the group no longer has; under it this member and other removed members
+       could elect a leader. */
     if (index < e->wanted_index)
         return ENGINE_REFUSED;
     uint8_t *kept = malloc(members_bytes);

@@ -16,7 +16,8 @@
 
 enum {
     LOST_MS_LEAST = 3,
-    LOST_MS_SPREAD = 60, /* voters that lose their leader at the same moment do not stand at the same moment */
+    /* Voters that lose their leader at the same moment must not become candidates at the same moment. */
+    LOST_MS_SPREAD = 60,
     PROGRESS_BYTES = 128,
     BATCH_BYTES_LEAST = 8,
 };
@@ -29,7 +30,7 @@ struct with_libraft {
 static struct raft_heap heap = {
     .malloc = reserve_malloc, .free = reserve_free, .calloc = reserve_calloc, .realloc = reserve_realloc};
 
-/* libraft has one allocator in a process. Engines may be opened by several threads at once. */
+/* libraft has one allocator for the whole process. Several threads may open engines at once. */
 static pthread_once_t heap_is_set = PTHREAD_ONCE_INIT;
 
 static void set_heap(void) { raft_heap_set(&heap); }
@@ -211,7 +212,8 @@ void drop_unmade(engine *e) {
     e->last = e->given;
 }
 
-/* All that one event may allocate: the list of terms doubles, the list of messages doubles, a few configurations are copied. */
+/* All memory that one event may allocate: the list of terms doubles, the list of messages doubles, a few configurations
+   are copied. */
 static size_t needed_bytes(const engine *e, size_t terms) {
     size_t trail = 4 * (e->raft->trail.size + terms + 2) * sizeof *e->raft->trail.records;
     size_t messages = (2 * (size_t)e->raft->n_messages_cap + 16) * 2 * sizeof(struct raft_message);
@@ -247,7 +249,8 @@ static enum taken taken(int rv) {
     return rv == 0 ? TAKEN : rv == RAFT_NOMEM ? NO_MEMORY : rv == RAFT_SHUTDOWN ? CONTRADICTS : NOT_TAKEN;
 }
 
-/* A configuration is confirmed once a majority has it, even if this disk lacks it: the next one may follow in the same frame. */
+/* A configuration is confirmed once a majority has it, even if this disk lacks it, because the next one may follow in
+   the same frame. */
 void confirm_members(engine *e) {
     uint64_t index = e->raft->configuration_uncommitted_index;
     if (index == 0 || index > e->raft->commit_index || !reserve_take(needed_bytes(e, 0)))
@@ -287,8 +290,8 @@ void time_out(engine *e) {
         e->raft->current_term++;
         e->raft->voted_for = e->options.member;
     }
-    /* libraft takes a peer that did not answer between two timeouts for lost, and sends it a new entry with the next heartbeat
-       only. So at each timeout every peer gets one. */
+    /* If a peer does not answer between two timeouts, libraft considers it lost, and sends it a new entry only with the
+       next heartbeat. So each peer gets a heartbeat at each timeout. */
     raft_set_heartbeat_timeout(e->raft, 0);
     struct raft_event event = {.type = RAFT_TIMEOUT};
     if (step(e, &event) != 0)
@@ -296,8 +299,9 @@ void time_out(engine *e) {
     raft_set_heartbeat_timeout(e->raft, e->options.heartbeat_ms);
 }
 
-/* A higher term is Raft's own reason to cease, so nothing is left half done; it costs one term. There is no other way: libraft ceases
-   also at a timeout without a majority, but a sole voter always has one, and peers that answer cannot be forgotten from here. */
+/* A higher term is Raft's own reason to cease, so no step is left half done; it costs one term. There is no other way:
+   libraft also ceases at a timeout without a majority, but a sole voter always has a majority, and this file cannot
+   make libraft forget peers that answer. */
 void step_down(engine *e) {
     struct raft_message m = {.type = RAFT_APPEND_ENTRIES_RESULT, .server_id = e->options.member, .server_address = ""};
     m.append_entries_result.version = 1;
@@ -347,11 +351,11 @@ enum taken note_switched(engine *e, const struct members *m) {
     return done;
 }
 
-/* ---- frames and entries, as libraft has them ---- */
+/* ---- frames and entries in the form that libraft uses ---- */
 
 static const enum raft_entry_type types[] = {0, RAFT_COMMAND, RAFT_BARRIER, RAFT_CHANGE};
 
-/* The block that all entries of an event share; libraft frees it. Only a configuration has bytes that libraft reads. */
+/* The block that all entries of an event share; libraft frees it. Only configurations have bytes that libraft reads. */
 static uint8_t *make_batch(engine *e, const struct engine_entry *first, size_t terms) {
     size_t bytes = first->kind == ENGINE_MEMBERS ? first->configuration_bytes : BATCH_BYTES_LEAST;
     uint8_t *batch = reserve_take(needed_bytes(e, terms)) ? raft_malloc(bytes) : NULL;
@@ -528,7 +532,7 @@ static int start(engine *e, const struct engine_log *log, const struct members *
     }
     uint32_t me = members_find(newest, e->options.member);
     if (members_voters(newest) == 1 && me < newest->count && newest->all[me].role == MEMBER_VOTER) {
-        event.start.term++; /* libraft would lead the old one again */
+        event.start.term++; /* libraft would otherwise lead the old term again */
         event.start.voted_for = e->options.member;
     }
     event.start.start_index = log->first_kept == 0 ? 1 : log->first_kept;

@@ -33,7 +33,7 @@ struct peer {
     uint64_t id;
     uint64_t told;      /* it knows that everything up to here is durable, unless a frame was lost */
     uint64_t heard_ms;  /* 0: not in this term */
-    uint64_t sent_turn; /* the last turn in which a frame told it what is durable */
+    uint64_t sent_turn; /* the last turn in which a frame told the member what is durable */
     bool held;          /* `frame` waits for the term's first batch */
     struct engine_frame frame;
 };
@@ -56,22 +56,22 @@ struct engine {
     uint64_t vote_forced;
 
     uint64_t last;
-    uint64_t
-        given; /* the program has the batches up to here; below `last` only while a leader's first batch is awaited */
+    /* The program has the batches up to this index; it is below `last` only while a leader's first batch is awaited. */
+    uint64_t given;
     uint64_t durable;
-    uint64_t stored; /* as seen at the end of the last turn, and since when something above it is given */
+    uint64_t stored; /* the last entry forced here, at the end of the last turn; and since when a later entry waits */
     uint64_t unforced_since_ms;
 
-    uint64_t lead_term; /* libraft leads it; 0: it does not lead */
-    uint64_t lead_vote; /* VOTE must have this number before the program hears of it */
-    uint64_t told_term; /* the program knows that it leads it */
+    uint64_t lead_term; /* the term that libraft leads; 0: it does not lead */
+    uint64_t lead_vote; /* VOTE must have this number before the program learns that it leads */
+    uint64_t told_term; /* the program knows that it leads this term */
     uint64_t first_index;
     bool made_first; /* libraft has made the term's first entry itself */
     bool first_given;
     bool serves;
     bool submitting;
 
-    bool hung;     /* its disk: an entry waits for two election timeouts */
+    bool hung;     /* the disk hangs: an entry has waited for two election timeouts */
     bool draining; /* before and during a transfer */
     uint64_t drain_to;
     uint64_t drain_next_ms;
@@ -84,7 +84,7 @@ struct engine {
     uint64_t copy_members_index;
     uint8_t *copy_members;
     uint32_t copy_members_bytes;
-    uint64_t hold_index; /* what follows it is kept for a peer that is being updated */
+    uint64_t hold_index; /* the entries that follow it are kept for a peer that is being updated */
     uint64_t hold_until_ms;
     bool sends_update;
 
@@ -103,24 +103,24 @@ static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 bool leads(const engine *e);
 bool follows(const engine *e);
 bool is_candidate(const engine *e);
-/* Of a candidate: it has not raised its term yet. */
+/* Of a candidate that has not raised its term yet. */
 bool is_in_pre_vote(const engine *e);
 uint64_t current_term(const engine *e);
 uint64_t voted_for(const engine *e);
-/* The last leader heard of, also of an earlier term: libraft remembers it; 0: none. */
+/* The last known leader, even of an earlier term, as libraft remembers it; 0: none. */
 uint64_t last_leader(const engine *e);
-/* The leader of the current term; 0: none is known. */
+/* The leader of the current term; 0: no leader is known. */
 uint64_t known_leader(const engine *e);
 /* libraft's count: entries up to this index are forced here. */
 uint64_t stored_index(const engine *e);
 /* A majority has the entries up to here; this disk may lack them. */
 uint64_t committed_index(const engine *e);
-/* Up to here this member's log agrees with that of its leader. */
+/* Up to this index the member's log agrees with its leader's log. */
 uint64_t matched_index(const engine *e);
 uint64_t snapshot_index(const engine *e);
 /* Entries from here on are kept. */
 uint64_t first_kept_index(const engine *e);
-/* The term of an entry; 0: it is not kept, and not the snapshot's. */
+/* The term of an entry; 0: the entry is neither kept nor the snapshot's last one. */
 uint64_t term_at(const engine *e, uint64_t index);
 void read_configuration(const engine *e, struct members *into);
 bool is_member(const engine *e, uint64_t id);
@@ -128,17 +128,17 @@ bool is_voter(const engine *e, uint64_t id);
 /* The index of the newest configuration that is not durable yet; 0: all are. */
 uint64_t open_change_index(const engine *e);
 uint64_t last_change_index(const engine *e);
-/* The leader's count of what that member has. */
+/* The last index that the member has, as the leader counts it. */
 uint64_t acknowledged(const engine *e, uint64_t id);
-/* When a follower or candidate times out. */
+/* The time at which a follower or candidate times out. */
 uint64_t timeout_ms(const engine *e);
 bool is_transferring(const engine *e);
-/* The other has been told to stand. */
+/* The other voter has been told to become a candidate. */
 bool has_told_to_stand(const engine *e);
 
 /* ---- engine.c: events of libraft ---- */
 
-/* The result of giving libraft an event. NO_MEMORY: it was not entered. */
+/* The result of giving libraft an event. NO_MEMORY: libraft was not called. */
 enum taken { TAKEN, NO_MEMORY, NOT_TAKEN, CONTRADICTS };
 
 void forget_leader(engine *e);
@@ -151,22 +151,24 @@ void step_down(engine *e);
 enum taken note_forced(engine *e, uint64_t index);
 /* One frame; of an APPEND with entries only the first may be a configuration. */
 enum taken give(engine *e, const struct engine_frame *f);
-/* A request for a vote, whatever this member's own configuration says of it: that may be behind. */
+/* A request for a vote. It passes whatever this member's own configuration says, which may be out of date. */
 enum taken give_as_voter(engine *e, const struct engine_frame *f);
 enum taken submit(engine *e, const struct engine_entry *entry);
-/* Tells libraft that its newest configuration is durable, once it is so anywhere. */
+/* Tells libraft that its newest configuration is durable, once it is durable on any member. */
 void confirm_members(engine *e);
-/* Forgets the first entry of a term that libraft made and whose batch never came. It would keep this member from standing again. */
+/* Forgets the first entry of a term that libraft made and whose batch never came. The entry would keep this member from
+   becoming a candidate again. */
 void drop_unmade(engine *e);
 enum taken start_transfer(engine *e, uint64_t to);
 void end_transfer(engine *e);
 enum taken take_snapshot(engine *e, uint64_t index, uint64_t first_kept);
-void set_update_timeout(engine *e, uint32_t ms); /* after so long a peer is offered its update again */
+void set_update_timeout(engine *e, uint32_t ms); /* the time after which a peer is offered its update again */
 enum taken note_switched(engine *e, const struct members *m);
 
 /* ---- the other parts ---- */
 
-/* After each event of libraft, and before its frames: another term or vote; whether it leads; entries [first, last]. */
+/* Called after each event of libraft, before its frames: another term or vote; whether it leads; entries [first,
+   last]. */
 void note_vote(engine *e);
 void note_lead(engine *e);
 void note_entries(engine *e, uint64_t first, uint64_t last);
@@ -188,10 +190,10 @@ bool out_has_room(engine *e);
 /* Adds a frame to send; it waits until the present term and vote are forced in VOTE. */
 void emit(engine *e, struct engine_frame f);
 void send_append(engine *e, struct engine_frame f);
-/* The term's first batch is there, and so the frames that wait for it go. */
+/* The term's first batch has come, so the frames that wait for it are sent. */
 void send_held(engine *e);
 void answer_leader(engine *e, uint64_t to, uint64_t forced);
-/* Tells each follower at once what became durable, unless another frame of this turn has told it. */
+/* Tells each follower at once which entries became durable, unless another frame of this turn has done so. */
 void tell_durable(engine *e);
 
 /* Whether the leader may change members, or hand over. */
@@ -199,7 +201,7 @@ bool may_change(const engine *e);
 
 void try_transfer(engine *e);
 void judge_disk(engine *e);
-/* When judge_disk must be called; UINT64_MAX: no entry is unforced. */
+/* The time at which judge_disk must be called; UINT64_MAX: every entry is forced. */
 uint64_t disk_due_ms(const engine *e);
 void note_unforced(engine *e);
 

@@ -1,5 +1,5 @@
 /*
- * Transfers of the lead, asked for or because the leader's disk hangs.
+ * Transfers of leadership: on request, or because the leader's disk hangs.
  */
 #include "consensus/engine_parts.h"
 
@@ -70,7 +70,7 @@ void try_transfer(engine *e) {
     }
     if (is_transferring(e) || (stored_index(e) < e->last && !e->hung) || acknowledged(e, e->drain_to) != e->last)
         return;
-    (void)start_transfer(e, e->drain_to); /* without memory: the next turn tries again */
+    (void)start_transfer(e, e->drain_to); /* without memory the next turn tries again */
 }
 
 int engine_transfer(engine *e, uint64_t now_ms, uint64_t member) {

@@ -20,14 +20,14 @@ struct members {
     } all[ENGINE_MEMBERS_MAX];
 };
 
-/* False: not a configuration with at least one voter, ids above 0, and neither an id nor an address twice. */
+/* False: the bytes are no configuration with at least one voter, ids above 0, and no id or address twice. */
 bool members_decode(struct members *into, const uint8_t *bytes, size_t n);
-/* Adds a member. False: there is no place, its id or address is taken, 0 or too long, or the bytes
-   would be more than ENGINE_CONFIGURATION_MAX. */
+/* Adds a member. False: there is no room, its id or address is in use, 0 or too long, or the bytes would exceed
+   ENGINE_CONFIGURATION_MAX. */
 bool members_add(struct members *m, uint64_t id, const char *address, uint32_t role);
 /* The number of bytes; `into` has ENGINE_CONFIGURATION_MAX. */
 uint32_t members_encode(const struct members *m, uint8_t *into);
-/* The place of the member, or count. */
+/* The position of the member, or count if there is none. */
 uint32_t members_find(const struct members *m, uint64_t id);
 uint32_t members_voters(const struct members *m);
 

@@ -28,7 +28,7 @@ static bool is_one_change(const struct members *a, const struct members *b) {
             return differences == 1 && i == a->count;
         }
         if (strcmp(a->all[i].address, b->all[j].address) != 0 || a->all[i].role > b->all[j].role)
-            return false; /* a voter leaves, and does not become a standby */
+            return false; /* a voter is removed; it never becomes a standby */
         differences += a->all[i].role != b->all[j].role;
     }
     return differences + (a->count - i) == 1;
@@ -89,7 +89,7 @@ int engine_plan(const engine *e, const struct engine_change *change, uint8_t *in
     uint32_t at = members_find(&m, change->member);
     switch (change->what) {
     case ENGINE_ADD:
-        /* Otherwise libraft would send entry 1 to a member without content, or would never send it anything. */
+        /* Otherwise libraft would send entry 1 to a member without content, or would never send any entry to it. */
         if (snapshot_index(e) < 2 || first_kept_index(e) < 2)
             return ENGINE_REFUSED;
         if (change->address == NULL || !members_add(&m, change->member, change->address, MEMBER_STANDBY))

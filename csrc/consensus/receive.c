@@ -1,5 +1,5 @@
 /*
- * The guards of the frames received: docs/decisions/consensus.md says what libraft would do without each.
+ * The guards of received frames: docs/decisions/consensus.md says what libraft would do without each.
  */
 #include "consensus/engine_parts.h"
 
@@ -12,8 +12,8 @@ static enum taken receive_entries(engine *e, const struct engine_frame *f) {
     return taken;
 }
 
-/* Entries [from, to) of the frame; up to the next configuration, because libraft gives a configuration in the middle the index of the
-   first entry. False: the rest of the frame counts as lost. */
+/* Takes entries [from, to) of the frame, up to the next configuration, because libraft gives a configuration in the
+   middle the index of the first entry. False: the rest of the frame counts as lost. */
 static bool give_entries(engine *e, const struct engine_frame *f, uint32_t from, uint32_t to) {
     struct engine_frame part = *f;
     part.index += from;
@@ -31,7 +31,7 @@ static bool give_entries(engine *e, const struct engine_frame *f, uint32_t from,
     return receive_entries(e, &part) == TAKEN;
 }
 
-/* Gives libraft the frame without its entries: the entry before them, and the durable index. */
+/* Gives libraft the frame without its entries: only the entry before them, and the durable index. */
 static void receive_without_entries(engine *e, const struct engine_frame *f) {
     struct engine_frame bare = *f;
     bare.entries = NULL;
@@ -39,8 +39,9 @@ static void receive_without_entries(engine *e, const struct engine_frame *f) {
     (void)receive_entries(e, &bare);
 }
 
-/* A frame may begin with a configuration while the one before is open here, as after a start; it may also be the only kind of
-   frame that the leader sends until it is taken. So what it says to be durable counts before its entries. */
+/* A frame may begin with a configuration while the previous configuration is not confirmed here, for example after a
+   start. The leader may send no other kind of frame until this one is accepted. So the durable index of the frame
+   counts before its entries. */
 static void receive_append(engine *e, struct engine_frame f) {
     uint64_t term = current_term(e);
     if (f.term < term) {
@@ -90,7 +91,7 @@ static void receive_append(engine *e, struct engine_frame f) {
 }
 
 static void receive_ask_vote(engine *e, const struct engine_frame *f) {
-    if (e->last == 0) { /* it may have lost entries that the candidate lacks */
+    if (e->last == 0) { /* this member may have lost entries that the candidate lacks */
         uint64_t term = (f->flags & ENGINE_PRE_VOTE) != 0 ? f->term : current_term(e);
         emit(e, (struct engine_frame){
                     .type = ENGINE_VOTED, .peer = f->peer, .term = term, .flags = f->flags & ENGINE_PRE_VOTE});
@@ -105,7 +106,7 @@ static void receive_ask_vote(engine *e, const struct engine_frame *f) {
 }
 
 static void receive_voted(engine *e, const struct engine_frame *f) {
-    if (!is_candidate(e)) /* libraft would read the candidate's part of a union */
+    if (!is_candidate(e)) /* libraft would read the part of a union that belongs to a candidate */
         return;
     bool granted = (f->flags & ENGINE_GRANTED) != 0;
     if (granted && f->term > current_term(e) + (is_in_pre_vote(e) ? 1 : 0)) {
@@ -123,7 +124,7 @@ static void receive_update(engine *e, const struct engine_frame *f) {
         return;
     }
     if (f->term > term || !follows(e))
-        return; /* a frame with entries or a heartbeat of that term must come first */
+        return; /* a frame with entries or a heartbeat of this term must come first */
     e->heard_ms = e->now;
     e->heard_term = f->term;
     restart_timer(e);

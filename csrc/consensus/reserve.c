@@ -9,10 +9,10 @@
 struct reserve {
     size_t size;
     size_t used;
-    atomic_uint holds; /* the event's or the process's, and one for each block */
+    atomic_uint holds; /* one for the event or the process, and one for each block */
 };
 
-/* In front of each block. Its size is that of the strictest alignment. */
+/* Stands before each block. Its size is a multiple of the strictest alignment. */
 struct block {
     struct reserve *from; /* NULL: the C library */
     size_t bytes;
@@ -21,10 +21,11 @@ struct block {
 _Static_assert(sizeof(struct block) % _Alignof(max_align_t) == 0, "a block behind it is aligned");
 enum { RESERVE_HEAD = (sizeof(struct reserve) + 15) / 16 * 16 };
 
-/* Of the event that is under way in this thread. */
+/* The reserve of the event that runs in this thread. */
 static _Thread_local struct reserve *mine;
 
-/* Between events. A thread that takes one out owns it, so no lock is needed, which a fork could leave locked. */
+/* The reserves between events. A thread that takes one owns it. No lock is used, because a fork could leave it
+   locked. */
 enum { IDLE_MAX = 8 };
 static struct reserve *_Atomic idle[IDLE_MAX];
 static atomic_uint engines;

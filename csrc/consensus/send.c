@@ -1,5 +1,6 @@
 /*
- * The guards of the frames sent. The frames of an answer are the first of a list; those behind them wait until VOTE is forced.
+ * The guards of frames to send. The frames of an answer stand at the beginning of a list; the frames after them wait
+ * until VOTE is forced.
  */
 #include "consensus/engine_parts.h"
 
@@ -8,7 +9,7 @@
 
 enum {
     OUT_FIRST = 16, /* frames */
-    OUT_MAX = 512,  /* while VOTE is not forced; more are lost, as on a broken link */
+    OUT_MAX = 512,  /* limit while VOTE is not forced; further frames are lost, as on a broken link */
 };
 
 struct peer *peer_of(engine *e, uint64_t id) {
@@ -56,10 +57,10 @@ void emit(engine *e, struct engine_frame f) {
     e->out[e->out_count++] = f;
 }
 
-/* Entries that the program does not have yet wait for it; a peer hears from the leader all the same. */
+/* Entries that the program does not have yet are not sent; the peer still gets a frame from the leader. */
 void send_append(engine *e, struct engine_frame f) {
     struct peer *p = peer_of(e, f.peer);
-    /* A member without content never begins with entry 1: what was there before it would be missing. */
+    /* A member without content never begins with entry 1, because the log before that entry would be missing. */
     if (f.index == 0) {
         f.index = e->durable;
         f.index_term = term_at(e, e->durable);
@@ -95,7 +96,7 @@ void answer_leader(engine *e, uint64_t to, uint64_t forced) {
     emit(e, (struct engine_frame){.type = ENGINE_APPENDED, .peer = to, .term = current_term(e), .index = forced});
 }
 
-/* Tells each follower at once what became durable, unless another frame of this turn has told it. */
+/* Tells each follower at once which entries became durable, unless another frame of this turn has done so. */
 void tell_durable(engine *e) {
     struct engine_member all[ENGINE_MEMBERS_MAX];
     size_t count = engine_members(e, all);

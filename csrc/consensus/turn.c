@@ -82,7 +82,7 @@ static void note_durable(engine *e) {
     e->answer.flags |= ENGINE_DURABLE;
 }
 
-/* It may have come already: then engine_time is called at once, whatever other events wait. */
+/* The time may have passed already: then engine_time is called at once, whatever other events wait. */
 static uint64_t due(const engine *e) {
     uint64_t at = leads(e) ? e->beat_ms + e->options.heartbeat_ms : timeout_ms(e);
     if (e->draining)

@@ -394,7 +394,8 @@ int ls_commit(ls_tx *handle, int flags);
 int ls_rollback(ls_tx *handle, int flags);
 void ls_tx_describe(ls_tx *handle, ls_tx_info *info);
 /* Rolls the transaction back, unless it is prepared or has an outcome. Later calls on the handle get
-   LS_TRANSACTION_ENDED, and so does one that another thread is in; a prepared transaction can be taken again. */
+   LS_TRANSACTION_ENDED, and so does a call that is in progress in another thread; a prepared transaction can be taken
+   again. */
 void ls_tx_abandon(ls_tx *handle);
 /* Frees the handle. Rolls the transaction back, unless it is prepared or has an outcome. NULL is allowed. */
 void ls_tx_free(ls_tx *handle);
@@ -784,7 +785,8 @@ typedef struct ls_replica_stats {
 
 /*
  * A replicated log has several copies, each in the directory of a member; a program moves batches from the copy that leads to those
- * that follow, says what a majority has, and says which copy leads in which term. docs/replication.md has the whole.
+ * that follow, says which batches a majority has, and says which copy leads in which term. docs/replication.md
+ * describes all of it.
  *
  * A member's directory is a host: VOTE, and the copy in copy-N. One thread at a time uses a host and its copy that follows. The copy
  * that leads is a store, and its batches are taken by one thread.
@@ -815,13 +817,13 @@ typedef struct ls_replica_entry {
 /* The files that a copy has room for. */
 typedef struct ls_replica_room {
     uint64_t member;
-    uint64_t spares;      /* files beside those of its log */
+    uint64_t spares;      /* files in addition to those of its log */
     uint64_t first_lsn;   /* of the segment that it writes */
     uint64_t applied_lsn; /* as in ls_replica_info */
-    int32_t sys_errno;    /* of why it can make no more files; 0: it can */
+    int32_t sys_errno;    /* the reason why it can make no more files; 0: it can */
 } ls_replica_room;
 
-/* What ls_host_apply did and found. */
+/* The results of ls_host_apply. */
 typedef struct ls_applied {
     uint64_t term; /* of the batch; 0: none was asked for */
     uint64_t copy; /* the copy's number */
@@ -830,19 +832,20 @@ typedef struct ls_applied {
 } ls_applied;
 
 typedef struct ls_replica_info {
-    uint64_t term, index, end_lsn; /* of its newest batch, which is forced here; 0: the log is not replicated yet */
+    /* Of the copy's newest batch, which is forced here; 0: the log is not replicated yet. */
+    uint64_t term, index, end_lsn;
     uint64_t applied_term, applied_index, applied_lsn; /* of the newest batch that is durable, and in the table */
-    uint64_t durable_lsn;                              /* what a majority has, as far as it knows */
+    /* A majority has everything below it, as far as the copy knows. */
+    uint64_t durable_lsn;
     uint64_t base_lsn;
-    uint64_t least_term; /* in which it may lead */
-    uint64_t messages;   /* in the table */
-    uint64_t
-        changes_from_lsn; /* ls_host_next_change has the catalog's changes from here on; those below may stand in the log, too */
+    uint64_t least_term;       /* the lowest term in which it may lead */
+    uint64_t messages;         /* in the table */
+    uint64_t changes_from_lsn; /* ls_host_next_change gives changes from here on; the log may have earlier ones, too */
     ls_replica_stats stats;
 } ls_replica_info;
 
 typedef struct ls_member {
-    uint8_t uuid[16]; /* of the store; zeros: of the one that is in copy-N */
+    uint8_t uuid[16]; /* of the store; zeros: take the UUID of the store in copy-N */
     uint8_t cluster_uuid[16];
     uint64_t member_id; /* from 1 on, and never given again */
     uint64_t copy;      /* N, from 1 on */
@@ -862,13 +865,13 @@ typedef struct ls_host_info {
    brings one. A VOTE that is detached is replaced. LS_OPTION: there is a VOTE that is not, or another copy; LS_NOT_A_STORE: copy-N
    is none, or has another UUID; LS_REPLICATED: it is a member's copy that lost its VOTE; LS_LOCKED, LS_FULL. */
 int ls_host_create(vfs *system, const char *host_dir, const ls_member *member);
-/* VOTE is read and locked, the log read and forced again, and what is durable applied. LS codes of ls_open; options.create counts for
-   nothing. LS_NOT_A_STORE: without VOTE nothing opens; or it is detached. LS_CORRUPT: VOTE is damaged, or the log ends below its
-   floor: it is older than what the member had acknowledged. */
+/* Reads and locks VOTE, reads the log and forces it again, and applies its durable part. LS codes of ls_open;
+   options.create has no effect. LS_NOT_A_STORE: without VOTE nothing opens; or it is detached. LS_CORRUPT: VOTE is
+   damaged, or the log ends below its floor: it is older than what the member had acknowledged. */
 int ls_host_open(vfs *system, const char *host_dir, const ls_options *options, ls_host **host);
 void ls_host_describe(const ls_host *host, ls_host_info *info);
-/* Forced in VOTE when it returns, so it may be told. LS_REFUSED: the term decreases, or another vote was given in it; nothing was
-   written. LS_OUTCOME_UNKNOWN, then LS_POISONED: close the host and open it again. */
+/* On return the vote is forced in VOTE, so other members may learn of it. LS_REFUSED: the term decreases, or another
+   vote was given in it; nothing was written. LS_OUTCOME_UNKNOWN, then LS_POISONED: close the host and open it again. */
 int ls_host_vote(ls_host *host, uint64_t term, uint64_t voted_for);
 ls_replica *ls_host_replica(
     ls_host *host); /* NULL: the copy leads, or there is none. Valid until a call that leads or removes it */
@@ -882,14 +885,15 @@ int ls_host_cut(ls_host *host, uint64_t index);
  */
 int ls_host_lead(ls_host *host, uint64_t term, const uint8_t *config, size_t config_bytes, ls_store **store);
 int ls_host_follow(ls_host *host); /* the copy follows again; as ls_host_open */
-/* Now and then while batches are forced: VOTE notes, at most each half second, how far the log reaches. `leads`: the store of the
-   copy that leads; NULL: it follows. Call it when nobody waits for an answer. */
+/* Lets VOTE note, at most each half second, how far the log reaches. Call it now and then while batches are forced,
+   when no peer waits for an answer. `leads`: the store of the copy that leads; NULL: it follows. */
 int ls_host_note_tail(ls_host *host, const ls_store *leads);
 /*
- * The kept window: the newest batches, which the copy can still give to other members. With options.kept_bytes an open finds the last so
- * many bytes of them (never less than what is not known to be durable), and those that come are added, as a leader by
- * ls_replica_next. They stay, with their segments, until the program drops them: so it does that before the log needs the space. The thread that uses
- * the host takes the leader's batches, too.
+ * The kept window: the newest batches, which the copy can still give to other members. With options.kept_bytes an open
+ * puts the batches of the last kept_bytes bytes into the window, and never fewer than are not known to be durable.
+ * Later batches are added; those of a leader by ls_replica_next. Batches stay in the window, with their segments, until
+ * the program drops them, which it must do before the log needs the space. The thread that uses the host takes the
+ * leader's batches, too.
  */
 void ls_host_kept(const ls_host *host, uint64_t *first, uint64_t *last); /* indexes; last below first: there are none */
 void ls_host_drop_kept(ls_host *host, ls_store *leads,
@@ -903,8 +907,8 @@ int ls_replica_members(const ls_replica_batch *batch, const uint8_t **config, si
 /* The newest configuration that is known to be durable, of a copy that follows; valid until the next call for the host. LS_OPTION: there
    is none. */
 int ls_host_members(const ls_host *host, uint64_t *index, const uint8_t **config, size_t *config_bytes);
-/* The copy's catalog has every change below lsn. Segments from there on stay, whatever the base, while it follows and while it leads; it
-   never goes back. */
+/* The copy's catalog has every change below lsn, which never decreases. Segments from there on are kept, whatever the
+   base is, while the copy follows and while it leads. */
 void ls_host_catalog_has(ls_host *host, ls_store *leads, uint64_t lsn);
 /* A change of the catalog, which the log has and the catalog may lack. The rows are those of docs/format.md, section 6. */
 typedef struct ls_catalog_rows {
@@ -915,47 +919,51 @@ typedef struct ls_catalog_rows {
 } ls_catalog_rows;
 
 /*
- * The next change that is durable, in the order of the log, valid until the next call; LS_END: there is none now. With options.catalog_lsn
- * an open gives those from changes_from_lsn on (ls_replica_info), and the copy those that it applies while it follows. A copy that leads has what the log
- * had before its term: the program takes it, with `leads`, before the store serves (LS_WOULD_WAIT before its first batch is durable).
+ * The next durable change, in the order of the log, valid until the next call; LS_END: there is none now. With
+ * options.catalog_lsn the calls give the changes from changes_from_lsn on (ls_replica_info) after an open, and then
+ * those that the copy applies while it follows. A copy that leads has the changes of the log before its term. The
+ * program takes these, with `leads`, before the store serves (LS_WOULD_WAIT before its first batch is durable).
  */
 int ls_host_next_change(ls_host *host, ls_store *leads, ls_catalog_rows *change);
 /*
  * Of a copy that follows: a majority has everything up to the kept batch of this index (0: nothing new), and that is applied, as
- * ls_replica_durable does. Also what ls_replica_room_here says, so that a program makes one call for what came. LS_REFUSED: the batch is
- * not kept.
+ * ls_replica_durable does. Also gives the result of ls_replica_room_here, so that a program makes one call for the
+ * batches that arrived. LS_REFUSED: the batch is not kept.
  */
 int ls_host_apply(ls_host *host, uint64_t index, ls_applied *applied);
-/* The copy's directory is removed, after VOTE counts the next one. */
+/* Removes the copy's directory, after VOTE names the next copy. */
 int ls_host_remove_copy(ls_host *host);
 /*
- * The same for a host that is not open, and whose copy may not open any more. The group has removed this member before, durably, in
- * `term`: VOTE has at least that term afterwards, and a rebuild number above its own and above `counted`, the one that another member
- * knows (0: none). *copy is the number of the copy that an update is to bring. LS_REFUSED: it is detached.
+ * The same for a host that is not open; its copy need not be readable. Before the call the group has removed this
+ * member durably, in `term`. Afterwards VOTE has at least that term, and a rebuild number above its own and above
+ * `counted`, which another member knows (0: none). *copy is the number of the copy that an update will bring.
+ * LS_REFUSED: VOTE is detached.
  */
 int ls_host_discard(vfs *system, const char *host_dir, uint64_t term, uint64_t counted, uint64_t *copy);
-/* A store that leads is freed before. NULL: nothing. */
+/* Free a store that leads before this call. NULL: does nothing. */
 void ls_host_close(ls_host *host);
-/* Ends replication in a host that is not open: its copy becomes a single store with all that it has, also what no majority had.
-   `highest_term` is the highest term that the program knows of. On LS_OK ls_open opens copy-N, N = *copy. After a failure or a crash
-   the same call finishes, and nothing else opens the copy. LS_OPTION: it is not replicated. LS_WOULD_WAIT: options.catalog_lsn is given
-   and lies below the end of the log. The member takes part no more; the program gives the catalog all changes of the log, also those
-   that no majority had, and calls again with the end of the log there. *copy is valid then, too. */
+/* Ends replication in a host that is not open: its copy becomes a single store with everything in it, including batches
+   that no majority had. `highest_term` is the highest term that the program knows of. On LS_OK ls_open opens copy-N, N
+   = *copy. After a failure or a crash the same call finishes, and nothing else opens the copy. LS_OPTION: it is not
+   replicated. LS_WOULD_WAIT: options.catalog_lsn is given and lies below the end of the log. The member no longer takes
+   part; the program gives the catalog all changes of the log, including those that no majority had, and calls again
+   with the end of the log as catalog_lsn. *copy is valid then, too. */
 int ls_host_detach(vfs *system, const char *host_dir, const ls_options *options, uint64_t highest_term, uint64_t *copy);
-/* The same for a backup of a copy. LS_OPTION: it is not replicated, or VOTE lies beside it. */
+/* The same for a backup of a copy. LS_OPTION: it is not replicated, or VOTE lies next to it. */
 int ls_backup_detach(vfs *system, const char *store_dir, const ls_options *options);
 
-/* The next batch: checked as recovery would, written, forced. LS_REFUSED: it does not follow from what is here, or VOTE does not have
-   its term; LS_FULL: the disk has no room for the next segment, and the same call may succeed later; nothing was written in either case.
-   LS_POISONED after a failed write: ls_host_follow opens it again. */
+/* Takes the next batch: checks it as recovery would, writes it, forces it. LS_REFUSED: the batch does not follow the
+   end of this log, or VOTE does not have its term; LS_FULL: the disk has no room for the next segment, and the same
+   call may succeed later; nothing was written in either case. LS_POISONED after a failed write: ls_host_follow opens it
+   again. */
 int ls_replica_take(ls_replica *replica, const ls_replica_batch *batch);
 /*
  * The same for the first *taken of n batches, at least one on LS_OK, so that a copy that lags catches up: where three or more lie in
- * one segment, up to 24 of them are written with one force, under a mark that is forced before (docs/format.md, section 8). The codes
- * are those of the first batch; one behind it that does not follow is left for the next call.
+ * one segment, up to 24 of them are written with one force, under a mark that is forced before (docs/format.md, section
+ * 8). The codes are those of the first batch; a later batch that does not follow is left for the next call.
  */
 int ls_replica_take_many(ls_replica *replica, const ls_replica_batch *batches, size_t n, size_t *taken);
-/* A majority has everything below lsn, the end of a batch. LS_REFUSED: it lies beyond what is here. */
+/* A majority has everything below lsn, the end of a batch. LS_REFUSED: lsn lies beyond the end of this log. */
 int ls_replica_durable(ls_replica *replica, uint64_t lsn);
 /*
  * Begins a checkpoint of the table as it is now; *begun 0: none can be taken at this moment, or one is. Batches can be taken
@@ -963,39 +971,41 @@ int ls_replica_durable(ls_replica *replica, uint64_t lsn);
  * LS_NO_MEMORY.
  */
 int ls_replica_checkpoint_begin(ls_replica *replica, int *begun);
-/* *ended 1: none is being taken any more. Then the result of one that was: LS_FULL, LS_IO or LS_NO_MEMORY if there is no new
-   checkpoint; nothing else has changed. */
+/* *ended 1: no checkpoint is in progress. The code is then the result of the last one: LS_FULL, LS_IO or LS_NO_MEMORY
+   if there is no new checkpoint; nothing else has changed. */
 int ls_replica_checkpoint_ended(ls_replica *replica, int *ended);
-/* Both: it returns when the file is forced. */
+/* Begins a checkpoint, and returns when its file is forced. */
 int ls_replica_checkpoint(ls_replica *replica, int *taken);
 int ls_replica_checkpoint_is_due(const ls_replica *replica);
 void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
-/* What it has room for, its member 0. If it has fewer spares than it keeps for a disk without room, a thread tries to make one, at most once a
-   second; so a program asks while there is an error. */
+/* The room that the copy has; `member` is 0. If the copy has fewer spares than its reserve, a thread tries to make one,
+   at most once a second; so while there is an error, a program calls this repeatedly. */
 void ls_replica_room_here(ls_replica *replica, ls_replica_room *room);
 
 int ls_replica_leads(ls_store *store); /* its first batch is durable */
-/* Once that is so, as ls_serve; LS_WOULD_WAIT: it is not. A queue that is not among the ids stays. */
+/* The same as ls_serve, once the first batch is durable; LS_WOULD_WAIT: it is not durable yet. A queue that is not
+   among the ids stays. */
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 /* The next batch that was handed out, valid until the next call. LS_END: there is none now. */
 int ls_replica_next(ls_store *store, ls_replica_batch *batch);
 uint64_t ls_replica_forced(const ls_store *store); /* the index up to which batches are forced here */
-int ls_replica_event_fd(
-    const ls_store *store); /* signalled at each of both; it goes with the store. -1: it does not lead */
+/* Signalled when a batch is handed out and when one is forced; closed with the store. -1: the store does not lead. */
+int ls_replica_event_fd(const ls_store *store);
 int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it lies beyond the batches that were taken */
-/* What the other voters' copies have room for, each as it said last; of a voter that is not there, nothing. One that can make no more
-   files bounds the growth of the log as the leader's own disk does. LS_OPTION: more than 16. */
+/* The room of the other voters' copies, as each reported it last; a voter that is not connected is left out. A copy
+   that can make no more files limits the growth of the log as the leader's own disk does. LS_OPTION: more than 16. */
 int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n);
-/* A new configuration, alone in a batch; the batch's index. LS_OPTION. */
+/* Writes a new configuration, alone in a batch; *index is the index of the batch. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
 /*
  * A change of the catalog, in a record of the log; *lsn is its end. With a deleted queue (0: none) the queue's deletion stands in the same
- * batch, so no copy has one without the other. It waits until a majority has it; then the caller changes its catalog. LS_OPTION: these are no rows,
- * or too many for one record; LS_FULL: nothing was written; LS_OUTCOME_UNKNOWN: it may take effect.
+ * batch, so no copy has one without the other. The call waits until a majority has the change; then the caller changes
+ * its catalog. LS_OPTION: these are no rows, or too many for one record; LS_FULL: nothing was written;
+ * LS_OUTCOME_UNKNOWN: it may take effect.
  */
 int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
                               uint32_t deleted_queue_id, uint64_t *lsn);
-/* It leads no longer: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then ls_free, and ls_host_follow. */
+/* Ends leading: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then call ls_free and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
 
 /* ---- identity: no member starts with less than it had acknowledged ---- */
@@ -1006,21 +1016,22 @@ typedef struct ls_identity {
     uint64_t rebuild, acknowledged, tail_term, tail_index, voted;
 } ls_identity;
 
-/* What a member tells first on each connection, as on its disk (ls_host_info). */
+/* A member sends this first on each connection, with the values on its disk (ls_host_info). */
 typedef struct ls_identity_told {
     uint64_t rebuild, tail_term, tail_index, start_term;
-    int new_run; /* its process is not the one that told something to this peer before */
+    int new_run; /* its process is another one than the process that spoke to this peer before */
 } ls_identity_told;
 
 /* A text says why the member is refused; NULL: it is accepted. durable_...: the last batch that the peer knows to be durable; leads: the
    term that it leads, 0: it follows. */
 const char *ls_identity_judge(const ls_identity *counted, const ls_identity_told *told, uint64_t durable_term,
                               uint64_t durable_index, uint64_t leads);
-/* The member has all up to this batch of the peer's log; the peer leads the term. */
+/* The member has all batches up to this one of the peer's log; the peer leads the term. */
 void ls_identity_acknowledged(ls_identity *counted, uint64_t rebuild, uint64_t term, uint64_t batch_term,
                               uint64_t batch_index);
 void ls_identity_voted(ls_identity *counted, uint64_t term); /* for the peer */
-/* The peer's own log was cut, and this is left; or an update replaced it, and this it had known to be durable. */
+/* The peer's own log was cut and now ends at `left`; or an update replaced it, and up to `left` the peer had known it
+   to be durable. */
 void ls_identity_lower(ls_identity *counted, uint64_t left_term, uint64_t left_index);
 
 /* ---- an update: a copy is brought up to date by whole segments, when batches alone cannot ---- */
@@ -1038,7 +1049,7 @@ typedef struct ls_update_segment {
     uint64_t checksum;     /* XXH64, seed 0, of these bytes */
 } ls_update_segment;
 
-/* All that an update sends, but for the catalog: what META has, where the log ends then, and its segments. */
+/* Everything that an update sends, except the catalog: the values of META, the end of the log, and its segments. */
 typedef struct ls_update_manifest {
     uint8_t uuid[16];
     uint64_t segment_size, max_undurable_bytes, created_us;
@@ -1047,18 +1058,21 @@ typedef struct ls_update_manifest {
 } ls_update_manifest;
 
 /*
- * The sender, beside the program that has the copy open, in the same process or not. One thread at a time uses it.
+ * The sender. It works while a program has the copy open, in the same process or in another. One thread at a time uses
+ * it.
  *
- * Opens it: takes a hold on the log, which keeps the segments and what follows them (name, limit_bytes, lasts_us: as ls_hold_take;
- * a read takes the time anew when it is due). The end is that of a durable batch, and the beginning is the base that an open of a
- * log with this end finds, or the segment of `applied_lsn`, if that is lower: where the sender's catalog stands; 0: it has none.
- * LS_WOULD_WAIT: the durable part of the log does not say yet where it begins, or has fewer than two batches with an index; try again.
- * LS_RECYCLED: the log at applied_lsn is gone. LS codes of ls_hold_take. In each call LS_RECYCLED also means that the copy itself was
+ * Opens it: takes a hold on the log, which keeps these segments and all later ones (name, limit_bytes, lasts_us: as
+ * ls_hold_take; reads renew the time of the hold when that is due). The end is that of a durable batch, and the
+ * beginning is the base that an open of a log with this end finds, or the segment of `applied_lsn`, if that is lower.
+ * `applied_lsn`: the LSN that the sender's catalog has reached; 0: it has no catalog. LS_WOULD_WAIT: the durable part
+ * of the log does not say yet where it begins, or has fewer than two batches with an index; try again. LS_RECYCLED: the
+ * log at applied_lsn is gone. LS codes of ls_hold_take. In each call LS_RECYCLED also means that the copy itself was
  * replaced or removed meanwhile.
  */
 int ls_update_source_open(vfs *system, const char *store_dir, const char *hold_name, uint64_t limit_bytes,
                           uint64_t lasts_us, uint64_t applied_lsn, ls_update_source **source);
-/* Reads and verifies about `bytes` more, for the manifest. LS_END: it is complete. LS_RECYCLED, LS_CORRUPT. */
+/* Reads and verifies about `bytes` more, for the manifest. LS_END: the manifest is complete. LS_RECYCLED,
+   LS_CORRUPT. */
 int ls_update_source_step(ls_update_source *source, uint64_t bytes);
 /* Fills up to n of the segments. LS_WOULD_WAIT: steps are left, and only *manifest was filled. */
 int ls_update_source_manifest(const ls_update_source *source, ls_update_manifest *manifest, ls_update_segment *segments,
@@ -1067,9 +1081,10 @@ int ls_update_source_manifest(const ls_update_source *source, ls_update_manifest
    LS_CORRUPT: there is none. */
 int ls_update_source_members(const ls_update_source *source, uint64_t *index, const uint8_t **config,
                              size_t *config_bytes);
-/* Bytes of one segment. LS_OPTION: the manifest has no such part; LS_RECYCLED: the hold was lost: begin anew. */
+/* Bytes of one segment. LS_OPTION: the manifest has no such part; LS_RECYCLED: the hold was lost; begin a new
+   update. */
 int ls_update_source_read(ls_update_source *source, uint64_t first_lsn, uint64_t offset, uint8_t *into, size_t bytes);
-/* The log below `lsn` is not needed any more (0: all is), and the hold's time begins again. As ls_hold_advance. */
+/* Lets the log below `lsn` go (0: nothing), and begins the time of the hold again, as ls_hold_advance. */
 int ls_update_source_keep(ls_update_source *source, uint64_t lsn);
 void ls_update_source_close(ls_update_source *source); /* releases the hold; NULL: nothing */
 
@@ -1077,9 +1092,10 @@ void ls_update_source_close(ls_update_source *source); /* releases the hold; NUL
  * The receiver: a host that follows, or has no copy yet; the host stays open. ls_update_begin and ls_update_finish use the host, so
  * they are for its thread. The other calls use the update alone, one thread at a time: the host may take batches meanwhile.
  *
- * Begins the update in the directory of the next copy: what an earlier update left there is used again if it agrees. The directory
- * is locked. LS_REFUSED: the manifest contradicts itself, is of another store, or does not reach what this member has; the host
- * leads, or VOTE does not have the manifest's term. LS_FULL: the disk has no room. In both cases nothing was written.
+ * Begins the update in the directory of the next copy. Files that an earlier update left there are used again if they
+ * agree with the manifest. The directory is locked. LS_REFUSED: the manifest contradicts itself, is of another store,
+ * or does not reach what this member has; the host leads, or VOTE does not have the manifest's term. LS_FULL: the disk
+ * has no room. In both cases nothing was written.
  */
 int ls_update_begin(ls_host *host, const ls_update_manifest *manifest, const ls_update_segment *segments,
                     ls_update **update);
@@ -1095,22 +1111,25 @@ typedef struct ls_update_part {
  * the present copy, from which it is copied. LS_END: everything is here.
  */
 int ls_update_next(ls_update *update, ls_update_part *part);
-/* The beginning of that part. LS_REFUSED: it is not, or the segment is whole now and differs from the manifest: it is asked for again.
-   LS_IO, LS_FULL, LS_POISONED: only ls_update_free is possible. */
+/* Writes bytes from the beginning of that part. LS_REFUSED: the bytes do not belong there; or the segment is complete
+   now and differs from the manifest, and is asked for again. LS_IO, LS_FULL, LS_POISONED: only ls_update_free is
+   possible. */
 int ls_update_write(ls_update *update, uint64_t first_lsn, uint64_t offset, const uint8_t *from, size_t bytes);
 /* The new copy's directory, for the catalog, which is put there before the end; it is forced with the rest. */
 const char *ls_update_path(const ls_update *update);
 /*
- * Forces everything, opens the copy as any copy is opened, and lets it count: the host follows with it, and the copy from before is
- * removed. LS_REFUSED: something is missing, or the member has taken batches beyond the end meanwhile. LS_CORRUPT: the log does not
- * end where the manifest says. After a failure the copy from before counts, and is as it was; after LS_OUTCOME_UNKNOWN the next open of the host finds out which one counts.
+ * Forces everything, opens the new copy like any copy, and lets VOTE name it: the host follows with it, and the
+ * previous copy is removed. LS_REFUSED: something is missing, or the member has taken batches beyond the end meanwhile.
+ * LS_CORRUPT: the log does not end where the manifest says. After a failure the previous copy counts, unchanged; after
+ * LS_OUTCOME_UNKNOWN the next open of the host finds out which copy counts.
  */
 int ls_update_finish(ls_update *update);
-/* Ends it; NULL: nothing. Unless it was finished, what has come is left for the next update. */
+/* Ends the update; NULL: does nothing. Unless the update was finished, the received bytes stay for the next update. */
 void ls_update_free(ls_update *update);
 
 /* ---- inspection: the state that a log gives, without opening the store; takes no lock and writes nothing ---- */
-#define LS_INSPECT_CHECK         1 /* also compare back-links, batches and footers with each other; also what is undurable */
+/* Also compare back-links, batches and footers with each other; also what is undurable. */
+#define LS_INSPECT_CHECK         1
 #define LS_INSPECT_DIRECT        2 /* bypass the page cache where the file system can */
 #define LS_INSPECT_NO_CHECKPOINT 4 /* replay all of the log; LS_INSPECT_CHECK implies it */
 

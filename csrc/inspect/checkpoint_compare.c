@@ -205,8 +205,9 @@ static bool segments_differ(const struct sides *s) {
 }
 
 /*
- * While a writer runs, the log does not say whether work on a deleted queue still exists: the writer's open drops it,
- * but after a later deletion it stays until its outcome. The checkpoint has the writer's state.
+ * While a writer runs, the log does not say whether work on a deleted queue still exists. The writer drops such work
+ * when it opens the store; if the queue is deleted later, the work stays until the outcome of its transaction. The
+ * checkpoint has the writer's state.
  */
 static bool cannot_tell(const struct state *with, const struct state *without) {
     const struct table *t = &without->table;

@@ -13,7 +13,7 @@
 #include "read/reader.h"
 #include "replay/replay.h"
 
-/* Rules that a sound log keeps although no replay needs them. */
+/* Rules that a sound log keeps, although no replay depends on them. */
 struct checks {
     uint64_t first_lsn; /* of the segment being read */
     uint32_t type_counts[TYPES_COUNTED];

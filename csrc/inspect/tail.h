@@ -37,7 +37,7 @@ int tail_prepare(struct tail_look *k, size_t holders_max); /* LS_NO_MEMORY */
 void tail_free(struct tail_look *k);
 /* With the lock. Completes the tail, fills in the holders, and gives their number. */
 size_t tail_explain(struct tail_look *k, ls_holder *holders);
-/* Without the lock: since when they hold, as far as the oldest segment's file says. */
+/* Without the lock. Finds since when the holders exist, as far as the file of the oldest segment shows. */
 void tail_add_times(const struct tail_look *k, ls_holder *holders, size_t n);
 
 void tail_copy_xid(ls_xid *into, const struct tx *tx);

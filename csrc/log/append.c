@@ -169,7 +169,7 @@ struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags) 
 
 void log_append(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
     struct buffer *b = g->open;
-    assert(bytes <= g->front.reserved_room); /* reserved, and the lock held ever since */
+    assert(bytes <= g->front.reserved_room); /* the room was reserved, and the lock has been held since */
     g->front.reserved_room -= bytes;
     assert(s->lsn == b->end_lsn && bytes % 8 == 0);
     b->end_lsn += bytes;
@@ -196,6 +196,6 @@ void log_append_copy(struct log *g, const struct slot *s, uint16_t type, uint32_
 }
 
 void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint32_t bytes) {
-    g->front.reserved_room += bytes; /* the segment keeps SEGMENT_END_RESERVE for it */
+    g->front.reserved_room += bytes; /* the segment has kept SEGMENT_END_RESERVE for this record */
     log_append(g, s, type, bytes);
 }

@@ -206,7 +206,7 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
     if (rc != LS_END) {
         return rc;
     }
-    rc = spares_make(g, !log_is_replicated(g)); /* a new leader is waited for: its file is not filled with zeros */
+    rc = spares_make(g, !log_is_replicated(g)); /* a new leader must begin soon, so its file is not filled with zeros */
     if (rc != LS_OK) {
         ls_error kept = *ls_last_error();
         spares_recycle(g);
@@ -217,7 +217,7 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
         return LS_OK;
     }
     ls_error kept = *ls_last_error();
-    if (log_is_replicated(g)) { /* what this file has may have been counted by a leader */
+    if (log_is_replicated(g)) { /* a leader may have counted the content of this file */
         (void)fail_again(&kept);
         return rc;
     }
@@ -238,8 +238,8 @@ static int find_file_for(struct log *g, struct unused_files *u, struct segment *
 }
 
 /*
- * No file goes in a term before a batch of the term says that all of the log before it is durable: the base that the copy began with
- * is that of the newest batch there, and may not be named by any that was known to be durable.
+ * In a term no file is removed before a batch of the term says that all of the log before it is durable. The copy began
+ * with the base that its newest batch names; a batch that is known to be durable may name a lower one.
  */
 static void hold_base_back(struct log *g, uint64_t prev_end_lsn) {
     struct leading *t = &g->term;
@@ -252,7 +252,8 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
     struct segment *made;
     g->epoch = e->epoch;
     g->space.next_spare_lsn = e->first_lsn;
-    /* Before any file is taken: a hint of the last epoch may name what was left out. A new term leaves out nothing. */
+    /* Called before any file is taken: a hint of the last epoch may name segments that were left out. A new term leaves
+       out none. */
     if (!e->creating && !log_is_replicated(g)) {
         hint_published(g, g->named_base_lsn, hint_publish(g, e->prev_end_lsn, g->named_base_lsn));
     }
@@ -277,8 +278,8 @@ int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_file
     if (e->creating) {
         g->named_base_lsn = made->first_lsn;
     }
-    /* Below it all counts as durable from the start: what the log does waits for the first batch of the term, and when that is durable,
-       so is everything before it. */
+    /* All of the log below this counts as durable from the start: the log's further work waits for the first batch of
+       the term, and when that batch is durable, everything before it is. */
     g->term.first_lsn = g->front.end_lsn;
     return LS_OK;
 }
@@ -325,8 +326,9 @@ static int make_reserved(struct log *g) {
 }
 
 /*
- * A log without free segments is relocated before it serves: the next open may need one, and so may relocation. Where nothing can be
- * moved without one, as in a store of which only the log was put back, they may be beyond max_log_bytes: it could not be drained else.
+ * A log without free segments is relocated before it serves, because the next open and relocation itself may need a
+ * free segment. Some logs cannot be relocated without one, for example a store of which only the log was restored. Then
+ * the free segments may exceed max_log_bytes; otherwise such a log could not be drained.
  */
 int log_make_ready(struct log *g) {
     int rc = make_reserved(g);

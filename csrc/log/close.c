@@ -12,7 +12,8 @@ void log_begin_close(struct log *g) {
     }
     g->serving = false;
     g->closing = true;
-    (void)pthread_cond_broadcast(&g->spare_thread.wake); /* a move that waits for other appends need not wait now */
+    /* A move that waits for other appends must not wait any longer. */
+    (void)pthread_cond_broadcast(&g->spare_thread.wake);
     g->closer = pthread_self();
 }
 

@@ -99,7 +99,7 @@ int log_write_header(struct log *g, const struct segment *s, uint64_t time_us) {
 
 static int sync_batch(struct log *g, int file) { return g->v->sync_data(g->v, file); }
 
-/* The blocks of the batch, but for those that were written early. */
+/* The blocks of the batch, without those that were written early. */
 static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
     uint64_t from = b->start_lsn / BLOCK_BYTES * BLOCK_BYTES, at = from - b->segment->first_lsn;
     if (b->early_lsn == 0) {
@@ -112,7 +112,7 @@ static int write_blocks(struct log *g, const struct buffer *b, size_t whole) {
     return rc == 0 ? io_write(g->v, b->segment->file, b->memory, head, at, g->written) : rc;
 }
 
-/* To the other copies, which may force it while this disk does. */
+/* Hands the batch to the other copies, which may force it at the same time as this disk. */
 static void ship(const struct log *g, const struct buffer *b, const struct outgoing *out) {
     const struct segment *s = b->segment;
     const struct shipment sent = {

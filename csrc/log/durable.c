@@ -37,7 +37,7 @@ static inline void note_batch(struct log *g, const struct buffer *b) {
     }
 }
 
-/* In a replicated log the bases count that the batch says are durable. */
+/* In a replicated log only those bases count whose batch is said to be durable. */
 static void name_said_bases(struct log *g, const struct buffer *b) {
     struct leading *t = &g->term;
     uint32_t n = 0;
@@ -53,7 +53,7 @@ static void name_said_bases(struct log *g, const struct buffer *b) {
     }
 }
 
-/* The oldest batch, which is forced: its releases take effect, and its buffer is free. */
+/* The oldest batch, which is forced: its releases take effect, and its buffer becomes free. */
 static inline void batch_is_durable(struct log *g) {
     struct buffer *b = &g->buffers[g->oldest];
     assert(b->state == BUFFER_FORCED);
@@ -250,7 +250,7 @@ uint64_t log_known_durable(const struct log *g) {
 
 /* ---- the leader's batch ---- */
 
-/* A batch of a replicated log is forced here, and is not durable by that alone: what has a majority? */
+/* A batch of a replicated log was forced here, which alone does not make it durable: how far does a majority reach? */
 static void ask_majority(struct log *g, const struct buffer *b) {
     if (log_is_replicated(g)) {
         uint64_t has_lsn = g->term.calls.forced(g->term.calls.context, b->batch_index, b->end_lsn);
@@ -286,9 +286,9 @@ void log_batch_failed(struct log *g, int error, bool advances) {
 
 #ifdef LOGSTORE_TRAIL
 /*
- * Simulates a majority that is LOGSTORE_TRAIL batches (fewer than there are buffers) behind this disk. It catches up
- * when a thread waits and none writes, and before the flusher sleeps, since some threads wait for an event, which the
- * log does not see.
+ * Simulates a majority that is LOGSTORE_TRAIL batches (fewer than there are buffers) behind this disk. The simulated
+ * majority catches up when a thread waits and none writes. It also catches up before the flusher sleeps, because some
+ * threads wait for an event, and the log cannot see such a wait.
  */
 bool log_trail(struct log *g, bool catches_up) {
     uint32_t most = LOGSTORE_TRAIL < g->buffer_count ? LOGSTORE_TRAIL : g->buffer_count - 1;

@@ -18,7 +18,7 @@
 #include "logstore.h"
 #include "os/vfs.h"
 
-/* Which entries of the directory are holds: NAME.hold, of any name. */
+/* A directory entry is a hold if its name is NAME.hold, for any NAME. */
 bool hold_is_name(const char *entry);
 /*
  * Reads a hold. 1: its owner lives, and *why says whether *h is valid. 0: there is no such hold; one without an owner

@@ -78,7 +78,8 @@ static inline void log_unlock(struct log *g) {
 void log_move_given_out(struct log *g); /* what look-ups have given out goes to other memory */
 #endif
 
-/* In log/ only. The lock was let go and taken back, by the two functions below or by a wait: no room is reserved any more. */
+/* In log/ only. The lock was let go and taken again, by the two functions below or by a wait, so no room is reserved
+   any more. */
 static inline void log_was_let_go(struct log *g) {
     struct log_front *f = log_front(g);
     assert(!f->trying);
@@ -100,7 +101,8 @@ static inline void log_take_back(struct log *g) {
     log_was_let_go(g);
 }
 
-/* Whether the operation that holds the lock may not wait: then LS_WOULD_WAIT. It is set back before the lock is let go. */
+/* Whether the operation that holds the lock must not wait, but return LS_WOULD_WAIT. The flag is reset before the lock
+   is let go. */
 static inline void log_set_trying(struct log *g, bool trying) { log_front(g)->trying = trying; }
 static inline bool log_is_trying(const struct log *g) { return log_front(g)->trying; }
 

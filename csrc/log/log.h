@@ -109,23 +109,24 @@ struct shipment {
 
 enum { OTHERS_MAX = 16 };
 
-/* What another copy of a replicated log has room for, as it said last. */
+/* The room that another copy of a replicated log last reported. */
 struct other_room {
     uint64_t member;
     uint64_t spares;      /* files beside those of its log */
-    uint64_t first_lsn;   /* of the segment that it wrote then */
+    uint64_t first_lsn;   /* of the segment that it wrote at that time */
     uint64_t applied_lsn; /* and what it had applied */
-    int error;            /* errno of why it can make no more files; 0: it can */
+    int error;            /* errno of the reason why it can make no more files; 0: it can */
 };
 
-/* How the leader of a replicated log is called by it. Neither call may wait or use the log. */
+/* The functions of a replicated log's leader that the log calls. They must neither wait nor use the log. */
 struct replication {
     uint64_t index;             /* of the last batch before this term */
     uint64_t known_durable_lsn; /* as of that batch */
     void *context;
     /* After the batch was written here and before it is forced; without the lock, one batch at a time and in order. */
     void (*ship)(void *context, const struct shipment *s);
-    /* Under the lock: the batch is forced here. What a majority of the copies has is returned; 0: as before. */
+    /* Called under the lock when the batch is forced here. Returns the LSN below which a majority has everything; 0:
+       that has not changed. */
     uint64_t (*forced)(void *context, uint64_t index, uint64_t end_lsn);
 };
 
@@ -139,7 +140,7 @@ struct relocated {
 
 /* A log without files or buffers. `relocate` (waits) moves the live records of a pinned segment to the head. NULL: no memory. */
 struct log *log_new(int (*relocate)(struct log *g, const struct pin *victim));
-void log_free(struct log *g); /* also its clients, and also a log that was set up in part; NULL: does nothing */
+void log_free(struct log *g); /* Also frees the clients, and a log that was set up in part; NULL: does nothing. */
 /* Registers a client, before the store is opened, and gives it the log that it appends to. LS_OPTION as
    clients_register. */
 int log_register(struct log *g, const struct log_client *client);
@@ -154,24 +155,25 @@ void log_replicate(struct log *g, const struct replication *r);
 /* Adds the bytes written to *bytes. */
 int log_rewrite_tail(struct log *g, const struct tail_part *t, uint64_t *bytes);
 int log_open_holds(struct log *g);
-/* For a copy that follows, whose log is not begun: publishes what is durable and its base; then the base that readers go by now,
-   below which nothing is promised. */
+/* For a copy that follows, whose log has not begun: publishes what is durable and the base. Returns the base that
+   readers use now; segments below it may be recycled. */
 uint64_t log_publish(struct log *g, uint64_t epoch, uint64_t durable_lsn, uint64_t base_lsn);
-/* The lowest LSN that a hold keeps, of the dead segments with these first LSNs; UINT64_MAX: none is kept. */
+/* The lowest LSN that a hold keeps among the dead segments with these first LSNs; UINT64_MAX: no hold keeps any. */
 uint64_t log_held_from(struct log *g, const uint64_t *first_lsns, size_t n);
 /* Begins the epoch with a segment whose header is on disk: in an unused file, a dead segment's, or a new one. */
 int log_begin_epoch(struct log *g, const struct log_epoch *e, struct unused_files *u);
 /* Makes spares of unused files, or of new ones for a new log, and removes the other unused files. */
 int log_gather_spares(struct log *g, const struct log_epoch *e, struct unused_files *u);
-/* (waits) Records may be appended. On failure too, until the close. In a term of a replicated log the first batch comes next, then,
-   once it is durable, log_make_ready. */
+/* (waits) From now on records may be appended, also after a failure, until the close. In a term of a replicated log the
+   first batch comes next; once it is durable, log_make_ready. */
 int log_serve(struct log *g);
-int log_make_ready(struct log *g); /* (waits) free segments for what comes: log_serve calls it in a log with one copy */
+/* (waits) Makes free segments for later appends. In a log with one copy log_serve calls it. */
+int log_make_ready(struct log *g);
 void log_begin_first_batch(struct log *g, uint64_t bytes); /* with room for records of `bytes` */
 int log_force_first_batch(struct log *g);                  /* (waits) on this disk; it may not be durable */
 bool log_leads(const struct log *g);                       /* the first batch of the term is durable */
-/* (waits) A term ends: nothing more is appended, forced or made durable, and what is on its way has an unknown outcome. Nothing in a
-   log with one copy. */
+/* (waits) A term ends: nothing more is appended, forced or made durable, and operations in progress have an unknown
+   outcome. Does nothing in a log with one copy. */
 void log_cease(struct log *g);
 int log_start_threads(struct log *g); /* lock not held */
 
@@ -256,10 +258,11 @@ void log_signal(struct log *g); /* signals the events; the log itself does so at
 
 /* ---- files ---- */
 
-/* A new segment file under this name, of full size, which is durable; a handle or -errno. One that has the name goes first. */
+/* Makes a new segment file with this name and full size, durably; returns a handle or -errno. An existing file of that
+   name is removed first. */
 enum {
     FAST_SWITCH_US = 500 * 1000
-}; /* where the last segment lasted longer, there is time to fill the next with zeros */
+}; /* if the last segment lasted longer than this, there is time to fill the next one with zeros */
 int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, bool zero_fill);
 
 /* ---- reading ---- */
@@ -283,7 +286,7 @@ uint64_t log_pinned_end_lsn(const struct log *g, const struct pin *p);
 /* ---- the base, relocation, compaction ---- */
 
 uint64_t log_base_lsn(const struct log *g);
-uint64_t log_named_base_lsn(const struct log *g); /* the one that a power cut leaves, or a lower one */
+uint64_t log_named_base_lsn(const struct log *g); /* the LSN at which a power cut would end the log, or a lower one */
 uint64_t log_head_lsn(const struct log *g);       /* where the newest segment begins */
 /* (waits) Makes all records durable, advances the base as far as it can, and names it in a durable batch. */
 int log_move_base(struct log *g);
@@ -322,7 +325,7 @@ uint64_t log_bytes(const struct log *g); /* size of all its files */
 size_t log_segment_count(const struct log *g);
 uint64_t log_live_bytes(const struct log *g);
 bool log_can_grow(const struct log *g); /* by the result of the last try */
-/* From now on the other copies have this room; at most OTHERS_MAX of them. */
+/* Sets the room that the other copies have from now on; at most OTHERS_MAX copies. */
 void log_others_have(struct log *g, const struct other_room *all, size_t n);
 void log_limit(struct log *g, uint64_t max_log_bytes);                     /* sets the limit from now on; 0: none */
 void log_stats(struct log *g, ls_stats *stats);                            /* fills in all figures that the log has */

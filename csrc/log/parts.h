@@ -41,7 +41,7 @@ struct segment {
     int file;                 /* -1: not open */
     unsigned readers;         /* readers of content; the file is not recycled while there are any */
     bool header_due;          /* the header goes out with the first batch */
-    bool read_in_order;       /* the system was told to read ahead in its open file */
+    bool read_in_order;       /* the system was asked to read ahead in its open file */
     uint64_t stuck_until_lsn; /* its records could not be moved; tried again when append_lsn reaches this LSN */
     struct segment *next_spare;
 };
@@ -54,8 +54,8 @@ struct buffer {
     uint64_t start_lsn; /* of the batch record */
     uint64_t end_lsn;
     uint64_t early_lsn;   /* up to here its blocks, but the first, are with the file already; 0: none is */
-    uint64_t base_lsn;    /* that its batch names, from its write on */
-    uint64_t known_lsn;   /* known_durable_lsn of its batch, from its write on */
+    uint64_t base_lsn;    /* the base that its batch names, set when the write begins */
+    uint64_t known_lsn;   /* the known_durable_lsn of its batch, set when the write begins */
     uint64_t batch_index; /* 0: not replicated */
     uint32_t count;
     uint32_t index;
@@ -74,7 +74,7 @@ struct waiter {
 /* A thread that waits for room in a write buffer. */
 struct room_waiter {
     uint64_t bytes;
-    bool is_to_lead; /* it is called to write the oldest batch; no other thread writes it */
+    bool is_to_lead; /* it was called to write the oldest batch, which no other thread writes */
     sem_t wake;
     struct room_waiter *next;
 };
@@ -97,8 +97,9 @@ struct commit {
 };
 
 /*
- * A base that a durable batch named. In a replicated log it counts only when a later durable batch says that the first is: else
- * this copy, which alone knows that, could begin above a segment that it still needs after a cut.
+ * A base that a durable batch named. In a replicated log the base counts only when a later durable batch says that the
+ * first one is durable. Otherwise only this copy would know that, and after a cut it could begin above a segment that
+ * it still needs.
  */
 struct named_base {
     uint64_t end_lsn; /* of the batch */
@@ -107,12 +108,13 @@ struct named_base {
 
 enum { NAMED_BASES = 32 };
 
-/* The leader's side of a replicated log; `calls` of one with one copy is all zero. */
+/* The leader's part of a replicated log; in a log with one copy `calls` is all zero. */
 struct leading {
     struct replication calls;
-    uint64_t first_lsn; /* where the term's records begin: until more is durable, no more is known to be */
-    uint64_t index;     /* of the newest buffer's batch */
-    struct named_base named[NAMED_BASES]; /* oldest first; one that finds no room replaces the oldest */
+    /* Where the term's records begin. Until more is durable, only the log below is known to be durable. */
+    uint64_t first_lsn;
+    uint64_t index;                       /* of the newest buffer's batch */
+    struct named_base named[NAMED_BASES]; /* oldest first; if there is no room, a new base replaces the oldest */
     uint32_t named_count;
 };
 
@@ -123,7 +125,7 @@ struct footer_counts {
     uint64_t last_lsn;
 };
 
-/* Forces the records for which no thread waits. */
+/* The thread that forces records for which no other thread waits. */
 struct flusher {
     pthread_t thread;
     sem_t wake;
@@ -155,9 +157,9 @@ struct fullness {
 struct others_room {
     struct other_room all[OTHERS_MAX];
     size_t count;
-    size_t spares;         /* the least that one of them has for what comes; SIZE_MAX: each can make more */
+    size_t spares;         /* the room of the copy that has the least; SIZE_MAX: every copy can make more files */
     uint64_t least_member; /* which has it */
-    int error;             /* errno of why it can make no more; 0: each can */
+    int error;             /* errno of the reason why that copy can make no more files; 0: every copy can */
 };
 
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
@@ -165,9 +167,10 @@ struct space {
     struct segment *spares; /* in ascending order; first_lsn is the name of the file */
     size_t spare_count;
     uint64_t next_spare_lsn;
-    uint64_t kept_lsn;                /* see log_keep_from */
-    struct segment *unnamed_segments; /* dead, without a file name, until the last reader is done; by next_spare */
-    size_t held_count;                /* dead segments that only a hold keeps, as of the last look at the holds */
+    uint64_t kept_lsn; /* see log_keep_from */
+    /* Dead segments without a file name, kept until their last reader is done; linked by next_spare. */
+    struct segment *unnamed_segments;
+    size_t held_count;   /* dead segments that only a hold keeps, as of the last look at the holds */
     uint64_t looked_lsn; /* dead segments below it were checked at that look: recycled, held or being read */
     bool reader_awaited; /* the oldest segment is dead and being read; its last reader wakes the spare thread */
     bool replacing;      /* the next file takes the place of a dead one that is being read */
@@ -208,7 +211,7 @@ struct relocation {
 struct log {
     struct log_front front; /* first: see lock.h */
 #ifdef LOGSTORE_POISON
-    struct segment *given_out[4]; /* the last ones that log_segment returned */
+    struct segment *given_out[4]; /* the segments that log_segment returned last */
     unsigned given_out_next;
 #endif
 
@@ -261,8 +264,8 @@ struct log {
     struct space space;
     struct relocation relocation;
 
-    struct directory *directory; /* the store's; `v` and `dir` are its */
-    struct io_written *written;  /* its: to every file of the store, also without the lock */
+    struct directory *directory; /* of the store; `v` and `dir` above are from here */
+    struct io_written *written;  /* the bytes written to all files of the store; used without the lock, too */
     ls_stats stats;
 };
 
@@ -280,7 +283,7 @@ static inline void log_may_wait(struct log *g) { g->front.reserved_room = 0; }
 static inline uint8_t *log_buffer_at(const struct buffer *b, uint64_t lsn) {
     return b->memory + b->start_lsn % BLOCK_BYTES + (lsn - b->start_lsn);
 }
-/* The open one, and its batch can end with a footer. */
+/* The open buffer; its batch can still end with a footer. */
 static inline bool log_buffer_has_room(const struct log *g, uint64_t bytes) {
     return g->open->end_lsn - g->open->start_lsn + bytes + FOOTER_BYTES_MAX <= g->batch_bytes_max;
 }
@@ -291,11 +294,12 @@ void log_append_at_end(struct log *g, const struct slot *s, uint16_t type, uint3
 uint64_t log_segment_end(const struct log *g); /* of the current segment */
 
 /* room.c */
-/* (waits) For a buffer, in the order of arrival; one that was called before is the first. It is called when it returns. */
+/* (waits) Waits for a buffer, in the order of arrival; a thread that was called before is the first. On return the
+   thread is called. */
 int log_wait_for_room(struct log *g, uint64_t bytes, bool *called);
 /* Calls the first waiting thread to write a batch, if all buffers are taken and one of them is left to write. */
 void log_call_to_lead(struct log *g);
-/* Other threads wait for a buffer, or were called to one: they come first. */
+/* Other threads wait for a buffer, or were called to one, and go first. */
 static inline bool log_room_is_awaited(const struct log *g) {
     return g->front.room_waiters != NULL || g->commit.room_called > 0;
 }
@@ -384,23 +388,24 @@ static inline size_t log_spares(const struct log *g) {
     return g->space.spare_count < g->space.others.spares ? g->space.spare_count : g->space.others.spares;
 }
 static inline size_t log_files_within_all(const struct log *g) { return log_segments_kept(g) + log_spares(g); }
-/* Another copy can make no more files. */
+/* Whether another copy can make no more files. */
 static inline bool others_bound(const struct log *g) { return g->space.others.spares != SIZE_MAX; }
 static inline bool log_cannot_grow(const struct log *g) { return g->space.cannot_grow || others_bound(g); }
 
 /* space/others.c */
 void others_count(struct log *g); /* a segment began, or one is gone */
-/* (waits) until every copy that bounds this log has applied, and so recycled, what is durable now. False: they had. */
+/* (waits) Waits until every copy that limits this log has applied the log up to the present durable LSN, and so
+   recycled its segments. False: they had done so before. */
 bool others_wait(struct log *g);
 
 /* space/: spares and recycling. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
-void spares_recycle(struct log *g);             /* (waits) what is dead becomes a spare, or goes */
+void spares_recycle(struct log *g);             /* (waits) dead segments become spares, or are removed */
 uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
 int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
 void spares_try(struct log *g);           /* (waits) one more try was made */
 bool spares_allow(const struct log *g, enum purpose purpose); /* one may be taken */
-int spares_need(struct log *g, enum purpose purpose); /* (waits) one may be taken, or room was made, or LS_FULL */
+int spares_need(struct log *g, enum purpose purpose); /* (waits) a spare may be taken, or room was made, or LS_FULL */
 size_t spares_target(const struct log *g);            /* how many are made ahead of need, as space.needs says */
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);

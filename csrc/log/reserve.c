@@ -8,7 +8,7 @@
 
 #include "log/parts.h"
 
-/* Whether the current segment has room for these bytes, and for its end after them. */
+/* Whether the current segment has room for these bytes, and after them for the end of the segment. */
 static bool segment_has_room(const struct log *g, uint64_t bytes) {
     uint64_t from = g->open != NULL ? g->front.append_lsn : g->front.append_lsn + BATCH_RECORD_BYTES;
     return from + bytes + SEGMENT_END_RESERVE <= log_segment_end(g);
@@ -90,7 +90,7 @@ static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, b
     return rc;
 }
 
-/* (waits) Takes one step towards room. LS_OK: the caller checks again. */
+/* (waits) Makes one step towards room. LS_OK: the caller checks again. */
 static int make_room(struct log *g, uint64_t bytes, enum purpose purpose, bool *called) {
     if (!segment_has_room(g, bytes)) {
         bool ready;

@@ -12,7 +12,7 @@
 
 #include "log/parts.h"
 
-/* In the open buffer beside those that were called, or in one that is free. */
+/* In the open buffer, in addition to the threads that were called, or in a free one. */
 static bool has_room(const struct log *g, const struct room_waiter *w) {
     uint64_t called = g->commit.room_called;
     if (g->open != NULL && log_buffer_has_room(g, called + w->bytes)) {

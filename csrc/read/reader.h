@@ -24,7 +24,8 @@ int reader_judge(ls_reader *reader, int rc, uint64_t lsn);
 /* The log begins at the segment of keep_lsn, which a hold keeps; 0: at the base. */
 int reader_open_kept(vfs *v, const char *store_dir, uint64_t keep_lsn, uint64_t from_lsn, bool permissive,
                      ls_reader **reader);
-/* One that also gives the records of these streams, which any other refuses; and what no majority is known to have. */
+/* Also gives the records of these streams, which other readers refuse, and batches that are not known to be on a
+   majority's disks. */
 int reader_open_known(vfs *v, const char *store_dir, const struct stream_set *known, bool undurable,
                       ls_reader **reader);
 

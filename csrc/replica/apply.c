@@ -1,6 +1,6 @@
 /*
- * Applies durable batches to the table, by the replay that an open runs. Between a replay and its settling the table has the
- * places with their keys and no queues; so it stays until this copy leads. See replica.h.
+ * Applies durable batches to the table, by the replay that an open runs. Between a replay and its settling the table
+ * has the places with their keys and no queues; it stays in that state until this copy leads. See replica.h.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "read/damage.h"
 #include "replica/replica.h"
 
-/* Nothing below it is needed by this copy: a durable batch says that the batch which named it is durable. */
+/* This copy needs no record below it: a durable batch says that the batch which named this base is durable. */
 static uint64_t needless_below(struct replica *r) {
     uint32_t n = 0;
     while (n < r->named_count && r->named[n].end_lsn <= r->said_lsn) {
@@ -21,7 +21,7 @@ static uint64_t needless_below(struct replica *r) {
     return r->safe_base_lsn < r->hinted_base_lsn ? r->safe_base_lsn : r->hinted_base_lsn;
 }
 
-/* A base that a batch names counts when a later one says that the first is durable. */
+/* A base that a batch names counts only when a later batch says that the first one is durable. */
 void replica_note_base(struct replica *r, uint64_t base_lsn, uint64_t end_lsn) {
     uint64_t newest = r->named_count > 0 ? r->named[r->named_count - 1].base_lsn : r->safe_base_lsn;
     if (base_lsn <= newest) {
@@ -44,7 +44,7 @@ static void note_said(struct replica *r, const struct batch *b) {
     replica_note_base(r, b->base_lsn, r->applied.lsn);
 }
 
-/* A look at each record before it is replayed. */
+/* Looks at each record before it is replayed. */
 static int note_chain(void *context, const struct scan_batch *b, const struct record *record) {
     struct replica *r = context;
     (void)b;
@@ -100,7 +100,7 @@ static int apply_waiting(struct replica *r, const struct replica_batch *w) {
     return replica_apply_batch(r, &b);
 }
 
-/* A batch that cannot be applied may be in the table in part, so nothing follows it. */
+/* A batch that cannot be applied may be in the table in part, so no later batch may be applied. */
 int replica_apply(struct replica *r, uint64_t lsn) {
     int rc = r->error == 0 ? LS_OK : replica_fail_poisoned(r);
     while (rc == LS_OK && r->waiting_from < r->waiting_count && r->waiting[r->waiting_from].end_lsn <= lsn) {
@@ -122,7 +122,7 @@ static void tell_readers(struct replica *r) {
     r->hinted_base_lsn = log_publish(r->store->log, r->applied.term, r->applied.lsn, r->base_lsn);
 }
 
-/* How many of the n oldest segments no hold keeps; without memory to look at them, none. */
+/* How many of the n oldest segments are kept by no hold; 0 if memory runs out. */
 static size_t count_unheld(const struct replica *r, size_t n) {
     uint64_t *first_lsns = calloc(n, sizeof *first_lsns), size = r->store->meta.segment_size;
     size_t unheld = 0;
@@ -140,7 +140,8 @@ static size_t count_unheld(const struct replica *r, size_t n) {
     return unheld;
 }
 
-/* Files that are not needed become spares, or go if there are enough; without memory for their names, later. */
+/* Unneeded files become spares, or are removed if there are enough spares; if memory for their names runs out, this
+   happens later. */
 static void recycle(struct replica *r) {
     const struct directory *d = &r->store->directory;
     uint64_t below_lsn = needless_below(r), size = r->store->meta.segment_size, catalog_lsn = r->catalog_lsn;

@@ -13,8 +13,9 @@
 #include "replica/replica.h"
 
 /*
- * Where a checkpoint can stand: not between a chain's copies and the state that completes them, which replay would have to see
- * together; and not while a transaction that a new leader undid has no record of that, or one has no start yet.
+ * Where a checkpoint can be taken: not between the copies of a chain and the state that completes them, because a
+ * replay must see both; and not while a transaction that a new leader has rolled back has no record of its outcome, or
+ * a transaction has no start record yet.
  */
 static bool is_possible(const struct replica *r) {
     const struct table *t = &r->store->state.table;
@@ -55,7 +56,7 @@ struct replica_checkpoint {
     pthread_t thread;
 };
 
-/* Writes and frees the blocks; the last of the file only with `all`. */
+/* Writes and frees the full blocks; the last block of the file only if `all`. */
 static void write_blocks(struct replica_checkpoint *k, struct row_block *list, bool all) {
     while (list != NULL) {
         struct row_block *next = list->next;
@@ -97,7 +98,7 @@ static void finish(struct replica_checkpoint *k) {
     }
 }
 
-/* A part of the work. False: all is done. */
+/* Does a part of the work. False: all work is done. */
 static bool go_on(struct replica_checkpoint *k) {
     struct row_block *list;
     if (!k->opened) {
@@ -123,7 +124,7 @@ static void *checkpoint_thread(void *context) {
     return NULL;
 }
 
-/* Of an ended one: frees it, and gives its errno. */
+/* Frees a checkpoint that has ended, and returns its errno. */
 static int take_away(struct replica *r) {
     struct replica_checkpoint *k = r->checkpoint;
     if (k->has_thread) {
@@ -163,7 +164,7 @@ void replica_checkpoint_give_up(struct replica *r) {
     (void)take_away(r);
 }
 
-/* The next one waits, or it would take the freed blocks at once. */
+/* The next checkpoint waits; otherwise it would take the freed blocks at once. */
 bool replica_checkpoint_give_up_space(struct replica *r) {
     const struct directory *d = &r->store->directory;
     bool any = r->checkpoint != NULL;

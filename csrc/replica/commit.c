@@ -1,7 +1,7 @@
 /*
  * The leader's batches, for the program that sends them: group commit puts a copy of each into a ring before it forces it, and the
- * program takes them out in order. A program says only of batches that it took that a majority has them, and a buffer of the log
- * stays taken until then: so at most as many batches wait here as there are buffers.
+ * program takes them out in order. The program reports a majority only for batches that it took out, and a buffer of
+ * the log stays in use until that report. So at most as many batches wait here as there are buffers.
  *
  * The ring has a lock of its own: the log hands a batch out without its lock, and a program may wait for one while the log works.
  */
@@ -15,11 +15,12 @@
 
 #include "os/io.h"
 
-enum { RING = LS_BUFFERS_MAX + 2 }; /* with the one that the program looks at, and one that is being put in */
+/* One for the batch that the program reads, and one for the batch that is being added. */
+enum { RING = LS_BUFFERS_MAX + 2 };
 
 struct handed {
     ls_replica_batch batch;
-    uint8_t *header; /* a block; NULL: none was ever needed */
+    uint8_t *header; /* a block; NULL: no batch has needed one yet */
     uint8_t *bytes;
     size_t capacity;
 };
@@ -32,8 +33,8 @@ struct leader {
     uint64_t put;   /* how many were handed out */
     uint64_t taken; /* how many the program has taken */
     uint64_t taken_end_lsn;
-    int error;         /* no memory: what follows cannot be sent */
-    struct kept *kept; /* of the host; NULL: it keeps nothing */
+    int error;         /* memory ran out: later batches cannot be sent */
+    struct kept *kept; /* the window of the host; NULL: no window */
     _Atomic uint64_t forced_index;
 };
 
@@ -224,14 +225,15 @@ int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t con
     return store_leave(store, rc, 0);
 }
 
-/* Lock held. The queue's deletion first: what may fail comes before the change is written. */
+/* With the lock held. First deletes the queue, because a step that may fail must come before the change is written. */
 static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, uint32_t row_count, uint32_t queue_id,
                         uint64_t *lsn) {
     struct log *g = store->log;
     uint64_t record_bytes = format_catalog_change_bytes(bytes);
     int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes) : log_reserve_to_grow(g, record_bytes, 0);
     bool ends = queue_id != 0 && rc == LS_OK;
-    if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) { /* a queue that never had a message: the log need not end it */
+    /* A queue that never had a message needs no record of its end in the log. */
+    if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) {
         return rc;
     }
     struct slot s = log_slot(g, 0, 0, 0);
@@ -283,7 +285,7 @@ int ls_replica_cease(ls_store *store) {
 }
 
 int leader_of(ls_store *store, struct kept *kept, struct replication *calls) {
-    if (store->leader == NULL) { /* it stays with the store, which may call it until it is freed */
+    if (store->leader == NULL) { /* the calls stay with the store, which may use them until it is freed */
         store->leader = leader_new(store->directory.v);
         store->free_leader = leader_free;
     }
@@ -295,7 +297,7 @@ int leader_of(ls_store *store, struct kept *kept, struct replication *calls) {
     return LS_OK;
 }
 
-/* ---- a copy that follows, by its public names ---- */
+/* ---- the public functions of a copy that follows ---- */
 
 int ls_replica_take_many(ls_replica *replica, const ls_replica_batch *batches, size_t n, size_t *taken) {
     struct shipment all[GROUP_BATCHES_MAX];

@@ -1,4 +1,4 @@
-/* A copy's segment files: the one that is written, spares, and those that must not stand above it. See replica.h. */
+/* A copy's segment files: the current one, spares, and those that must not stand above it. See replica.h. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -82,7 +82,8 @@ static int from_the_top(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* One by one from the top, each before the next: a header whose chain is broken below it would read as damage. */
+/* Removes them one by one from the top, each durably before the next: a header whose chain is broken below it would
+   look like damage. */
 int replica_remove_above(struct replica *r, uint64_t first_lsn) {
     const struct directory *d = &r->store->directory;
     struct listing l = {.above_lsn = first_lsn};
@@ -154,7 +155,8 @@ static bool is_in_use(const struct replica *r, uint64_t first_lsn) {
     return in_use;
 }
 
-/* Below the term's first segment, and not above the batch that is written next. */
+/* The first LSN for a new spare's name: it lies below the term's first segment, so it is not above the batch that is
+   written next. */
 static uint64_t name_of_spare(const struct replica *r) {
     uint64_t size = r->store->meta.segment_size, term = r->segments[r->segment_count - 1].term;
     uint64_t first_lsn = round_up(term << TERM_SHIFT, size) - size;
@@ -190,8 +192,8 @@ void replica_take_spare(struct replica *r) {
     free(s);
 }
 
-/* As in a store that serves, the file that replaces one is filled with zeros unless the log grows fast. The others are a reserve for the
-   time when the disk has no room: then the log can still be drained and led. */
+/* As in a store that serves, the file that replaces a used spare is filled with zeros unless the log grows fast. The
+   other spares are a reserve for the time when the disk has no room: with them the log can still be drained and led. */
 void replica_make_spare(struct replica *r, bool turned) {
     vfs *v = r->store->directory.v;
     if (r->store->options.background == 0) {
@@ -209,7 +211,7 @@ void replica_make_spare(struct replica *r, bool turned) {
     uint64_t first_lsn = name_of_spare(r);
     struct replica_spare *s = calloc(1, sizeof *s);
     if (s == NULL) {
-        return; /* then the next segment's file is made when it is needed */
+        return; /* otherwise the file of the next segment is made when it is needed */
     }
     s->directory = &r->store->directory;
     s->first_lsn = first_lsn;
@@ -243,7 +245,8 @@ static int rename_spare(struct replica *r, const char *name) {
     return r->file >= 0 ? d->v->sync_dir(d->v, d->dir) : r->file;
 }
 
-/* On a full disk the spare that is being made is waited for, and then the checkpoint goes, as in a store that serves. */
+/* On a full disk this waits for the spare that is being made, and then removes the checkpoint, as in a store that
+   serves. */
 static int make_file(struct replica *r, uint64_t first_lsn, const char *name) {
     struct directory *d = &r->store->directory;
     uint64_t bytes = r->store->meta.segment_size;
@@ -262,14 +265,14 @@ static int make_file(struct replica *r, uint64_t first_lsn, const char *name) {
     return r->file < 0 ? r->file : 0;
 }
 
-/* A spare is renamed; without one a file is made. One that has the name, and no batch of the log, is replaced. Its name is durable.
-   LS_FULL: nothing has changed, and the same call may be made again. */
+/* Renames a spare, or makes a file if there is none. A file that has the name and no batch of the log is replaced. The
+   name is durable. LS_FULL: nothing has changed, and the same call may be made again. */
 int replica_make_file(struct replica *r, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES];
     close_file(r);
     if (r->spare != NULL && (atomic_load(&r->spare->ended) || r->spares.count < REPLICA_SPARES)) {
-        replica_take_spare(
-            r); /* it was begun a segment ago: whether the disk has room is known before the reserve is used up */
+        /* The spare was begun one segment ago: whether the disk has room is known before the reserve is used up. */
+        replica_take_spare(r);
     }
     format_segment_name(name, first_lsn);
     forget_file(&r->cut, first_lsn);

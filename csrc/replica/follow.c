@@ -37,22 +37,23 @@ static struct replica_end end_of(const struct scan_batch *b) {
     };
 }
 
-/* Whether there is memory for it in the window, if it belongs there. */
+/* Whether the window has memory for the batch, if the batch belongs there. */
 static bool keep(struct replica *r, const struct scan_batch *b) {
     return r->kept == NULL || b->batch.index == 0 || kept_add(r->kept, b);
 }
 
-/* Where the log of the window goes on: in the segment of its last batch, which this log has. 0: it has none. */
+/* The segment in which the window's log continues: that of its last batch, which this log has. 0: there is none. */
 static uint64_t kept_already(struct replica *r) {
     const struct scan *s = &r->store->scan;
     uint64_t first, last;
     ls_replica_entry newest;
-    kept_cut(r->kept, s->index); /* what was handed out, and not written */
+    kept_cut(r->kept, s->index); /* batches that were handed out and not written */
     kept_range(r->kept, &first, &last);
     return kept_entry(r->kept, last, &newest) == LS_OK ? newest.first_lsn : 0;
 }
 
-/* The window reaches below the checkpoint, from which on the log is read. What cannot be read there is not kept, no more. */
+/* The window reaches below the checkpoint, and the log is read only from the checkpoint on. Batches that cannot be read
+   there are not kept. */
 static void read_kept(struct replica *r) {
     struct scan *s = &r->store->scan;
     uint64_t bytes = 0, from_lsn = kept_already(r);
@@ -92,7 +93,7 @@ static int read_log(struct replica *r) {
         r->durable_lsn = loaded.lsn > r->durable_lsn ? loaded.lsn : r->durable_lsn;
         r->checkpoint_lsn = loaded.lsn;
         replica_note_base(r, loaded.base_lsn, loaded.lsn);
-        replica_sweep_begin(r); /* of queues that it has as deleted */
+        replica_sweep_begin(r); /* of queues that this copy has as deleted */
     }
     r->end = r->applied;
     if (store->options.background != 0) {
@@ -110,8 +111,8 @@ static int read_log(struct replica *r) {
     return rc == LS_END ? LS_OK : rc;
 }
 
-/* Takes the log's segments, and removes unused files. A file with a valid header outside the log was cut: it is kept until another
-   header is forced, because a power cut can still take the header that cut it. */
+/* Takes the log's segments, and removes unused files. A file with a valid header outside the log was cut. It is kept
+   until another header is forced, because a power cut can still undo the header that cut it. */
 static int take_files(struct replica *r) {
     const struct scan *s = &r->store->scan;
     const struct directory *d = &r->store->directory;
@@ -173,7 +174,7 @@ static int open_log(struct replica *r, const char *store_dir) {
     r->base_lsn = s->base_lsn;
     r->durable_lsn = s->index != 0 ? s->durable_lsn : s->end_lsn;
     rc = state_take_segments(&store->state, s);
-    rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before anything is said to be forced */
+    rc = rc == LS_OK ? store_rewrite_tail(store) : rc; /* before this copy reports anything as forced */
     rc = rc == LS_OK ? replica_mark_open(r) : rc;
     bool begins = store->options.kept_bytes != 0 && r->kept == NULL;
     rc = rc == LS_OK && begins ? kept_new(store->directory.v, store_dir, s, &r->kept) : rc;
@@ -306,7 +307,7 @@ static int check_place(const struct replica *r, const struct shipment *s) {
     return follows ? LS_OK : refuse(r, s, "it has no header, and does not go on in the segment");
 }
 
-/* Everything that recovery would check of it, and what it says of replication. */
+/* Checks all that recovery would check of the batch, and its fields about replication. */
 static int check(const struct replica *r, const struct shipment *s, struct batch *b) {
     const struct meta *m = &r->store->meta;
     uint64_t bytes = s->end_lsn - s->lsn, offset = s->lsn - s->first_lsn;
@@ -358,7 +359,7 @@ static int begin_segment(struct replica *r, const struct shipment *s) {
     }
     memcpy(r->block, s->header, SEGMENT_HEADER_BYTES);
     int error = io_write(d->v, r->file, r->block, SEGMENT_HEADER_BYTES, 0, &d->written);
-    if (error == 0 && new_term) { /* of the same term it is forced with the batch */
+    if (error == 0 && new_term) { /* a header of the same term is forced together with the batch */
         error = d->v->sync_file(d->v, r->file);
         r->stats.forces++;
     }
@@ -370,8 +371,8 @@ static int begin_segment(struct replica *r, const struct shipment *s) {
     return LS_OK;
 }
 
-/* One after the other in a segment. Whole blocks, so that the page cache never has to read one first; the tail's block keeps what
-   stood in it. */
+/* Writes batches of one segment, one after the other. Whole blocks are written, so that the page cache never has to
+   read one first; the rest of the tail's block keeps its content. */
 static int write_batches(struct replica *r, const struct shipment *all, size_t n) {
     struct directory *d = &r->store->directory;
     size_t lead = all[0].lsn % BLOCK_BYTES, used = lead;
@@ -396,7 +397,7 @@ static int write_batches(struct replica *r, const struct shipment *all, size_t n
     return LS_OK;
 }
 
-/* The header that cuts them is forced. */
+/* The header that cuts these files is forced. */
 static int free_cut_files(struct replica *r) {
     while (r->cut.count > 0) {
         if (!replica_add_file(&r->spares, r->cut.all[r->cut.count - 1])) {
@@ -407,7 +408,7 @@ static int free_cut_files(struct replica *r) {
     return LS_OK;
 }
 
-/* Checks the next one, and takes it into memory. */
+/* Checks the next batch, and copies it to memory. */
 static int accept(struct replica *r, const struct shipment *s) {
     struct scan_batch b = {.bytes = s->bytes, .lsn = s->lsn, .first_lsn = s->first_lsn};
     int rc = check(r, s, &b.batch);
@@ -419,7 +420,7 @@ static int accept(struct replica *r, const struct shipment *s) {
     return rc;
 }
 
-/* How many of these may be written with one force. A header is forced, or written, before its batch. */
+/* How many of these batches may be written with one force. A header is forced, or written, before its batch. */
 static size_t count_group(struct replica *r, const struct shipment *all, size_t n) {
     uint64_t bytes = 0;
     size_t count = 0;
@@ -441,7 +442,7 @@ int replica_take_many(struct replica *r, const struct shipment *all, size_t n, s
         count += rc == LS_OK ? 1 : 0;
     }
     if (count < group && r->kept != NULL) {
-        kept_cut(r->kept, r->end.index); /* one that was kept, and not taken */
+        kept_cut(r->kept, r->end.index); /* a batch that was kept in the window and not taken */
     }
     if (count == 0) {
         return rc;
@@ -506,7 +507,7 @@ int replica_find_cut(const struct replica *r, uint64_t index, struct replica_end
     return LS_OK;
 }
 
-/* Nothing changes on the disk: the next batch's header, or its place, makes the cut there. */
+/* Nothing changes on the disk: the header of the next batch, or its place, makes the cut there. */
 int replica_cut(struct replica *r, uint64_t index) {
     struct replica_end end;
     int rc = replica_find_cut(r, index, &end);

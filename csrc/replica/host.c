@@ -24,7 +24,7 @@ static char *copy_path(const char *host, uint64_t copy) {
 
 char *host_copy_path(const struct host *h, uint64_t copy) { return copy_path(h->vote->path, copy); }
 
-/* A name as vote_copy_name gives it, and no other. */
+/* True only for names that vote_copy_name makes. */
 static bool parse_copy_name(const char *name, uint64_t *copy) {
     char exact[COPY_NAME_BYTES];
     if (strncmp(name, "copy-", 5) != 0) {
@@ -60,7 +60,7 @@ static int first_name(void *into, const char *name) {
     return 1;
 }
 
-/* 0 or -errno. What is no directory stays. */
+/* Removes a directory: 0 or -errno. Anything that is not a directory stays. */
 static int remove_dir_of_files(vfs *v, int above, const char *name) {
     char file[VFS_NAME_MAX + 1];
     int dir = v->open_subdir(v, above, name, 0);
@@ -76,7 +76,7 @@ static int remove_dir_of_files(vfs *v, int above, const char *name) {
     return rc == 0 ? v->remove_dir(v, above, name) : rc;
 }
 
-/* META first, and for good: what a crash leaves is no store. */
+/* Removes META first, durably: after a crash the rest is no store. */
 static int remove_copy_dir(vfs *v, int host, uint64_t copy) {
     char name[COPY_NAME_BYTES];
     vote_copy_name(name, copy);
@@ -100,7 +100,8 @@ static int remove_copy(const struct host *h, uint64_t copy) {
                                 h->vote->path, copy);
 }
 
-/* Of earlier numbers, or all others. 0 or -errno, the first that was met; the rest is removed all the same. */
+/* Removes the copies of earlier numbers, or all other copies. Returns 0 or the first -errno; the other copies are
+   removed in any case. */
 static int remove_other_copies(const struct host *h, bool also_later) {
     const struct directory *d = &h->vote->host;
     struct other_copies o = {.present = h->vote->now.copy};
@@ -117,7 +118,7 @@ static int remove_other_copies(const struct host *h, bool also_later) {
 
 /* ---- making a host ---- */
 
-/* Locks the store and reads its log, and writes nothing. */
+/* Locks the store and reads its log; writes nothing. */
 static int read_store(ls_store *store, vfs *v, const char *path, struct vote *made) {
     static const uint8_t none[UUID_BYTES];
     ls_options o = store->options;
@@ -202,7 +203,7 @@ struct tail host_tail(const struct host *h) {
     return h->follows != NULL ? tail_of(&h->follows->end) : (struct tail){0, 0};
 }
 
-/* A log that was a member's ends with an index, until it is detached; and VOTE is detached before the log. */
+/* The log of a member ends with an index until it is detached; and VOTE is detached before the log. */
 static int check_log(const struct host *h, const struct replica *r) {
     const struct vote *v = &h->vote->now;
     if (r->end.index == 0 && r->replay.newest.last_index != 0 && v->floor_index != 0) {
@@ -216,7 +217,7 @@ static int check_log(const struct host *h, const struct replica *r) {
     return vote_check_log(h->vote, tail_of(&r->end), r->store->meta.uuid);
 }
 
-/* VOTE has no floor of a term that it does not have itself. */
+/* VOTE has no floor in a term above its own. */
 static int raise_floor(struct host *h, struct tail forced) {
     return forced.index == 0 || forced.term > h->vote->now.term ? LS_OK : vote_raise_floor(h->vote, forced);
 }
@@ -234,7 +235,7 @@ static int open_copy(const struct host *h, struct kept *kept, struct replica **r
 
 int host_follow(struct host *h) {
     struct replica *r = NULL;
-    struct kept *window = h->kept; /* the engine counts on what it has */
+    struct kept *window = h->kept; /* the engine relies on the batches that this copy has */
     bool present;
     replica_free(h->follows);
     h->follows = NULL;
@@ -423,7 +424,7 @@ int host_remove_copy(struct host *h) {
     if (h->follows == NULL) {
         return fail_not_following(h);
     }
-    int error = remove_other_copies(h, true); /* what an update left in the next one's directory would count */
+    int error = remove_other_copies(h, true); /* files left by an update in the next copy's directory would count */
     if (error != 0) {
         return fail_errno(LS_IO, -error, "what an update left in %s cannot be removed", h->vote->path);
     }
@@ -452,7 +453,8 @@ int host_discard(vfs *v, const char *path, uint64_t term, uint64_t counted, uint
                     : fail_errno(LS_IO, -error, "what an update left in %s cannot be removed", path);
     if (rc == LS_OK) {
         *copy = h.vote->now.copy;
-        (void)remove_copy_dir(v, h.vote->host.dir, before); /* on a bad disk it may stay; it does not count any more */
+        /* On a bad disk the directory may stay; it no longer counts. */
+        (void)remove_copy_dir(v, h.vote->host.dir, before);
     }
     ls_error kept = *ls_last_error();
     vote_close(h.vote);
@@ -461,20 +463,20 @@ int host_discard(vfs *v, const char *path, uint64_t term, uint64_t counted, uint
 
 /* ---- an end to replication ---- */
 
-/* What the catalog lacks is in segments that nobody keeps for it once the log is a single store. */
+/* The catalog lacks changes in segments that nothing keeps for it once the log is a single store. */
 static int check_catalog_has_all(const struct host *h, const struct replica *r) {
     if (r->catalog_lsn >= r->end.lsn) {
         return LS_OK;
     }
     return fail(LS_WOULD_WAIT,
                 "%s/VOTE is detached; the log ends at LSN %" PRIu64 ", and the catalog has its changes up to %" PRIu64
-                ": give it the others, and detach again",
+                ": give the catalog the later changes, and detach again",
                 h->vote->path, r->end.lsn, r->catalog_lsn);
 }
 
 /*
- * VOTE first: a log that is detached would else take part again, with batches that no majority had and that count now. The catalog gets
- * its changes of these batches in between, for the same reason.
+ * VOTE is detached before the log. Otherwise a detached log could take part again, with batches that no majority had
+ * and that count now. The catalog gets the changes in these batches between the two steps, for the same reason.
  */
 static int detach(struct host *h, struct replica *r, uint64_t highest_term) {
     const struct vote *now = &h->vote->now;
@@ -504,7 +506,8 @@ static int detach_host(struct host *h, uint64_t highest_term, struct replica **r
         *r = rc == LS_OK ? NULL : *r;
         return rc;
     }
-    /* Detached before, and perhaps relocated since, so that no batch with an index is left; or it comes from a backup. */
+    /* The log was detached before, and perhaps relocated since, so that no batch with an index is left; or it comes
+       from a backup. */
     if (h->vote->now.detached != 0 || (*r)->replay.newest.last_index != 0) {
         return vote_detach(h->vote);
     }

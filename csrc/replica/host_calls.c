@@ -84,7 +84,7 @@ int ls_host_read(ls_host *host, uint64_t index, ls_replica_batch *batch) {
     return kept_read(kept_of(host), index, batch);
 }
 
-/* Tells the leader's log from which LSN on segments must stay. A copy that follows reads that by itself. */
+/* Tells the leader's log the LSN from which segments must be kept. A copy that follows reads that LSN by itself. */
 static void keep(ls_host *host, ls_store *leads) {
     uint64_t kept = kept_lsn(host->kept), catalog_lsn = host->options.catalog_lsn;
     if (leads != NULL) {

@@ -2,8 +2,9 @@
 #include "replica/identity.h"
 
 /*
- * The smaller of the count and of what is durable: what was acknowledged and never became durable may have been cut by
- * another leader. While the peer leads that term, the count goes into its majorities, so all of it must still be there.
+ * The smaller of the acknowledged batch and the durable one: a batch that was acknowledged and never became durable may
+ * have been cut by another leader. While the peer leads that term, its majorities include the acknowledgement, so the
+ * whole acknowledged log must still be there.
  */
 static struct tail needed(const struct identity_count *c, const struct identity_peer *peer) {
     bool all = peer->leads != 0 && peer->leads == c->acknowledged;
@@ -11,8 +12,8 @@ static struct tail needed(const struct identity_count *c, const struct identity_
 }
 
 /*
- * Once a member's disk has a batch of a term, it acknowledges nothing in an earlier one. So a tail of a later term than the
- * acknowledgement was written after it, and is no older copy, even where its index is lower.
+ * Once a member's disk has a batch of a term, the member acknowledges nothing in an earlier term. So a tail of a later
+ * term than the acknowledgement was written after it. It is no older copy, even if its index is lower.
  */
 static bool reaches(const struct identity_count *c, struct tail told, struct tail need) {
     return told.term > c->acknowledged || (told.index >= need.index && told.term >= need.term);

@@ -20,7 +20,7 @@ struct place {
 
 struct kept {
     vfs *v;
-    int dir; /* the store's own handle goes with the store */
+    int dir; /* the store's own handle is closed with the store */
     struct meta meta;
     struct stream_set known;
     struct place *all; /* those before `from` are gone */
@@ -123,7 +123,7 @@ void kept_cut(struct kept *k, uint64_t index) {
     while (k->count > k->from && last_index(k) > index) {
         k->count--;
     }
-    close_file(k); /* the file may be used again, under its name */
+    close_file(k); /* the file may be reused under its name */
 }
 
 void kept_drop(struct kept *k, uint64_t index) {
@@ -202,7 +202,7 @@ static int fail_read(const struct place *p, int error) {
     return fail_errno(LS_IO, error, "the batch at LSN %llu cannot be read", (unsigned long long)p->lsn);
 }
 
-/* As recovery would accept it: what a disk has spoilt is not given to others. */
+/* Checks the batch as recovery would: batches that a disk has damaged are not given to others. */
 static int verify(const struct kept *k, const struct place *p, uint64_t index, struct batch *b) {
     uint64_t seed = format_segment_seed(k->meta.uuid, p->first_lsn, p->term);
     enum format_result why =

@@ -1,4 +1,4 @@
-/* From following to leading, and the end of it. See replica.h. */
+/* A copy that follows begins to lead, and ends it. See replica.h. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -34,13 +34,13 @@ static int check_term(const struct replica *r, uint64_t term, const void *config
     if ((r->end.index == 0) != (config != NULL) || config_bytes > MEMBERS_CONFIG_MAX ||
         (config != NULL && config_bytes == 0)) {
         return fail(LS_OPTION,
-                    "a log that becomes replicated begins with a configuration of 1 to %d bytes, and only such a log",
+                    "give a configuration of 1 to %d bytes if the log becomes replicated, and none otherwise",
                     MEMBERS_CONFIG_MAX);
     }
     return LS_OK;
 }
 
-/* ---- all is applied, and settled as by an open ---- */
+/* ---- everything is applied, and settled as by an open ---- */
 
 static int take_segments(struct replica *r) {
     struct state *s = &r->store->state;
@@ -78,7 +78,7 @@ static int settle(struct replica *r) {
 
 /* ---- the term ---- */
 
-/* Spares of this process need no more than a new header; a file that was cut is free once the term's header is forced. */
+/* A spare of this process needs only a new header; a file that was cut may be used once the term's header is forced. */
 static int find_unused(const struct replica *r, struct unused_files *u) {
     *u = (struct unused_files){.all = calloc(r->spares.count + r->cut.count + 1, sizeof *u->all)};
     if (u->all == NULL) {
@@ -122,8 +122,9 @@ static int first_batch(struct replica *r, const void *config, uint32_t config_by
 /* ---- an end to replication ---- */
 
 /*
- * Lock held. A batch without an index, in an epoch beyond every term that another copy may know. It makes all that is below it durable;
- * until it is, a start begins with the base that was known to be durable, and finds it only if no file above that goes.
+ * With the lock held. Writes a batch without an index, in an epoch above every term that another copy may know. It
+ * makes everything below it durable. Until it is durable, a start begins with the base that was known to be durable,
+ * and finds that base only if no file above it was removed.
  */
 static int end_replication(struct replica *r, uint64_t epoch, uint64_t durable_base_lsn) {
     struct log *g = r->store->log;
@@ -176,7 +177,7 @@ int replica_detach(struct replica *r, uint64_t highest_term) {
 
 /* ---- leading ---- */
 
-/* By other members and by the catalog: what lies below may be recycled. */
+/* The LSN below which segments may be recycled, because neither other members nor the catalog need them. */
 static uint64_t needed_from(const struct replica *r, uint64_t term) {
     uint64_t kept = kept_lsn(r->kept);
     kept = r->kept != NULL && kept == UINT64_MAX ? round_up(term << TERM_SHIFT, r->store->meta.segment_size) : kept;
@@ -216,7 +217,7 @@ int replica_lead(struct replica *r, uint64_t term, const struct replication *cal
         log_unlock(r->store->log);
     }
     if (rc != LS_OK) {
-        r->error = r->error != 0 ? r->error : EIO; /* the log has begun, and nobody writes its end */
+        r->error = r->error != 0 ? r->error : EIO; /* the log has begun, and its end is never written */
         return rc;
     }
     *store = r->store;

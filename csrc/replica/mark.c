@@ -1,9 +1,10 @@
 /*
- * A copy that lags writes several batches with one force. That breaks what recovery relies on, that a batch is written only when the
- * one before it is forced, and that its durable_lsn therefore holds on every disk. So a mark [from, to) is forced first, in MARK. While
- * it stands, what the batches in it call durable counts only up to `from`: a crash in the middle of them is a torn tail. The
- * next open erases what stands above the log's end in it, and only then the mark goes; otherwise a batch that reached the disk
- * without the one before it would later read as damage.
+ * A copy that lags writes several batches with one force. Recovery relies on two things that this breaks: a batch is
+ * written only when the previous batch is forced, and so its durable_lsn holds on every disk. So a mark [from, to) is
+ * forced first, in MARK. While the mark stands, the durable_lsn of batches inside it counts only up to `from`, so a
+ * crash in the middle of them leaves a torn tail. The next open erases the part of the mark above the log's end, and
+ * only then removes the mark; otherwise a batch that reached the disk without its predecessor would later look like
+ * damage.
  *
  * MARK has two slots, which are written in turns. If a crash tears one, its mark was not forced, and no batch was written under it.
  */
@@ -61,7 +62,8 @@ static int make_file(struct replica *r) {
     return rc == 0 ? open_file(r) : rc;
 }
 
-/* Zeros over [from, to) of the segment, past the cache if that is how it was read. The block in which it begins keeps the rest. */
+/* Writes zeros over [from, to) of the segment, past the cache if it was read that way. The block in which the range
+   begins keeps its other bytes. */
 static int erase(struct replica *r, uint64_t first_lsn, uint64_t from_lsn, uint64_t to_lsn) {
     vfs *v = r->store->directory.v;
     bool direct = r->store->scan.direct;
@@ -109,7 +111,7 @@ int replica_mark_open(struct replica *r) {
     r->mark.sequence = m->sequence;
     error = error == 0 ? put_both(r) : error;
     error = error == 0 ? r->store->directory.v->sync_dir(r->store->directory.v, r->store->directory.dir)
-                       : error; /* a process that was killed may have renamed it, and no more */
+                       : error; /* a killed process may have renamed the file, and not synced the directory */
     if (error == -ENOMEM) {
         return fail_memory();
     }

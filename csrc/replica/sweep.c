@@ -1,9 +1,10 @@
 /*
- * Queues that the leader has deleted. The leader removes their places in steps, without a record; so does a copy that follows, a few
- * messages after each batch that it applies.
+ * Queues that the leader has deleted. The leader removes their places in steps, without a record. A copy that follows
+ * does the same, for a few messages after each batch that it applies.
  *
- * It may be ahead of the leader. So the leader writes nothing more for a message that only its sweep keeps (message_is_going). A
- * program from before replication did, and its batches have no index: after these nothing is swept.
+ * A copy may be ahead of the leader. So the leader writes no record for a message that only its sweep keeps
+ * (message_is_going). Batches without an index come from a single store, which may have written such records: after
+ * these nothing is swept.
  *
  * The queue stays in the table, as deleted, until the base has passed the record of its deletion: records above the base may still
  * name it. See replica.h.
@@ -14,7 +15,7 @@ enum { SWEEP_MESSAGES = 1024 }; /* after one batch */
 
 void replica_sweep_begin(struct replica *r) { r->sweep.again = true; }
 
-/* One pass over the table. A queue that is deleted meanwhile needs another one. False: nothing is left to do. */
+/* Does one pass over the table. A queue that is deleted meanwhile needs another pass. False: nothing is left to do. */
 static bool sweep_places(struct replica *r) {
     if (r->sweep.again && r->sweep.next == r->sweep.end) {
         r->sweep.again = false;
@@ -27,7 +28,8 @@ static bool sweep_places(struct replica *r) {
     return r->sweep.again || r->sweep.next < r->sweep.end;
 }
 
-/* No place is left on a queue that was deleted below the base; nor is work, since each message that lives was moved after that. */
+/* No place is left on a queue that was deleted below the base; no other work is left either, because each live message
+   was moved after that. */
 static void forget_queues(struct replica *r) {
     struct state *s = &r->store->state;
     struct table *t = &s->table;

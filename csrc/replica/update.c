@@ -31,10 +31,10 @@ struct update {
     ls_update_manifest manifest;
     struct meta meta;
     ls_update_segment *segments;
-    size_t whole;         /* of the segments, the first so many are */
-    bool looked;          /* the next one is not here, and is asked for */
+    size_t whole;         /* how many of the segments, from the first on, are complete */
+    bool looked;          /* the next segment was looked for and is not here, so it is asked for */
     int file;             /* of that one; -1: not made yet */
-    uint64_t offset;      /* up to which it has been written */
+    uint64_t offset;      /* the file is written up to here */
     struct xxh64_sum sum; /* of that part */
     uint8_t *piece;
     int error; /* errno of what failed; 0: nothing */
@@ -104,7 +104,8 @@ static int check_manifest(const ls_update_manifest *m, const ls_update_segment *
     return check_segments(m, segments);
 }
 
-/* What the member had said to be forced must be in the new copy, or belong to an earlier term, so that another leader cut it. */
+/* The batches that the member has reported as forced must be in the new copy, or belong to an earlier term, in which
+   case another leader has cut them. */
 static bool has_more(const struct host *h, const ls_update_manifest *m) {
     const struct vote *now = &h->vote->now;
     struct tail end = {m->term, m->index};
@@ -153,7 +154,7 @@ static int add_size(void *context, const char *name) {
     return 0;
 }
 
-/* Before anything is written. What an earlier update left is used again or removed first. */
+/* Called before anything is written. Files of an earlier update are reused or removed first. */
 static int check_room(struct update *u, int left) {
     vfs *v = u->v;
     uint64_t needed = u->manifest.segment_count * u->manifest.segment_size + 2 * (uint64_t)BLOCK_BYTES;
@@ -218,7 +219,8 @@ static int make_directory(struct update *u, const char *name) {
         return rc;
     }
     struct listing l = {.u = u, .dir = u->directory.dir};
-    rc = v->unlink(v, u->directory.dir, "META"); /* first: without some of its segments it would be another store */
+    /* META first: without some of its segments the log would be another one. */
+    rc = v->unlink(v, u->directory.dir, "META");
     rc = rc == 0 ? v->sync_dir(v, u->directory.dir) : rc == -ENOENT ? 0 : rc;
     rc = rc == 0 ? v->list(v, u->directory.dir, clear_one, &l) : rc;
     rc = rc == 0 ? v->sync_dir(v, u->directory.dir) : rc;
@@ -332,7 +334,8 @@ static int open_past_cache(const struct update *u, const char *name, bool *direc
     return *direct ? file : u->v->open(u->v, u->directory.dir, name, VFS_WRITE);
 }
 
-/* 1: the file has what the manifest says, and nothing else; 0: it does not; below 0: -errno. It was forced before it was read. */
+/* 1: the file has the bytes of the manifest and nothing else; 0: it does not; below 0: -errno. The file was forced
+   before it was read. */
 static int agrees(struct update *u, const ls_update_segment *g, int file, bool direct) {
     vfs *v = u->v;
     uint64_t size = u->manifest.segment_size;
@@ -360,7 +363,7 @@ static int agrees(struct update *u, const ls_update_segment *g, int file, bool d
     return rc != 0 ? rc : xxh64_end(&sum) == g->checksum;
 }
 
-/* What an earlier update left. A sync or a read that fails there says only that it cannot be used. */
+/* The file of an earlier update. If a sync or a read fails there, the file just cannot be used. */
 static bool is_left(struct update *u, const ls_update_segment *g) {
     char name[SEGMENT_NAME_BYTES];
     bool direct;
@@ -400,7 +403,8 @@ static int force_segment(struct update *u) {
     return error == 0 ? LS_OK : fail_disk(u, -error, "a segment cannot be forced");
 }
 
-/* From the present copy. Unless its file has all that the manifest says, nothing is left of it here. */
+/* Copies the segment from the present copy. Unless that file has everything in the manifest, nothing stays of the new
+   file. */
 static int copy_present(struct update *u, const ls_update_segment *g) {
     vfs *v = u->v;
     char name[SEGMENT_NAME_BYTES];
@@ -523,12 +527,13 @@ static int force_all(struct update *u) {
     return rc == 0 ? LS_OK : fail_disk(u, -rc, "it cannot be forced");
 }
 
-/* As any copy is opened. All that it has is durable: the sender says so of its end. */
+/* Opens the new copy like any copy. Everything in it is durable: the sender says so of its end. */
 static int open_copy(struct update *u, struct replica **next) {
     const ls_update_manifest *m = &u->manifest;
     ls_options o = u->host->options;
-    o.catalog_lsn = u->segments[0].first_lsn; /* the catalog that the caller put there may lack what follows */
-    close_handle(u, &u->lock_file); /* the copy takes it; nobody else uses this directory while VOTE is locked */
+    o.catalog_lsn = u->segments[0].first_lsn; /* the catalog that the caller put there may lack later changes */
+    /* The copy takes ownership; no other process uses this directory while VOTE is locked. */
+    close_handle(u, &u->lock_file);
     int rc = replica_open(u->v, u->path, &o, next);
     if (rc != LS_OK) {
         return rc;
@@ -555,7 +560,7 @@ int ls_update_finish(ls_update *u) {
         return fail(LS_REFUSED, "the update in %s is not whole: %zu of %zu segments are missing", u->path,
                     u->manifest.segment_count - u->whole, u->manifest.segment_count);
     }
-    if (has_more(u->host, &u->manifest)) { /* it may have taken batches meanwhile, and said so */
+    if (has_more(u->host, &u->manifest)) { /* the present copy may have taken batches meanwhile, and reported them */
         return fail(LS_REFUSED, "the update in %s ends below what this member has by now; its present copy goes on",
                     u->path);
     }

@@ -2,9 +2,10 @@
  * The sender of an update: its own log from a base on, up to the end of a durable batch. The core's caller moves the bytes, and
  * sends the batches that follow. What always holds:
  *
- *   - only what lies below the end goes out, and the end is that of a batch which a majority has;
- *   - the log that ends there, and begins where the manifest says, can be opened: the first segment is at or below the base that a
- *     batch in it names, which another batch in it says is durable; and at or below what the sender's catalog has;
+ *   - only bytes below the end are sent, and the end is that of a batch which a majority has;
+ *   - the log that ends there, and begins where the manifest says, can be opened. Its first segment is at or below a
+ *     base; a batch in the log names this base, and another batch in the log says that the first is durable. The
+ *     segment is also at or below the LSN that the sender's catalog has reached;
  *   - each segment was verified as recovery does it while its checksum was made;
  *   - the newest MEMBERS of a log stands at or above its base, so all steps together see it;
  *   - bytes are given only of a file that still has its name after they were read: a file gets another name before it is used
@@ -34,7 +35,7 @@ struct update_source {
 
     ls_reader *reader; /* NULL: the manifest is complete */
     size_t at;         /* the segment that it is in */
-    uint64_t next_lsn; /* where the next batch begins; 0: the segment's header is not added yet */
+    uint64_t next_lsn; /* where the next batch begins; 0: the segment's header is not in the sum yet */
     struct xxh64_sum sum;
     uint64_t members_index; /* 0: no MEMBERS was seen yet */
     uint32_t config_bytes;
@@ -50,7 +51,7 @@ static int fail_recycled(uint64_t first_lsn) {
                    "with a larger limit if that happens again");
 }
 
-/* An error of a directory whose copy was replaced or removed: META goes first. */
+/* The error for a directory whose copy was replaced or removed; META is removed first. */
 static int judge(struct update_source *s, int rc) {
     if (rc == LS_OK || rc == LS_END || rc == LS_RECYCLED || rc == LS_OPTION) {
         return rc;
@@ -71,7 +72,7 @@ static uint64_t part_end(const struct scan *s, size_t index) {
     return s->files[index].end_lsn != 0 ? s->files[index].end_lsn : s->end_lsn;
 }
 
-/* The first segment of the log that has something at or above the LSN. */
+/* The first segment of the log that ends above the LSN. */
 static size_t segment_from(const struct scan *s, uint64_t lsn) {
     size_t i = s->first;
     while (i < s->last && (!s->files[i].in_log || part_end(s, i) <= lsn)) {
@@ -104,7 +105,8 @@ static int look(struct update_source *s, uint64_t applied_lsn, uint64_t *from_ls
     if (scan->index < 2 || (!said && scan->durable_lsn == 0)) {
         return fail(LS_WOULD_WAIT, "the durable part of the log does not have two batches with an index yet");
     }
-    uint64_t base_lsn = said ? scan->base_lsn : scan->durable_lsn - 1; /* the batch that names it is there or below */
+    /* The batch that names it lies at or below this one. */
+    uint64_t base_lsn = said ? scan->base_lsn : scan->durable_lsn - 1;
     *from_lsn = applied_lsn != 0 && applied_lsn < base_lsn ? applied_lsn : base_lsn;
     if (!said && reaches_down_to(scan, *from_lsn)) {
         return fail(LS_WOULD_WAIT, "the durable part of the log does not say yet where it begins");
@@ -112,12 +114,13 @@ static int look(struct update_source *s, uint64_t applied_lsn, uint64_t *from_ls
     return LS_OK;
 }
 
-/* The hold begins at the base that readers go by; what an open of the log would need may lie below, and then is there as well. */
+/* The hold begins at the base that readers use. An open of the log may need segments below that base; they are there as
+   well. */
 static int find_ends(struct update_source *s, uint64_t applied_lsn, uint64_t *from_lsn) {
     for (int i = 0; i < LOOKS_MAX; i++) {
         int rc = look(s, applied_lsn, from_lsn);
         if (rc == LS_RECYCLED && i > 0) {
-            break; /* by a program that had looked at the holds before this one was lowered */
+            break; /* recycled by a program that had looked at the holds before this hold was lowered */
         }
         if (rc != LS_OK || reaches_down_to(&s->reader->scan, *from_lsn)) {
             return rc;
@@ -260,7 +263,7 @@ static int open_segment(struct update_source *s, uint64_t first_lsn) {
     return LS_OK;
 }
 
-/* Whether the file that was read had its name until then. */
+/* Whether the file kept its name until it had been read. */
 static int check_name(struct update_source *s, uint64_t first_lsn) {
     char name[SEGMENT_NAME_BYTES];
     format_segment_name(name, first_lsn);
@@ -289,7 +292,7 @@ static int read_part(struct update_source *s, uint64_t first_lsn, uint64_t offse
                : fail_at(LS_CORRUPT, first_lsn, first_lsn + (uint64_t)got, "a segment's file is too short");
 }
 
-/* Begins the sum of the segment that the next batch is in. */
+/* Begins the checksum of the segment that has the next batch. */
 static int add_header(struct update_source *s) {
     const ls_update_segment *g = &s->segments[s->at];
     uint8_t bytes[SEGMENT_HEADER_BYTES];
@@ -309,7 +312,7 @@ static int add_header(struct update_source *s) {
     return LS_OK;
 }
 
-/* A copy is one of the newest, so the last one counts. */
+/* A copy of MEMBERS is one of the newest records, so the last one counts. */
 static void note_members(struct update_source *s, const struct scan_batch *b) {
     struct record r;
     struct members m;
@@ -323,7 +326,8 @@ static void note_members(struct update_source *s, const struct scan_batch *b) {
     }
 }
 
-/* Batches come without a gap: the reader sees to that within a segment, and the list of segments has each one's end. */
+/* Batches come without a gap: the reader ensures that within a segment, and the list of segments has the end of
+   each. */
 static int add_batch(struct update_source *s, const struct scan_batch *b) {
     int rc = s->next_lsn == 0 ? add_header(s) : LS_OK;
     if (rc != LS_OK) {

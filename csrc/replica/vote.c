@@ -18,7 +18,7 @@ _Static_assert(VOTE_SLOT_BYTES % IO_BLOCK_BYTES == 0, "a slot is written past th
 
 static const char *const REBUILD =
     "this copy cannot take part: take a fresh one from the other members with logstore cluster rebuild";
-/* Nobody knows how this member voted, and which copy counts. */
+/* It is unknown how this member voted, and which copy counts. */
 static const char *const ANOTHER_ID =
     "this member cannot take part: remove it with logstore cluster remove, and join with another name and id";
 
@@ -80,10 +80,11 @@ void vote_close(struct vote_file *f) {
 struct found {
     struct vote vote;
     enum format_result result;
-    int error; /* errno of a read that failed for this slot alone */
+    int error; /* errno of a failed read of this slot only */
 };
 
-/* A slot that cannot be read is as good as a torn one: the other has all, and the next write renews it. */
+/* A slot that cannot be read counts as a torn one: the other slot has everything, and the next write renews this
+   one. */
 static int read_slot(struct vote_file *f, unsigned slot, struct found *into) {
     int64_t got = io_read_direct(f->host.v, f->file, f->slot, VOTE_SLOT_BYTES, (uint64_t)slot * VOTE_SLOT_BYTES);
     *into = (struct found){.result = FORMAT_SHORT, .error = got == -EIO ? EIO : 0};
@@ -99,7 +100,7 @@ static bool is_same_member(const struct vote *a, const struct vote *b) {
            a->member_id == b->member_id;
 }
 
-/* Both are valid. No series of writes leaves two such slots. */
+/* Both slots are valid. No series of writes leaves two such slots. */
 static bool contradict(const struct vote *newer, const struct vote *older) {
     bool back = newer->term < older->term || newer->rebuild < older->rebuild || newer->copy < older->copy;
     bool differ = newer->term != older->term || newer->voted_for != older->voted_for || newer->copy != older->copy ||
@@ -126,7 +127,8 @@ static int choose(const struct vote_file *f, const struct found found[VOTE_SLOTS
                              format_result_text(found[0].result), format_result_text(found[1].result), ANOTHER_ID);
 }
 
-/* One handle for all: what is read past the cache is what the device has, and no write leaves pages that only look clean. */
+/* One handle for everything: bytes read past the cache are those of the device, and no write leaves pages that only
+   look clean. */
 static int open_file(struct vote_file *f) {
     vfs *s = f->host.v;
     f->file = s->open(s, f->host.dir, "VOTE", VFS_WRITE | VFS_DIRECT);
@@ -137,7 +139,7 @@ static int open_file(struct vote_file *f) {
         return fail(
             LS_NOT_A_STORE,
             "%s has no VOTE, and without it a member refuses to start: it could vote twice, or lack what it had "
-            "acknowledged; check the path, or remove the member and let it join anew",
+            "acknowledged; check the path, or remove the member and let it join again",
             f->path);
     }
     if (f->file == -EISDIR || f->file == -ELOOP || f->file == -VFS_NOT_REGULAR) {
@@ -154,9 +156,9 @@ static int open_file(struct vote_file *f) {
 }
 
 /*
- * First what an earlier process wrote is forced, with its name: the slot that counts must be on the disk before the other one
- * is overwritten. Then both are written anew, the other one first. After a failed sync a disk may have less than its cache
- * shows; bytes that were read past the cache, written again and forced are there.
+ * First forces the file and its name, which an earlier process wrote: the slot that counts must be on the disk before
+ * the other one is overwritten. Then writes both slots again, the other one first. After a failed sync a disk may have
+ * less than its cache shows; bytes that were read past the cache, written again and forced are on the disk.
  */
 static int open_in(struct vote_file *f) {
     vfs *s = f->host.v;
@@ -182,7 +184,7 @@ static int open_in(struct vote_file *f) {
     f->now = found[newest].vote;
     rc = force_slot(f, &f->now, 1 - newest);
     rc = rc == 0 ? force_slot(f, &f->now, newest) : rc;
-    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be written anew");
+    return rc == 0 ? LS_OK : fail_disk(-rc, f->path, "cannot be written again");
 }
 
 int vote_open(vfs *v, const char *path, struct vote_file **vote) {
@@ -242,7 +244,7 @@ static int find_existing(struct vote_file *f, struct vote_file **old) {
     return fail(LS_OPTION, "%s has a VOTE already, which no other may replace; choose another directory", f->path);
 }
 
-/* Peers of before judge what comes after by the rebuild number and the term. */
+/* Peers that knew the previous VOTE judge the new one by its rebuild number and its term. */
 static int continue_from(const struct vote_file *f, const struct vote *old, struct vote *v) {
     if (v->copy < old->copy) {
         return fail(LS_OPTION, "the VOTE of %s that is to be replaced has copy %" PRIu64 "; copy %" PRIu64 " is older",
@@ -294,7 +296,8 @@ int vote_create(vfs *v, const char *path, const struct vote *first) {
 static int usable(const struct vote_file *f) {
     if (f->error != 0) {
         return fail_errno(LS_POISONED, f->error,
-                          "a write or sync of %s/VOTE failed; tell nobody what it was for, and start the member again",
+                          "a write or sync of %s/VOTE failed; do not send its result to any member, and start this "
+                          "member again",
                           f->path);
     }
     if (f->now.detached != 0) {
@@ -311,7 +314,8 @@ static int write_next(struct vote_file *f, struct vote next) {
         return fail_errno(
             LS_OUTCOME_UNKNOWN, -rc,
             "%s/VOTE cannot be written (term %" PRIu64 ", vote for %" PRIu64 ", copy %" PRIu64
-            "); tell nobody, check the disk and start the member again, which finds out what the disk has",
+            "); do not send it to any member, check the disk and start this member again, which reads what the "
+            "disk has",
             f->path, next.term, next.voted_for, next.copy);
     }
     f->now = next;
@@ -455,7 +459,7 @@ int vote_find_copy(struct vote_file *f, bool *present) {
         return fail_errno(LS_IO, -dir, "%s/%s cannot be opened", f->path, name);
     }
     if (f->now.floor_index == 0) {
-        return LS_OK; /* it is to come by an update */
+        return LS_OK; /* an update will bring it */
     }
     return fail(LS_NOT_A_STORE,
                 "%s/%s is missing: VOTE says that it has index %" PRIu64 " of term %" PRIu64 "; put it back, or %s",

@@ -165,7 +165,7 @@ static int write_close(ls_store *store) {
     if (rc == LS_OK && store->was_clean && log_is_untouched(store->log)) {
         return rc;
     }
-    if (rc == LS_OK || rc == LS_FULL) { /* a rollback that cannot be told is derived by the next open */
+    if (rc == LS_OK || rc == LS_FULL) { /* the next open derives a rollback that cannot be logged now */
         rc = log_write_close(store->log);
     }
     return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */

@@ -207,7 +207,8 @@ bool queue_sweep(ls_store *store, struct queue *q);
 const struct message *cursor_place(ls_cursor *cursor, ls_place *place);
 /* serve.c */
 int store_rewrite_tail(ls_store *store); /* step 8 of docs/recovery.md */
-/* Logs what is owed in a term whose first batch is durable, and serves. A queue that the catalog lacks stays: its row may come. */
+/* In a term whose first batch is durable: writes the records that the open still has to write, and serves. A queue that
+   the catalog lacks is kept, because its row may still arrive. */
 int store_serve_term(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);
 
 /* fork.c */

@@ -83,7 +83,7 @@ void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us) {
     tx->prepared_us = time_us;
 }
 
-/* The caller has made the message's extra. */
+/* The caller has made the message's `extra`. */
 void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     struct message *m = table_message(t, w->message);
     table_touch(t, m);

@@ -424,7 +424,7 @@ class _Copy:
     def _complete_catalog(self, place: Path) -> None:
         """Gives the copied catalog the changes of the copied log that the copy's own catalog had not made yet.
 
-        In a single store nobody would read them. What lies below the base is still in the source.
+        In a single store no reader would use them. What lies below the base is still in the source.
         """
         try:
             take_undurable(place, below_base_in=self._source)

@@ -25,6 +25,7 @@ from logstore.broker.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     RESOURCE_ERROR,
+    STORE_ENDED,
     ChannelException,
     ConnectionException,
     precondition_failed,
@@ -33,8 +34,9 @@ from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
+from logstore.broker.relay import Relay
 from logstore.broker.runs import Runs
-from logstore.errors import CatalogOvertaken, OptionError, OutcomeUnknown, StoreError, StoreFull, StorePoisoned
+from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
     from pamqp import base
 
     from logstore.broker.channel import Channel
+    from logstore.broker.elsewhere import Leader
     from logstore.broker.host import Host
+    from logstore.broker.relay import Handover
     from logstore.broker.server import Server
 
 logger = logging.getLogger(__name__)
@@ -68,8 +72,11 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
     host: Host  # from connection.open on; `vhost_name` says whether there is one
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, handover: Handover | None = None) -> None:
+        """`handover`: another member relays it, and has done the handshake."""
         self.server = server
+        self.handover = handover
+        self.relay: Relay | None = None  # to the member that leads the host
         self.limits = server.limits
         self.loop = server.loop
         self.state = State.OPENING
@@ -118,7 +125,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self.transport = cast("asyncio.Transport", transport)
-        self.peer = transport.get_extra_info("peername")
+        self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=self.limits.unsent_bytes_high)
         self._timer = self.loop.call_later(self.limits.handshake_s, self._handshake_took_too_long)
         if not self.server.connection_made(self):
@@ -217,7 +224,7 @@ class Connection(asyncio.Protocol):
             channel.fail(error, index)
         elif isinstance(error, ChannelException | ConnectionException):
             self.fail(error, index)
-        elif isinstance(error, StorePoisoned | OutcomeUnknown) and self.vhost_name is not None:
+        elif isinstance(error, STORE_ENDED) and self.vhost_name is not None:
             self.server.on_poison(self.host, error)
         elif isinstance(error, OptionError) and channel is not None:
             channel.fail(precondition_failed(str(error)), index)  # for example a name that the catalog cannot store
@@ -400,8 +407,25 @@ class Connection(asyncio.Protocol):
         self.reader.runs = self.runs
         self._cancel_timer()
 
+    def relay_to(
+        self, name: str, leader: Leader, upstream: asyncio.Transport, upstream_gone: Callable[[], object]
+    ) -> None:
+        """The handshake is complete, and another member leads the host: bytes are passed on from now on."""
+        logger.debug("%s: user %r has opened vhost %r, which %s leads", self, self.user, name, leader.name)
+        self.heartbeats.stop()  # those of the leader and of the client pass
+        self._cancel_timer()
+        self.state = State.RELAYED
+        pending = b"".join(frames.raw(each) for each in self._backlog if isinstance(each, tuple)) + self.reader.rest()
+        self._backlog.clear()
+        self._reading = True  # the relay stops and resumes it
+        self.relay = Relay(self, name, leader, upstream, upstream_gone)
+        self.relay.start(pending)
+
     def fail(self, error: ChannelException | ConnectionException, index: int) -> None:
         """Close the connection because of an exception, or because the broker stops."""
+        if self.relay is not None:
+            self.relay.end(ConnectionException(error.code, error.text))
+            return
         if self.state in (State.CLOSING, State.CLOSED):
             return
         if self.state is State.OPENING and error.code != CONNECTION_FORCED:

@@ -20,6 +20,7 @@ from logstore.broker.errors import (
     ACCESS_REFUSED,
     CONTENT_TOO_LARGE,
     NOT_ALLOWED,
+    STORE_ENDED,
     ChannelException,
     ConnectionException,
     not_found,
@@ -28,7 +29,7 @@ from logstore.broker.errors import (
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.queues import Acquired
 from logstore.broker.transactions import Verdict
-from logstore.errors import StoreError, StorePoisoned
+from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
@@ -111,7 +112,7 @@ class Consumer:
         """Send as many messages as there is room for. Returns how many were handled, and the bytes of their bodies.
 
         For the only consumer of a queue. The others stay taken. A message that cannot be read is reported to the
-        queue. Raises `StorePoisoned`.
+        queue. Raises `STORE_ENDED`.
         """
         channel = self.channel
         outbox = channel.connection.outbox
@@ -129,7 +130,7 @@ class Consumer:
                 place = acquired.place
                 try:
                     body = place.content
-                except StorePoisoned:
+                except STORE_ENDED:
                     raise
                 except StoreError as error:
                     self.queue.unreadable(place, error)
@@ -494,6 +495,8 @@ class Consuming:
         for acquired in unacked:
             try:
                 acquired.release()
+            except STORE_ENDED:
+                break  # they are offered again by whoever opens the host next
             except StoreError as error:
                 logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
         for queue in {consumer.queue: None for consumer in consumers}:

@@ -127,8 +127,7 @@ class BrokerControl:
         wanted = {holder.id for holder in tail.holders}
         found = {}
         for connection in self._host.connections:
-            peer = connection.transport.get_extra_info("peername")
-            place = f"{peer[0]}:{peer[1]}" if peer else "an unknown address"
+            place = connection.peer_text
             for number, channel in connection.channels.items():
                 for queue, message, tag in channel.consuming.unacknowledged(wanted):
                     found[queue, message] = f"consumer {tag!r} of {place} (channel {number})"

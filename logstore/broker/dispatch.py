@@ -41,6 +41,7 @@ class State(enum.Enum):
 
     OPENING = enum.auto()
     OPEN = enum.auto()
+    RELAYED = enum.auto()  # its bytes are passed on to another member, and from it
     CLOSING = enum.auto()  # we sent connection.close and wait for close-ok
     CLOSED = enum.auto()
 

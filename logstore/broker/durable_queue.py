@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, cast
 
+from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import Route
 from logstore.broker.queues import Acquired, BrokerQueue, Place
-from logstore.errors import StoreError, StorePoisoned, UnknownMessage, UnknownQueue
+from logstore.errors import StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +117,7 @@ class DurableQueue(BrokerQueue):
         except StoreError as error:
             done: int = getattr(error, "dequeued", 0)
             self._out.difference_update([place.id for place in places[:done]])
-            if isinstance(error, StorePoisoned):
+            if isinstance(error, STORE_ENDED):
                 for remaining in taken[done:]:
                     remaining.release()
                 raise

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from pamqp import exceptions
 
+from logstore.errors import OutcomeUnknown, StoreClosed, StorePoisoned
+
 REPLY_TEXT_BYTES_MAX: Final = 255  # a short string on the wire
 
 CONNECTION_FORCED: Final = 320
@@ -29,6 +31,11 @@ RESOURCE_ERROR: Final = 506
 NOT_ALLOWED: Final = 530
 NOT_IMPLEMENTED: Final = 540
 INTERNAL_ERROR: Final = 541
+
+
+# A host's store can be used no longer: its disk has failed, or its member leads no longer. What is not confirmed yet is
+# unknown, so it gets neither ack nor nack, and the host ends.
+STORE_ENDED: Final = (StorePoisoned, OutcomeUnknown, StoreClosed)
 
 
 class BrokerError(Exception):

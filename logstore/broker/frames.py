@@ -84,6 +84,13 @@ class FrameReader:
         self._buffer = bytearray()
         self._wanted = 0  # the buffer holds no complete frame before it has this many bytes
 
+    def rest(self) -> bytes:
+        """Takes the bytes out that are no complete frame yet."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        self._wanted = 0
+        return rest
+
     def feed(self, data: bytes) -> list[Received]:
         """Add received bytes. Returns the frames that are now complete, in order."""
         if self.error is not None:
@@ -163,6 +170,12 @@ def decode_method(index: int, payload: bytes) -> base.Frame:
 def method(channel: int, value: base.Frame) -> bytes:
     """A method frame, encoded by pamqp."""
     return pamqp_frame.marshal(value, channel)
+
+
+def raw(frame: RawFrame) -> bytes:
+    """The bytes of a frame."""
+    kind, channel, payload = frame
+    return b"".join((_PREFIX.pack(kind, channel, len(payload)), payload, _END_OCTET))
 
 
 def short_string(text: str) -> bytes:

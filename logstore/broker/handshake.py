@@ -23,7 +23,9 @@ from logstore.broker.errors import (
     ConnectionException,
 )
 from logstore.broker.fields import MalformedFields, check_arguments
+from logstore.broker.host import Host
 from logstore.broker.limits import FRAME_BYTES_MIN
+from logstore.broker.relay import Handover
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -61,7 +63,10 @@ SHARING_PREFETCH: Final = frozenset({"py-amqp"})
 
 
 class LoginRefused(ConnectionException):
-    """403. The client is told no reason, because it would tell a stranger which users there are; the log has it."""
+    """The error 403.
+
+    Its text has no reason, which would show a stranger which users exist; the reason is in the log.
+    """
 
     def __init__(self, mechanism: str, reason: str) -> None:
         super().__init__(
@@ -89,6 +94,7 @@ class Handshake:
         self._connection = connection
         self._step = _Step.HEADER
         self._header = b""
+        self._heartbeat_s = 0
 
     @property
     def wants_header(self) -> bool:
@@ -120,7 +126,7 @@ class Handshake:
         if self._step is _Step.TUNE_OK and isinstance(method, commands.Connection.TuneOk):
             self._tune(method)
         elif self._step is _Step.OPEN and isinstance(method, commands.Connection.Open):
-            self._open(method)
+            return self._open(method)
         else:
             raise ConnectionException(COMMAND_INVALID, f"{method.name} is out of order")
         return None
@@ -148,14 +154,61 @@ class Handshake:
         )
         connection.reader.frame_bytes_max = connection.frame_bytes_max
         connection.heartbeats.start(method.heartbeat)
+        self._heartbeat_s = method.heartbeat
         self._step = _Step.OPEN
 
-    def _open(self, method: commands.Connection.Open) -> None:
+    def _open(self, method: commands.Connection.Open) -> Coroutine[Any, Any, None] | None:
         connection = self._connection
         assert connection.user is not None  # since the login
         host = connection.server.find_host(method.virtual_host, connection.user)
-        connection.server.admit(connection, host)
         self._step = _Step.DONE
+        if host is None:
+            return self._await_host(method.virtual_host, connection.user)
+        self._opened(host)
+        return None
+
+    async def _await_host(self, name: str, user: str) -> None:
+        connection = self._connection
+        host = connection.peer
+        handover = Handover(
+            name,
+            user,
+            (str(host[0]), int(host[1])) if isinstance(host, tuple) else (str(host), 0),
+            connection.channels_max,
+            connection.frame_bytes_max,
+            self._heartbeat_s,
+            connection.wants_cancel_notice,
+            connection.prefetch_is_shared,
+        )
+        found = await connection.server.await_host(connection, handover)
+        if isinstance(found, Host):
+            if not connection.has_given_up:
+                self._opened(found)
+            return
+        leader, upstream, upstream_gone = found
+        if connection.has_given_up:
+            upstream.abort()
+            upstream_gone()
+            return
+        connection.relay_to(name, leader, upstream, upstream_gone)
+
+    def take_over(self, handover: Handover, host: Host) -> None:
+        """Another member has done the handshake."""
+        connection = self._connection
+        connection.user = handover.user
+        connection.channels_max = min(handover.channels_max, connection.channels_max)
+        connection.frame_bytes_max = connection.reader.frame_bytes_max = handover.frame_bytes_max
+        connection.wants_cancel_notice = handover.wants_cancel_notice
+        connection.prefetch_is_shared = handover.prefetch_is_shared
+        self._header = frames.PROTOCOL_HEADER
+        self._step = _Step.DONE
+        connection.heartbeats.start(handover.heartbeat_s)
+        self._opened(host)
+        connection.flush()
+
+    def _opened(self, host: Host) -> None:
+        connection = self._connection
+        connection.server.admit(connection, host)
         connection.opened(host)
         connection.reply(commands.Connection.OpenOk())
 

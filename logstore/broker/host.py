@@ -1,4 +1,4 @@
-"""One virtual host of a running broker: its store, what it has in memory, and its clients.
+"""One virtual host of a running broker: its store, its objects in memory, and its clients.
 
 Hosts share the process, the port, the users and the event loop, and nothing else. Each has a store of its own, so no
 transaction, binding or message belongs to two, and a store that is full or fails concerns its own host only.

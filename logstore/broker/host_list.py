@@ -137,7 +137,7 @@ class HostList:
         return store
 
     def begin_removal(self, name: str) -> None:
-        """From now on the host is gone, whatever happens. Its store may still be open."""
+        """Mark the host as removed; from now on it is gone even if a later step fails. Its store may still be open."""
         self._write(name, REMOVING)
 
     def finish_removals(self) -> None:
@@ -148,7 +148,8 @@ class HostList:
                 path = self.path(row.name)
                 with as_store_error(f"{path} cannot be removed"):
                     if path.is_symlink():
-                        path.unlink()  # an operator has put it elsewhere, perhaps beside other things: that stays
+                        # An operator has put the store elsewhere, perhaps next to other files, which must stay.
+                        path.unlink()
                     elif path.exists():
                         shutil.rmtree(path)
                     if path.parent.exists():
@@ -163,12 +164,12 @@ class HostList:
 
 
 def exists_text(name: str) -> str:
-    """For a host that cannot be added."""
+    """The error for a host that cannot be added."""
     return f"the virtual host {name!r} exists already"
 
 
 def missing_text(name: str) -> str:
-    """For a host that is not there."""
+    """The error for a host that does not exist."""
     return f"there is no virtual host {name!r}: 'logstore vhost DIR list' shows them"
 
 
@@ -199,7 +200,7 @@ def unserved_text(name: str) -> str:
 
 
 def held_text(name: str, held: Mapping[str, int]) -> str:
-    """For a host that is not removed because of its messages."""
+    """The error for a host that is not removed because it still has messages."""
     parts = [counted(held["messages"], "message")] if held["messages"] else []
     if held["in_doubt"]:
         parts.append(counted(held["in_doubt"], "transaction") + " in doubt")
@@ -207,5 +208,5 @@ def held_text(name: str, held: Mapping[str, int]) -> str:
 
 
 def unknown_text(name: str, why: str) -> str:
-    """For a host whose messages nobody can count."""
+    """The error for a host whose messages cannot be counted."""
     return f"the messages of the virtual host {name!r} are unknown, because {why}: repeat with --yes to delete them"

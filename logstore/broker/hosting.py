@@ -47,11 +47,12 @@ T = TypeVar("T")
 class Hosting:
     """Opens, adds, removes, reopens and closes the hosts of one server. Belongs to its event loop."""
 
-    def __init__(self, server: Server, options: Mapping[str, Any]) -> None:
-        """`options` are those of `logstore.open` for every store but that of `/`."""
+    def __init__(self, server: Server, root: MessageStore, options: Mapping[str, Any]) -> None:
+        """`root` is the store of `/`; `options` are those of `logstore.open` for every other store."""
         self._server = server
+        self._root = root
         self._options = options
-        self._list = HostList(server.store)
+        self._list = HostList(root)
         self._stores: dict[str, MessageStore] = {}
         self._lock = asyncio.Lock()  # one change at a time
 
@@ -187,7 +188,7 @@ class Hosting:
             return {"refused": missing_text(name) if self._list.row(name) is None else unopened_text(name)}
 
     async def _change_user(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return await self._change(lambda: change_user(self._server.store, verb, arguments))
+        return await self._change(lambda: change_user(self._root, verb, arguments))
 
     async def _end(self, host: Host) -> None:
         error = ConnectionException(CONNECTION_FORCED, f"vhost '{host.name}' is deleted")

@@ -24,6 +24,7 @@ from logstore.broker.errors import (
     FRAME_ERROR,
     NO_ROUTE,
     RESOURCE_ERROR,
+    STORE_ENDED,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
     ChannelException,
@@ -392,16 +393,16 @@ class Publishing:
     def refuse(self, tag: int, error: StoreError) -> None:
         """The store refused a message: send a nack, or raise the exception that closes the channel.
 
-        Raises the error itself if the store is poisoned.
+        Raises the error itself if the store has ended. A poisoned one has not taken the message, so that gets its nack.
         """
         if not isinstance(error, StoreFull):  # the server logs once that the store is full
             logger.debug("publish on %s refused: %s", self.channel.connection, error)
-        if tag:
+        if tag and (isinstance(error, StorePoisoned) or not isinstance(error, STORE_ENDED)):
             self.channel.reply(commands.Basic.Nack(tag, requeue=False))
-        elif not isinstance(error, StorePoisoned):
-            raise ChannelException(RESOURCE_ERROR, str(error)) from None
-        if isinstance(error, StorePoisoned):
+        if isinstance(error, STORE_ENDED):
             raise error
+        if not tag:
+            raise ChannelException(RESOURCE_ERROR, str(error)) from None
 
 
 class _MemoryFull(StoreError):

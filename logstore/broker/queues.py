@@ -16,11 +16,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
 from logstore.core.directory import with_directory
-from logstore.errors import NotEnqueued, StoreError, StorePoisoned, UnknownMessage, UnknownQueue
+from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     import asyncio
@@ -150,7 +151,8 @@ class BrokerQueue(abc.ABC):
         self.used_at = wakeups.loop.time()
         self.route: Route = NOWHERE
         self._default_routing = b"\x00" + short_string(name)
-        # Successive messages mostly have the same routing and properties: the last header, and what follows its time.
+        # Successive messages mostly have the same routing and properties: the last header, and the part of it behind
+        # the time.
         self._last_header: bytes | None = None
         self._last_tail: bytes | None = None
         self._last_envelope = Envelope(b"", b"")
@@ -239,12 +241,12 @@ class BrokerQueue(abc.ABC):
         while True:
             try:
                 return self._head_header()
-            except StorePoisoned:
+            except STORE_ENDED:
                 raise
             except StoreError:
                 taken = self._take(1)
                 if not taken or self._header_of(taken[0]) is not None:
-                    for place in taken:  # another one, or it can be read again
+                    for place in taken:  # another message is first, or this one can be read again
                         self.settled(place)
                         place.release()
                     raise
@@ -253,17 +255,17 @@ class BrokerQueue(abc.ABC):
         """The header of a taken message; None if it cannot be read, which is then handled."""
         try:
             return place.header
-        except StorePoisoned:
+        except STORE_ENDED:
             raise
         except StoreError as error:
             self.unreadable(place, error)
             return None
 
     def content_of(self, place: Place) -> bytes | memoryview | None:
-        """The body of a taken message; None if it cannot be read, which is then handled. Raises `StorePoisoned`."""
+        """The body of a taken message; None if it cannot be read, which is then handled. Raises `STORE_ENDED`."""
         try:
             return place.content
-        except StorePoisoned:
+        except STORE_ENDED:
             raise
         except StoreError as error:
             self.unreadable(place, error)
@@ -280,7 +282,7 @@ class BrokerQueue(abc.ABC):
                 self._arm_expiry()
         except StoreError as error:
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
-            level = logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR
+            level = logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR
             logger.log(level, "queue %r cannot deliver: %s", self.name, self._text_of(error))
 
     def _deliver(self) -> None:
@@ -319,7 +321,7 @@ class BrokerQueue(abc.ABC):
                 return index
             try:
                 size_bytes = consumer.deliver(acquired)
-            except StorePoisoned:
+            except STORE_ENDED:
                 raise
             except StoreError as error:
                 self.unreadable(acquired.place, error)
@@ -378,7 +380,7 @@ class BrokerQueue(abc.ABC):
             for place in places:
                 try:
                     data = place.header
-                except StorePoisoned:
+                except STORE_ENDED:
                     raise
                 except StoreError as error:
                     self.unreadable(place, error)
@@ -447,7 +449,7 @@ class BrokerQueue(abc.ABC):
 
     def _drop_overdue(self) -> None:
         self._expiry_timer = None
-        if self.deleted:
+        if self.deleted or self.wakeups.stopped:
             return
         try:
             if self.consumers:
@@ -455,7 +457,7 @@ class BrokerQueue(abc.ABC):
             blocked = not self._drop_from_front()
         except StoreError as error:
             logger.log(
-                logging.DEBUG if isinstance(error, StorePoisoned) else logging.ERROR,
+                logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR,
                 "messages of queue %r cannot expire: %s",
                 self.name,
                 self._text_of(error),

@@ -1,8 +1,10 @@
 """The broker as a whole: it listens, admits connections, and shuts down cleanly.
 
 A `Server` belongs to one event loop and uses open stores, one for each virtual host, which it neither opens nor
-closes. When it stops, everything published is durable and confirmed, clients are notified, and unacknowledged
-messages are back on their queues.
+closes. In a member of a cluster it has those hosts open that the member leads (`logstore.broker.elsewhere`).
+
+When it stops, everything published is durable and confirmed, clients are notified, and unacknowledged messages are back
+on their queues.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from logstore.broker.errors import (
 from logstore.broker.host import Host
 from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
+from logstore.broker.relay import NotLed
 from logstore.broker.users import Users
 from logstore.broker.vhost import predeclare
 from logstore.core.counts import counted
@@ -38,17 +41,23 @@ from logstore.core.host_directory import ROOT
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
     from typing import Any
 
     from logstore import MessageStore
+    from logstore.broker.elsewhere import Elsewhere, Leader
+    from logstore.broker.relay import Handover
     from logstore.store.control import Handler
+
+    Found = Host | tuple[Leader, asyncio.Transport, Callable[[], object]]
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
+LEADER_WITHIN_S: Final = 3.0  # how long connection.open waits for a host that nobody leads
+ASK_AGAIN_S: Final = 0.1  # a member that is said to lead, and does not yet
 REFUSALS_LOGGED_S: Final = 10.0  # the shortest time between two log lines about refused connections
 STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop takes less than ten seconds
 
@@ -59,6 +68,8 @@ class Server:
     With `host_options` it also opens the hosts that the catalog of this store names, each with these options of
     `logstore.open`, and closes their stores. Without, it has `/` and those that `open_host` adds.
 
+    In a cluster it is given no store, but the configuration that has the `users`, and what is `elsewhere`.
+
     `start` may be called once. All methods except the constructor belong to the event loop's thread.
     """
 
@@ -67,27 +78,32 @@ class Server:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: MessageStore | None,
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         *,
         limits: Limits | None = None,
         host_options: Mapping[str, Any] | None = None,
+        users: MutableMapping[str, str] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.store = store
+        self._root = store
+        self._users = users
+        self.elsewhere = elsewhere
+        self._waiting: list[asyncio.Future[None]] = []  # for another state of the hosts
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
         self.hosts: dict[str, Host] = {}
         self.down: set[str] = set()  # hosts that exist and cannot be opened
-        self.hosting = None if host_options is None else Hosting(self, host_options)
+        self.hosting = None if host_options is None or store is None else Hosting(self, store, host_options)
         self.connections: set[Connection] = set()  # of all hosts, and those that have not opened one yet
         self.started = datetime.now(UTC)
         self._listener: asyncio.Server | None = None
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients are told the reason
+        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients get the reason
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
@@ -95,8 +111,12 @@ class Server:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
         loop = self.loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        self.users = Users(self.store.config)
-        await self.open_host(ROOT, self.store)
+        if self._root is None:
+            assert self._users is not None
+            self.users = Users(self._users)
+        else:
+            self.users = Users(self._root.config)
+            await self.open_host(ROOT, self._root)
         if self.hosting is not None:
             await self.hosting.open_all()
         try:
@@ -128,7 +148,10 @@ class Server:
         return f"{host}:{self.port}"
 
     async def failure(self) -> Exception:
-        """Wait until the store of `/` is poisoned, or those of all hosts. Their clients have then been notified."""
+        """Wait until the store of `/` is poisoned, or those of all hosts. Their clients have then been notified.
+
+        In a cluster that does not happen: each host ends by itself.
+        """
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
@@ -183,6 +206,7 @@ class Server:
             raise BrokerError(f"vhost {name!r} is open already")
         await self.loop.run_in_executor(None, predeclare, store)
         host = self.hosts[name] = Host(self, name, store)
+        self.hosts_have_changed()
         if self._listener is not None:
             self._reserve_descriptors()
             await self._start_control(host)
@@ -202,17 +226,85 @@ class Server:
         host.wakeups.stop()
         self._reserve_descriptors()
 
-    def find_host(self, name: str, user: str) -> Host:
-        """The host that this user opens. Raises 530 if it is not there or forbidden, 541 if its store has failed."""
+    def find_host(self, name: str, user: str) -> Host | None:
+        """The host that this user opens; None: it is not open here now, and `await_host` waits for it.
+
+        Raises 530 if it is not there or forbidden, 541 if its store has failed.
+        """
         host = self.hosts.get(name)
-        if host is None and name not in self.down:
+        is_of_cluster = self.elsewhere is not None and self.elsewhere.has_host(name)
+        if host is None and name not in self.down and not is_of_cluster:
             raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
         refusal = f"access to vhost '{name}' refused for user '{user}'"
         if not self.users.may_open(user, name):
             raise ConnectionException(NOT_ALLOWED, refusal)
-        if host is None or host.poison is not None:
+        if host is not None and host.poison is None:
+            return host
+        if not is_of_cluster:
             raise ConnectionException(INTERNAL_ERROR, f"{refusal}: vhost '{name}' is down")
-        return host
+        return None
+
+    async def await_host(self, connection: Connection, handover: Handover) -> Found:
+        """The host of a cluster, once this member leads it; or who else leads it, with an open link for a relay.
+
+        Raises 320 with the name of the leader if that cannot be reached, 541 with the reason if nobody leads in time.
+        """
+        elsewhere, name = self.elsewhere, handover.vhost
+        assert elsewhere is not None
+        deadline = self.loop.time() + LEADER_WITHIN_S
+        self._judge_room(connection)
+        while True:
+            host = self.find_host(name, handover.user)
+            if host is not None:
+                return host
+            leader, why = elsewhere.leader(name), ""
+            if leader is not None:
+                try:
+                    upstream, gone = await elsewhere.open_relay(leader, handover)
+                except NotLed as error:
+                    why = str(error)
+                else:
+                    self._count(connection)
+                    return leader, upstream, gone
+            left_s = deadline - self.loop.time()
+            if left_s <= 0:
+                if leader is not None:
+                    raise ConnectionException(CONNECTION_FORCED, f"{led_by(name, leader).text}, but {why}")
+                why = await elsewhere.why_not(name)
+                raise ConnectionException(INTERNAL_ERROR, f"vhost '{name}' has no leader: {why}")
+            waiter = self.loop.create_future()
+            self._waiting.append(waiter)
+            await asyncio.wait([waiter], timeout=min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+
+    async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
+        """Takes a client over that another member relays through this socket.
+
+        Raises `NotLed` if the host is not open here, 530 if there are too many connections.
+        """
+        host = self.hosts.get(handover.vhost)
+        if host is None or host.poison is not None or self._stopping:
+            raise NotLed(f"vhost '{handover.vhost}' is not led there")
+        connection = Connection(self, handover)
+        self._judge_room(connection)
+        await self.loop.create_unix_connection(lambda: connection, sock=sock)
+        if self.hosts.get(handover.vhost) is not host or host.poison is not None:
+            connection.transport.abort()
+            raise NotLed(f"vhost '{handover.vhost}' is not led there any more")
+        connection.handshake.take_over(handover, host)
+
+    def end_relays(self, name: str, leader: Leader) -> None:
+        """Relays of a host to others than its leader end."""
+        for connection in list(self.connections):
+            relay = connection.relay
+            if relay is not None and relay.name == name and relay.leader.member != leader.member:
+                relay.end(led_by(name, leader))
+
+    def hosts_have_changed(self) -> None:
+        """Clients that wait for a host look again."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _start_control(self, host: Host) -> None:
         try:
@@ -229,7 +321,8 @@ class Server:
         """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
         if self._stopping:
             return False
-        if len(self.connections) >= self._sockets_max:
+        relays = sum(each.relay is not None for each in self.connections) if self.elsewhere is not None else 0
+        if len(self.connections) + relays >= self._sockets_max:  # a relay has two sockets
             self._log_refusal(connection)
             return False
         self.connections.add(connection)
@@ -253,17 +346,25 @@ class Server:
 
     def admit(self, connection: Connection, host: Host) -> None:
         """Count a client that has logged in and opens a host. Raises 530 if there are too many."""
-        if self._admitted >= self.limits.connections_max:
-            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
-        self._admitted += 1
-        connection.admitted = True
+        self._judge_room(connection)
+        self._count(connection)
         host.connections.add(connection)
+
+    def _judge_room(self, connection: Connection) -> None:
+        if not connection.admitted and self._admitted >= self.limits.connections_max:
+            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
+
+    def _count(self, connection: Connection) -> None:
+        if not connection.admitted:
+            self._admitted += 1
+            connection.admitted = True
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         if connection.admitted:
-            connection.host.connections.discard(connection)
+            if connection.vhost_name is not None:
+                connection.host.connections.discard(connection)
             connection.admitted = False
             self._admitted -= 1
 
@@ -276,6 +377,9 @@ class Server:
         if host.poison is not None or self.hosts.get(host.name) is not host:
             return
         host.poison = error
+        if self.elsewhere is not None:
+            self.elsewhere.has_ended(host.name)  # it closes the host, and knows who leads then
+            return
         logger.error("%s can no longer write: %s", host.store_text, error)
         without_host = [each for each in self.connections if each.vhost_name is None] if host.name == ROOT else []
         for connection in (*host.connections, *without_host):
@@ -284,8 +388,15 @@ class Server:
             self._failed.set_result(error)
 
 
+def led_by(name: str, leader: Leader | None) -> ConnectionException:
+    """Why a host of a cluster is closed here."""
+    if leader is None:
+        return ConnectionException(CONNECTION_FORCED, f"vhost '{name}' has no leader now")
+    return ConnectionException(CONNECTION_FORCED, f"vhost '{name}' is led by member {leader.name} now")
+
+
 async def _wait_until_gone(connections: Iterable[Connection], timeout_s: float) -> None:
-    """Wait for the ends of connections that were told to close; abort those that have not ended in time."""
+    """Wait until the connections that are closing have ended; abort those that do not end in time."""
     for patience_s in (timeout_s * 0.8, timeout_s * 0.2):
         waiting = [each.is_gone() for each in connections]
         if not waiting:
@@ -307,7 +418,10 @@ def _warn_of_in_doubt(store: MessageStore) -> None:
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise `BrokerError` if the broker could not listen there: before a store is opened for it, and recovered."""
+    """Raise `BrokerError` if the broker could not listen there.
+
+    The check comes before a store is opened and recovered for it.
+    """
     try:
         name = host.encode() if host.isascii() else host.encode("idna")
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -335,6 +449,13 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {address}: {error.strerror or error}"
 
 
+def collect_rarely() -> None:
+    """Objects loaded so far stay for ever, and the many deliveries form no reference cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 def run(
     store: MessageStore,
     *,
@@ -349,10 +470,7 @@ def run(
     if it cannot listen, or if the store can no longer write. `host_options` are those of `logstore.open` for the stores
     of further virtual hosts.
     """
-    # Objects loaded so far stay for ever, and the many deliveries form no reference cycles: collect garbage rarely.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(Server(store, host, port, limits=limits, host_options=host_options or {})))
 

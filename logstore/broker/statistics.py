@@ -1,4 +1,4 @@
-"""What a running broker knows of itself and its queues, as the control socket's ``stats`` sends it.
+"""The figures of a running broker and its queues, in the form of the control socket's ``stats``.
 
 Invariant: it only reads plain numbers, so it may run in any thread. 20,000 queues take some 0.2 s of that thread; the
 event loop then encodes the reply at once, which clients notice only with that many queues.
@@ -48,14 +48,15 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
 
 
 def connection_statistics(connection: Connection) -> dict[str, Any]:
-    """What the broker knows of one client, for ``logstore connections``. Belongs to the event loop's thread."""
+    """The broker's data about one client, for ``logstore connections``. Belongs to the event loop's thread."""
     now = connection.loop.time()
     channels = connection.channels.values()
     consumers = [consumer for channel in channels for consumer in channel.consuming.consumers.values()]
     return {
         "peer": connection.peer_text,
         "user": connection.user,
-        "vhost": connection.vhost_name,
+        "vhost": connection.vhost_name if connection.relay is None else connection.relay.name,
+        "via": None if connection.handover is None else connection.handover.via,
         "state": connection.state.name.lower(),
         "channels": len(connection.channels),
         "consumers": len(consumers),

@@ -11,7 +11,7 @@ from logstore.errors import OptionError
 from logstore.store.control import SECRET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
     from logstore import MessageStore
 
@@ -19,18 +19,26 @@ USER_CHANGES: Final = ("add", "password", "permit", "forbid", "remove")
 
 
 def change_user(store: MessageStore, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Make one of the `USER_CHANGES` in the store of `/`. Returns the user's hosts then, or why it is `refused`.
+    """Make one of the `USER_CHANGES` in the store of `/`; see `change_user_in`."""
+    present = HostList(store)
+    return change_user_in(store.config, lambda host: host == ROOT or present.row(host) is not None, verb, arguments)
+
+
+def change_user_in(
+    config: MutableMapping[str, str], has_host: Callable[[str], bool], verb: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make one of the `USER_CHANGES` in this configuration. Returns the user's hosts then, or why it is `refused`.
 
     A password comes as its hash, so that it is in no request. It may wait for the disk.
     """
-    users = Users(store.config)
+    users = Users(config)
     name = _text(arguments, "user")
     row = users.row(name)
     if verb == "add":
         if row is not None:
             return {"refused": f"the user {name!r} exists already: 'logstore user DIR password' changes the password"}
         hosts = _texts(arguments, "hosts")
-        missing = _missing(store, hosts)
+        missing = _missing(has_host, hosts)
         if missing is None:
             only_here = arguments.get("loopback_only") is True
             users.write(name, _text(arguments, SECRET), loopback_only=only_here, hosts=hosts)
@@ -48,7 +56,7 @@ def change_user(store: MessageStore, verb: str, arguments: Mapping[str, Any]) ->
         users.change(name, hosts=sorted(kept))
     else:
         host = _text(arguments, "host")
-        missing = _missing(store, [host])
+        missing = _missing(has_host, [host])
         if missing is not None:
             return {"refused": missing}
         kept.add(host)
@@ -56,10 +64,9 @@ def change_user(store: MessageStore, verb: str, arguments: Mapping[str, Any]) ->
     return {"hosts": sorted(kept)}
 
 
-def _missing(store: MessageStore, hosts: Iterable[str]) -> str | None:
+def _missing(has_host: Callable[[str], bool], hosts: Iterable[str]) -> str | None:
     """A text that names the first of these hosts that is not there; None if all are."""
-    present = HostList(store)
-    return next((missing_text(host) for host in hosts if host != ROOT and present.row(host) is None), None)
+    return next((missing_text(host) for host in hosts if not has_host(host)), None)
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:

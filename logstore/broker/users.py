@@ -145,7 +145,7 @@ class Users:
         self._config[_PREFIX + name] = json.dumps(_fields(entry) | fields)
 
     def forget_host(self, host: str) -> None:
-        """Forbid every user a host that is removed, so that a new one of its name is not theirs."""
+        """Forbid a removed host to every user, so that a later host of the same name is not open to them."""
         for row in user_rows(self._config):
             if host in row.hosts:
                 self.change(row.name, hosts=[each for each in row.hosts if each != host])

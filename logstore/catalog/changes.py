@@ -1,4 +1,4 @@
-"""Changes of a catalog as rows: what a ``CATALOG_CHANGE`` of a replicated store's log has, and how a file gets it.
+"""Changes of a catalog as rows: the contents of a ``CATALOG_CHANGE`` of a log, and how a catalog file gets them.
 
 The row format is in section 6 of docs/format.md. Each file says up to which LSN it has every change (``applied``), in
 the same transaction as the change. So a crash between log and file leaves a file that is behind, and the log has the
@@ -37,7 +37,7 @@ _PART: Final = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that the log has."""
+    """A change that is in the log."""
 
     end_lsn: int
     """The end of its record."""
@@ -71,7 +71,10 @@ def rows_between(before: Contents, after: Contents) -> tuple[CatalogRow, ...]:
 
 
 def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> tuple[list[_T], list[_T]]:
-    """What is only in the first, and what is only in the second. A change shares the mappings that it leaves alone."""
+    """The rows that are only in the first, and the rows that are only in the second.
+
+    A change shares the mappings that it leaves alone.
+    """
     if after is before:
         return [], []
     gone = [one for name, one in before.items() if after.get(name) != one]
@@ -88,7 +91,7 @@ def _row(action: CatalogAction, kind: CatalogObject, value: Mapping[str, object]
 
 
 def encode_rows(rows: Sequence[CatalogRow]) -> bytes:
-    """The rows as a ``CATALOG_CHANGE`` has them."""
+    """The rows, encoded as in a ``CATALOG_CHANGE``."""
     return encode_parts(CatalogChange(0, tuple(rows)))[_PART.size :]
 
 
@@ -99,7 +102,7 @@ def decode_rows(raw: bytes, count: int) -> tuple[CatalogRow, ...]:
 
 
 def statements_of(tables: Tables, rows: Iterable[CatalogRow]) -> list[Executable]:
-    """What a database executes for these rows."""
+    """The statements that a database executes for these rows."""
     return [statement for row in rows for statement in _statements(tables, row)]
 
 
@@ -185,7 +188,7 @@ def _applied_table() -> Table:
 
 
 def applied_statements(lsn: int) -> list[Executable]:
-    """What a database executes so that it says: it has every change below ``lsn``."""
+    """The statements after which a database says that it has every change below ``lsn``."""
     late("sqlalchemy")
     import sqlalchemy as sa
 
@@ -205,15 +208,15 @@ def _read_applied(connection: Connection) -> int | None:
 
 
 def applied_in(catalog: Catalog) -> int | None:
-    """Up to which LSN the file of this catalog has every change; None: it does not say."""
+    """The LSN up to which the file of this catalog has every change; None: the file does not say."""
     with catalog.snapshot() as (connection, _):
         return _read_applied(connection)
 
 
 def applied_lsn(store_dir: Path, store_uuid: bytes, *, at_rest: bool = False) -> int | None:
-    """Up to which LSN the catalog's file in a directory has every change; None: it does not say.
+    """The LSN up to which the catalog's file in a directory has every change; None: the file does not say.
 
-    Opening it checks its identity and its pages. ``at_rest``: nobody writes it. Raises as :meth:`Catalog.open` does.
+    Opening it checks its identity and its pages. ``at_rest``: no process writes it. Raises as :meth:`Catalog.open`.
     """
     with closing(Catalog.open(store_dir, store_uuid=store_uuid, read_only=True, at_rest=at_rest)) as catalog:
         return applied_in(catalog)
@@ -255,7 +258,7 @@ class ChangedCatalog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it lacks changes that it was given."""
+        """Whether the file lacks changes that it was given."""
         return bool(self._waiting)
 
     def _read_applied(self) -> None:
@@ -263,7 +266,7 @@ class ChangedCatalog:
         self._in_doubt = False
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Makes these changes, each in a transaction of its own; those that the file has are passed over.
+        """Makes these changes, each in a transaction of its own; skips those that the file has already.
 
         After an exception the next call goes on with what is left.
         """

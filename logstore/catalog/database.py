@@ -50,31 +50,34 @@ CATALOG_VERSION = 1
 
 
 class ChangeLog(Protocol):
-    """Where a change of a replicated store's catalog stands before the database has it: its log."""
+    """The log of a replicated store, which a change of its catalog enters before the database has it."""
 
     def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
-        """The change that makes ``after`` of ``before``. Nothing is written yet. Raises ``OptionError``."""
+        """The change that turns ``before`` into ``after``. Nothing is written yet. Raises ``OptionError``."""
 
     def write(self, carried: Any) -> None:
-        """Writes it; a majority has it on return. After an exception :meth:`has` knows more."""
+        """Writes the change to the log; on return a majority has it. After an exception :meth:`has` knows more."""
 
     def has(self, carried: Any) -> bool:
-        """Whether it is there. Raises ``OutcomeUnknown`` if nobody can tell, because the store leads no longer."""
+        """Whether a majority has the change.
+
+        Raises ``OutcomeUnknown`` if that is unknown here, because the store no longer leads.
+        """
 
 
 class Carried(Protocol):
-    """A change that the log carries."""
+    """A change that is in the log."""
 
     @property
     def statements(self) -> Sequence[Executable]:
-        """What the database executes once a majority has it."""
+        """The statements that the database executes once a majority has the change."""
 
 
 class CatalogDatabase:
     """The base of :class:`~logstore.catalog.catalog.Catalog`: the database, and the contents in memory."""
 
     def __init__(self, backend: Backend, store_uuid: bytes, *, read_only: bool) -> None:
-        """Not for callers, who use :meth:`create` or :meth:`open`."""
+        """Not for callers: they use :meth:`create` or :meth:`open`."""
         if len(store_uuid) != 16:
             raise OptionError(f"a store UUID has 16 bytes, not {len(store_uuid)}")
         self._backend = backend
@@ -392,7 +395,10 @@ class CatalogDatabase:
         return True
 
     def reuse_blocks(self) -> None:
-        """On a full disk: what is written next needs no new blocks, as far as that is possible. Of a file only."""
+        """On a full disk: makes room, as far as possible, so that the next write needs no new blocks.
+
+        Only a catalog in a file needs this.
+        """
         if isinstance(self._backend, SqliteFile):
             with self._explained():
                 self._backend.reuse_blocks(self._engine)

@@ -37,7 +37,8 @@ class Tls:
         except (OSError, ValueError) as error:
             raise OptionError(f"ca {self.ca} cannot be used: {error}") from error
         try:
-            made.load_cert_chain(self.cert, self.key, password="")  # a key with a password asks nobody
+            # OpenSSL must not ask the terminal for a key's password.
+            made.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ValueError) as error:
             raise OptionError(f"cert {self.cert} with key {self.key} cannot be used: {error}") from error
         return made
@@ -75,7 +76,7 @@ def parse_named(text: str) -> tuple[str, str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it leads to this machine, whatever a name server says."""
+    """Whether the address is one of this machine, whatever a name server says."""
     host, _ = parse(address)
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -84,7 +85,7 @@ def is_loopback(address: str) -> bool:
 
 
 def judge_plain(addresses: Iterable[str]) -> None:
-    """Raises ``OptionError`` if one of these needs TLS."""
+    """Raises ``OptionError`` if one of these addresses needs TLS."""
     for address in addresses:
         if not is_loopback(address):
             raise OptionError(

@@ -47,11 +47,12 @@ class Carried:
         self._tables = tables
         self.rows = rows
         self.raw = encode_rows(rows)
-        self.end_lsn = ffi.new("uint64_t *")  # exists before the call, which an exception may follow at once
+        # The object exists before the call, because an exception may follow the call at once.
+        self.end_lsn = ffi.new("uint64_t *")
 
     @property
     def statements(self) -> list[Executable]:
-        """What the leader's own file executes."""
+        """The statements that the leader's own file executes."""
         return [*statements_of(self._tables, self.rows), *applied_statements(int(self.end_lsn[0]))]
 
 
@@ -62,18 +63,21 @@ class LeaderLog:
         self._store = store
 
     def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
-        """The rows between the two."""
+        """The rows between two LSNs."""
         return Carried(tables, rows_between(before, after))
 
     def write(self, carried: Carried) -> None:
-        """Appends the change and waits. The deletion of a queue is logged with it, in the same batch."""
+        """Appends the change to the log and waits until it is durable.
+
+        The deletion of a queue is logged with it, in the same batch.
+        """
         ended = [row.queue_id for row in carried.rows if _ends_a_queue(row)]
         raw = ffi.from_buffer("uint8_t[]", carried.raw)
         queue_id = ended[0] if ended else 0
         check(lib.ls_replica_change_catalog(self._store, raw, len(raw), len(carried.rows), queue_id, carried.end_lsn))
 
     def has(self, carried: Carried) -> bool:
-        """Whether a majority has it."""
+        """Whether a majority has the change."""
         end_lsn = int(carried.end_lsn[0])
         if end_lsn == 0:
             return False
@@ -106,12 +110,12 @@ class FollowedCatalog(ChangedCatalog):
     """The catalog of a copy that follows. One thread at a time uses it."""
 
     def __init__(self, store_dir: Path, store_uuid: bytes) -> None:
-        """Opens the file. Raises as :meth:`Catalog.open` does."""
+        """Opens the catalog's file. Raises as :meth:`Catalog.open` does."""
         self._path = store_dir
         super().__init__(store_dir, store_uuid)
 
     def begin(self, *, replicated: bool, changes_from_lsn: int, end_lsn: int) -> None:
-        """Reads from the log the changes below ``changes_from_lsn`` that the file lacks; the copy gives the later ones.
+        """Reads from the log those changes below ``changes_from_lsn`` that the file lacks; the copy gives later ones.
 
         A log that is not replicated yet has none: the file has all, whatever it said before. Raises ``CatalogMismatch``
         if a change may be missing.
@@ -126,7 +130,7 @@ class FollowedCatalog(ChangedCatalog):
 
 
 def changes_of(host: Any, leads: Any) -> list[Change]:
-    """The changes that the core gives now, see ``ls_host_next_change``."""
+    """The changes that the core has ready now, see ``ls_host_next_change``."""
     found: list[Change] = []
     one = ffi.new("ls_catalog_rows *")
     while (code := lib.ls_host_next_change(host, leads, one)) == 0:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 825
-_EARLIER: Final = dt.timedelta(hours=1)  # a member whose clock is slow takes a new certificate
+_EARLIER: Final = dt.timedelta(hours=1)  # begin earlier, so that a member whose clock is slow accepts a new certificate
 
 _LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -31,7 +31,7 @@ NAME_MAX: Final = 64  # a common name has no more
 
 
 class Files(NamedTuple):
-    """Where a certificate and its key are."""
+    """The paths of a certificate and of its key."""
 
     cert: Path
     key: Path

@@ -32,7 +32,7 @@ MEMBER_MAX: Final = (1 << 53) - 1
 _UUID: Final = re.compile("[0-9a-f]{32}")
 _KINDS: Final = {str: "a text", int: "a number", list: "a list of texts"}
 _REQUIRED: Final[dict[str, type]] = {"name": str, "member": int, "cluster": str, "listen": str}
-_OPTIONAL: Final[dict[str, type]] = {"advertise": str, "join": list, "ca": str, "cert": str, "key": str}
+_OPTIONAL: Final[dict[str, type]] = {"advertise": str, "join": list, "amqp": str, "ca": str, "cert": str, "key": str}
 KEYS: Final = (*_REQUIRED, *_OPTIONAL)
 _TLS: Final = ("ca", "cert", "key")
 _UNSPECIFIED: Final = ("0.0.0.0", "::")
@@ -40,7 +40,7 @@ _UNSPECIFIED: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFile:
-    """What ``cluster.toml`` says. Raises ``OptionError`` for what is impossible; the text begins with the key."""
+    """The contents of ``cluster.toml``. Raises ``OptionError`` for what is impossible; the text begins with the key."""
 
     name: str
     member: int
@@ -52,6 +52,8 @@ class MemberFile:
     """The address that the other members use; as ``listen`` if it is not given."""
     join: tuple[str, ...] = ()
     """Addresses of members that were asked to take this one; none for the first."""
+    amqp: str = ""
+    """Where its broker listens for clients; empty: it has none. Any address may be used, also without TLS."""
     ca: str = ""
     """This and the next two: paths as in the file, relative to its directory; all or none."""
     cert: str = ""
@@ -71,6 +73,10 @@ class MemberFile:
                     raise OptionError(f"{address} needs a port from 1 on")
                 if key != "listen" and host in _UNSPECIFIED:
                     raise OptionError(f"{address} is no address that another member could use")
+        if self.amqp:
+            with _named("amqp"):
+                if parse(self.amqp)[1] == 0:
+                    raise OptionError(f"{self.amqp} needs a port from 1 on")
         given = [key for key in _TLS if getattr(self, key)]
         if given and len(given) < len(_TLS):
             missing = next(key for key in _TLS if key not in given)
@@ -84,12 +90,13 @@ class MemberFile:
         return [("listen", self.listen), ("advertise", self.advertise), *(("join", one) for one in self.join)]
 
     def tls(self, directory: Path) -> Tls | None:
-        """The files for TLS; None: every address is one of the loopback, and none are named."""
+        """The files for TLS; None if the configuration names none, because every address is one of the loopback."""
         return Tls(directory / self.ca, directory / self.cert, directory / self.key) if self.ca else None
 
     def config(self, directory: Path) -> MemberConfig:
-        """What a :class:`~logstore.cluster.member.Member` is started with."""
-        from logstore.cluster.member import MemberConfig  # late: a file can be read without the extra `cluster`
+        """The options with which a :class:`~logstore.cluster.member.Member` is started."""
+        # Imported late, so that a file can be read without the extra `cluster`.
+        from logstore.cluster.member import MemberConfig
 
         return MemberConfig(
             cluster=self.cluster,
@@ -177,7 +184,7 @@ def _check_type(key: str, value: Any, kind: type) -> None:
 
 
 def text_of(file: MemberFile) -> str:
-    """The file, as :func:`read` takes it back."""
+    """The text of the file, which :func:`read` can read back."""
     parts = [
         "# A member of a logstore cluster. Restart the member after a change.",
         "[cluster]",
@@ -192,6 +199,8 @@ def text_of(file: MemberFile) -> str:
         f"advertise = {_quoted(file.advertise)}",
         "# Members that were asked to take this one; empty for the first member of a cluster.",
         f"join = [{', '.join(map(_quoted, file.join))}]",
+        "# Where clients reach its AMQP broker. Without it the member has none.",
+        f"{'' if file.amqp else '# '}amqp = {_quoted(file.amqp or '127.0.0.1:5672')}",
         "# TLS: the cluster's authority, this member's certificate and its key ('logstore cluster cert' makes them).",
         "# Relative to this file. Without them every address must be one of the loopback.",
     ]
@@ -204,7 +213,7 @@ def _quoted(text: str) -> str:
 
 
 def write(directory: Path, file: MemberFile) -> None:
-    """Writes the file anew, as a whole and forced. Raises ``OptionError`` and ``StoreError``."""
+    """Writes the whole file, forced and then renamed into place. Raises ``OptionError`` and ``StoreError``."""
     path = directory / FILE_NAME
     new = path.with_suffix(".new")
     try:

@@ -41,7 +41,7 @@ _NEED_NO_ROOM: Final = (Vote, NoteTail, NoteCatalog, Keep, Drop, AskRoom)
 
 
 class CopyThread:
-    """Its methods are called on the loop. What a job returns is done on the loop, too."""
+    """The thread of one group; its methods are called on the loop. What a job returns is done on the loop, too."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -52,19 +52,22 @@ class CopyThread:
         self._no_file = False  # the first job is to take batches for which the disk has no room
 
     def stop(self) -> None:
-        """Nothing more is begun, and what is being done has no consequence."""
+        """Begins no further job, and ignores the result of the present one."""
         self._is_stopped = True
         self._jobs.clear()
 
     def give(self, job: Job) -> None:
-        """A job, behind those that wait."""
+        """Adds a job behind those that wait."""
         self._jobs.append(job)
         if isinstance(job, Durable):
             self._no_file = False  # what is applied may make room
         self._work()
 
     def wait_for_room(self, rest: Take, why: StoreFull) -> None:
-        """Waits with these batches, as this disk has no room: they are tried again soon, or once some were applied."""
+        """Keeps these batches waiting, because this disk has no room.
+
+        They are tried again soon, or once other batches were applied.
+        """
         if not self._no_file:
             logger.warning("host %s waits for room on this disk: %s", self._group.name, why)
         self._jobs.appendleft(rest)
@@ -90,7 +93,7 @@ class CopyThread:
         future.add_done_callback(lambda done: self._group.loop.call_soon_threadsafe(self._done, done))
 
     def _do(self, chunk: list[Job]) -> list[Callable[[Group], None]]:
-        """In the thread. What is to be done on the loop afterwards."""
+        """Runs in the thread. What is to be done on the loop afterwards."""
         copy = self._group.copy
         if copy is None:
             return []
@@ -115,7 +118,7 @@ class CopyThread:
 
 
 def _passing(jobs: deque[Job]) -> list[Job]:
-    """The next job while the first one, batches to be taken, waits for room; empty: all wait with it."""
+    """The next job while the first job, batches to be taken, waits for room; empty if all jobs must wait with it."""
     for job in jobs:
         if isinstance(job, Take):
             continue
@@ -129,7 +132,7 @@ def _passing(jobs: deque[Job]) -> list[Job]:
 
 
 def _abandon(jobs: deque[Job], cut: Cut) -> None:
-    """Batches above the cut that were not taken yet never will be."""
+    """Drops the waiting batches above the cut, which will never be taken."""
     before = []
     while jobs[0] is not cut:
         before.append(jobs.popleft())

@@ -1,4 +1,4 @@
-"""What this member counts of the copies of the others, so that none comes back with less (R10)."""
+"""What this member has counted of the other members' copies, so that no copy comes back with less (R10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Counted:
-    """Of one peer."""
+    """The count of one peer."""
 
     def __init__(self) -> None:
         self.identity = ffi.new("ls_identity *")
@@ -21,7 +21,7 @@ class _Counted:
 
 
 class Counts:
-    """Of one group. It belongs to the loop."""
+    """The counts of one group. It belongs to the loop."""
 
     def __init__(self) -> None:
         self._all: dict[int, _Counted] = {}
@@ -60,6 +60,6 @@ class Counts:
         lib.ls_identity_acknowledged(counted.identity, counted.rebuild, led_term, term, index)
 
     def lower(self, term: int, index: int) -> None:
-        """Nobody is asked for more than this."""
+        """Lowers the counts to this end of the log: no peer is asked for more than that."""
         for counted in self._all.values():
             lib.ls_identity_lower(counted.identity, term, index)

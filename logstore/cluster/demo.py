@@ -45,7 +45,7 @@ class Demo:
     """The members that run. Everything is ended by :meth:`stop`."""
 
     def __init__(self, directory: Path, members: int, tell: Callable[[str], None]) -> None:
-        """Starts nothing yet. ``tell`` is called with each line for the user."""
+        """Sets up the object; no member is started yet. ``tell`` is called with each line for the user."""
         if not 1 <= members <= MEMBERS_MAX:
             raise OptionError(f"a demo has 1 to {MEMBERS_MAX} members, not {members}")
         self._directory = directory.absolute()
@@ -54,7 +54,7 @@ class Demo:
         self._running: list[_Process] = []
 
     def start(self) -> None:
-        """Makes the members that are not there, and starts all; returns when each is a voter and one leads."""
+        """Makes the missing members and starts all; returns when each member is a voter and one of them leads."""
         self._directory.mkdir(parents=True, exist_ok=True)
         first, *others = self._names
         founded = (self._directory / first / config.FILE_NAME).exists()
@@ -72,7 +72,7 @@ class Demo:
         self._wait(lambda: self._voters() >= set(self._names), "every member is a voter")
 
     def show(self) -> None:
-        """Says what runs, and what to try."""
+        """Prints which members run, and what to try."""
         leader = self._leads() or self._running[0]
         other = next((each for each in self._running if each is not leader), leader)
         self._tell(f"{len(self._running)} members run. {leader.name} leads the host {HOST!r}.")
@@ -90,7 +90,7 @@ class Demo:
         self._tell("Ctrl-C ends them all.")
 
     def watch(self) -> None:
-        """Says which members end, until all have."""
+        """Reports which members end, until all have ended."""
         poll = select.poll()
         for each in self._running:
             poll.register(each.pidfd, select.POLLIN)
@@ -137,7 +137,7 @@ class Demo:
         return None
 
     def _voters(self) -> set[str]:
-        """As the leader knows them."""
+        """The members as the leader knows them."""
         leader = self._leads()
         if leader is None:
             return set()
@@ -172,7 +172,7 @@ def _ended(code: int) -> str:
 
 @contextmanager
 def started(directory: Path, members: int, tell: Callable[[str], None]) -> Iterator[Demo]:
-    """A demo whose members run; they are ended however the block ends."""
+    """A demo whose members run; they are ended when the block ends, also by an exception."""
     demo = Demo(directory, members, tell)
     try:
         demo.start()

@@ -1,4 +1,4 @@
-"""Ends replication in a member's directory, and says first what is not known to be durable there."""
+"""Ends replication in a member's directory, and first reports what is not known to be durable there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def detach(directory: Path, host: str, *, accept_loss: bool = False) -> Detached
 
 
 def _known(host_dir: Path) -> tuple[int, int]:
-    """The index of the copy's last batch, and the first one that is not known to be durable; 0: all are."""
+    """The index of the copy's last batch, and the first index that is not known to be durable; 0: all are durable."""
     with Copy.open(host_dir, kept_bytes=KEPT_BYTES, catalog=True) as copy:
         found = found_in(copy)
         member = copy.member().member_id

@@ -1,9 +1,10 @@
-"""A member's directory: its lock, its hosts, and what they say while no member runs.
+"""A member's directory: its lock, its hosts, and their state while no member runs.
 
 ```
 DIR/cluster.toml      the configuration (config.py)
 DIR/LOCK              locked while a member runs, or a command changes the directory
 DIR/member.sock       answers commands while the member runs (running.py)
+DIR/catalog.sqlite    the users of its broker (brokering.py)
 DIR/HOST/VOTE         a replicated store: the member's term, vote and identity
 DIR/HOST/copy-N/      and its copy
 ```
@@ -17,6 +18,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from logstore.catalog.backends import FILE_NAME as CATALOG
 from logstore.codec.files import BLOCK_BYTES, Vote
 from logstore.codec.records import InvalidRecord
 from logstore.core.lock_holder import store_locked
@@ -35,7 +37,7 @@ _HOST: Final = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 def host_name(name: str) -> str:
     """Checks a host's name, which is that of its directory. Raises ``OptionError``."""
-    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith("cluster.toml"):
+    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith(("cluster.toml", CATALOG)):
         raise OptionError(
             f"a host's name has letters, digits, '-', '_' and '.', does not begin with '-' or '.', and is none of a "
             f"member's files: not {name!r}"
@@ -45,7 +47,10 @@ def host_name(name: str) -> str:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory's lock, which a running member holds. Raises ``StoreLocked``, which names the process."""
+    """Holds the directory's lock; a running member holds the same lock.
+
+    Raises ``StoreLocked``, which names the process.
+    """
     try:
         file = lock_regular(directory / LOCK_NAME, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
@@ -60,12 +65,12 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def hosts(directory: Path) -> list[Path]:
-    """The directories of a member's hosts, by name, also of those whose replication has ended."""
+    """The directories of a member's hosts by name, including hosts whose replication has ended."""
     return sorted(path for path in directory.iterdir() if (path / VOTE_NAME).exists())
 
 
 def read_vote(host_dir: Path) -> Vote | None:
-    """What ``VOTE`` says, read without a lock; None: there is none, or it is damaged.
+    """The contents of ``VOTE``, read without a lock; None: the file is missing or damaged.
 
     While its member runs, a slot may be torn; the other one is valid then.
     """
@@ -83,7 +88,10 @@ def read_vote(host_dir: Path) -> Vote | None:
 
 
 def takes_part(host_dir: Path) -> bool:
-    """Whether it is a member's host whose replication has not ended. A damaged ``VOTE`` counts: its open says so."""
+    """Whether the directory is a member's host whose replication has not ended.
+
+    A damaged ``VOTE`` counts: its open says so.
+    """
     if not (host_dir / VOTE_NAME).exists():
         return False
     vote = read_vote(host_dir)

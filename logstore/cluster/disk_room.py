@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class HasRoom(Message, frozen=True, tag=18):
-    """The room of the sender's copy. It goes to the leader while the disk is full, and once after."""
+    """The message in which a member reports the room of its copy.
+
+    It goes to the leader while the disk is full, and once after.
+    """
 
     skippable: ClassVar[bool] = True
 
@@ -34,18 +37,18 @@ class HasRoom(Message, frozen=True, tag=18):
 
 
 class Rooms:
-    """The room of this member's copy, and at the leader that of the others. It belongs to the loop."""
+    """The room of this member's copy, and at the leader also the room of the other copies. It belongs to the loop."""
 
     def __init__(self, group: Group, around: Around) -> None:
         self._group = group
         self._around = around
         self._here = Room(0, 0, 0, 0)
         self._others: dict[int, HasRoom] = {}
-        self._given = 0  # to the log: how many bound it
+        self._given = 0  # how many limiting copies were last reported to the log
 
     @property
     def is_short(self) -> bool:
-        """Whether this disk, or another voter's, has no room for more files: then nothing stays that need not."""
+        """Whether this disk, or another voter's, has no room for more files: then nothing is kept without need."""
         if self._here.sys_errno or self._bounds():
             return True
         store = self._group.store
@@ -53,7 +56,7 @@ class Rooms:
 
     @property
     def problem(self) -> str:
-        """What an operator should know; empty: nothing."""
+        """A text for the operator; empty: there is nothing to report."""
         if self._here.sys_errno:
             why = os.strerror(self._here.sys_errno)
             return f"the disk has no room for another segment ({why}); {self._here.spares} spare segments are left"
@@ -61,13 +64,13 @@ class Rooms:
         return f"the disk of member {members[0]} has no room, and bounds the growth of the log" if members else ""
 
     def here(self, room: Room) -> None:
-        """The thread has looked at this copy's files."""
+        """Called when the thread has looked at this copy's files."""
         before, self._here = self._here, room
         if room.sys_errno or before.sys_errno:
             self._tell()
 
     def look(self) -> None:
-        """Each second: a disk that was full may have room again."""
+        """Called each second, because a disk that was full may have room again."""
         if self._here.sys_errno:
             self._group.give(AskRoom())
 
@@ -80,12 +83,12 @@ class Rooms:
     # ---- at the leader ----
 
     def told(self, peer: int, room: HasRoom) -> None:
-        """A member tells of its disk."""
+        """A member has reported the room on its disk."""
         self._others[peer] = room
         self.changed()
 
     def lost(self, peer: int) -> None:
-        """The connection to a member is gone, and what it told."""
+        """The connection to a member is gone: forgets what the member reported."""
         if self._others.pop(peer, None) is not None:
             self.changed()
 
@@ -97,7 +100,7 @@ class Rooms:
         return [(peer, room) for peer, room in self._others.items() if room.sys_errno and peer in voters]
 
     def changed(self) -> None:
-        """The log is told, if this member leads: its room, or who is a voter, is another."""
+        """If this member leads, tells the log that the room or the voters have changed."""
         leading = self._group.leading
         if leading is None or leading.store is None:
             return

@@ -112,7 +112,7 @@ class Frame(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an event led to, and how the engine stands after it."""
+    """The effects of an event, and the engine's state after it."""
 
     flags: int
     """What the program does, from ``FOLLOW`` to ``SNAPSHOT``."""
@@ -172,7 +172,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What a member has at its start; all zeros: nothing. The fields are those of ``struct engine_log``."""
+    """What a member's log and ``VOTE`` contain at its start; all zeros: nothing.
+
+    The fields are those of ``struct engine_log``.
+    """
 
     vote_term: int = 0
     voted_for: int = 0
@@ -200,7 +203,7 @@ class Engine:
     )
 
     def __init__(self, options: Options, log: Log, now_ms: int) -> None:
-        """Starts it; :attr:`answer` is what that led to.
+        """Starts the engine; :attr:`answer` has the effects.
 
         ``OptionError``: an option is impossible, or the log contradicts itself.
         """
@@ -238,7 +241,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Frees it. A second call does nothing."""
+        """Frees the engine. A second call does nothing."""
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             lib.engine_close(pointer)
@@ -253,11 +256,11 @@ class Engine:
         return self._answered()
 
     def time(self, now_ms: int) -> Answer:
-        """The clock says this; wanted when ``due_ms`` has come."""
+        """Tells the engine the time; due when ``due_ms`` has come."""
         return self._event(lib.engine_time, now_ms)
 
     def receive(self, now_ms: int, frames: Iterable[Frame]) -> list[Answer]:
-        """Frames of one connection or several came, in this order; one answer for each.
+        """Passes frames of one or several connections, in the order of their arrival; returns one answer for each.
 
         A frame of another group or with impossible fields changes nothing and counts as refused in :meth:`stats`.
         ``OptionError``: a frame cannot be expressed at all; those before it were received.
@@ -278,11 +281,11 @@ class Engine:
         return self._event(lib.engine_lost, now_ms, member)
 
     def vote_forced(self, now_ms: int, number: int) -> Answer:
-        """``VOTE`` with this number, and so all before it, is forced."""
+        """``VOTE`` with this number is forced, and so is each earlier one."""
         return self._event(lib.engine_vote_forced, now_ms, number)
 
     def forced(self, now_ms: int, index: int, term: int) -> Answer:
-        """The entry and all before it are forced on this disk."""
+        """The entry and all entries before it are forced on this disk."""
         return self._event(lib.engine_forced, now_ms, index, term)
 
     def may_submit(self) -> bool:
@@ -320,7 +323,7 @@ class Engine:
         return self._event(lib.engine_transfer, now_ms, member)
 
     def snapshot(self, now_ms: int, snapshot: int, first_kept: int) -> tuple[Answer, int]:
-        """Entries below ``first_kept`` are no longer kept; also returns from where they are to be kept."""
+        """Entries below ``first_kept`` are no longer kept; returns the index from which entries must be kept."""
         kept = ffi.new("uint64_t *")
         return self._event(lib.engine_snapshot, now_ms, snapshot, first_kept, kept), kept[0]
 
@@ -329,16 +332,19 @@ class Engine:
         return self._event(lib.engine_updated, now_ms, index, index_term, members_index, members, len(members))
 
     def update_failed(self) -> None:
-        """The copy is thrown away. ``EngineRefused``: it is being switched in."""
+        """The copy that an update brought is discarded. ``EngineRefused``: it is being switched in."""
         _judge(lib.engine_update_failed(self._open()), "")
 
     def sends_update(self, now_ms: int, sends: bool) -> Answer:
-        """Whether this member sends a copy to a peer now: then nobody is offered another, and what follows stays."""
+        """Whether this member sends a copy to a peer now.
+
+        Meanwhile no other peer is offered an update, and the batches that follow the copy are kept.
+        """
         lib.engine_sends_update(self._open(), now_ms, sends)
         return self._answered()
 
     def switched(self, now_ms: int) -> Answer:
-        """The copy has been switched in."""
+        """The member now uses the new copy."""
         return self._event(lib.engine_switched, now_ms)
 
     def members(self) -> list[Member]:
@@ -385,7 +391,7 @@ class Engine:
         return tuple.__new__(Answer, (found[0], frames, *found[3:]))
 
     def _put(self, frame: Frame) -> list[object]:
-        """Fills the frame for a call; what is returned must live until the call returns."""
+        """Fills the C frame for a call; the returned objects must live until the call returns."""
         configurations: list[object] = []
         entries = frame[9]
         if not entries:
@@ -404,7 +410,7 @@ class Engine:
 
 
 def time_all(engines: Sequence[Engine], now_ms: int) -> list[tuple[Engine, Answer]]:
-    """Gives the time to each engine that is due, in one call; those with their answers, in order."""
+    """Gives the time to each engine that is due, in one call; returns these engines with their answers, in order."""
     given = ffi.new("engine *[]", [engine._open() for engine in engines])
     answered = ffi.new("engine *[]", len(engines))
     try:

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 RANDOM_MEMBER_MAX: Final = 1 << 52
 _COPY: Final = "copy-1"
 _MADE_FIRST: Final = frozenset({LOCK_NAME, config.FILE_NAME, "cluster.new"})
-_OF_TLS: Final = (".pem", ".key")  # `cluster cert` may have put them there
+_OF_TLS: Final = (".pem", ".key")  # `cluster cert` may have put these files there
 _POLL_MS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Founded:
-    """What was made."""
+    """The result: the member and its host."""
 
     file: MemberFile
     host: str
@@ -59,7 +59,7 @@ class Founded:
 
 
 def new_identity() -> tuple[int, bytes]:
-    """A random id of a member, and a random UUID of a cluster."""
+    """A random member id, and a random UUID for a cluster."""
     return secrets.randbelow(RANDOM_MEMBER_MAX) + 1, secrets.token_bytes(16)
 
 
@@ -72,7 +72,7 @@ def found(
     segment_size: int | None = None,
     is_id_given: bool = False,
 ) -> Founded:
-    """Makes a member in ``directory``, or goes on where an earlier call was killed.
+    """Makes a member in ``directory``, or continues where an earlier call was killed.
 
     ``wanted`` has a new identity (:func:`new_identity`); an earlier call's is kept, but an id that was given
     (``is_id_given``) must be the same. ``store`` is a closed single store with its catalog beside its log, on the file
@@ -120,7 +120,7 @@ def make_host(
 
 
 def judge_new(directory: Path, host: str | None = None) -> None:
-    """Raises ``OptionError`` for a directory with other things, or with another host than that."""
+    """Raises ``OptionError`` if the directory has other files, or another host than the wanted one."""
     if not directory.exists():
         return
     others = [path.name for path in hosts(directory) if path.name != host]
@@ -136,7 +136,7 @@ def judge_new(directory: Path, host: str | None = None) -> None:
 
 
 def _to_be_moved(store: Path, directory: Path, copy: Path) -> Path | None:
-    """The store that is to be moved; None: an earlier call has moved it."""
+    """The store that is to be moved; None: an earlier call has moved it already."""
     if copy.exists():
         if store.exists() and not store.samefile(copy):
             raise OptionError(f"{copy} is there already, so {store} is not moved: choose another host or directory")
@@ -155,7 +155,7 @@ def _to_be_moved(store: Path, directory: Path, copy: Path) -> Path | None:
 
 
 def _judge_store(store: Path) -> None:
-    """Raises what an open would raise, with the store's name; the store is only read."""
+    """Raises the error that an open would raise, with the store's name; the store is only read."""
     if not store.exists():
         raise NotAStore(f"there is no store {store}")
     try:
@@ -184,7 +184,7 @@ def _read_store(store: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory and those above it, durably. Raises ``StoreError``."""
+    """Makes a directory and its missing parents, durably. Raises ``StoreError``."""
     try:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def make_directory(path: Path) -> None:
 
 
 def same_configuration(directory: Path, wanted: MemberFile, *, is_id_given: bool) -> MemberFile:
-    """The configuration of an earlier call, which must say the same, or the new one, written."""
+    """The configuration: that of an earlier call, which must agree with this one, or a new one, which is written."""
     if not (directory / config.FILE_NAME).exists():
         config.write(directory, wanted)
         return wanted
@@ -211,7 +211,7 @@ def same_configuration(directory: Path, wanted: MemberFile, *, is_id_given: bool
 
 
 def _move(store: Path, copy: Path) -> None:
-    """Moves the store while nobody else can open it."""
+    """Moves the store; its lock keeps others from opening it meanwhile."""
     try:
         lock = lock_regular(store / "LOCK", fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
@@ -245,7 +245,7 @@ def _begin(copy: Copy, voter: tuple[int, str]) -> None:
                 while (batch := leading.next()) is not None:
                     last = batch
                 if last is not None and leading.forced >= last.index:
-                    leading.majority_has(last.end_lsn)  # what this disk has forced: there is no other
+                    leading.majority_has(last.end_lsn)  # the index forced on this disk: there is no other disk
                     last = None
         except BaseException:
             leading.call_off()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logstore.cluster.engine import Frame
 
 MAGIC: Final = b"LSMEMBER"
-VERSION: Final = 1  # of the wire; a program that speaks N and N + 1 says so
+VERSION: Final = 1  # version of the protocol; a program that supports N and N + 1 announces both
 
 FRAME_BYTES_MAX: Final = 256 << 10
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -40,7 +40,7 @@ MESSAGE_BYTES_MAX: Final = 16 << 20  # in frames: what may be unacknowledged
 ENTRIES_MAX: Final = 64  # of one engine frame
 CONFIGURATION_MAX: Final = 4032
 LSN_MAX: Final = (1 << 63) - 1
-_BUFFER_BYTES: Final = 2 * FRAME_BYTES_MAX  # a frame and what came after it
+_BUFFER_BYTES: Final = 2 * FRAME_BYTES_MAX  # the largest frame, and the bytes received behind it
 
 PREAMBLE: Final = struct.Struct("<8sHHIQ")  # magic, lowest and highest version, bytes of HELLO, checksum
 HEAD: Final = struct.Struct("<QIBBH")  # checksum, length, type, flags, number
@@ -49,14 +49,14 @@ RECORD: Final = struct.Struct("<IBBHIIQQQ")  # host, type, flags, 0, term, index
 APPEND: Final = struct.Struct("<IIQQ")  # index_term, flags, group, other
 BATCH: Final = struct.Struct("<IBBHQQQQQ")  # term, kind, header, configuration, index, lsn, end, first, known durable
 _CHECKSUM: Final = struct.Struct("<Q")
-_CHECKED_FROM: Final = 8  # a checksum covers all that follows it
+_CHECKED_FROM: Final = 8  # a checksum covers everything behind it
 
 # Types of frames.
 CONTROL: Final = 1
 RECORDS: Final = 2
 PART: Final = 3
 
-SKIPPABLE: Final = 1  # flag of a control frame: who does not know its number ignores it
+SKIPPABLE: Final = 1  # flag of a control frame: a receiver that does not know its number ignores the frame
 
 # Types of records beyond those of the engine, which are 1 to 6 (test_frames.py compares them).
 TYPE_APPEND: Final = 1
@@ -75,11 +75,14 @@ Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, tuple[tup
 
 
 class BadFrame(Exception):
-    """What a peer sent cannot be meant. The connection closes with this reason; it never leaves the transport."""
+    """A peer sent bytes that violate the protocol.
+
+    The connection closes with this reason; it never leaves the transport.
+    """
 
 
 class Carried(NamedTuple):
-    """A batch to send, with what the engine says of it."""
+    """A batch to send, with the engine's data about it."""
 
     batch: Batch
     kind: int
@@ -99,7 +102,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a member has of a host, as on its disk (R10)."""
+    """The state of a host on a member's disk (R10)."""
 
     rebuild: int
     tail_term: int
@@ -110,7 +113,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The first words of each side."""
+    """The first message of each side."""
 
     cluster: bytes
     """Zeros, with ``join``: not known yet."""
@@ -128,31 +131,31 @@ class Hello(msgspec.Struct, frozen=True):
     seen_connection: int
     """The newest dial of the peer that this side took; 0, 0: none. It tells which of two dials crossed."""
     purpose: str
-    """``frames``, ``update`` or ``join``."""
+    """``frames``, ``update``, ``join`` or ``relay``."""
     hosts: dict[bytes, Identity]
     """By the store's UUID."""
 
 
 class Welcome(Message, frozen=True, tag=1):
-    """The answer to a HELLO that is taken."""
+    """The answer to a HELLO that is accepted."""
 
 
 class Refused(Message, frozen=True, tag=2):
-    """The answer to a HELLO that is not taken; the connection closes."""
+    """The answer to a HELLO that is refused; the connection closes."""
 
     kind: str
     reason: str
 
 
 class Closing(Message, frozen=True, tag=3):
-    """The connection closes, for this reason. No answer."""
+    """The connection closes for this reason. No answer."""
 
     kind: str
     reason: str
 
 
 class HostNumber(Message, frozen=True, tag=4):
-    """From now on this number means the store with this UUID, in what the sender of this sends."""
+    """From now on the sender uses this number for the store with this UUID."""
 
     number: int
     uuid: bytes
@@ -163,10 +166,10 @@ FIRST_FREE_TAG: Final = 16
 
 
 class Messages:
-    """The control messages that a program knows, by their numbers."""
+    """The control messages that a program knows, by number."""
 
     def __init__(self, more: Iterable[type[Message]] = ()) -> None:
-        """``OptionError``: a number is not free, or is none."""
+        """``OptionError``: a number is in use already, or is out of range."""
         self._decoders: dict[int, msgspec.msgpack.Decoder[Message]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         for kinds, least in ((OWN_MESSAGES, 1), (tuple(more), FIRST_FREE_TAG)):
@@ -177,7 +180,7 @@ class Messages:
                 self._decoders[tag] = msgspec.msgpack.Decoder(kind)
 
     def frame(self, message: Message) -> bytearray:
-        """The frame of a message. ``OptionError``: it is too long, or of a kind that was not given here."""
+        """The frame that carries a message. ``OptionError``: it is too long, or of a kind that was not given here."""
         tag = message.__struct_config__.tag
         if tag not in self._decoders:
             raise OptionError(f"{type(message).__name__} is no control message of this program")
@@ -212,7 +215,7 @@ _HELLO_DECODER: Final = msgspec.msgpack.Decoder(Hello)
 
 
 def hello_bytes(hello: Hello | None, versions: tuple[int, int] = (VERSION, VERSION)) -> bytes:
-    """The preamble, and HELLO after it. None: no HELLO follows, but a refusal. ``OptionError``: too many hosts."""
+    """The preamble, followed by HELLO. None: no HELLO follows, but a refusal. ``OptionError``: too many hosts."""
     body = b"" if hello is None else msgspec.msgpack.encode(hello)
     lowest, highest = versions if hello is None else hello.versions
     if len(body) > CONTROL_BYTES_MAX:
@@ -252,7 +255,7 @@ def record(host: int, frame: Frame) -> bytes:
 
 
 def ack(consumed_bytes: int) -> bytes:
-    """The record with which a receiver tells how many bytes of parts it has consumed."""
+    """The record in which a receiver says how many bytes of parts it has consumed."""
     return RECORD.pack(0, TYPE_ACK, 0, 0, 0, 0, 0, consumed_bytes, 0)
 
 
@@ -265,7 +268,7 @@ def records_frame(records: Sequence[bytes]) -> bytearray:
 
 
 def records_of(frame: memoryview, peer: int) -> list[tuple[int, Fields]]:
-    """The records of a frame: host number of the sender, and fields. Of an ``ACK`` only type and index count."""
+    """The records of a frame: the sender's host number, and the fields. Of an ``ACK`` only type and index count."""
     _, length, _, flags, count = HEAD.unpack_from(frame)
     if flags or length != HEAD.size + count * RECORD.size:
         raise BadFrame(f"a frame of {count} records has {length} bytes and flags {flags:#x}")
@@ -325,7 +328,7 @@ def message_parts(host: int, frame: Frame, carried: Sequence[Carried]) -> list[l
 
 
 def message_bytes(carried: Iterable[Carried]) -> int:
-    """What a message with these batches takes of the room of a peer."""
+    """The bytes that a message with these batches takes from a peer's room."""
     total = APPEND.size
     for batch, _, configuration in carried:
         total += BATCH.size + len(batch.header or b"") + len(batch.data) + len(configuration)
@@ -360,14 +363,17 @@ class Joiner:
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}  # by host
-        self._open_bytes = 0  # of these messages, when they are complete
+        self._open_bytes = 0  # bytes of these messages once they are complete
 
     def is_open(self, host: int) -> bool:
-        """Whether a message of this host is incomplete, so that nothing else of the host may come."""
+        """Whether a message of this host is incomplete, so that no other frame of the host may come."""
         return host in self._open
 
     def take(self, frame: memoryview, peer: int) -> tuple[int, Fields, list[Batch], int] | None:
-        """Takes a part. If its message is complete: the host's number, the frame, the batches, bytes in frames."""
+        """Adds one part of a message.
+
+        If its message is complete: the host's number, the frame, the batches, bytes in frames.
+        """
         if len(frame) < DATA.size:
             raise BadFrame(f"a part has {len(frame)} bytes")
         _, length, _, flags, *rest = DATA.unpack_from(frame)
@@ -457,7 +463,7 @@ def _cut(buffers: Iterable[memoryview], size: int) -> Iterable[list[memoryview]]
 
 
 class Reader:
-    """The bytes of one connection, cut into frames whose checksums are right.
+    """Cuts the received bytes of one connection into frames, and checks their checksums.
 
     Bytes are put into :meth:`room` and counted with :meth:`filled`. A frame is a view that is valid until the next call
     of :meth:`room`.
@@ -470,7 +476,7 @@ class Reader:
         self._end = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The memory for the next received bytes; never empty."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start + FRAME_BYTES_MAX > _BUFFER_BYTES:
@@ -480,17 +486,20 @@ class Reader:
         return self._view[self._end :]
 
     def filled(self, count: int) -> None:
-        """So many bytes were put there."""
+        """Notes that this many bytes were received into that memory."""
         self._end += count
 
     def rest(self) -> bytes:
-        """Takes all bytes that are not part of a frame taken before."""
+        """Returns and removes all bytes that belong to no frame returned before."""
         found = bytes(self._view[self._start : self._end])
         self._start = self._end = 0
         return found
 
     def preamble(self) -> tuple[int, int, bytes] | None:
-        """The preamble with what follows: lowest and highest version, HELLO (empty: none). None: not all is there."""
+        """Reads the preamble and what follows it: lowest and highest version, HELLO (empty: none).
+
+        None: not all is there.
+        """
         have = self._end - self._start
         known = bytes(self._view[self._start : self._start + min(have, len(MAGIC))])
         if not MAGIC.startswith(known):
@@ -512,7 +521,7 @@ class Reader:
         return lowest, highest, body
 
     def frame(self) -> tuple[int, memoryview] | None:
-        """The next frame, and its type. None: not all of it is there."""
+        """The next frame and its type. None: not all of it is there."""
         have = self._end - self._start
         if have < HEAD.size:
             return None
@@ -538,11 +547,11 @@ def _sealed(frame: bytearray) -> bytearray:
     return frame
 
 
-_SMALL_BYTES: Final = 8 << 10  # copying so much costs less than another buffer of a write
+_SMALL_BYTES: Final = 8 << 10  # to copy this many bytes costs less than one more buffer in a write
 
 
 def _sealed_buffers(head: bytearray, buffers: Sequence[bytes | memoryview]) -> list[bytes | bytearray | memoryview]:
-    """A frame from its head, which is to be sealed, and the buffers after it."""
+    """Joins a frame's head, whose checksum is added here, with the buffers behind it."""
     if sum(map(len, buffers)) <= _SMALL_BYTES:
         head += b"".join(buffers)
         return [_sealed(head)]

@@ -49,6 +49,7 @@ from logstore.cluster.keeping import Keeping
 from logstore.cluster.membership import Changes
 from logstore.cluster.pacing import Pacing
 from logstore.cluster.replica import Batch, Copy, LeadingStore
+from logstore.cluster.said import Said
 from logstore.core import arguments
 from logstore.errors import BatchRefused, EngineRefused, StoreError
 
@@ -71,7 +72,7 @@ NEWS_S: Final = 0.002
 
 
 class Around(Protocol):
-    """What a group needs of its member. All of it is called on the loop."""
+    """The calls that a group makes to its member. All of it is called on the loop."""
 
     member: int
     loop: asyncio.AbstractEventLoop
@@ -92,15 +93,15 @@ class Around(Protocol):
         """Opens a connection for an update, see ``Transport.open_update``."""
 
     def changed(self, group: Group) -> None:
-        """The group's leader, its state or its due time is another."""
+        """Called when the group's leader, its state or its due time has changed."""
 
     def members_changed(self, group: Group) -> None:
-        """The group's configuration may be another."""
+        """Called when the group's configuration may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a group stands on this member."""
+    """The state of a group on this member."""
 
     state: str
     """``follows``, ``leads`` (it serves), ``stands`` (it leads and does not serve yet), ``failed`` or ``closed``."""
@@ -114,8 +115,21 @@ class Standing:
     problem: str
 
 
+@dataclass(frozen=True, slots=True, eq=True)
+class HostNews:
+    """What a broker must know of a host."""
+
+    host: str
+    store: MessageStore | None
+    """The store, while this member leads and serves."""
+    leader: int
+    """The member that leads; 0: none is known."""
+    leader_name: str
+    leader_address: str
+
+
 def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concatenate[Group, _P], None]:
-    """An event whose handler fails ends the group: nothing else would notice, and its answers are not to be trusted."""
+    """Ends the group if an event's handler fails: the failure would go unnoticed, and later answers would be wrong."""
 
     @functools.wraps(method)
     def guarded(group: Group, /, *given: _P.args, **named: _P.kwargs) -> None:
@@ -132,8 +146,19 @@ def _guarded(method: Callable[Concatenate[Group, _P], None]) -> Callable[Concate
 class Group:
     """One replicated store on this member. Its methods are called on the member's loop."""
 
-    def __init__(self, around: Around, name: str, host_dir: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
-        """Opens nothing yet, see :meth:`open`."""
+    def __init__(
+        self,
+        around: Around,
+        name: str,
+        host_dir: Path,
+        *,
+        kept_bytes: int = KEPT_BYTES,
+        before: Group | None = None,
+    ) -> None:
+        """Sets up the group; :meth:`open` opens its copy.
+
+        ``before``: the same host, whose copy this process has had open.
+        """
         self.name = name
         self.path = host_dir
         self.store: MessageStore | None = None
@@ -141,7 +166,7 @@ class Group:
         self.problem: StoreError | None = None
         self.waits_for = ""
         """Why it has no copy, or an old one; empty: it waits for nothing."""
-        self.refusal = ""  # why this copy is refused, or that of another member
+        self.refusal = ""  # why this copy, or another member's copy, is refused
         self._around = around
         self._kept_bytes = arguments.integer("kept_bytes", kept_bytes, 1, arguments.LSN_MAX)
         self._copy: Copy | None = None
@@ -150,20 +175,23 @@ class Group:
         self._closed = False
         self._ended = False  # the thread, too
         self._leading: LeadingStore | None = None
-        self._term = 0  # that is led, from the engine's LEAD on; 0: none
+        self._term = 0  # the term that this member leads, from the engine's LEAD on; 0: it does not lead
         self._first = 0  # the index of that term's first batch
         self._unsubmitted: deque[Batch] = deque()
         self.pacing = Pacing(self._kept_bytes)
-        self._unconfirmed: deque[tuple[int, int]] = deque()  # index and end of what is durable and held back
-        self._recent: dict[int, Carried] = {}  # handed out by this leader and not durable yet, by index
-        self._forced = 0  # by the leader's disk, as the engine knows
+        # Index and end of each batch that is durable and not confirmed yet.
+        self._unconfirmed: deque[tuple[int, int]] = deque()
+        # Batches that this leader handed out and that are not durable yet, by index.
+        self._recent: dict[int, Carried] = {}
+        self._forced = 0  # index forced on the leader's disk, as far as the engine knows
         self._held: dict[int, deque[tuple[Frame, list[Carried]]]] = {}  # for peers without room
         self._news: dict[int, Frame] = {}  # what is durable, for each peer
         self._tells_news = False  # soon
-        self._counts = Counts()
-        self._tail = (0, 0)  # term and index that are forced here
+        self.said: Said = Said() if before is None else before.said
+        self._counts: Counts = Counts() if before is None else before._counts
+        self._tail = (0, 0)  # term and index of the last batch that is forced here
         self._durable = (0, 0)
-        self._told = 0  # the newest index that the thread was told to be durable
+        self._told = 0  # the newest durable index that was passed to the thread
         self._rebuild = self._start_term = 0
         self._keeping = Keeping(self, self._kept_bytes)
         self.uuid = b""
@@ -188,6 +216,7 @@ class Group:
             member=self._around.member,
             seed=int.from_bytes(os.urandom(4), "little") or 1,
         )
+        self.said.began(found)
         self._tail = found.tail
         self._durable = found.durable
         self._told = found.durable[1]
@@ -198,10 +227,20 @@ class Group:
 
     def _open_copy(self) -> Found:
         copy = self._copy = Copy.open(self.path, kept_bytes=self._kept_bytes, catalog=True)
-        return found_in(copy)
+        found = found_in(copy)
+        if found.member != self.member:
+            raise StoreError(
+                f"{self.path} belongs to member {found.member}, and this is member {self.member}: no directory is "
+                "another member's"
+            )
+        self.said.check(self.path, found)
+        return found
 
     async def close(self) -> None:
-        """Leaves in order: the copy is closed, and the thread has ended on return. A second call does nothing."""
+        """Leaves the group in order: on return the copy is closed and the thread has ended.
+
+        A second call does nothing.
+        """
         if self._ended:
             return
         self._closed = self._ended = True
@@ -226,11 +265,11 @@ class Group:
         return self._around.is_connected(peer, self)
 
     def counted_rebuild(self, member: int) -> int:
-        """The rebuild number that this member counts of another one's copy."""
+        """The rebuild number that this member has counted for another member's copy."""
         return self._counts.rebuild_of(member)
 
     def fail(self, error: BaseException) -> None:
-        """The group leaves: its disk or its log cannot be relied on."""
+        """The group ends on this member, because its disk or its log can no longer be trusted."""
         if self._closed:
             return
         self.problem = error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
@@ -258,18 +297,23 @@ class Group:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The member's."""
+        """The options of the member."""
         return self._around.loop
 
     @property
     def member(self) -> int:
-        """The id of the member that this is on."""
+        """The id of this member."""
         return self._around.member
 
     @property
     def leader(self) -> int:
         """The member that leads; 0: none is known."""
         return 0 if self.answer is None or self._closed else self.answer.leader
+
+    @property
+    def served(self) -> MessageStore | None:
+        """The store, while this member leads and serves, and its copy can be relied on."""
+        return None if self._closed else self.store
 
     @property
     def leads(self) -> bool:
@@ -293,17 +337,17 @@ class Group:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """Term and index that are forced here."""
+        """Term and index of the last batch that is forced here."""
         return self._tail
 
     @property
     def durable(self) -> tuple[int, int]:
-        """Term and index that are known to be durable."""
+        """Term and index of the last batch that is known to be durable."""
         return self._durable
 
     @property
     def told(self) -> int:
-        """The newest index that the copy, which follows, was told to be durable."""
+        """The newest durable index that was passed to the copy while it follows."""
         return self._told
 
     def now_ms(self) -> int:
@@ -314,8 +358,13 @@ class Group:
         """The newest configuration that this member has; empty without a copy."""
         return [] if self._engine is None else self._engine.members()
 
+    def voters_with(self, member: int) -> int:
+        """How many voters there are, this member among them; 0: it is none."""
+        voters = [each.member for each in self.members() if each.voter]
+        return len(voters) if member in voters else 0
+
     def standing(self) -> Standing:
-        """How it stands."""
+        """The group's state."""
         answer = self.answer
         state = "follows"
         if self._closed:
@@ -338,11 +387,11 @@ class Group:
         return sum(len(one.batch.data) for index, one in self._recent.items() if index > durable)
 
     def identity(self, first: bool) -> Identity:
-        """What this member's disk has of the host, for a HELLO."""
+        """The state of the host on this member's disk, for a HELLO."""
         return Identity(self._rebuild, *self._tail, self._start_term, first)
 
     def is_behind(self, told: Identity) -> bool:
-        """Whether a peer's log reaches further than this one's."""
+        """Whether a peer's log reaches further than the log of this member."""
         return (told.tail_term, told.tail_index) > self._tail
 
     def judge(self, peer: int, start: int, told: Identity) -> str | None:
@@ -353,7 +402,7 @@ class Group:
 
     @_guarded
     def receive(self, peer: int, received: Received) -> None:
-        """An engine frame of this host came."""
+        """An engine frame of this host has arrived."""
         if self._engine is None:
             received.consumed()
             return
@@ -367,12 +416,12 @@ class Group:
 
     @_guarded
     def act(self, answer: Answer) -> None:
-        """The engine was told of an update, and this is its answer."""
+        """The engine has answered to an event about an update."""
         self._act(answer)
 
     @_guarded
     def time(self, answer: Answer) -> None:
-        """The engine was given the time, with this answer."""
+        """The engine has answered to the time."""
         self._act(answer)
         self._confirm()
 
@@ -388,7 +437,7 @@ class Group:
 
     @_guarded
     def room(self, peer: int) -> None:
-        """Frames that waited for room go on."""
+        """There is room again: sends the frames that waited for it."""
         held = self._held.get(peer)
         while held:
             if not self._around.send(peer, self, *held[0]):
@@ -412,7 +461,7 @@ class Group:
         flags = answer.flags
         if flags & (engines.FOLLOW | engines.CUT):
             self._step_back(answer)
-        if flags & engines.VOTE:  # before the batches: the copy takes none of a term that VOTE does not have
+        if flags & engines.VOTE:  # VOTE before the batches: the copy takes no batch of a term that VOTE does not have
             self.give(Vote(answer.vote_term, answer.voted_for, answer.vote_number))
         if flags & engines.TAKE:
             at = answer.take_index - batches[0].index
@@ -434,14 +483,14 @@ class Group:
             self.store = None
             self.give(Follow(answer.last_index))
         if answer.flags & engines.CUT:
-            self.give(Cut(answer.cut_index - 1))
+            self.give(Cut(answer.cut_index - 1, self.said))
 
     def _step_on(self, answer: Answer) -> None:
         flags = answer.flags
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
             self.give(Lead(answer.term))
-        if flags & engines.DURABLE:  # before SERVE: the log says that it leads once it knows that
+        if flags & engines.DURABLE:  # before SERVE: the log must know what is durable before it reports that it leads
             self._is_durable(answer.durable_index)
         if flags & engines.SERVE:
             self.give(Serve())
@@ -464,7 +513,7 @@ class Group:
             return
         carried = self._carried(frame.log_index + 1, frame.entry_count)
         if carried is None:
-            return  # as a frame that is lost; the engine sends it again
+            return  # treated like a lost frame; the engine sends it again
         self._news.pop(frame.peer, None)
         for part, some in appends.parts(frame, carried):
             self._send_one(part, some)
@@ -476,7 +525,7 @@ class Group:
 
     @_guarded
     def _tell_news(self, waited: dict[int, Frame]) -> None:
-        """Those that have waited so long; newer ones get as long."""
+        """Sends the news that has waited since this call was planned; later news waits as long."""
         self._tells_news = False
         for peer, frame in waited.items():
             if self._news.get(peer) is frame:
@@ -513,7 +562,7 @@ class Group:
         return carried
 
     def _count(self, peer: int, frame: Frame) -> None:
-        """What a member said, for the next time that it comes (R10)."""
+        """Counts what a member said, to compare it when the member connects again (R10)."""
         granted = frame.flags & (engines.GRANTED | engines.PRE_VOTE) == engines.GRANTED
         if frame.type == engines.VOTED and granted:
             self._counts.voted(peer, frame.term)
@@ -538,7 +587,7 @@ class Group:
     # ---- leading ----
 
     def led(self, leading: LeadingStore, term: int) -> None:
-        """The thread has made the copy lead."""
+        """The copy leads now."""
         if self._term != term or self._closed:
             return  # it ceases already: that job waits
         self._leading = leading
@@ -549,7 +598,7 @@ class Group:
 
     @_guarded
     def _on_log(self) -> None:
-        """The log has handed out a batch, or forced one."""
+        """The log has handed out a batch, or has forced one."""
         leading, engine = self._leading, self._engine
         if leading is None or engine is None:
             return
@@ -567,7 +616,7 @@ class Group:
     def _submit(self) -> None:
         while self._unsubmitted and self._engine is not None and self._leading is not None:
             if not self._engine.may_submit():
-                return  # during a transfer: they stay, or are cut
+                return  # handed out during a transfer: these batches stay, or are cut
             batch = self._unsubmitted.popleft()
             first = batch.index == self._first
             config = self.changes.configuration_of(batch)
@@ -591,7 +640,7 @@ class Group:
         if forced > self._forced and forced in self._recent:
             self._forced = forced
             term = self._recent[forced].batch.term
-            self._tail = (term, forced)
+            self._is_forced(term, forced)
             self._act(engine.forced(self._around.now_ms(), forced, term))
 
     def _is_durable(self, index: int) -> None:
@@ -600,7 +649,7 @@ class Group:
             return
         one = self._recent.get(index)
         if one is None:
-            return  # of an earlier term: the first batch of this one says it of all before
+            return  # batches of an earlier term: the first batch of this term makes all of them durable
         self._durable = (one.batch.term, index)
         self.updates.became_durable()
         self._unconfirmed.append((index, one.batch.end_lsn))
@@ -611,7 +660,7 @@ class Group:
         self._submit()
 
     def _confirm(self, *, all_of_it: bool = False) -> None:
-        """Tells the log what is durable, as fast as a voter that lags allows; until the store serves, at once."""
+        """Passes what is durable to the log, as fast as a lagging voter allows; until the store serves, at once."""
         waiting, now_ms, end_lsn = self._unconfirmed, self._around.now_ms(), 0
         while waiting and (all_of_it or self.store is None or self.pacing.confirms(waiting[0][0], now_ms)):
             end_lsn = waiting.popleft()[1]
@@ -634,25 +683,29 @@ class Group:
 
     # ---- what the thread has done ----
 
+    def _is_forced(self, term: int, index: int) -> None:
+        self._tail = self.said.tail = (term, index)
+
     def forced_here(self, index: int, term: int) -> None:
-        """The batch and all before it are forced here."""
-        self._tail = (term, index)
+        """The batch and all batches before it are forced here."""
+        self._is_forced(term, index)
         if self._engine is not None:
             self._act(self._engine.forced(self._around.now_ms(), index, term))
 
     def applied(self, index: int, term: int) -> None:
-        """The table has everything up to this index."""
+        """Everything up to this index has been applied to the table."""
         self._told = index
         self._durable = (term, index)
         self.updates.became_durable()
 
     def was_cut(self, term: int, index: int) -> None:
-        """The log ends here: nobody is asked for more than this member has itself (R10)."""
-        self._tail = (term, index)
+        """The log was cut here: no peer is asked for more than this member has (R10)."""
+        self._is_forced(term, index)
         self._counts.lower(term, index)
 
-    def voted(self, number: int) -> None:
+    def voted(self, number: int, term: int, voted_for: int) -> None:
         """``VOTE`` is forced."""
+        self.said.voted(term, voted_for)
         if self._engine is not None:
             self._act(self._engine.vote_forced(self._around.now_ms(), number))
 
@@ -663,16 +716,17 @@ class Group:
             self._around.changed(self)
 
     def follows_again(self, term: int, index: int) -> None:
-        """The copy follows after it led, and its log was forced again."""
+        """The copy follows again after it led, and its log was forced again."""
         self.was_cut(term, index)
         if index:
             self.forced_here(index, term)
 
     def switched(self, copy_number: int, term: int, index: int) -> None:
-        """The copy that an update brought counts, and all that it has is durable (R10: what was counted is lowered)."""
+        """The copy that an update brought is in use, and all of it is durable (R10: lowers the counts to its end)."""
         self._counts.lower(*self._durable)
         self.copy_number = copy_number
-        self._tail = self._durable = (term, index)
+        self._is_forced(term, index)
+        self._durable = (term, index)
         self._told = index
         if self._engine is not None:
             self._act(self._engine.switched(self._around.now_ms()))
@@ -683,7 +737,7 @@ class Group:
 
     @_guarded
     def keep(self, now_ms: int) -> None:
-        """Called now and then: what need not stay goes, and standbys become voters."""
+        """Called now and then: drops what need not be kept, and makes voters of standbys."""
         if self._engine is None or not self._keeping.look(now_ms):
             return
         self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}
@@ -692,17 +746,17 @@ class Group:
             self.changes.promote()
 
     def keep_from(self, index: int) -> None:
-        """Entries below the index need not stay, if the engine agrees."""
+        """Drops the entries below this index, if the engine agrees."""
         self._keeping.keep_from(index)
 
     @_guarded
     def _keep_what_is_there(self) -> None:
-        """A peer needs what the copy does not keep, perhaps since it could not be read: so it needs an update."""
+        """A peer needs a batch that the copy does not keep, or that could not be read: the peer needs an update."""
         if self._leading is not None and self._copy is not None:
             self.keep_from(self._copy.kept().start)
 
     # ---- the thread ----
 
     def give(self, job: Job) -> None:
-        """A job for the thread, behind those that wait."""
+        """Adds a job for the thread, behind the jobs that wait."""
         self.thread.give(job)

@@ -1,4 +1,4 @@
-"""Updates by segments of one host on a running member: the one that this member takes, and those that it sends.
+"""Updates by segments of one host on a running member: the update that it receives, and those that it sends.
 
 ```
      the member's loop                        the group's thread                    threads of the updates
@@ -11,7 +11,7 @@
 
 * One update is taken at a time, and the copy goes on meanwhile. A leader that is elected in between changes nothing:
   the sender goes on as a follower.
-* If it fails before the engine has said SWITCH, the engine is told, and the next offer begins anew with the files that
+* If it fails before the engine has said SWITCH, the engine learns of it, and the next offer begins with the files that
   are here. From SWITCH on the engine counts on the new copy: if that cannot be switched in, the group fails.
 * A peer gets one update at a time; its newest connection counts.
 * Nothing of an update is freed while a thread works on it, and no task is left after :meth:`GroupUpdates.close`.
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from logstore.cluster.group import Around, Group
     from logstore.cluster.replica import Copy
+    from logstore.cluster.said import Said
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ MOVED_WITHIN_S: Final = 1.0
 
 
 class _InThread(Job):
-    """A job whose result a caller waits for; its failure is the caller's, and not the group's."""
+    """A job whose result a caller awaits; if it fails, the caller gets the error, and the group continues."""
 
     __slots__ = ("future",)
 
@@ -89,11 +90,12 @@ class Begin(_InThread):
 class Switch(_InThread):
     """The new copy is forced, opened and counts. A failure is the group's as well."""
 
-    __slots__ = ("received",)
+    __slots__ = ("received", "said")
 
-    def __init__(self, received: Received) -> None:
+    def __init__(self, received: Received, said: Said) -> None:
         super().__init__()
         self.received = received
+        self.said = said
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         if not self.future.set_running_or_notify_cancel():
@@ -101,6 +103,7 @@ class Switch(_InThread):
         end = self.received.manifest
         try:
             assert self.received.update is not None
+            self.said.lower(end.term, end.index)
             self.received.update.finish()
             self.received.check_members(copy)
             copy.drop_kept(end.index)  # the engine has nothing below
@@ -116,12 +119,12 @@ class GroupUpdates:
     """The updates of a group. Its methods are called on the member's loop."""
 
     def __init__(self, group: Group, around: Around) -> None:
-        """Begins nothing yet."""
+        """Sets up the object; no update begins yet."""
         self._group = group
         self._around = around
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"logstore-update-{group.name}")
         self._taking: asyncio.Task[None] | None = None
-        self._next: tuple[int, int] | None = None  # an offer that came while an update ends
+        self._next: tuple[int, int] | None = None  # an offer that arrived while an update was ending
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._connections: set[tuple[int, asyncio.StreamWriter]] = set()
         self._waits: _InThread | None = None  # in the group's queue, or being done
@@ -134,7 +137,7 @@ class GroupUpdates:
     # ---- the end ----
 
     def stop(self) -> None:
-        """Everything is cancelled; :meth:`close` waits for the end of it."""
+        """Cancels everything; :meth:`close` waits until it has ended."""
         self._is_closed = True
         if self._waits is not None:
             self._waits.future.cancel()
@@ -142,7 +145,7 @@ class GroupUpdates:
             task.cancel(LEAVES)
 
     async def close(self) -> None:
-        """Ends what goes on. The sender or receiver is told, and what came stays on the disk."""
+        """Ends all updates. The sender or receiver is informed, and received bytes stay on the disk."""
         self.stop()
         while tasks := [*self._sending.values(), *filter(None, [self._taking])]:
             await asyncio.wait(tasks)
@@ -151,19 +154,19 @@ class GroupUpdates:
     # ---- what the group tells ----
 
     def acted(self) -> None:
-        """The engine has answered something."""
+        """The engine has answered to an event."""
         self._moved.set()
 
     def became_durable(self) -> None:
-        """More of the log is durable."""
+        """More of the log has become durable."""
         self._durable.set()
 
     def switched(self) -> None:
-        """The engine knows that the new copy counts."""
+        """The engine knows that the new copy is in use."""
         self._switched.set()
 
     def lost(self, peer: int) -> None:
-        """The peer does not answer: a connection for an update would wait much longer."""
+        """The peer does not answer: aborts its connections for updates, which would wait much longer."""
         for one, writer in self._connections:
             if one == peer:
                 writer.transport.abort()
@@ -171,7 +174,7 @@ class GroupUpdates:
     # ---- taking one ----
 
     def take(self, peer: int, index: int) -> None:
-        """The engine said COPY: the peer offers what ends at this index, or beyond."""
+        """The engine asked for a COPY: the peer offers a copy that ends at this index, or beyond."""
         if self._is_closed:
             return
         self._next = (peer, index)
@@ -221,7 +224,7 @@ class GroupUpdates:
             )
 
     def _begin(self, manifest: Manifest) -> Update | None:
-        """In a thread of the updates. The copy is its thread's, and what VOTE is to have was asked for before."""
+        """Runs in a thread of the updates. The copy is its thread's, and what VOTE is to have was asked for before."""
         job = Begin(manifest)
         self._around.loop.call_soon_threadsafe(self._give, job)
         try:
@@ -239,7 +242,7 @@ class GroupUpdates:
         self._group.give(job)
 
     async def _switch_in(self, received: Received) -> None:
-        """Tells the engine, and waits for the switch that follows in its answer."""
+        """Tells the engine that the copy is complete, and waits for the switch that its answer demands."""
         self._whole = received
         self._switched.clear()
         try:
@@ -256,7 +259,10 @@ class GroupUpdates:
         await received.switched()
 
     async def _tell_engine(self, received: Received) -> None:
-        """The engine refuses for a moment while entries are written or nobody leads, and for good what is of no use."""
+        """Tells the engine that the copy is complete, and tries again while it refuses for a moment.
+
+        It does so while entries are written or no leader is known. A copy that is of no use it refuses for good.
+        """
         end = received.manifest
         try:
             async with asyncio.timeout(UPDATED_WITHIN_S):
@@ -270,8 +276,8 @@ class GroupUpdates:
         except TimeoutError:
             raise UpdateFailed(
                 Why.WAITED,
-                f"the engine did not take the copy within {UPDATED_WITHIN_S:.0f} s: nobody leads, or the copy is of no "
-                "use any more",
+                f"the engine did not take the copy within {UPDATED_WITHIN_S:.0f} s: no member leads, or the "
+                "copy is of no use any more",
             ) from None
 
     def _is_taken(self, received: Received) -> bool:
@@ -289,14 +295,14 @@ class GroupUpdates:
         return True
 
     def switch(self) -> None:
-        """The engine said SWITCH, as an answer to :meth:`_is_taken`."""
+        """The engine asked for a SWITCH, in its answer to :meth:`_is_taken`."""
         assert self._whole is not None
-        self._give(Switch(self._whole))
+        self._give(Switch(self._whole, self._group.said))
 
     # ---- sending ----
 
     def send(self, peer: int, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A peer asks for an update of this host. An earlier one of the same peer ends first."""
+        """A peer asks this member for an update of this host. An earlier one of the same peer ends first."""
         before = self._sending.get(peer)
         if before is not None:
             before.cancel(f"a newer connection of member {peer} asks for an update")
@@ -360,7 +366,7 @@ class GroupUpdates:
             writer.close()
 
     async def _more_is_durable(self) -> None:
-        """At least a pause, because a busy host moves all the time, and a reader's view lags a little."""
+        """Waits at least for a pause, because a busy host moves all the time and a reader's view lags a little."""
         self._durable.clear()
         await asyncio.sleep(PAUSE_S)
         with contextlib.suppress(TimeoutError):
@@ -384,7 +390,7 @@ async def answer_update(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """A peer has opened a connection for an update: reads of which host, and lets that send it.
+    """A peer has opened a connection for an update: reads which host it wants, and lets that host's group send it.
 
     ``refused``: the hosts of which the peer's copy is refused, with the reasons.
     """

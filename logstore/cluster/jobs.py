@@ -1,4 +1,4 @@
-"""What a group's thread does on the disk: jobs, and what the engine needs at a start."""
+"""What a group's thread does on the disk: its jobs, and the data that the engine needs at a start."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logstore.cluster.group import Group
+    from logstore.cluster.said import Said
 
 TAKEN_TOGETHER: Final = 24
 _KIND: Final = {"batch": engines.BATCH, "first": engines.FIRST, "members": engines.MEMBERS}
@@ -25,11 +26,13 @@ _KIND: Final = {"batch": engines.BATCH, "first": engines.FIRST, "members": engin
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a copy says at a start."""
+    """The state of a copy at a start."""
 
     uuid: bytes
     rebuild: int
     start_term: int
+    member: int
+    """The member that VOTE is of."""
     copy: int
     """The copy's number; 0: an update is to bring one."""
     tail: tuple[int, int]
@@ -38,17 +41,17 @@ class Found:
 
 
 def found_in(copy: Copy) -> Found:
-    """What the engine starts with."""
+    """The data with which the engine starts."""
     member = copy.member()
     if not copy.is_there:
         log = engines.Log(vote_term=member.term, voted_for=member.voted_for)
-        return Found(member.uuid, member.rebuild, member.start_term, 0, (0, 0), (0, 0), log)
+        return Found(member.uuid, member.rebuild, member.start_term, member.member_id, 0, (0, 0), (0, 0), log)
     info = copy.info()
     entries: list[engines.Entry] = []
     members_index, members = 0, b""
     first_kept = 0
     if info.index:
-        if info.applied_index:  # else the first configuration is one of the entries
+        if info.applied_index:  # otherwise the first configuration is one of the entries
             members_index, members = copy.members()
         kept = copy.kept()
         if info.applied_index >= 2:  # an engine with a snapshot begins at 2 or above
@@ -73,6 +76,7 @@ def found_in(copy: Copy) -> Found:
         member.uuid,
         member.rebuild,
         member.start_term,
+        member.member_id,
         member.copy,
         (info.term, info.index),
         (info.applied_term if info.applied_index else 0, info.applied_index),
@@ -81,7 +85,7 @@ def found_in(copy: Copy) -> Found:
 
 
 def carried_of(copy: Copy, index: int) -> Carried:
-    """A kept batch, as it is sent. Raises as :meth:`Copy.read` does."""
+    """A kept batch in the form in which it is sent. Raises as :meth:`Copy.read` does."""
     entry = copy.entry(index)
     batch = copy.read(index)
     config = configuration_of(batch) if entry.kind == "members" else b""
@@ -89,7 +93,10 @@ def carried_of(copy: Copy, index: int) -> Carried:
 
 
 def first_to_keep(copy: Copy, kept_bytes: int) -> int:
-    """The lowest index of the last so many bytes. Within a term LSNs count bytes; between two terms they jump."""
+    """The lowest index among the newest batches that have this many bytes together.
+
+    Within a term LSNs count bytes; between two terms they jump.
+    """
     kept = copy.kept()
     last, left = kept.stop - 1, kept_bytes
     while kept and left > 0 and last >= kept.start:
@@ -113,22 +120,22 @@ def first_to_keep(copy: Copy, kept_bytes: int) -> int:
 
 
 class Job:
-    """Done in the group's thread."""
+    """Runs in the group's thread."""
 
     __slots__ = ()
 
     def do(self, copy: Copy) -> Callable[[Group], None]:
-        """Returns what the loop does then."""
+        """Does the work; returns the function that the loop calls afterwards."""
         raise NotImplementedError
 
 
 def nothing(group: Group) -> None:
-    """Nothing is left to do on the loop."""
+    """The loop has nothing to do afterwards."""
 
 
 @dataclass(slots=True)
 class Take(Job):
-    """Batches that follow from what is here, and what tells their sender that they take no more room."""
+    """Batches that follow the end of this log, and the callback that tells their sender that their memory is free."""
 
     batches: list[Batch]
     consumed: Callable[[], None] | None
@@ -143,7 +150,7 @@ class Durable(Job):
 
 @contextlib.contextmanager
 def _full_catalog_waits() -> Iterator[None]:
-    """A catalog's file that has no room is written later: its changes wait, and their segments stay."""
+    """A catalog file without room is written later: its changes wait, and their segments are kept."""
     try:
         yield
     except CatalogError as error:
@@ -152,7 +159,7 @@ def _full_catalog_waits() -> Iterator[None]:
 
 
 def take_and_apply(copy: Copy, chunk: Sequence[Job]) -> list[Callable[[Group], None]]:
-    """Takes all batches, as many with one force as the core allows, and then applies what is durable.
+    """Takes all batches, as many with one force as the core allows, and then applies the durable ones.
 
     Where the disk has no room for the next segment, the rest waits; what is applied may make room.
     """
@@ -195,18 +202,27 @@ class Cut(Job):
     """Everything above this index is abandoned."""
 
     index: int
+    said: Said
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         info = copy.info()
-        if info.index > self.index:  # what waits for room was not here yet
+        if info.index > self.index:  # batches that wait for room were not taken yet
+            self.said.lower(_term_at(copy, self.index), self.index)
             copy.cut(self.index)
             info = copy.info()
         return lambda group: group.was_cut(info.term, info.index)
 
 
+def _term_at(copy: Copy, index: int) -> int:
+    """The term of a batch; of one that is not kept, one that is not above it."""
+    info = copy.info()
+    is_kept = index in copy.kept()
+    return copy.entry(index).term if is_kept else min(info.applied_term, info.term)
+
+
 @dataclass(slots=True)
 class Vote(Job):
-    """Term and vote are forced in ``VOTE``."""
+    """Writes term and vote to ``VOTE`` and forces them."""
 
     term: int
     voted_for: int
@@ -214,7 +230,7 @@ class Vote(Job):
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         copy.vote(self.term, self.voted_for)
-        return lambda group: group.voted(self.number)
+        return lambda group: group.voted(self.number, self.term, self.voted_for)
 
 
 @dataclass(slots=True)
@@ -239,7 +255,7 @@ class Serve(Job):
 
 @dataclass(slots=True)
 class Follow(Job):
-    """The copy leads no longer; what it has above this index was never an entry."""
+    """The copy no longer leads; batches above this index never became entries."""
 
     last_index: int
 
@@ -254,7 +270,7 @@ class Follow(Job):
 
 @dataclass(slots=True)
 class ChangeMembers(Job):
-    """The log gets a new configuration."""
+    """Writes a new configuration to the log."""
 
     config: bytes
 
@@ -271,7 +287,7 @@ class ChangeMembers(Job):
 
 
 class AskRoom(Job):
-    """Whether the disk has room again."""
+    """Looks whether the disk has room again."""
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         if copy.leading is not None:
@@ -289,7 +305,7 @@ class NoteTail(Job):
 
 
 class NoteCatalog(Job):
-    """The catalog's file notes up to where it has every change."""
+    """Lets the catalog's file note up to which LSN it has every change."""
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         with _full_catalog_waits():
@@ -299,7 +315,7 @@ class NoteCatalog(Job):
 
 @dataclass(slots=True)
 class Keep(Job):
-    """How much stays for other members is looked at."""
+    """Computes how much is kept for other members."""
 
     kept_bytes: int
 
@@ -312,7 +328,7 @@ class Keep(Job):
 
 @dataclass(slots=True)
 class Drop(Job):
-    """Batches below this index need not stay."""
+    """Drops the batches below this index, which need not be kept."""
 
     index: int
 

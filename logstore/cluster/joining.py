@@ -1,4 +1,4 @@
-"""How a member joins: it asks any member who is there, makes a directory for each host, and asks to be added.
+"""How a member joins: it asks a member for the list of members, makes a directory for each host, and asks to be added.
 
 What it has then is empty; the leader brings it up to date, and makes it a voter. A member that stops in the middle asks
 again at its next start, for each host of which it has no copy. It remembers the other members in a file, for the time
@@ -38,7 +38,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Join(msgspec.Struct, frozen=True):
-    """What a program that wants to be a member says after its HELLO."""
+    """The message that a program sends after its HELLO if it wants to become a member."""
 
     address: str
     """Where others reach it."""
@@ -51,7 +51,7 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The answer, when that was done."""
+    """The answer, sent when the request was granted."""
 
     members: list[tuple[int, str]]
     """Each other member's id, and ``NAME@HOST:PORT``."""
@@ -61,45 +61,49 @@ class Joined(msgspec.Struct, frozen=True):
     """Why it was not added, or removed; empty: it was."""
     left: list[tuple[bytes, int, int]] = []
     """The hosts of which it is no member, durably; of each the term, and the rebuild number that was counted of it."""
+    voters: list[tuple[bytes, int]] = []
+    """Of each host how many voters there were when it asked, the one that asks among them; 0: it was none."""
 
 
+_WHAT: Final = "a message about joining"
 _JOIN: Final = msgspec.msgpack.Decoder(Join)
 _JOINED: Final = msgspec.msgpack.Decoder(Joined)
 
 
 async def receive_join(reader: asyncio.StreamReader) -> Join:
     """Reads the request. Raises ``StoreError`` if it cannot be meant."""
-    return await _received(reader, _JOIN)
+    return await receive(reader, _JOIN, _WHAT)
 
 
-async def _received(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+async def receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T], what: str) -> _T:
+    """Reads one message of a connection that is not for frames. Raises ``StoreError``, which says ``what`` it is."""
     try:
         (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if size > CONTROL_BYTES_MAX:
-            raise StoreError(f"a message about joining has at most {CONTROL_BYTES_MAX} bytes, not {size}")
+            raise StoreError(f"{what} has at most {CONTROL_BYTES_MAX} bytes, not {size}")
         return decoder.decode(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, OSError) as error:
-        raise StoreError("the connection ended in the middle of a message about joining") from error
+        raise StoreError(f"the connection ended in the middle of {what}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"a message about joining: {error}") from error
+        raise StoreError(f"{what}: {error}") from error
 
 
-async def send_join(writer: asyncio.StreamWriter, message: Join | Joined) -> None:
-    """Sends the request, or its answer."""
+async def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
+    """Sends one message, which :func:`receive` reads."""
     body = msgspec.msgpack.encode(message)
     writer.write(_LENGTH.pack(len(body)) + body)
     await writer.drain()
 
 
 async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Joined]:
-    """Asks the member at an address: the cluster's UUID, and what it answers, its own name and address included.
+    """Asks the member at an address; returns the cluster's UUID, and the answer with its name and address.
 
     Raises ``StoreError`` if it refuses or does not answer, ``OptionError`` for an address that needs TLS.
     """
     hello, reader, writer = await transport.open_join(address)
     try:
-        await send_join(writer, join)
-        answer = await _received(reader, _JOINED)
+        await send(writer, join)
+        answer = await receive(reader, _JOINED, _WHAT)
     except OSError as error:
         raise StoreError(f"the member at {address} has not answered: {error}") from error
     finally:
@@ -115,7 +119,7 @@ async def ask(transport: Transport, address: str, join: Join) -> tuple[bytes, Jo
 
 
 def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
-    """Writes who the other members are. If it cannot, it says so, and the file stays as it was."""
+    """Writes the list of the other members to a file. If it cannot, it says so, and the file stays as it was."""
     named = {str(member): f"{name}@{address}" for member, (name, address) in sorted(members.items())}
     text = json.dumps({"members": named}, indent=1)
     made = directory / f"{FILE_NAME}.new"
@@ -130,7 +134,7 @@ def remember(directory: Path, members: Mapping[int, tuple[str, str]]) -> None:
 
 
 def remembered(directory: Path) -> dict[int, tuple[str, str]]:
-    """Who they were; a file that is not there, or cannot be meant, names nobody."""
+    """The other members from the file; a missing or invalid file gives an empty list."""
     path = directory / FILE_NAME
     try:
         members = json.loads(path.read_text(encoding="utf-8"))["members"]

@@ -1,4 +1,4 @@
-"""What a copy keeps, looked at now and then: the kept window, the floor of ``VOTE``, what the catalog's file has."""
+"""What a copy keeps, reviewed now and then: the kept window, the floor of ``VOTE``, the catalog's note."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ KEEP_EVERY_MS: Final = 1000
 FLOOR_EVERY_MS: Final = 500
 NOTE_CATALOG_EVERY_MS: Final = 10_000
 NOTE_CATALOG_BATCHES: Final = 64
-"""After so many batches it is noted at the next look: what lies above stays, and a batch has up to a MiB."""
+"""After this many batches the next look notes the LSN: segments above a note are kept, and a batch has up to a MiB."""
 
 
 class Keeping:
-    """Of one group. It belongs to the loop."""
+    """What one group's copy keeps. It belongs to the loop."""
 
     def __init__(self, group: Group, kept_bytes: int) -> None:
         self._group = group
         self._kept_bytes = kept_bytes
-        self._noted_tail = (0, 0)  # as VOTE was told
-        self._looked = (0, 0)  # what was durable, and how much was to stay, when a copy that follows was looked at
+        self._noted_tail = (0, 0)  # the tail that VOTE last noted
+        # What was durable, and how much was to be kept, when the copy that follows was last looked at.
+        self._looked = (0, 0)
         self._kept_ms = self._floor_ms = self._catalog_ms = self._catalog_index = 0
 
     def look(self, now_ms: int) -> bool:
-        """Does what is due. Whether ``KEEP_EVERY_MS`` have passed."""
+        """Does the work that is due. Whether ``KEEP_EVERY_MS`` have passed."""
         group = self._group
         if now_ms - self._floor_ms >= FLOOR_EVERY_MS and group.tail != self._noted_tail:
             self._floor_ms, self._noted_tail = now_ms, group.tail
@@ -42,7 +43,8 @@ class Keeping:
 
     def _look_at_files(self, now_ms: int) -> None:
         group = self._group
-        is_short = group.rooms.is_short  # then what need not stay gives way, before anything waits for space
+        # On a full disk, files that need not be kept are dropped before any append waits for space.
+        is_short = group.rooms.is_short
         kept_bytes = 1 if is_short else self._kept_bytes
         durable = group.durable[1]
         if (
@@ -59,7 +61,7 @@ class Keeping:
             group.give(Keep(kept_bytes))
 
     def keep_from(self, index: int) -> None:
-        """Entries below the index need not stay, if the engine agrees."""
+        """Drops the entries below this index, if the engine agrees."""
         group = self._group
         engine, copy = group.engine, group.copy
         snapshot = group.durable[1] if group.leading is not None else group.told

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from logstore.cluster.replica import Batch
     from logstore.cluster.transport import Transport
 
-WINDOW_BYTES: Final = 16 << 20  # of parts, sent to a peer and not consumed by it
-HIGH_BYTES: Final = 256 << 10  # with so much before the socket parts wait, so that heartbeats can pass them
-UNSENT_BYTES_MAX: Final = 4 << 20  # of everything but parts, for a peer that does not read
-UPDATE_BYTES: Final = 2 << 20  # asyncio holds twice as much of an update before its reader takes it
+WINDOW_BYTES: Final = 16 << 20  # bytes of parts that were sent to a peer and that it has not consumed
+HIGH_BYTES: Final = 256 << 10  # if this many bytes wait for the socket, parts wait, so that heartbeats can pass them
+UNSENT_BYTES_MAX: Final = 4 << 20  # limit of everything but parts, for a peer that does not read
+UPDATE_BYTES: Final = 2 << 20  # asyncio holds up to twice this much of an update before its reader takes it
 HOSTS_MAX: Final = 65_536  # numbers that a peer may announce
-QUIET_TICKS: Final = 3  # without a byte: the peer is silent
+QUIET_TICKS: Final = 3  # after this long without a byte the peer is silent
 HANDSHAKE_TICKS: Final = 20
-CLOSE_TICKS: Final = 3  # for a peer to read the reason
+CLOSE_TICKS: Final = 3  # how long a peer may take to read the reason
 
 
 _RESETS: Final = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLEOFError)
@@ -53,11 +53,11 @@ class State(enum.Enum):
     WELCOME = 2
     OPEN = 3
     CLOSED = 4
-    HANDED = 5  # to streams, for an update or a join
+    HANDED = 5  # to streams, for another purpose than frames
 
 
 class Why(enum.StrEnum):
-    """Why a connection is refused, or closes; it stands in ``Refused`` and ``Closing``."""
+    """Why a connection is refused or closed; sent in ``Refused`` and ``Closing``."""
 
     CLUSTER = "other cluster"
     VERSION = "other version"
@@ -78,7 +78,7 @@ class Why(enum.StrEnum):
 
 
 class Received:
-    """An engine frame that came. With batches it holds room of its sender until :meth:`consumed` is called."""
+    """A received engine frame. With batches it holds room of its sender until :meth:`consumed` is called."""
 
     __slots__ = ("_bytes", "_link", "batches", "frame", "host")
 
@@ -94,7 +94,10 @@ class Received:
         self._bytes = bytes_
 
     def consumed(self) -> None:
-        """The batches take no memory here any more: they were written or dropped. A second call does nothing."""
+        """Called when the batches take no memory here any more: they were written or dropped.
+
+        A second call does nothing.
+        """
         link, self._link = self._link, None
         if link is not None:
             link.consumed(self._bytes)
@@ -106,7 +109,10 @@ class Link(asyncio.BufferedProtocol):
     transport: asyncio.Transport
 
     def __init__(self, owner: Transport, *, dials: int | None = None, purpose: str = "frames") -> None:
-        """``dials``: the peer that this dials, 0 if only its address is known; None: this was dialled. HELLO tells."""
+        """``dials``: the id of the peer that this side dials, 0 if only its address is known; None: the peer dialled.
+
+        HELLO tells.
+        """
         self.owner = owner
         self.peer = dials or 0
         self.purpose = purpose
@@ -120,7 +126,8 @@ class Link(asyncio.BufferedProtocol):
         self._joiner = frames.Joiner()
         self._urgent: list[bytes | bytearray] = []  # whole frames
         self._records: list[bytes] = []  # for one frame
-        self._bulk: dict[int, deque[tuple[list[Any], int]]] = {}  # by host: frames as buffers, and bytes that count
+        # By host: frames as buffers, and their bytes that count for the window.
+        self._bulk: dict[int, deque[tuple[list[Any], int]]] = {}
         self._unsent = 0  # bytes of records in _bulk
         self._is_full = False
         self._is_scheduled = False
@@ -142,12 +149,12 @@ class Link(asyncio.BufferedProtocol):
     # ---- called by asyncio ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket, and TLS, are there: who dialled speaks first."""
+        """The connection, with TLS if it is used, is open: the side that dialled speaks first."""
         self.transport = cast("asyncio.Transport", transport)
         self._is_made = True
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
         sock = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError, AttributeError):  # what the kernel holds unsent, no heartbeat can pass
+        with contextlib.suppress(OSError, AttributeError):  # heartbeats cannot pass what the kernel holds unsent
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HIGH_BYTES)
         if not self.owner.made(self):
             self.state = State.CLOSED
@@ -164,11 +171,11 @@ class Link(asyncio.BufferedProtocol):
                 self.transport.write(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        """Where received bytes go."""
+        """The memory for the next received bytes."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Bytes were received."""
         self._has_heard = True
         self._reader.filled(nbytes)
         if self.state is State.CLOSED:
@@ -182,19 +189,20 @@ class Link(asyncio.BufferedProtocol):
             self.close(Why.FRAME, str(error))
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The socket's buffer is full."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The socket has room again."""
         self._is_full = False
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone. An end that was not announced is that of the peer's process."""
+        """The socket is closed. An end that was not announced is that of the peer's process."""
         if isinstance(exc, ssl.SSLError) and self.state in (State.HELLO, State.WELCOME):
             self.owner.refused(self, Why.TLS, str(exc))
-        elif self.state is State.HELLO and self.is_dialled and not self._has_heard:  # TLS says no more to this side
+        elif self.state is State.HELLO and self.is_dialled and not self._has_heard:
+            # With TLS this side learns no reason.
             self._lost_by = "the peer closed the connection before it answered: compare ca, cert and key on both sides"
             self.owner.refused(self, Why.UNANSWERED, self._lost_by)
         reset = exc is None or isinstance(exc, _RESETS)
@@ -204,7 +212,7 @@ class Link(asyncio.BufferedProtocol):
     # ---- the handshake ----
 
     def _greet(self) -> bool:
-        """Reads the peer's HELLO; whether it was taken."""
+        """Reads the peer's HELLO; returns whether it was accepted."""
         found = self._reader.preamble()
         if found is None:
             return False
@@ -213,7 +221,7 @@ class Link(asyncio.BufferedProtocol):
             mine = self.owner.me.versions
             self.refuse(Why.VERSION, f"here versions {mine[0]} to {mine[1]} are spoken, there {lowest} to {highest}")
             return False
-        if not body:  # a refusal follows, or nothing that counts
+        if not body:  # a refusal follows, or something that is ignored
             self.hello = Hello(bytes(16), 0, "", "", (lowest, highest), 0, 0, 0, 0, "", {})
             return True
         hello = frames.hello_of(body)
@@ -255,7 +263,7 @@ class Link(asyncio.BufferedProtocol):
                 self.opened.set_result(None)
 
     def refuse(self, why: Why, reason: str) -> None:
-        """Answers a HELLO: no."""
+        """Refuses a HELLO."""
         if self.state is State.CLOSED:
             return
         if not self.is_dialled:
@@ -266,12 +274,12 @@ class Link(asyncio.BufferedProtocol):
         self.owner.refused(self, why, reason)
 
     def hand_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Gives the open connection away, as streams; what came behind the handshake is in them."""
+        """Hands over the open connection as streams, which begin with the bytes received behind the handshake."""
         loop = self.owner.loop
         reader = asyncio.StreamReader(limit=UPDATE_BYTES, loop=loop)
         protocol = _Handed(reader, self)
         self.state = State.HANDED
-        self.transport.pause_reading()  # uvloop reads into either kind of protocol, and learns of a change at a start
+        self.transport.pause_reading()  # uvloop supports both kinds of protocol, but must be told when the kind changes
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         self.transport.resume_reading()
@@ -279,6 +287,15 @@ class Link(asyncio.BufferedProtocol):
         if rest:
             reader.feed_data(rest)
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
+
+    def pass_to(self, protocol: asyncio.Protocol) -> None:
+        """Gives the transport of the streams to another protocol, which must call ``owner.gone`` at its end.
+
+        Nothing may have come since the streams were read for the last time.
+        """
+        self.transport.pause_reading()
+        self.transport.set_protocol(protocol)
+        self.transport.resume_reading()
 
     def streams_opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The streams of an open connection that is not for frames."""
@@ -330,7 +347,7 @@ class Link(asyncio.BufferedProtocol):
             self.owner.handler.control(self.peer, message)
 
     def _host(self, number: int) -> int | None:
-        """The number here for the peer's number; None: this member has no such host."""
+        """The number of this member for the peer's host number; None: this member has no such host."""
         uuid = self._numbers.get(number)
         if uuid is None:
             raise BadFrame(f"host number {number} was not announced")
@@ -362,7 +379,7 @@ class Link(asyncio.BufferedProtocol):
             received.append(Received(host, fields, batches, self, count))
 
     def consumed(self, count: int) -> None:
-        """So many bytes of parts are done with: the peer is told at the end of the turn."""
+        """So many bytes of parts have been processed: tells the peer at the end of the turn."""
         self._consumed_bytes += count
         self._schedule()
 
@@ -381,7 +398,7 @@ class Link(asyncio.BufferedProtocol):
     # ---- sending ----
 
     def room(self, wanted: int = 0) -> int:
-        """Bytes of parts that may be sent now. If they are fewer than wanted, the member is called back once."""
+        """How many bytes of parts may be sent now. If they are fewer than wanted, the member is called back once."""
         found = WINDOW_BYTES - (self._sent_bytes - self._acknowledged_bytes)
         if found < wanted:
             self._wanted_bytes = wanted
@@ -394,7 +411,7 @@ class Link(asyncio.BufferedProtocol):
             self.send_control(HostNumber(host, uuid))
 
     def send_control(self, message: Message) -> None:
-        """Sends it at the end of the turn, before parts that wait."""
+        """Sends a control message at the end of the turn, before parts that wait."""
         self._urgent.append(self.owner.messages.frame(message))
         self._schedule()
 
@@ -409,7 +426,7 @@ class Link(asyncio.BufferedProtocol):
         self._schedule()
 
     def send_parts(self, host: int, parts: list[list[Any]]) -> bool:
-        """Sends a message, if there is room for it; if not, the member is called back."""
+        """Sends a message if there is room for it; otherwise the member is called back when there is."""
         size = sum(sum(map(len, part)) for part in parts)
         if self.room(size) < size:
             return False
@@ -431,7 +448,7 @@ class Link(asyncio.BufferedProtocol):
         self._flush()
 
     def _flush(self) -> None:
-        """One write: first what passes parts, then parts, in turns of their hosts, until the socket is full."""
+        """Makes one write: first frames that may pass parts, then parts, host by host, until the socket is full."""
         if self.state is not State.OPEN:
             return
         out: list[Any] = self._urgent
@@ -451,7 +468,7 @@ class Link(asyncio.BufferedProtocol):
                 part, count = waiting.popleft()
                 del self._bulk[host]
                 if waiting:
-                    self._bulk[host] = waiting  # to the end: the next host's turn
+                    self._bulk[host] = waiting  # all parts of this message were written: the next host's turn
                 self._unsent -= count
                 out += part
                 size += sum(map(len, part))
@@ -468,7 +485,7 @@ class Link(asyncio.BufferedProtocol):
     # ---- time, and the end ----
 
     def tick(self) -> None:
-        """A heartbeat has passed: pings if nothing else was sent, and closes what is silent."""
+        """A heartbeat has passed: pings if nothing else was sent, and closes the connection of a silent peer."""
         self._ticks += 1
         if self.state in (State.HELLO, State.WELCOME):
             if self._ticks >= HANDSHAKE_TICKS:
@@ -489,7 +506,7 @@ class Link(asyncio.BufferedProtocol):
             self._has_heard = self._has_sent = False
 
     def close(self, why: Why, reason: str, *, reset: bool = False) -> None:
-        """Closes with a reason that the peer is told."""
+        """Sends a reason to the peer, and closes."""
         if self.state in (State.CLOSED, State.HANDED):
             self.transport.abort()
             return
@@ -505,13 +522,13 @@ class Link(asyncio.BufferedProtocol):
             self.owner.refused(self, why, reason)
 
     def close_silently(self) -> None:
-        """Closes without another word; the owner is told that it is gone."""
+        """Closes without a message to the peer; the owner is told that the connection is gone."""
         self._end(False, self._lost_by)
         if self._is_made:
             self.transport.close()
 
     def _end(self, reset: bool, text: str) -> None:
-        """Nothing is delivered from here on."""
+        """Delivers nothing more from here on."""
         if self.state is State.CLOSED:
             return
         was_open = self.state is State.OPEN
@@ -527,7 +544,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 class _Handed(asyncio.StreamReaderProtocol):
-    """Streams, whose end the transport learns of."""
+    """Streams that tell the transport when they end."""
 
     def __init__(self, reader: asyncio.StreamReader, link: Link) -> None:
         super().__init__(reader, loop=link.owner.loop)

@@ -19,10 +19,13 @@ from logstore.cluster.rebuilding import COPY_WITHIN_S, Rebuilt
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from types import TracebackType
 
     from logstore.cluster.addresses import Tls
+    from logstore.cluster.group import HostNews
+    from logstore.cluster.relaying import Acceptor
+    from logstore.cluster.reopening import Reopened
     from logstore.store.message_store import MessageStore
 
 __all__ = ["LEADER_WITHIN_S", "Member", "MemberConfig", "Seat", "Standing"]
@@ -35,7 +38,7 @@ LEADER_WITHIN_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What a member must know to take part."""
+    """The settings that a member needs to take part."""
 
     cluster: bytes
     """The cluster's UUID, 16 bytes."""
@@ -63,7 +66,10 @@ class Member:
     """
 
     def __init__(self, directory: str | Path, config: MemberConfig) -> None:
-        """Starts it, and returns when it listens. Raises ``OptionError``, and ``StoreError`` if it cannot listen."""
+        """Starts the member, and returns when it listens.
+
+        Raises ``OptionError``, and ``StoreError`` if it cannot listen.
+        """
         self.directory = Path(directory)
         self.config = config
         self._running = MemberLoop(self.directory, config)
@@ -90,7 +96,10 @@ class Member:
         self.close()
 
     def close(self) -> None:
-        """Leaves, and hands over what it leads before, if somebody can take it. A second call does nothing."""
+        """Closes the member; it first hands over the hosts that it leads, if another member can take them.
+
+        A second call does nothing.
+        """
         if self._closed:
             return
         self._closed = True
@@ -101,11 +110,11 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where it listens for other members."""
+        """The address where the member listens for other members."""
         return self._running.address
 
     def standings(self) -> dict[str, Standing]:
-        """How each host stands on this member, by name."""
+        """The state of each host on this member, by name."""
 
         async def ask() -> dict[str, Standing]:
             return {group.name: group.standing() for group in self._running.all_groups()}
@@ -113,7 +122,7 @@ class Member:
         return self._run(ask())
 
     def report(self) -> dict[str, Any]:
-        """The hosts, their members and the connections, as ``logstore cluster status --json`` has them."""
+        """The hosts, their members and the connections, in the form of ``logstore cluster status --json``."""
 
         async def ask() -> dict[str, Any]:
             return reports.running(self._running)
@@ -157,7 +166,7 @@ class Member:
     ) -> Rebuilt:
         """Replaces this member's copy of a host by a fresh one from the others; see ``rebuilding.py``.
 
-        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins anew.
+        The others remove this member, its copy is discarded (``keep``: put aside as ``kept-N``), and it joins again.
         Waits ``within_s`` for the first and ``copy_within_s`` for the last, which goes on afterwards. Raises
         ``OptionError`` for an unknown host, and ``NoMajority`` if the others do not remove it in time: then its copy
         stays.
@@ -165,15 +174,50 @@ class Member:
         work = self._running.rebuilding.rebuild(host, keep=keep, within_s=within_s, copy_within_s=copy_within_s)
         return self._run(work)
 
-    def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
-        """The store of a host that this member leads; waits that long for an election to end.
+    def reopen(self, host: str) -> Reopened:
+        """Opens a host again whose copy has failed, without a new start of the member; see ``reopening.py``.
 
-        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if nobody does.
+        A host that has not failed stays as it is. Raises ``OptionError`` for an unknown host, and what keeps the copy
+        out, if it fails again: then it stays out. ``StoreError``, too, if the directory has less than what this member
+        has said since it started, or while the copy is being rebuilt or opened again.
+        """
+        return self._run(self._running.reopening.reopen(host))
+
+    def store(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> MessageStore:
+        """The store of a host that this member leads; waits up to the given time for an election to end.
+
+        Raises ``NotLeader``, which names who leads, and ``NoMajority`` if no member leads.
         """
         return self._run(self._running.leading(host, within_s))
 
+    def listen_to_hosts(self, listener: Callable[[HostNews], object] | None) -> None:
+        """From now on it is called with each host as it stands, and whenever its store or leader changes; None ends it.
+
+        The member's loop calls it, so it must not wait.
+        """
+
+        async def listen() -> None:
+            self._running.listen(listener)
+
+        self._run(listen())
+
+    def accept_relays(self, acceptor: Acceptor | None) -> None:
+        """From now on other members may relay clients to this one: ``acceptor`` is awaited on the member's loop."""
+
+        async def accept() -> None:
+            self._running.relay_acceptor = acceptor
+
+        self._run(accept())
+
+    def why_not_led(self, host: str) -> str:
+        """Why nobody leads a host, for people. Raises ``OptionError`` for an unknown one."""
+        return self._run(self._running.why_not_led(host))
+
     @contextlib.asynccontextmanager
     async def leading(self, host: str, *, within_s: float = LEADER_WITHIN_S) -> AsyncIterator[MessageStore]:
-        """The same for a program with a loop of its own. The store's calls wait; make them in threads."""
+        """The same as :meth:`store`, for a program with an event loop of its own.
+
+        The store's calls wait; make them in threads.
+        """
         work = self._running.leading(host, within_s)
         yield await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._running.loop))

@@ -1,4 +1,4 @@
-"""What lives on a member's loop: its groups, their surroundings, and what the transport tells.
+"""The objects on a member's loop: its groups, the calls that they make, and the calls of the transport.
 
 The loop has a thread of its own. Groups work on their disks in threads of theirs, so that the loop answers heartbeats
 at any time.
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import engine as engines
+from logstore.cluster import relaying
 from logstore.cluster.adding import Adding
 from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import VOTE_NAME, read_vote, takes_part
 from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
-from logstore.cluster.group import Group
+from logstore.cluster.group import Group, HostNews
 from logstore.cluster.group_update import answer_update
-from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send_join
+from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send
 from logstore.cluster.membership import (
     CHANGE_WITHIN_S,
     MESSAGES,
@@ -35,18 +36,21 @@ from logstore.cluster.membership import (
 )
 from logstore.cluster.rebuilding import Rebuilding
 from logstore.cluster.refusals import HostOffered, HostRefused, Refusals
+from logstore.cluster.reopening import Reopening
 from logstore.cluster.replica import create
 from logstore.cluster.transport import Hello, Identity, Me, Message, Received, Transport, new_event_loop
 from logstore.core.threads import start
 from logstore.errors import EngineRefused, NoMajority, NotLeader, OptionError, StoreClosed, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from logstore.cluster.engine import Frame
     from logstore.cluster.frames import Carried
+    from logstore.cluster.link import Link
     from logstore.cluster.member import MemberConfig
+    from logstore.cluster.relaying import Acceptor
     from logstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -54,7 +58,7 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S: Final = 0.0005
 HAND_OVER_S: Final = 1.0
 LEAVES_AFTER_S: Final = 1.0
-"""A removed member is connected for so long, to be told that it was."""
+"""How long a removed member stays connected, so that it learns of its removal."""
 KEEP_S: Final = 0.25
 JOIN_AGAIN_S: Final = (0.2, 5.0)
 JOIN_COPY_S: Final = 1.0
@@ -77,7 +81,7 @@ class Seat:
 
 
 class MemberLoop:
-    """What lives on the loop: the groups' surroundings and the transport's handler."""
+    """The objects on the loop: the calls of the groups, and the handler of the transport."""
 
     def __init__(self, directory: Path, config: MemberConfig) -> None:
         self.directory = directory
@@ -99,11 +103,16 @@ class MemberLoop:
         self._refreshes = False
         self.peers: dict[int, tuple[str, str]] = {}
         """Name and address of each other member, by id."""
-        self._heard: dict[int, tuple[str, str]] = {}  # the same, from before or from a member that was asked
+        # The same: kept from an earlier run, or from a member that was asked.
+        self._heard: dict[int, tuple[str, str]] = {}
         self._requests = Requests(self.tell, self.loop)
         self.rebuilding = Rebuilding(self)
         self.adding = Adding(self)
+        self.relay_acceptor: Acceptor | None = None  # of the broker
+        self._listener: Callable[[HostNews], object] | None = None
+        self._told_of: dict[str, HostNews] = {}
         self._with_news: set[int] = set()  # peers that have hosts of which this member did not know
+        self.reopening = Reopening(self)
         self._refused: dict[int, str] = {}  # why each peer was, the last time
         self.refusals = Refusals(self)
         self._thread = start(f"logstore-member-{config.member}", self._turn)
@@ -122,7 +131,7 @@ class MemberLoop:
 
     async def start(self) -> None:
         """Opens all hosts, then the connections."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)  # a thread waits up to 5 ms for the interpreter otherwise
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # otherwise a thread waits up to 5 ms for the interpreter
         config = self.config
         try:
             me = Me(cluster=config.cluster, member=config.member, name=config.name)
@@ -142,9 +151,9 @@ class MemberLoop:
         self.rebuilding.go_on()
         self.join_hosts()
 
-    async def _add(self, path: Path) -> None:
+    async def _add(self, path: Path, before: Group | None = None) -> None:
         assert self._transport is not None
-        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes)
+        group = Group(self, path.name, path, kept_bytes=self.config.kept_bytes, before=before)
         try:
             await group.open()
         except StoreError as error:
@@ -157,6 +166,7 @@ class MemberLoop:
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
         self._by_number[number] = group
+        self._transport.renew()  # each side judges the copies that the other one has when they connect
 
     async def take_host(self, path: Path) -> None:
         """Opens a host that was made here, and lets the peers know."""
@@ -165,21 +175,21 @@ class MemberLoop:
         self.transport.renew()
 
     async def reopen(self, group: Group) -> None:
-        """Opens a host's copy anew. The connections are renewed, so that each peer judges what it is now."""
+        """Opens a host's copy again, which may be another one now."""
         await group.close()
-        await self._add(group.path)
+        await self._add(group.path, group)
         self._unopened = [each for each in self._unopened if each is not group]
         self.groups = {uuid: each for uuid, each in self.groups.items() if each is not group}
         self._refresh()
-        self.transport.renew()
         for event in self._waiting.get(group.name, []):
             event.set()
 
     async def stop(self) -> None:
-        """Hands over, closes the connections, then the groups."""
+        """Hands over what it leads, closes the connections, then the groups."""
         if self._joining is not None:
             self._joining.cancel()
         await self.rebuilding.stop()
+        await self.reopening.stop()
         await self._hand_over()
         for task in list(self._tasks):
             task.cancel()
@@ -196,7 +206,7 @@ class MemberLoop:
                 event.set()
 
     async def _hand_over(self) -> None:
-        """Lets others lead what this member leads, so that they need not find out."""
+        """Hands over what this member leads, so that the others need not wait for an election."""
         led = []
         for group in self.groups.values():
             others = [each for each in group.members() if each.voter and each.member != self.member]
@@ -224,7 +234,7 @@ class MemberLoop:
             waiting.remove(event)
 
     def all_groups(self) -> list[Group]:
-        """Also those whose copies could not be opened."""
+        """All hosts, including those whose copies could not be opened."""
         return [*self.groups.values(), *self._unopened]
 
     def group(self, host: str) -> Group:
@@ -297,7 +307,7 @@ class MemberLoop:
         return self._transport is not None and self._transport.control(peer, message)
 
     def members_changed(self, group: Group) -> None:  # noqa: ARG002 - of any group
-        """At the end of this turn the connections are those to the members of all groups."""
+        """At the end of this turn, adjusts the connections to the members of all groups."""
         if not self._refreshes:
             self._refreshes = True
             self.loop.call_soon(self._refresh)
@@ -326,7 +336,7 @@ class MemberLoop:
             self.loop.run_in_executor(None, remember, self.directory, found)
 
     def _drop_peers(self) -> None:
-        """Closes the connections to those who left; by now they have been told."""
+        """Closes the connections to members that left; by now the reason has been sent to them."""
         if self._transport is not None:
             self._transport.set_peers(self.peers)
 
@@ -346,15 +356,15 @@ class MemberLoop:
 
     @property
     def reached_at(self) -> str:
-        """Where the other members reach this one."""
+        """The address at which the other members reach this member."""
         return self.config.advertise or self.address
 
     def addresses(self) -> list[str]:
-        """Of the other members that are known, and of those that were configured."""
+        """The addresses of the other members that are known, and of those in the configuration."""
         return list(dict.fromkeys([*self.config.join, *(address for _, address in self._heard.values())]))
 
     def join_hosts(self) -> None:
-        """Asks other members to be added to what this member has no copy of, until it is."""
+        """Asks other members to be added to each host of which this member has no copy, until it has one."""
         if self._joining is None or self._joining.done():
             self._joining = self._begin(self._join_hosts())
 
@@ -385,10 +395,11 @@ class MemberLoop:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, JOIN_AGAIN_S[1])
             else:
-                await asyncio.sleep(JOIN_COPY_S if waiting else 0)  # it asks to be added, or its copy is on its way
+                # The member asks to be added, or its copy is being sent.
+                await asyncio.sleep(JOIN_COPY_S if waiting else 0)
 
     async def _join_at(self, address: str, wanted: list[bytes]) -> str:
-        """Why it was not added; empty: it was, or it knows now which hosts there are."""
+        """Why the member was not added; empty: it was added, or it has now learned which hosts exist."""
         _, answer = await ask(self.transport, address, Join(self.reached_at, wanted))
         for member, text in answer.members:
             if member != self.member:
@@ -405,13 +416,18 @@ class MemberLoop:
         return answer.refused
 
     def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A program wants to be a member."""
+        """A program asks to become a member."""
         self._begin(self._answer_join(hello, reader, writer))
+
+    def relay(self, name: str, link: Link) -> None:
+        """A peer relays a client to this member's broker."""
+        self._begin(relaying.answer(self.relay_acceptor, name, link))
 
     async def _answer_join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             join = await asyncio.wait_for(receive_join(reader), CHANGE_WITHIN_S)
             refused, left = "", []
+            voters = [(group.uuid, group.voters_with(hello.member)) for group in self.groups.values()]
             try:
                 for uuid in join.leaves:
                     group = self._hosted(uuid)
@@ -428,14 +444,14 @@ class MemberLoop:
             me = (self.member, named(self.config.name, self.reached_at))
             members = [me, *((member, named(*known)) for member, known in self.peers.items())]
             hosts = [(group.uuid, group.name) for group in self.groups.values() if group.members()]
-            await send_join(writer, Joined(members, hosts, refused, left))
+            await send(writer, Joined(members, hosts, refused, left, voters))
         except (StoreError, TimeoutError, OSError) as error:
             logger.warning("member %d (%s) has not joined: %s", hello.member, hello.name, error)
         finally:
             writer.close()
 
     def _hosted(self, uuid: bytes) -> Group:
-        """The group of a host in which this member takes part, and has a copy."""
+        """The group of a host, if this member takes part in it and has a copy."""
         group = self.groups.get(uuid)
         if group is None or not group.members():
             raise StoreError(f"member {self.config.name} has no copy of host {uuid.hex()} that takes part")
@@ -461,23 +477,45 @@ class MemberLoop:
         return await self._transport.open_update(peer)
 
     def why_not(self, peer: int, group: Group | None = None) -> str:
-        """Why there is no connection to a peer, or none for the frames of a group; empty: there is one."""
+        """Why there is no connection to a peer, or why no frames of a group can be sent; empty: there is one."""
         if self._transport is None:
             return "this member is starting"
         return self._transport.why_not(peer) or ("" if group is None else self.refusals.why_not(peer, group.uuid))
 
     def is_connected(self, peer: int, group: Group | None = None) -> bool:
-        """Whether frames, of this group, can be sent."""
+        """Whether frames, or those of this group, can be sent to the peer."""
         return not self.why_not(peer, group)
 
     def changed(self, group: Group) -> None:
-        """The group's leader, its state or its due time is another."""
+        """The group's leader, its state or its due time has changed."""
         for event in self._waiting.get(group.name, ()):
             event.set()
+        if self._listener is not None:
+            self._tell_listener(group)
         self._set_timer()
 
+    def listen(self, listener: Callable[[HostNews], object] | None) -> None:
+        """It is called on this loop with each host as it stands, and whenever its store or its leader is another."""
+        self._listener = listener
+        self._told_of.clear()
+        for group in self.all_groups() if listener is not None else ():
+            self._tell_listener(group)
+
+    def _tell_listener(self, group: Group) -> None:
+        """Once for each state."""
+        known = {**self.peers, self.member: (self.config.name, self.reached_at)}
+        named = known.get(group.leader, (str(group.leader), ""))
+        news = HostNews(group.name, group.served, group.leader, *named)
+        if self._listener is not None and self._told_of.get(group.name) != news:
+            self._told_of[group.name] = news
+            self._listener(news)
+
+    async def why_not_led(self, host: str) -> str:
+        """Why nobody leads it."""
+        return self._why(self.group(host))
+
     def _set_timer(self) -> None:
-        """At the end of this turn, once."""
+        """Runs once, at the end of this turn."""
         if not self._timed:
             self._timed = True
             self.loop.call_soon(self._time_is_set)
@@ -486,18 +524,18 @@ class MemberLoop:
         self._timed = False
         due_ms = self._due_ms()
         if self._timer is not None and due_ms is not None and self._timer.when() * 1000 <= due_ms:
-            return  # each batch moves the time on: it is looked at again when the timer ends
+            return  # each batch moves the due time: it is checked again when the timer ends
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due_ms is None else self.loop.call_at(due_ms / 1000, self._on_time)
 
     def _due_ms(self) -> int | None:
-        """When the next engine wants the time."""
+        """The earliest time at which an engine is due."""
         dues = [group.answer.due_ms for group in self.groups.values() if group.engine is not None and group.answer]
         return min(dues) if dues else None
 
     def _keep(self) -> None:
-        """An engine's time may never come: each heartbeat moves it."""
+        """Looks at the groups on a timer of its own, because each heartbeat moves the due times of engines."""
         for group in list(self.groups.values()):
             group.refusal = self.refusals.problem(group.uuid)
             group.keep(self.now_ms())
@@ -519,18 +557,18 @@ class MemberLoop:
     # ---- for the transport ----
 
     def identity(self, peer: int) -> dict[bytes, Identity]:  # noqa: ARG002 - as the transport calls it
-        """What this member has of each host."""
+        """The state of each host on this member."""
         return {group.uuid: group.identity(first=True) for group in self.groups.values() if group.engine is not None}
 
     def greeted(self, peer: int, hello: Hello) -> str | None:
-        """Judges the copies of a peer, each for its host: the connection is taken."""
+        """Judges each copy of a peer for its host; the connection itself is accepted."""
         self.refusals.greeted(peer, hello)
         if hello.purpose == "frames" and not hello.hosts.keys() <= {group.uuid for group in self.all_groups()}:
             self._with_news.add(peer)
         return None
 
     def is_expected(self, hello: Hello) -> bool:
-        """A member whose log reaches further than this one's may be one that this member has not heard of yet."""
+        """Accepts an unknown peer whose log reaches further: it may have been added while this member was away."""
         for uuid, told in hello.hosts.items():
             group = self.groups.get(uuid)
             if group is not None and group.is_behind(told):
@@ -538,7 +576,7 @@ class MemberLoop:
         return False
 
     def connected(self, peer: int) -> None:
-        """Frames can be sent."""
+        """Frames can be sent to the peer."""
         self.refusals.connected(peer)
         if peer in self._with_news:
             self.join_hosts()
@@ -551,7 +589,7 @@ class MemberLoop:
             group.lost(peer, reset)
 
     def frames(self, peer: int, received: list[Received]) -> None:
-        """Engine frames came."""
+        """Engine frames have arrived."""
         refused = self.refusals.here(peer)
         for one in received:
             group = self._by_number.get(one.host)
@@ -561,7 +599,7 @@ class MemberLoop:
                 group.receive(peer, one)
 
     def control(self, peer: int, message: Message) -> None:
-        """A request, or the answer to one."""
+        """A control message has arrived: a request, or the answer to one."""
         if isinstance(message, Changed):
             self._requests.answered(peer, message)
         elif isinstance(message, HasRoom):
@@ -580,11 +618,11 @@ class MemberLoop:
         if group is None:
             kind, reason = REFUSED, f"member {self.config.name} has no such host"
         else:
-            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address))
+            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address, asked.voters))
         self.tell(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:
-        """Frames that waited go on."""
+        """There is room again: frames that waited are sent."""
         for group in list(self.groups.values()):
             group.room(peer)
 
@@ -595,7 +633,7 @@ class MemberLoop:
         logger.log(level, "member %d: connection refused (%s): %s", peer, kind, reason)
 
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A peer wants an update of a host."""
+        """A peer asks for an update of a host."""
         self._begin(answer_update(self.member, self.groups, self.refusals.here(peer), peer, reader, writer))
 
 
@@ -605,7 +643,7 @@ def _make_host(path: Path, config: MemberConfig, uuid: bytes) -> None:
 
 
 def _refuse_voter(group: Group, hello: Hello) -> None:
-    """A voter had a copy: what it acknowledged counts, so an empty one does not take its place (R11)."""
+    """Refuses an empty copy of a voter: the voter had a copy, and what that acknowledged counts (R11)."""
     if any(each.member == hello.member and each.voter for each in group.members()):
         raise StoreError(
             f"member {hello.name} is a voter of host {group.name} and has lost its copy: its directory was wiped, or "

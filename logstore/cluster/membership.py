@@ -1,7 +1,7 @@
 """Changes of a group's members: one at a time, through its log, by the member that leads (R11).
 
-A member joins as a standby, is brought up to date, and becomes a voter once it has all. Nobody has to remember that it
-is on its way: each leader looks at its standbys. A request may come from any member; it goes to the one that leads.
+A member joins as a standby, is brought up to date, and becomes a voter once it has all. No member has to remember that
+it is on its way: each leader looks at its standbys. A request may come from any member; it goes to the one that leads.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Changes:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._planned = b""
-        self._index = 0  # of the batch that has it; 0: it is not handed out yet
+        self._index = 0  # index of the batch that has the change; 0: it is not handed out yet
         self._done: asyncio.Future[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether one is in progress."""
+        """Whether a change is in progress."""
         return self._done is not None
 
     def begin(self, what: int, member: int, address: str = "") -> asyncio.Future[None]:
-        """Begins a change; the future is done when a majority has it.
+        """Begins a change; the future ends when a majority has it.
 
         ``EngineRefused``: not now, or this member does not lead. ``OptionError``: no configuration comes of it.
         """
@@ -67,7 +67,7 @@ class Changes:
         if engine is None or self.is_open:
             raise EngineRefused(f"host {group.name}: another change of members is in progress, or it takes no part")
         if what == engines.ADD:
-            group.keep_from(2)  # what an empty member needs comes as an update
+            group.keep_from(2)  # an empty member gets everything that it needs by an update
         self._planned = engine.plan(what, member, address)
         self._index = 0
         self._done = group.loop.create_future()
@@ -76,7 +76,7 @@ class Changes:
         return self._done
 
     def configuration_of(self, batch: Batch) -> bytes:
-        """The configuration in a batch that the log has handed out; empty: it is an ordinary one."""
+        """The configuration in a batch that the log has handed out; empty: the batch is an ordinary one."""
         if not self._planned or self._index:
             return b""
         try:
@@ -92,11 +92,11 @@ class Changes:
             self._end(None)
 
     def failed(self, error: StoreError) -> None:
-        """The log did not take it."""
+        """The log did not accept the change."""
         self._end(error)
 
     def call_off(self) -> None:
-        """The member leads no longer."""
+        """The member no longer leads."""
         self._end(NotLeader("the leader changed during a change of members: look whether it was made", 0))
 
     def _end(self, error: StoreError | None) -> None:
@@ -110,7 +110,7 @@ class Changes:
             done.set_exception(error)
 
     def promote(self) -> None:
-        """Makes a voter of a standby that has all. Called now and then, while this member serves."""
+        """Makes a voter of a standby that has caught up. Called now and then, while this member serves."""
         engine = self._group.engine
         if engine is None or self.is_open:
             return
@@ -125,17 +125,18 @@ class Changes:
 
 
 class Change(Message, frozen=True, tag=16):
-    """A member asks another one, which leads as far as it knows, for a change of members."""
+    """A member asks another member, the leader as far as it knows, for a change of members."""
 
     request: int
     host: bytes
     what: int
     member: int
     address: str
+    voters: int = 0
 
 
 class Changed(Message, frozen=True, tag=17):
-    """The answer."""
+    """The answer to such a request."""
 
     request: int
     kind: str
@@ -158,15 +159,21 @@ class Wanted:
     member: int
     address: str = ""
     """Of ``ADD``: ``NAME@HOST:PORT``."""
+    voters: int = 0
+    """Of ``PROMOTE``: not needed once there are so many; 0: it is, whatever their number."""
 
 
 def is_made(members: Sequence[Member], wanted: Wanted) -> bool:
-    """Whether the group's members are as wanted. ``OptionError``: another one has that id, name or address."""
+    """Whether the members of the group are as this change wants them.
+
+    ``OptionError``: another one has that id, name or address.
+    """
     found = next((each for each in members if each.member == wanted.member), None)
     if wanted.what == engines.REMOVE:
         return found is None
     if wanted.what == engines.PROMOTE:
-        return found is not None and found.voter
+        is_enough = 0 < wanted.voters <= sum(each.voter for each in members)
+        return found is not None and (found.voter or is_enough)
     name, address = parse_named(wanted.address)
     for each in members:
         has_name, has_address = _parsed(each.address)
@@ -188,7 +195,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _too_few(group: Group, members: Sequence[Member], leaves: int) -> str:
-    """Why nothing could become durable without this member; empty: a majority of the others is there."""
+    """Why nothing could become durable without this member; empty: a majority of the others is connected."""
     rest = [each.member for each in members if each.voter and each.member != leaves]
     there = sum(one == group.member or group.is_connected(one) for one in rest)
     if not rest or 2 * there > len(rest):
@@ -200,7 +207,7 @@ def _too_few(group: Group, members: Sequence[Member], leaves: int) -> str:
 
 
 async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
-    """Makes a change as the leader; kind and reason of the answer."""
+    """Makes a change as the leader; returns kind and reason of the answer."""
     engine = group.engine
     if engine is None or group.store is None:
         return LATER, f"member {group.member} does not lead host {group.name}"
@@ -219,13 +226,14 @@ async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
         await group.changes.begin(wanted.what, wanted.member, wanted.address)
     except OptionError as error:
         return REFUSED, str(error)
-    except StoreError as error:  # EngineRefused; NotLeader, OutcomeUnknown: whether it was made is seen next time
+    except StoreError as error:
+        # EngineRefused; or NotLeader or OutcomeUnknown: the next attempt sees whether the change was made.
         return LATER, str(error)
     return DONE, ""
 
 
 class Requests:
-    """What this member asks others for. It belongs to the loop."""
+    """The requests that this member sends to other members. It belongs to the loop."""
 
     def __init__(self, send: Callable[[int, Message], bool], loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
@@ -234,13 +242,13 @@ class Requests:
         self._open: dict[int, tuple[int, asyncio.Future[tuple[str, str]]]] = {}
 
     async def ask(self, peer: int, host: bytes, wanted: Wanted, within_s: float) -> tuple[str, str]:
-        """Kind and reason of the peer's answer."""
+        """Sends a request to a peer; returns kind and reason of its answer."""
         self._next += 1
         answer: asyncio.Future[tuple[str, str]] = self._loop.create_future()
         self._open[self._next] = (peer, answer)
         request = self._next
         try:
-            if not self._send(peer, Change(request, host, wanted.what, wanted.member, wanted.address)):
+            if not self._send(peer, Change(request, host, wanted.what, wanted.member, wanted.address, wanted.voters)):
                 return LATER, f"member {peer}, which leads, is not connected"
             return await asyncio.wait_for(answer, within_s)
         except TimeoutError:
@@ -255,13 +263,13 @@ class Requests:
             answer.set_result((message.kind, message.reason))
 
     def lost(self, peer: int) -> None:
-        """The connection is gone, and with it the answers."""
+        """The connection to a peer is gone, so no answer of that peer will arrive."""
         for asked, answer in self._open.values():
             if asked == peer and not answer.done():
                 answer.set_result((LATER, f"the connection to member {peer}, which leads, is gone"))
 
     async def change(self, group: Group, wanted: Wanted, within_s: float) -> None:
-        """Has the leader make a change, and asks again while it cannot.
+        """Lets the leader make a change, and asks again while it cannot.
 
         Raises ``OptionError`` for a change that no time makes possible, ``NoMajority`` if it was not made in time.
         """

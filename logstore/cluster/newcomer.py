@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from logstore.cluster.directory import locked
 from logstore.cluster.founding import judge_new, make_directory, same_configuration
 from logstore.cluster.joining import Join, ask
-from logstore.cluster.transport import NO_CLUSTER, Me, Transport, new_event_loop
+from logstore.cluster.transport import NO_CLUSTER, Me, Nobody, Transport, new_event_loop
 from logstore.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logstore.cluster.addresses import Tls
     from logstore.cluster.config import MemberFile
     from logstore.cluster.joining import Joined
-    from logstore.cluster.transport import Handler, Hello, Identity
+    from logstore.cluster.transport import Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def join(directory: Path, wanted: MemberFile, *, is_id_given: bool = False) -> N
 def _ask(wanted: MemberFile, tls: Tls | None) -> tuple[bytes, Joined]:
     async def work() -> tuple[bytes, Joined]:
         me = Me(cluster=NO_CLUSTER, member=wanted.member, name=wanted.name)
-        transport = Transport(me, cast("Handler", _Nobody()), tls=tls)
+        transport = Transport(me, cast("Handler", Nobody()), tls=tls)
         try:
             return await ask(transport, wanted.join[0], Join(wanted.advertise, []))
         finally:
@@ -65,19 +65,3 @@ def _ask(wanted: MemberFile, tls: Tls | None) -> tuple[bytes, Joined]:
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work())
-
-
-class _Nobody:
-    """The handler of a transport that only asks: it has no host, and hears of no peer."""
-
-    def identity(self, peer: int) -> dict[bytes, Identity]:  # noqa: ARG002
-        return {}
-
-    def greeted(self, peer: int, hello: Hello) -> str | None:  # noqa: ARG002
-        return None
-
-    def refused(self, peer: int, kind: str, reason: str) -> None:
-        """The call that asks raises that."""
-
-    def lost(self, peer: int, reset: bool) -> None:
-        """So also here."""

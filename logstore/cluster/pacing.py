@@ -1,4 +1,4 @@
-"""When a leader holds confirms back, so that no member falls behind for ever (R3).
+"""When a leader holds confirms back so that no member falls behind without end (R3).
 
 A batch is durable once a majority has it, and a third voter may lag, or a standby that joins. This holds the confirm
 of a durable batch back while a member that makes progress lacks too much. The log has a few buffers for batches that
@@ -13,7 +13,7 @@ are not confirmed, so its publishers wait, as they do for a slow majority.
   since, and needs another with no fewer batches, one batch is confirmed each ``ROUND_PACE_MS`` until it acknowledges
   again. A failed update ends that.
 
-Nothing here decides what is durable: it only delays what the leader's log is told.
+Nothing here decides what is durable: it only delays the reports to the leader's log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOTALS_MAX: Final = 1 << 16
 
 @dataclass(slots=True)
 class _Begin:
-    """Where holding back for a member began."""
+    """The state in which the leader began to hold confirms back for a member."""
 
     confirmed: int
     acknowledged: int
@@ -40,13 +40,13 @@ class _Begin:
 
 @dataclass(slots=True)
 class _Other:
-    """What a leader knows of another member."""
+    """The leader's knowledge of another member."""
 
     index: int = 0
     rose_ms: int = 0
     begin: _Begin | None = None
-    offered: int = 0  # the end of the update that was offered last; 0: none since it was near
-    round: int = 0  # the batches between the last two
+    offered: int = 0  # index at which the latest offered update ends; 0: none was offered since the member was near
+    round: int = 0  # batches between the ends of the last two updates
     took: bool = False
     waits: bool = False
 
@@ -55,14 +55,14 @@ class Pacing:
     """The rule for one term of a leader. Times are in ms of the engine's clock."""
 
     def __init__(self, kept_bytes: int) -> None:
-        """Nobody is waited for before he has acknowledged something."""
+        """Waits for no member before that member has acknowledged a batch."""
         self.members: frozenset[int] = frozenset()
         """The others, standbys as well; the group keeps it."""
         self._near_bytes = kept_bytes // 2
         self._all: dict[int, _Other] = {}
         self._confirmed = 0
         self._first = 0  # the index of the first total
-        self._totals: list[int] = []  # of the bytes up to each batch
+        self._totals: list[int] = []  # sizes of the batches, summed up to each
         self._held_by = 0
         self._held_ms = 0
 
@@ -75,7 +75,7 @@ class Pacing:
     # ---- what happens ----
 
     def written(self, index: int, size: int) -> None:
-        """The leader has written the next batch, of so many bytes."""
+        """The leader has written the next batch, which has this many bytes."""
         if not self._totals:
             self._first = index
         self._totals.append((self._totals[-1] if self._totals else 0) + size)
@@ -92,7 +92,7 @@ class Pacing:
                 other.waits, other.begin = False, None
 
     def lost(self, member: int) -> None:
-        """Its connection is gone."""
+        """The connection to the member is gone."""
         self._all.pop(member, None)
 
     def offered(self, member: int, index: int) -> None:
@@ -113,10 +113,10 @@ class Pacing:
         elif other is not None:
             other.offered, other.waits = 0, False
 
-    # ---- what follows ----
+    # ---- decisions that follow from these events ----
 
     def confirms(self, index: int, now_ms: int) -> bool:
-        """Whether the batch with this index, which is durable, is confirmed now."""
+        """Whether the batch with this index, which is durable, may be confirmed now."""
         for member in self.members:
             other = self._all.get(member)
             if other is not None and not self._goes_on(other, index, now_ms):
@@ -126,7 +126,7 @@ class Pacing:
         return True
 
     def held_by(self, now_ms: int) -> int:
-        """The member for which a confirm was held back in the last second; 0: none was."""
+        """The member for which a confirm was held back within the last second; 0: no member."""
         return self._held_by if self._held_by and now_ms - self._held_ms < SHOWN_MS else 0
 
     def _goes_on(self, other: _Other, index: int, now_ms: int) -> bool:
@@ -148,7 +148,7 @@ class Pacing:
         )
 
     def _bytes(self, above: int, index: int) -> int:
-        """Of the batches above ``above`` and up to ``index``, as far as that is remembered."""
+        """The bytes of the batches above ``above`` and up to ``index``, as far as they are remembered."""
         return self._total(index) - self._total(above)
 
     def _total(self, index: int) -> int:

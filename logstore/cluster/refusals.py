@@ -27,7 +27,7 @@ _NONE: Final[dict[bytes, str]] = {}
 
 
 class HostRefused(Message, frozen=True, tag=19):
-    """The sender refuses the receiver's copy of a host, for this reason."""
+    """The sender refuses the receiver's copy of a host for this reason."""
 
     skippable: ClassVar[bool] = True
 
@@ -36,7 +36,7 @@ class HostRefused(Message, frozen=True, tag=19):
 
 
 class HostOffered(Message, frozen=True, tag=20):
-    """What the sender, whose copy of a host the receiver refuses, has of it now."""
+    """The present state of the sender's copy of a host, which the receiver refuses."""
 
     skippable: ClassVar[bool] = True
 
@@ -45,7 +45,7 @@ class HostOffered(Message, frozen=True, tag=20):
 
 
 class Refusals:
-    """Of one member, in both directions. It belongs to the loop."""
+    """The refusals between this member and one other, in both directions. It belongs to the loop."""
 
     def __init__(self, member: MemberLoop) -> None:
         self._member = member
@@ -60,7 +60,7 @@ class Refusals:
         return self._here.get(peer, _NONE)
 
     def why_not(self, peer: int, host: bytes) -> str:
-        """Why no frame of this host passes between the two members; empty: neither refuses."""
+        """Why no frame of this host passes between the two members; empty: neither of them refuses."""
         refused = self._here.get(peer, _NONE).get(host)
         if refused is not None:
             return f"the copy of member {self._name(peer)} is refused: {refused}"
@@ -71,13 +71,13 @@ class Refusals:
         return self._member.peers.get(peer, ("", ""))[0] or str(peer)
 
     def problem(self, host: bytes) -> str:
-        """What an operator should know of a host; empty: nothing is refused."""
+        """A text for the operator about a host; empty: nothing is refused."""
         peers = [peer for peer in sorted({*self._here, *self._there}) if not self._member.why_not(peer)]
         reasons = [self.why_not(peer, host) for peer in peers]
         return "; ".join(reason for reason in reasons if reason)
 
     def greeted(self, peer: int, hello: Hello) -> None:
-        """Judges each copy of a peer; what was judged before counts no more."""
+        """Judges each copy of a peer; earlier judgements are dropped."""
         if hello.purpose != "frames":
             return
         self._starts[peer] = hello.start
@@ -91,7 +91,7 @@ class Refusals:
         self._set(self._here, peer, found)
 
     def connected(self, peer: int) -> None:
-        """Tells the peer what is refused, before any frame."""
+        """Sends the refusals to the peer, before any frame."""
         self._set(self._there, peer, {})
         for uuid, reason in self.here(peer).items():
             self._member.tell(peer, HostRefused(uuid, reason))
@@ -105,7 +105,7 @@ class Refusals:
             self._member.changed(group)
 
     def offered(self, peer: int, message: HostOffered) -> None:
-        """A peer has more than it had: it is judged again, as with a HELLO."""
+        """A peer reports a later state of its copy: judges the copy again, as after a HELLO."""
         group = self._member.groups.get(message.host)
         if group is None or message.host not in self.here(peer):
             return
@@ -119,7 +119,7 @@ class Refusals:
             self._member.tell(peer, HostRefused(message.host, reason))
 
     def look(self, now_ms: int) -> None:
-        """Each second: offers the copies that are refused."""
+        """Called each second: offers the refused copies again."""
         if not self._there or now_ms - self._offered_ms < OFFER_EVERY_MS:
             return
         self._offered_ms = now_ms
@@ -137,7 +137,7 @@ class Refusals:
             of.pop(peer, None)
 
     def _log(self, peer: int, group: Group, reason: str, *, here: bool) -> None:
-        """The same reason again is no news."""
+        """Notes and logs a reason, unless it is the same as before."""
         key = (peer, group.uuid, here)
         level = logging.DEBUG if self._logged.get(key) == reason else logging.WARNING
         self._logged[key] = reason

@@ -34,7 +34,7 @@ TERM_MAX: Final = (1 << 23) - 1
 
 
 class Applied(NamedTuple):
-    """What :meth:`Copy.apply` did and found."""
+    """What :meth:`Copy.apply` applied and found."""
 
     term: int
     """Of the batch."""
@@ -45,7 +45,7 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one group commit of the leader wrote, as every copy has it."""
+    """The batch that one group commit of the leader wrote, the same in every copy."""
 
     term: int
     index: int
@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kept batch, without its bytes."""
+    """The data about a kept batch, without its bytes."""
 
     index: int
     term: int
@@ -80,7 +80,7 @@ KINDS: Final = {lib.LS_ENTRY_BATCH: "batch", lib.LS_ENTRY_FIRST: "first", lib.LS
 
 @dataclass(frozen=True, slots=True)
 class CopyInfo:
-    """Where a copy stands. Numbers are 0 while the log is not replicated."""
+    """The state of a copy. Numbers are 0 while the log is not replicated."""
 
     term: int
     index: int
@@ -114,7 +114,7 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """What ``VOTE`` says."""
+    """The contents of ``VOTE``."""
 
     member_id: int
     cluster: bytes
@@ -142,7 +142,7 @@ class MemberInfo:
 def create(
     host_dir: str | os.PathLike[str], member_id: int, cluster: bytes, *, copy: int = 1, uuid: bytes = bytes(UUID_BYTES)
 ) -> None:
-    """Makes ``host_dir`` a member's directory: ``VOTE`` is written, and the store in ``copy-N`` becomes its copy.
+    """Makes ``host_dir`` a member's directory: writes ``VOTE``, and the store in ``copy-N`` becomes the member's copy.
 
     No byte of the store changes. Without that directory the member has no copy yet, and ``uuid`` says of which store
     it is to have one. ``cluster`` is the cluster's UUID, 16 bytes; ``member_id`` is from 1 on and never used again. A
@@ -161,7 +161,7 @@ def create(
 
 
 def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
-    """Ends replication in a member's directory that is not open; the directory of the single store that this gives.
+    """Ends replication in a member's directory that is not open; returns the directory of the resulting single store.
 
     :func:`logstore.open` opens it, with all that the copy has, also what no majority had. ``highest_term`` is the
     highest term that the program knows of. If it fails or is killed, the same call finishes; until then nothing opens
@@ -184,11 +184,11 @@ def detach(host_dir: str | os.PathLike[str], highest_term: int = 0) -> Path:
 
 
 def _give_catalog_what_is_durable(path: Path, options: Any) -> None:
-    """While the member takes part: if the log has lost a change, that is found before anything ends."""
+    """Gives the catalog the durable changes first: a change that the log has lost is found before anything ends."""
     made = ffi.new("ls_host **")
     code = lib.ls_host_open(ffi.NULL, os.fsencode(path), options, made)
     if code == lib.LS_NOT_A_STORE:
-        return  # a detach was interrupted, or the core says what it is
+        return  # a detach was interrupted, or the core reports the problem
     check(code)
     from logstore.catalog.changes import applied_lsn  # late: it needs SQL
     from logstore.inspect.catalog_changes import follows_its_log
@@ -202,21 +202,22 @@ def _give_catalog_what_is_durable(path: Path, options: Any) -> None:
             copy._follow_catalog()
             copy.note_catalog()
             return
-    follows_its_log(place, member.uuid)  # nobody has it open, so this reads what is undurable, too
+    follows_its_log(place, member.uuid)  # no other process has the log open, so this also reads what is not durable
 
 
 def _options(max_write_buffers: int = 10, kept_bytes: int = 0, *, catalog: bool = False) -> Any:
     options = ffi.new("ls_options *")
     lib.ls_options_default(options)
     options.create = False
-    options.catalog_lsn = 1 if catalog else 0  # all stays until the catalog says what it has
+    # All segments are kept until the catalog says up to where it has the changes.
+    options.catalog_lsn = 1 if catalog else 0
     options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
     options.kept_bytes = arguments.integer("kept_bytes", kept_bytes, 0, arguments.LSN_MAX)
     return options
 
 
 def _batch_of(found: Any) -> Batch:
-    """A copy of what the core shows until its next call."""
+    """Copies bytes that the core shows only until its next call."""
     header = None if found.header == ffi.NULL else bytes(ffi.buffer(found.header, HEADER_BYTES))
     data = bytes(ffi.buffer(found.bytes, found.end_lsn - found.lsn))
     return Batch(
@@ -225,7 +226,7 @@ def _batch_of(found: Any) -> Batch:
 
 
 def configuration_of(batch: Batch) -> bytes:
-    """The configuration in a batch of the kind ``members``. Raises ``OptionError`` if it has none."""
+    """The configuration in a batch of kind ``members``. Raises ``OptionError`` if it has none."""
     data = ffi.from_buffer("uint8_t[]", batch.data)
     numbers = batch.term, batch.index, batch.lsn, batch.end_lsn, batch.first_lsn, batch.known_durable_lsn
     given = ffi.new("ls_replica_batch *", [*numbers, ffi.NULL, data])
@@ -235,7 +236,7 @@ def configuration_of(batch: Batch) -> bytes:
 
 
 def _why_not(batch: Batch) -> str | None:
-    """The reason why the core is not asked at all: a buffer whose length is not the one that it would read."""
+    """Why the core is not called at all: a buffer does not have the length that the core would read."""
     if len(batch.data) != batch.end_lsn - batch.lsn:
         return (
             f"batch {batch.index} of term {batch.term} at LSN {batch.lsn} has {len(batch.data)} bytes, "
@@ -302,7 +303,7 @@ class Copy:
 
     @property
     def is_there(self) -> bool:
-        """False: the member has no copy yet, or removed it; an update brings one."""
+        """False: the member has no copy yet, or has removed it; an update will bring one."""
         return self._leading is not None or lib.ls_host_replica(self._member()) != ffi.NULL
 
     def _leads(self) -> Any:
@@ -317,10 +318,10 @@ class Copy:
         return bool(self._options.catalog_lsn)
 
     def _follow_catalog(self) -> None:
-        """Brings the catalog of the copy that follows up to what the copy has applied."""
+        """Applies to the copy's catalog all changes of the log that the copy, which follows, has applied."""
         if not self._has_catalog() or lib.ls_host_replica(self._member()) == ffi.NULL:
             return
-        from logstore.cluster.catalog_log import FollowedCatalog  # late: a copy without a catalog needs no SQL
+        from logstore.cluster.catalog_log import FollowedCatalog  # imported late: a copy without a catalog needs no SQL
 
         member = self.member()
         if self._catalog is None or self._catalog_of != member.copy:
@@ -347,7 +348,7 @@ class Copy:
             left.close()
 
     def note_catalog(self) -> None:
-        """Lets the catalog's file say that it has every change up to what is applied. Call it now and then.
+        """Lets the catalog's file say that it has every change up to the applied LSN. Call it now and then.
 
         So a start need not look for changes below, and the log need not keep what lies there. It waits for the disk. On
         a full disk it is tried in the blocks that the file has.
@@ -388,7 +389,7 @@ class Copy:
         return MemberInfo(who.member_id, who.cluster_uuid, who.uuid, who.copy, **values)
 
     def vote(self, term: int, member_id: int) -> None:
-        """Writes the term, and the member that gets this member's vote in it (0: nobody). It is forced on return.
+        """Writes the term, and the member that gets this member's vote in it (0: no member). It is forced on return.
 
         Raises ``BatchRefused`` if the term decreases, or has another vote; after ``OutcomeUnknown`` the copy can only
         be closed.
@@ -409,7 +410,7 @@ class Copy:
         check(lib.ls_host_remove_copy(self._member()))
 
     def take(self, batch: Batch) -> None:
-        """Takes the next batch: it is checked as recovery would check it, written, and forced when this returns.
+        """Takes the next batch: checks it as recovery would check it, writes it, and forces it before this returns.
 
         Raises ``BatchRefused`` if it does not follow from what the copy has, or if ``VOTE`` does not have its term yet;
         then nothing was written. After a failed write every call raises ``StorePoisoned``: close the copy and open it
@@ -418,7 +419,7 @@ class Copy:
         self.take_many([batch])
 
     def take_many(self, batches: Sequence[Batch]) -> int:
-        """Takes some of the next batches, at least one, and returns how many: a copy that lags catches up with these.
+        """Takes some of the next batches, at least one, and returns how many; with these a copy that lags catches up.
 
         Where three or more lie in one segment, up to 24 of them are written with one force, under a mark (section 8 of
         docs/format.md). Raises as :meth:`take` does for the first of them; one behind it that does not follow is left
@@ -445,7 +446,7 @@ class Copy:
         check(lib.ls_host_cut(self._member(), index))
 
     def durable(self, lsn: int) -> None:
-        """A majority has everything below ``lsn``, the end of a batch: that is applied.
+        """A majority has everything below ``lsn``, the end of a batch: applies it.
 
         Raises ``BatchRefused`` if it lies beyond the end of this copy.
         """
@@ -453,7 +454,7 @@ class Copy:
         self._follow_catalog()
 
     def apply(self, index: int) -> Applied:
-        """A majority has everything up to the kept batch of this index (0: nothing new): that is applied.
+        """A majority has everything up to the kept batch of this index (0: nothing new): applies it.
 
         The catalog waits for :meth:`follow_catalog`. One call of the core, since each takes its turn for the
         interpreter. Raises as :meth:`durable` does, and ``BatchRefused`` if the batch is not kept.
@@ -467,13 +468,13 @@ class Copy:
         return Applied(done.term, waits, room)
 
     def follow_catalog(self) -> None:
-        """The catalog gets the changes that were applied."""
+        """Gives the catalog the changes that were applied."""
         self._follow_catalog()
 
     def catalog_has(self, lsn: int) -> None:
         """The copy's catalog has every change below ``lsn``: older segments need not stay for it. It never goes back.
 
-        A copy that an update brought keeps all segments until it is told. It counts while the copy leads, too.
+        A copy that an update brought keeps all segments until this call. It counts while the copy leads, too.
         """
         lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
         lib.ls_host_catalog_has(self._member(), self._leads(), lsn)
@@ -490,18 +491,18 @@ class Copy:
         return range(int(first[0]), int(last[0]) + 1)
 
     def drop_kept(self, index: int) -> None:
-        """Batches below this index need not stay for other members."""
+        """Drops the kept batches below this index, which other members do not need."""
         lib.ls_host_drop_kept(self._member(), self._leads(), arguments.integer("index", index, 0, ID_MAX))
 
     def entry(self, index: int) -> Entry:
-        """Where a kept batch lies, and of which kind it is. Raises ``BatchRefused`` if it is not kept."""
+        """The place and the kind of a kept batch. Raises ``BatchRefused`` if it is not kept."""
         found = ffi.new("ls_replica_entry *")
         check(lib.ls_host_entry(self._member(), arguments.integer("index", index, 0, ID_MAX), found))
         values = vars(copied(found[0]))
         return Entry(**values | {"kind": KINDS[values["kind"]]})
 
     def read(self, index: int) -> Batch:
-        """A kept batch, read from the log and verified.
+        """The bytes of a kept batch, read from the log and verified.
 
         Raises ``BatchRefused`` if it is not kept, ``CorruptLog`` if the disk has spoilt it, and ``StoreError``.
         """
@@ -510,7 +511,7 @@ class Copy:
         return _batch_of(found)
 
     def members(self) -> tuple[int, bytes]:
-        """The newest configuration that is known to be durable, and the index of its batch; the copy follows.
+        """The newest configuration that is known to be durable, and its batch's index; only while the copy follows.
 
         Raises ``OptionError`` if the log is not replicated yet.
         """
@@ -519,13 +520,13 @@ class Copy:
         return int(index[0]), bytes(ffi.buffer(config[0], size[0]))
 
     def checkpoint(self) -> bool:
-        """Writes a checkpoint of the applied table; whether one can be taken at this moment."""
+        """Writes a checkpoint of the applied table; returns False if none can be taken at this moment."""
         taken = ffi.new("int *")
         check(lib.ls_replica_checkpoint(self._usable(), taken))
         return bool(taken[0])
 
     def begin_checkpoint(self) -> bool:
-        """Begins a checkpoint of the applied table; a thread of the copy writes it while batches are taken.
+        """Begins a checkpoint of the applied table, which a thread of the copy writes while batches are taken.
 
         False: none can be taken at this moment, or one is being taken.
         """
@@ -543,20 +544,23 @@ class Copy:
         return bool(ended[0])
 
     def info(self) -> CopyInfo:
-        """Where the copy stands."""
+        """The state of the copy."""
         found = ffi.new("ls_replica_info *")
         lib.ls_replica_describe(self._usable(), found)
         values = vars(copied(found[0]))
         return CopyInfo(**values | {"stats": vars(values["stats"])})
 
     def room(self) -> Room:
-        """What this copy has room for. If spares are missing, a thread tries to make one, at most once a second."""
+        """The number of segment files that this copy has room for.
+
+        If spares are missing, a thread tries to make one, at most once a second.
+        """
         found = ffi.new("ls_replica_room *")
         lib.ls_replica_room_here(self._usable(), found)
         return Room(found.spares, found.first_lsn, found.applied_lsn, found.sys_errno)
 
     def lead(self, term: int, config: bytes | None = None) -> LeadingStore:
-        """Leads in this term, for which the member has voted since it was opened, and follows no longer.
+        """Leads in this term, for which the member has voted since it was opened; the copy no longer follows.
 
         ``config`` is the configuration with which replication begins, for a log that is not replicated yet. The
         store serves once :meth:`LeadingStore.serve` says so. Raises ``BatchRefused`` without that vote, or if the copy
@@ -572,19 +576,19 @@ class Copy:
         return self._leading
 
     def _hand_over_catalog(self) -> None:
-        """Everything before the term is durable, and the store that leads uses the catalog from now on."""
+        """Applies the last changes, all durable, and closes this catalog: the store that leads opens its own."""
         if self._catalog is not None:
             self._apply_changes(self._catalog)
             self._leave_catalog()
 
     def _ceased(self) -> None:
-        """The store that led is freed: the copy follows again."""
+        """The store that led has been freed: the copy follows again."""
         self._leading = None
         check(lib.ls_host_follow(self._member()))
         self._follow_catalog()
 
     def close(self) -> None:
-        """Takes part no longer, and ceases to lead first. What was taken stays on the disk."""
+        """Closes the copy; a copy that leads first ceases to lead. What was taken stays on the disk."""
         leading, self._leading = self._leading, None
         if leading is not None:
             leading.stop()
@@ -629,7 +633,7 @@ class LeadingStore:
 
     @property
     def forced(self) -> int:
-        """The index up to which batches are forced on this copy's disk."""
+        """The index up to which batches are forced on this member's disk."""
         return int(lib.ls_replica_forced(self.store))
 
     def fileno(self) -> int:
@@ -641,13 +645,13 @@ class LeadingStore:
         check(lib.ls_replica_majority_has(self.store, lsn))
 
     def change_members(self, config: bytes) -> int:
-        """Writes a new configuration, alone in its batch; the batch's index."""
+        """Writes a new configuration, alone in its batch; returns the batch's index."""
         index = ffi.new("uint64_t *")
         check(lib.ls_replica_change_members(self.store, ffi.from_buffer("uint8_t[]", config), len(config), index))
         return int(index[0])
 
     def serve(self) -> MessageStore | None:
-        """The store, or None while the term's first batch is not durable.
+        """The store; None while the term's first batch is not durable.
 
         Another thread has to move the batches meanwhile.
         """
@@ -665,10 +669,10 @@ class LeadingStore:
         try:
             return note_applied(store._catalog, self.store)
         except (errors.OutcomeUnknown, errors.StoreClosed):
-            return None  # it ceases: the copy that follows finds out
+            return None  # the copy ceases to lead: as a follower it finds out
 
     def call_off(self) -> None:
-        """Calls that wait for a majority raise ``OutcomeUnknown`` at once; then :meth:`cease`.
+        """Makes calls that wait for a majority raise ``OutcomeUnknown`` at once; then call :meth:`cease`.
 
         Any thread may call it before that, also while another one is in :meth:`serve`, which then ends.
         """
@@ -676,14 +680,14 @@ class LeadingStore:
             check(lib.ls_replica_cease(self.store))
 
     def cease(self) -> None:
-        """Leads no longer: calls that wait raise ``OutcomeUnknown``. Then the copy follows again."""
+        """Ceases to lead: calls that wait raise ``OutcomeUnknown``. Then the copy follows again."""
         if self.store is None:
             return
         self.stop()
         self._copy._ceased()
 
     def stop(self) -> None:
-        """Leads no longer, and the copy does not follow."""
+        """Ceases to lead, and the copy does not follow either."""
         if self.store is None:
             return
         check(lib.ls_replica_cease(self.store))
@@ -699,25 +703,25 @@ class _LedStore(MessageStore):
 
     def __init__(self, leading: LeadingStore) -> None:
         self._led = leading
-        self._slots: list[Any] = []  # of this object's owner, which has the core's handle while the store lives
+        self._slots: list[Any] = []  # the core's handle belongs to the owner of this object while the store lives
         try:
             super().__init__(leading.path, leading.options)
         except BaseException:
             for slot in self._slots:
-                slot[0] = ffi.NULL  # the copy still leads, and frees it
+                slot[0] = ffi.NULL  # the copy still leads, and frees the handle
             raise
 
     def _abandon(self) -> None:
-        """Serving has failed, or was called off."""
+        """Called when serving has failed or was cancelled."""
         if self._catalog is not None:
             self._catalog.close()
         self._closed = self._is_shut = True
 
     def close(self) -> None:
-        """Does nothing: the log goes on as long as the copy leads, and a program that is done just drops the store."""
+        """Does nothing: the log continues as long as the copy leads; a program that is done just drops the store."""
 
     def end(self) -> None:
-        """Closes it, as :meth:`MessageStore.close` does."""
+        """Closes the store, as :meth:`MessageStore.close` does."""
         super().close()
 
     def _open_core(self, options: Any, made: Any) -> int:  # noqa: ARG002 - as in MessageStore

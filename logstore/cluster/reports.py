@@ -1,4 +1,4 @@
-"""What ``logstore cluster status`` shows of a member, running or not, as one JSON document of the same keys.
+"""The report that ``logstore cluster status`` shows of a member, running or not: a JSON document with the same keys.
 
 LSNs, indexes and ids are exact numbers. What is not known is null.
 """
@@ -41,7 +41,7 @@ HOST_KEYS: Final = (
 
 
 def member_keys(directory: Path, file: MemberFile) -> Document:
-    """The keys that the configuration has."""
+    """The keys whose values the configuration gives."""
     return {
         "directory": str(directory),
         "cluster": file.cluster.hex(),
@@ -105,7 +105,10 @@ def _host(member: MemberLoop, group: Group, names: dict[int, str]) -> Document:
 
 
 def stopped(directory: Path) -> Document:
-    """The same of a directory whose member does not run; nothing is changed. ``stored`` has what the disk says."""
+    """The same keys for a member that does not run, read from its directory; nothing is changed.
+
+    ``stored`` has what the disk says.
+    """
     return {"hosts": [_stopped_host(path) for path in hosts(directory)], "peers": []}
 
 

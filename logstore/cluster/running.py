@@ -7,14 +7,17 @@ thread, so neither loop waits for the other.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import time
+from contextlib import AsyncExitStack, ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster import config, reports
 from logstore.cluster.directory import SOCKET_NAME, hosts, locked, takes_part
 from logstore.cluster.member import Member
+from logstore.cluster.transport import new_event_loop
 from logstore.errors import NoMajority, NotLeader, OptionError, StoreError
 from logstore.store.control import ControlServer, Kind, call, is_served
 
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from logstore.catalog.catalog import Catalog
     from logstore.cluster.config import MemberFile
+    from logstore.store.control import Handler
 
     Arguments = dict[str, Any]
 
 MEMBER: Final = Kind(SOCKET_NAME, "member", "the member's directory")
+USER_VERBS: Final = ("add", "password", "permit", "forbid", "remove")
 TRANSFER_S: Final = 5.0
 """How long a transfer may take: 300 ms for each target, and the election."""
 _LOOK_S: Final = 0.02
@@ -42,43 +48,65 @@ def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], N
     """
     directory = directory.absolute()
     file = config.read(directory)
-    with locked(directory), Member(directory, file.config(directory)) as member:
+    with locked(directory), ExitStack() as ends:
+        users = None
+        if file.amqp:
+            from logstore.cluster import brokering, member_users  # late: the broker needs more packages
+
+            brokering.check_address(file)
+            users = ends.enter_context(closing(member_users.open_users(directory, file.cluster)))
+        member = ends.enter_context(Member(directory, file.config(directory)))
         opened()
-        asyncio.run(_until_stopped(MemberSocket(directory, file, member), ready))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_until_stopped(MemberSocket(directory, file, member, users), file, member, users, ready))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
 
 
-async def _until_stopped(commands: MemberSocket, ready: Callable[[str], None]) -> None:
+async def _until_stopped(
+    commands: MemberSocket, file: MemberFile, member: Member, users: Catalog | None, ready: Callable[[str], None]
+) -> None:
+    loop = asyncio.get_running_loop()
     stops = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stops.set)
-    await commands.start()
-    try:
+        loop.add_signal_handler(number, stops.set)
+    async with AsyncExitStack() as ends:
+        # Last of all: a thread may still wait for a majority, and only this ends it.
+        ends.push_async_callback(loop.run_in_executor, None, member.close)
+        if users is not None:
+            from logstore.cluster.brokering import Brokering
+
+            broker = Brokering(member, file, users)
+            await broker.start()
+            ends.push_async_callback(broker.stop)
+        await commands.start()
+        ends.push_async_callback(commands.stop)
         ready(commands.ready_line())
         await stops.wait()
-    finally:
-        await commands.stop()
 
 
 class MemberSocket:
     """The socket of a running member, and its commands."""
 
-    def __init__(self, directory: Path, file: MemberFile, member: Member) -> None:
+    def __init__(self, directory: Path, file: MemberFile, member: Member, users: Catalog | None = None) -> None:
+        """``users``: of the broker, if the member runs one."""
         self._directory = directory
+        self._users = users
         self._file = file
         self._member = member
-        commands = {
+        commands: dict[str, Handler] = {
             "add": self._add,
             "publish": self._publish,
             "rebuild": self._rebuild,
             "remove": self._remove,
+            "reopen": self._reopen,
             "status": self._status,
             "transfer": self._transfer,
+            **{f"user.{verb}": functools.partial(self._change_user, verb) for verb in USER_VERBS},
         }
         self._socket = ControlServer(directory, commands, MEMBER)
 
     async def start(self) -> None:
-        """Listens. Raises ``StoreError``."""
+        """Listens on the socket. Raises ``StoreError``."""
         await self._socket.start()
 
     async def stop(self) -> None:
@@ -86,9 +114,10 @@ class MemberSocket:
         await self._socket.stop(_STOP_S)
 
     def ready_line(self) -> str:
-        """What a process says when it is ready."""
+        """The line that a process prints when it is ready."""
         names = ", ".join(path.name for path in hosts(self._directory) if takes_part(path)) or "none"
-        return f"ready: {self._file.name} listens on {self._member.address}, hosts: {names}"
+        amqp = f", AMQP on {self._file.amqp}" if self._file.amqp else ""
+        return f"ready: {self._file.name} listens on {self._member.address}{amqp}, hosts: {names}"
 
     async def _status(self, _arguments: Arguments) -> dict[str, Any]:
         report = await self._socket.in_thread(self._member.report)
@@ -119,7 +148,7 @@ class MemberSocket:
             if host["leader"] not in (None, me):
                 return {"host": name, "leader": host["leader"], "leader_name": host["leader_name"]}
             await asyncio.sleep(_LOOK_S)
-        raise NoMajority(f"nobody has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
+        raise NoMajority(f"no member has taken host {name} over in {TRANSFER_S:g} s: look with 'status'")
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
         name, size = _text(arguments, "host"), arguments.get("segment_size")
@@ -136,6 +165,21 @@ class MemberSocket:
     async def _rebuild(self, arguments: Arguments) -> dict[str, Any]:
         name, keep = _text(arguments, "host"), arguments.get("keep") is True
         return await self._socket.in_thread(lambda: _rebuilt(self._member, name, keep))
+
+    async def _change_user(self, verb: str, arguments: Arguments) -> dict[str, Any]:
+        if self._users is None:
+            raise OptionError(
+                f"member {self._file.name} runs no broker and has no users: set amqp in cluster.toml and start it again"
+            )
+        from logstore.cluster.member_users import change
+
+        users = self._users
+        return await self._socket.in_thread(lambda: change(users, self._directory, verb, arguments))
+
+    async def _reopen(self, arguments: Arguments) -> dict[str, Any]:
+        name = _text(arguments, "host")
+        done = await self._socket.in_thread(lambda: self._member.reopen(name))
+        return {"host": name, "was_open": done.was_open, "problem": done.problem or None}
 
     async def _publish(self, arguments: Arguments) -> dict[str, Any]:
         name, queue, text = (_text(arguments, key) for key in ("host", "queue", "text"))
@@ -170,7 +214,7 @@ def _text(arguments: Arguments, key: str) -> str:
 
 
 def _member_of(host: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """The member of a host with this name or id. Raises ``OptionError``."""
+    """The member of the host that has this name or id. Raises ``OptionError``."""
     members: list[dict[str, Any]] = host["members"]
     for one in members:
         if wanted in (one["name"], str(one["member"])):
@@ -183,7 +227,7 @@ def _member_of(host: dict[str, Any], wanted: str) -> dict[str, Any]:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """How the member of this directory stands; if it does not run, what the directory says."""
+    """The state of the member in this directory; if it does not run, the state that the directory shows."""
     directory = directory.absolute()
     config.read(directory)
     if not is_served(directory, MEMBER):
@@ -191,8 +235,19 @@ def status(directory: Path) -> dict[str, Any]:
     return call(directory, "status", {}, kind=MEMBER)
 
 
+def change_user(directory: Path, verb: str, arguments: Arguments) -> dict[str, Any]:
+    """Changes a user of the member's broker, through the member if it runs. What a refusal says is in ``refused``."""
+    directory = directory.absolute()
+    config.read(directory)
+    if is_served(directory, MEMBER):
+        return call(directory, f"user.{verb}", arguments, kind=MEMBER)
+    from logstore.cluster.member_users import change_at_rest
+
+    return change_at_rest(directory, verb, arguments)
+
+
 def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
-    """Has the running member do something. Raises its errors, and ``StoreError`` if it does not run."""
+    """Sends a command to the running member. Raises its errors, and ``StoreError`` if it does not run."""
     directory = directory.absolute()
     file = config.read(directory)
     if not is_served(directory, MEMBER):
@@ -201,7 +256,7 @@ def ask(directory: Path, command: str, arguments: Arguments) -> dict[str, Any]:
 
 
 def rebuild(directory: Path, host: str, *, keep: bool) -> dict[str, Any]:
-    """Has the running member rebuild its copy of a host; one that does not run is started for that time.
+    """Lets the running member rebuild its copy of a host; a member that does not run is started for that time.
 
     Raises as :meth:`Member.rebuild` does.
     """

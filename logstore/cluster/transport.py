@@ -1,4 +1,4 @@
-"""The connections of a member to the others: who dials, which connection counts, and what the member is told.
+"""The connections of a member to the others: who dials, which connection counts, and what is reported to the member.
 
 One loop, one thread. It moves frames of the engines and their batches, and knows neither store nor engine.
 
@@ -16,8 +16,8 @@ by a rule that both sides evaluate alike (R12); the first row that applies count
 
 A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
 
-Two purposes have a connection of their own, which becomes a pair of streams: ``update``, and ``join``, by which a
-program that nobody knows yet asks for the cluster's members.
+Other purposes have a connection of their own, which becomes a pair of streams: ``update``; ``join``, by which a program
+that nobody knows yet asks for the cluster's members; and ``relay``, for a client of another member's broker.
 """
 
 from __future__ import annotations
@@ -44,20 +44,31 @@ if TYPE_CHECKING:
     from logstore.cluster.addresses import Tls
     from logstore.cluster.engine import Frame
 
-__all__ = ["Carried", "Handler", "Hello", "Identity", "Me", "Message", "Received", "Transport", "new_event_loop"]
+__all__ = [
+    "Carried",
+    "Handler",
+    "Hello",
+    "Identity",
+    "Me",
+    "Message",
+    "Nobody",
+    "Received",
+    "Transport",
+    "new_event_loop",
+]
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 0.1
-BACKOFF_S: Final = (0.05, 1.0)  # between dials: the first, and the longest
+BACKOFF_S: Final = (0.05, 1.0)  # between dials: the first pause and the longest
 GREETING_MAX: Final = 64  # sockets that have not said HELLO
-PURPOSES: Final = ("frames", "update", "join")
+PURPOSES: Final = ("frames", "update", "join", "relay")
 NO_CLUSTER: Final = bytes(UUID_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Me:
-    """Who this member is."""
+    """The identity of this member."""
 
     cluster: bytes
     """The cluster's UUID."""
@@ -72,44 +83,65 @@ class Me:
 
 
 class Handler(Protocol):
-    """What a member implements. All of it is called on the loop, and returns at once."""
+    """The calls that a member implements. All of it is called on the loop, and returns at once."""
 
     def identity(self, peer: int) -> dict[bytes, Identity]:
-        """What this member has of each host, as on its disk, for a HELLO to this peer."""
+        """The state of each host on this member's disk, for a HELLO to this peer."""
 
     def greeted(self, peer: int, hello: Hello) -> str | None:
-        """A peer's HELLO: a reason to refuse it, or None. Asked on both sides of a connection."""
+        """Judges a peer's HELLO: returns a reason to refuse it, or None. Asked on both sides of a connection."""
 
     def connected(self, peer: int) -> None:
         """Frames can be sent."""
 
     def lost(self, peer: int, reset: bool) -> None:
-        """The connection is gone, or a dial was refused by the peer's machine, also without a connection before.
+        """The connection is gone, or the peer's machine refused a dial, even if there was no connection before.
 
         ``reset``: the peer's process is gone or closed it, so an election need not wait (``Engine.lost``). Not so if
         the peer is silent.
         """
 
     def frames(self, peer: int, received: list[Received]) -> None:
-        """Engine frames that came, in order."""
+        """Engine frames have arrived; they are in order."""
 
     def control(self, peer: int, message: Message) -> None:
-        """A control message came."""
+        """A control message has arrived."""
 
     def room(self, peer: int) -> None:
-        """There is as much room as the newest call wanted that found too little: :meth:`Transport.send` or ``room``."""
+        """There is now as much room as the latest :meth:`Transport.send` or ``room`` needed and did not find."""
 
     def refused(self, peer: int, kind: str, reason: str) -> None:
         """A connection was refused, by either side; ``kind`` is one of ``link.Why``. ``peer`` is 0 if it is unknown."""
 
     def update(self, peer: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A peer opened a connection for an update."""
+        """A peer has opened a connection for an update."""
 
     def join(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A program that wants to be a member opened a connection. With TLS its certificate has its name."""
+        """A program that wants to become a member has opened a connection. With TLS its certificate has its name."""
+
+    def relay(self, name: str, link: Link) -> None:
+        """A peer of this name relays a client, over the link's streams."""
 
     def is_expected(self, hello: Hello) -> bool:
-        """Whether a member that :meth:`Transport.set_peers` did not name may connect all the same."""
+        """Whether a member that :meth:`Transport.set_peers` did not name may connect nevertheless."""
+
+
+class Nobody:
+    """The handler of a transport that only opens connections for another purpose than frames: it has no host."""
+
+    def identity(self, peer: int) -> dict[bytes, Identity]:  # noqa: ARG002
+        """None."""
+        return {}
+
+    def greeted(self, peer: int, hello: Hello) -> str | None:  # noqa: ARG002
+        """Anybody may answer."""
+        return None
+
+    def refused(self, peer: int, kind: str, reason: str) -> None:
+        """The call that opens the connection raises that."""
+
+    def lost(self, peer: int, reset: bool) -> None:
+        """So also here."""
 
 
 class _Peer:
@@ -119,16 +151,16 @@ class _Peer:
         self.member = member
         self.name = name
         self.address = address
-        self.link: Link | None = None  # the one that counts; open, or of a HELLO that was taken
+        self.link: Link | None = None  # the link that counts; open, or its HELLO was accepted
         self.dialling: Link | None = None  # since HELLO was sent
         self.task: asyncio.Task[None] | None = None  # dials
         self.timer: asyncio.TimerHandle | None = None  # until the next dial
         self.backoff_s = 0.0
-        self.newest = (0, 0)  # start and number of the newest dial that was taken
+        self.newest = (0, 0)  # start and number of the newest dial that was accepted
         self.last = ""  # why there is no connection
 
     def own(self) -> Link | None:
-        """The own dial, in progress or open."""
+        """The link of this side's dial, in progress or open."""
         if self.dialling is not None:
             return self.dialling
         return self.link if self.link is not None and self.link.is_dialled else None
@@ -177,11 +209,11 @@ class Transport:
         self._hosts: dict[bytes, int] = {}
         self._next_host = 1
         self._numbers = 0
-        self._made: tuple[Any, Any, list[list[Any]]] = None, None, []  # the newest append: what it says, and its frames
+        self._made: tuple[Any, Any, list[list[Any]]] = None, None, []  # the newest append: its content, and its frames
         self._server: asyncio.Server | None = None
         self._listen = ""
         self._ticker: asyncio.TimerHandle | None = None
-        self._closed: asyncio.Future[None] | None = None  # being closed; done when no link is left
+        self._closed: asyncio.Future[None] | None = None  # links that are being closed; done when none is left
 
     # ---- for the member ----
 
@@ -225,7 +257,7 @@ class Transport:
             if named == (peer.name, peer.address) or (named is None and not peer.address):
                 continue
             if named is not None and (named[0], "") == (peer.name, peer.address):
-                peer.address = named[1]  # it connected before it was known here
+                peer.address = named[1]  # it connected before it was listed here
                 continue
             peer.stop_dialling()
             del self._peers[member]
@@ -237,7 +269,7 @@ class Transport:
                 self._dial_soon(self._peers[member], 0)
 
     def renew(self, member: int = 0) -> None:
-        """Ends all connections for frames, or those to one peer, and dials anew: HELLO says what each has now."""
+        """Ends all connections for frames, or those to one peer, and dials again: HELLO then has the present state."""
         for peer in self._peers.values():
             if member in (0, peer.member):
                 peer.stop_dialling()
@@ -301,7 +333,7 @@ class Transport:
         return True
 
     def _parts(self, host: int, frame: Frame, carried: Sequence[Carried]) -> list[list[Any]]:
-        """The same append mostly goes to several peers, one after the other: its frames are made once."""
+        """Makes the frames of an append once, because the same append mostly goes to several peers in turn."""
         said = (host, frame[0], frame[2:])  # all but the peer
         if said != self._made[0] or carried[0][0] is not self._made[1]:
             self._made = said, carried[0][0], frames.message_parts(host, frame, carried)
@@ -336,8 +368,15 @@ class Transport:
             raise OptionError(f"member {peer} is no peer")
         return (await self._opened(known, "update")).streams_opened()
 
+    async def open_relay(self, peer: int) -> Link:
+        """Opens a connection for a client that is relayed. Raises ``StoreError`` if it cannot be had."""
+        known = self._peers.get(peer)
+        if known is None or self._closed is not None:
+            raise StoreError(f"member {peer} is no peer")
+        return await self._opened(known, "relay")
+
     async def open_join(self, address: str) -> tuple[Hello, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Opens a connection to a member of which only the address is known; what it says of itself, and the streams.
+        """Opens a connection to a member whose address alone is known; returns its HELLO and the streams.
 
         Raises ``OptionError`` for an address that needs TLS, ``StoreError`` if it refuses, or cannot be reached.
         """
@@ -365,7 +404,7 @@ class Transport:
     # ---- for links ----
 
     def made(self, link: Link) -> bool:
-        """A socket is there; whether it is wanted."""
+        """A link has a socket; returns whether the link is still wanted."""
         if self._closed is not None or (not link.is_dialled and len(self._greeting) >= GREETING_MAX):
             return False
         self._links.add(link)
@@ -394,7 +433,7 @@ class Transport:
         )  # fmt: skip
 
     def judge(self, link: Link, hello: Hello) -> tuple[Why, str] | None:
-        """Why a HELLO is refused; None: it is taken."""
+        """Why a HELLO is refused; None: it is accepted."""
         peer = self._peers.get(hello.member)
         names = addresses.dns_names(link.transport.get_extra_info("peercert"))
         joins = (link.purpose if link.is_dialled else hello.purpose) == "join"
@@ -421,11 +460,11 @@ class Transport:
         return None if reason is None else (Why.HANDLER, reason)
 
     def _is_stranger(self, link: Link, hello: Hello) -> bool:
-        """Whether this is a member that the handler expects although this member has no address for it."""
+        """Whether the handler expects this member although no address of it is known here."""
         return not link.is_dialled and hello.purpose == "frames" and self.handler.is_expected(hello)
 
     def _judge_order(self, peer: _Peer, hello: Hello) -> tuple[Why, str] | None:
-        """The table at the top of this file."""
+        """Decides between two links, by the table at the top of this file."""
         if hello.start == peer.newest[0] and hello.connection <= peer.newest[1]:
             return Why.OLDER, f"connection {hello.connection} came after connection {peer.newest[1]}"
         held = peer.link
@@ -440,7 +479,7 @@ class Transport:
         return None
 
     def took(self, link: Link, hello: Hello) -> None:
-        """A HELLO was taken by the side that was dialled."""
+        """The side that was dialled has accepted a HELLO."""
         self._greeting.discard(link)
         if hello.purpose != "frames":
             return
@@ -456,12 +495,14 @@ class Transport:
             older.close(Why.NEWER, "a newer connection was taken", reset=ended)
 
     def opened(self, link: Link) -> None:
-        """Both sides took each other's HELLO."""
+        """Both sides have accepted each other's HELLO."""
         self._greeting.discard(link)
         if link.purpose != "frames":
             link.streams = link.hand_over()
             if not link.is_dialled and link.purpose == "update":
                 self.handler.update(link.peer, *link.streams)
+            elif not link.is_dialled and link.hello is not None and link.purpose == "relay":
+                self.handler.relay(link.hello.name, link)
             elif not link.is_dialled and link.hello is not None:
                 self.handler.join(link.hello, *link.streams)
             return
@@ -475,7 +516,7 @@ class Transport:
         self.handler.connected(link.peer)
 
     def refused(self, link: Link, kind: str, reason: str) -> None:
-        """A HELLO was refused, by either side."""
+        """One of the sides has refused a HELLO."""
         if kind != Why.CROSSED:
             logger.info("a connection with member %d was refused: %s: %s", link.peer, kind, reason)
         self.handler.refused(link.peer, kind, reason)
@@ -526,7 +567,7 @@ class Transport:
         return link if link is not None and link.state is State.OPEN else None
 
     def _dial_soon(self, peer: _Peer, delay_s: float | None) -> None:
-        """Dials after this time; None: after a pause that grows."""
+        """Dials after this time; None: after a pause that grows with each attempt."""
         if self._closed is not None or self._server is None or self._peers.get(peer.member) is not peer:
             return
         if peer.link is not None or peer.task is not None or peer.timer is not None or not peer.address:
@@ -561,7 +602,7 @@ class Transport:
     async def _connect(self, peer: _Peer, purpose: str) -> Link:
         host, port = addresses.parse(peer.address)
         context, name = (None, None) if self._contexts is None else (self._contexts[0], peer.name)
-        if self._tls is not None and not peer.name:  # whichever member answers: judge() compares its certificate
+        if self._tls is not None and not peer.name:  # any member may answer: judge() compares its certificate
             context, name = self._tls.context(listens=False), host
             context.check_hostname = False
         link = Link(self, dials=peer.member, purpose=purpose)

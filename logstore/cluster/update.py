@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that an update sends, but for the catalog."""
+    """Everything that an update sends, except the catalog."""
 
     uuid: bytes
     """The store's UUID."""
@@ -62,7 +62,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a segment that the sender is to give."""
+    """A part of a segment that the sender is asked for."""
 
     first_lsn: int
     offset: int
@@ -92,7 +92,7 @@ class Source:
         expires_s: float = LASTS_S,
         applied_lsn: int = 0,
     ) -> Self | None:
-        """Takes a hold of this name on the log in ``store_dir``, which keeps all that is sent, and what follows.
+        """Takes a hold of this name on the log in ``store_dir``; the hold keeps what is sent, and the log after it.
 
         The hold keeps at most ``limit_bytes`` in addition to what the store needs itself, and ends ``expires_s``
         seconds after the last call. ``applied_lsn`` is where the sender's catalog stands: an update begins at the
@@ -117,20 +117,23 @@ class Source:
         return self._c
 
     def index(self) -> int:
-        """The index of the batch at the end of what is sent, also before all is read."""
+        """The index of the last batch that is sent, known before all is read."""
         found = ffi.new("ls_update_manifest *")
         lib.ls_update_source_manifest(self._usable(), found, ffi.NULL, 0)
         return int(found.index)
 
     def step(self) -> bool:
-        """Reads and verifies 16 MiB more of the log; whether it has all. Raises ``LogRecycled`` or ``CorruptLog``."""
+        """Reads and verifies the next 16 MiB of the log; returns whether all is read.
+
+        Raises ``LogRecycled`` or ``CorruptLog``.
+        """
         code = lib.ls_update_source_step(self._usable(), STEP_BYTES)
         if code != lib.LS_END:
             _raise(code)
         return code == lib.LS_END
 
     def manifest(self) -> Manifest:
-        """Reads and verifies what is left of the log, and says what the update sends. Raises as :meth:`step`."""
+        """Reads and verifies the rest of the log, and returns the manifest. Raises as :meth:`step`."""
         while not self.step():
             pass
         found = ffi.new("ls_update_manifest *")
@@ -154,19 +157,25 @@ class Source:
         )
 
     def members(self) -> tuple[int, bytes]:
-        """The newest configuration in what is sent, and the index of its batch. Call it after :meth:`manifest`."""
+        """The newest configuration in the part of the log that is sent, and the index of its batch.
+
+        Call it after :meth:`manifest`.
+        """
         index, config, size = ffi.new("uint64_t *"), ffi.new("uint8_t **"), ffi.new("size_t *")
         check(lib.ls_update_source_members(self._usable(), index, config, size))
         return int(index[0]), bytes(ffi.buffer(config[0], size[0]))
 
     def read(self, first_lsn: int, offset: int, size: int) -> bytes:
-        """Bytes of a segment. Raises ``LogRecycled`` if the hold was lost: the update begins anew."""
+        """Bytes of a segment. Raises ``LogRecycled`` if the hold was lost: begin a new update."""
         into = bytearray(size)
         _raise(lib.ls_update_source_read(self._usable(), first_lsn, offset, ffi.from_buffer("uint8_t[]", into), size))
         return bytes(into)
 
     def keep(self, lsn: int = 0) -> None:
-        """Everything below ``lsn`` may go (0: nothing), and the hold's time begins again. Raises ``LogRecycled``."""
+        """Lets the log below ``lsn`` go (0: nothing), and begins the time of the hold again.
+
+        Raises ``LogRecycled``.
+        """
         _raise(lib.ls_update_source_keep(self._usable(), arguments.integer("lsn", lsn, 0, LSN_MAX)))
 
     def close(self) -> None:
@@ -228,7 +237,7 @@ class Update:
         return self._c
 
     def next(self) -> Part | None:
-        """The part that the sender is to give next; None if everything is here.
+        """The part to ask the sender for next; None if everything is here.
 
         Segments that agree with the member's present copy are copied from there by this call.
         """
@@ -241,7 +250,7 @@ class Update:
         return Part(part.first_lsn, part.offset, part.bytes)
 
     def write(self, first_lsn: int, offset: int, data: bytes) -> None:
-        """Takes the beginning of the part that was asked for.
+        """Takes bytes from the beginning of the part that was asked for.
 
         Raises ``BatchRefused`` if it is something else, or if the segment is whole now and differs from the manifest:
         then it is asked for again.
@@ -250,7 +259,7 @@ class Update:
         check(lib.ls_update_write(self._usable(), first_lsn, offset, given, len(data)))
 
     def finish(self) -> None:
-        """Forces everything, opens the new copy, and lets it count instead of the one from before, which is removed.
+        """Forces everything, opens the new copy, and lets ``VOTE`` name it; the previous copy is removed.
 
         Raises ``BatchRefused`` if something is missing, and ``CorruptLog`` if the log does not end where the manifest
         says; then the copy from before counts. After ``OutcomeUnknown`` only the next open of the member finds out.

@@ -41,12 +41,12 @@ PIECE_BYTES_MAX: Final = 256 << 10
 CATALOG: Final = 0  # in place of a segment's first LSN: the catalog's file
 CATALOG_BYTES_MAX: Final = 16 << 30
 SEGMENTS_MAX: Final = lib.LS_UPDATE_SEGMENTS_MAX
-ROWS_MAX: Final = 1024  # of one message: at most 46 bytes each
+ROWS_MAX: Final = 1024  # rows of one message, at most 46 bytes each
 QUIET_S: Final = 600.0
 """A side that is silent for longer is given up. It is long, because a receiver copies and opens a log meanwhile."""
 
 
-LINGER_S: Final = 1.0  # for a peer to close, after it was refused
+LINGER_S: Final = 1.0  # time for a peer to close after it was refused
 REASON_MAX: Final = 4096
 
 
@@ -68,7 +68,7 @@ class Why(enum.StrEnum):
 
 
 class UpdateFailed(StoreError):
-    """An update ended before the copy was switched in. The text says why, and what to do.
+    """An update ended before the new copy was in use. The text says why, and what to do.
 
     What the receiver has stays in its directory: another update, also from another member, goes on with it.
     """
@@ -93,13 +93,13 @@ class Request(Message, frozen=True, tag=16):
 
 
 class Wait(Message, frozen=True, tag=17):
-    """The sender is not ready, and goes on trying."""
+    """The sender is not ready yet, and keeps trying."""
 
     reason: str
 
 
 class Offer(Message, frozen=True, tag=18):
-    """The manifest without its segments, and what comes with it."""
+    """The manifest without its segments, and what is sent in addition."""
 
     uuid: bytes
     segment_size: int
@@ -118,13 +118,13 @@ class Offer(Message, frozen=True, tag=18):
 
 
 class Segments(Message, frozen=True, tag=19):
-    """The next rows of the manifest: first LSN, term, end of the log before, bytes, checksum."""
+    """The next rows of the manifest: first LSN, term, end of the log before it, bytes, checksum."""
 
     rows: list[tuple[int, int, int, int, int]]
 
 
 class Ask(Message, frozen=True, tag=20):
-    """The receiver wants this part, and nothing more of an earlier one."""
+    """The receiver asks for this part, and for nothing more of an earlier one."""
 
     number: int
     """Larger than that of the one before."""
@@ -135,7 +135,7 @@ class Ask(Message, frozen=True, tag=20):
 
 
 class Piece(Message, frozen=True, tag=21):
-    """The next bytes of what was asked for, which follow this message."""
+    """The next bytes of the part that was asked for; they follow this message."""
 
     number: int
     bytes: int
@@ -143,7 +143,7 @@ class Piece(Message, frozen=True, tag=21):
 
 
 class Ack(Message, frozen=True, tag=22):
-    """The receiver is done with so many bytes of pieces on this connection."""
+    """The receiver has processed this many bytes of pieces on this connection."""
 
     bytes: int
 
@@ -190,12 +190,12 @@ def segments_of(message: Segments, room: int) -> list[Segment]:
 
 
 async def on_disk(executor: Executor, work: Callable[[Unpack[_Ts]], _T], *args: *_Ts) -> _T:
-    """Runs it in the executor. A cancelled caller waits for its end, so that the next call is alone."""
+    """Runs a function in the executor. A cancelled caller waits for its end, so that the next call is alone."""
     return await ended(asyncio.get_running_loop().run_in_executor(executor, work, *args))
 
 
 async def ended(running: asyncio.Future[_T]) -> _T:
-    """The result of what a thread does. A cancelled caller waits for its end, and is cancelled then."""
+    """Waits for the result of a thread's work. A cancelled caller waits for its end, and is cancelled then."""
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -270,19 +270,19 @@ class Connection:
                 return message
 
     def check_open(self) -> None:
-        """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop takes nothing more then."""
+        """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop then ignores writes."""
         if self._reader.at_eof() or self._writer.is_closing():
             raise _lost(ConnectionError("the peer closed it"))
 
     async def refuse(self, kind: str, reason: str) -> None:
-        """Tells the peer why this side ends the update, and closes when the peer has closed.
+        """Sends the reason why this side ends the update, and closes after the peer has closed.
 
         Closing at once would reset a connection on which the peer still sends, and with that the reason may be lost.
         """
         if self._is_told:
             self.close()
             return
-        with contextlib.suppress(OSError, RuntimeError):  # the latter from a transport of uvloop that has ended
+        with contextlib.suppress(OSError, RuntimeError):  # the transport of uvloop raises the latter after it has ended
             self._writer.write(MESSAGES.frame(Refused(kind, reason[:REASON_MAX])))
             async with asyncio.timeout(LINGER_S):
                 while await self._reader.read(PIECE_BYTES_MAX):
@@ -290,11 +290,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Closes; what was sent still goes out."""
+        """Closes the connection; bytes that were sent before still go out."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Closes at once."""
+        """Closes the connection at once."""
         self._writer.transport.abort()
 
 

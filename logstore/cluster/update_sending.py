@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 BURST_S: Final = 0.1  # of the rate, after a pause
 WAITS_MAX: Final = 100
-STEPS_TOLD: Final = 16  # of 16 MiB each; then the receiver is told that the sender still reads its log
+STEPS_TOLD: Final = 16  # pieces of 16 MiB; after each the receiver learns that the sender still reads its log
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ async def asked_for(connection: Connection) -> Request:
 
 
 class Pace:
-    """How long to wait before so many bytes, so that there are at most ``rate`` a second. Times are the loop's."""
+    """How long to wait before this many bytes, so that at most ``rate`` bytes are sent per second.
+
+    Times are the loop's.
+    """
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = rate
@@ -158,7 +161,10 @@ class Sending:
             await moved()
 
     def _open(self, index: int) -> tuple[Why, str] | None:
-        """The catalog comes first: where it stands, the update begins at the latest. A reason to wait; None: open."""
+        """Reads the catalog first: the update begins at or below the LSN that the catalog has reached.
+
+        A reason to wait; None: open.
+        """
         self._snapshot = snapshot = _Snapshot(self._store_dir, self._uuid)
         if snapshot.applied_lsn is None:
             raise UpdateFailed(
@@ -169,7 +175,7 @@ class Sending:
             self._source = Source.open(
                 self._store_dir, name, limit_bytes=self._limit_bytes, applied_lsn=snapshot.applied_lsn
             )
-        except LogRecycled as error:  # between the two calls the catalog may have moved on, and the log with it
+        except LogRecycled as error:  # between the two calls the catalog, and the log with it, may have advanced
             return Why.RECYCLED, str(error)
         if self._source is None:
             return Why.WAITED, "the durable log does not say yet where it begins"
@@ -218,7 +224,7 @@ class Sending:
             )
 
     async def serve(self) -> Sent:
-        """Sends what is asked for, until the receiver ends."""
+        """Sends the parts that are asked for, until the receiver ends the update."""
         assert self._manifest is not None
         reading = asyncio.create_task(self._read())
         try:

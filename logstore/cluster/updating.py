@@ -65,13 +65,13 @@ __all__ = [
 RATE: Final = 64 << 20  # bytes a second
 IN_FLIGHT: Final = 4 << 20
 PAUSE_S: Final = 0.1
-AGAIN_MAX: Final = 8  # times in one update that damaged bytes are asked for again
+AGAIN_MAX: Final = 8  # how often one update asks again for damaged bytes
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
-    """What a peer asks for on a new connection, for a program that has more than one store; then :func:`send_update`.
+    """Reads which store a peer wants, for a program that has more than one store; then call :func:`send_update`.
 
-    Raises :class:`UpdateFailed`; the peer was told, and the connection is closed.
+    Raises :class:`UpdateFailed`; the peer has got the reason, and the connection is closed.
     """
     connection = Connection(reader, writer)
     try:
@@ -103,12 +103,12 @@ async def send_update(
     """Sends the log and the catalog of the store in ``store_dir``, with this UUID, and closes the connection.
 
     It sends at most ``rate`` bytes a second, and keeps at most ``in_flight`` unacknowledged. A hold keeps the log, also
-    what follows the update's end, until the receiver ends; it keeps at most ``limit_bytes`` more than the store
+    the log after the update's end, until the receiver ends; it keeps at most ``limit_bytes`` more than the store
     does. If the log cannot be sent yet, ``moved`` is awaited before each new attempt: it returns when more of the log
     is durable. Without it the sender pauses for a moment. ``request`` is what :func:`read_request` gave, if that was
-    called. The receiver is told why anything below is raised.
+    called. The receiver gets the reason of every error below.
 
-    Raises :class:`UpdateFailed`; ``LogRecycled`` if the hold is lost: begin anew, with a larger limit if it happens
+    Raises :class:`UpdateFailed`; ``LogRecycled`` if the hold is lost: begin again, with a larger limit if it happens
     again; ``CorruptLog`` if the log is damaged; and what the catalog and the disk raise.
     """
     sending = Sending(
@@ -138,7 +138,7 @@ async def receive_update(
     index: int,
     executor: Executor,
 ) -> Received:
-    """Receives an update that ends at or above ``index``, up to where :meth:`Update.finish` can be called.
+    """Receives an update that ends at or above ``index``, up to the point where :meth:`Update.finish` can be called.
 
     ``begin`` is called in the executor with the manifest. It gives the update that this fills, or None for a member
     that needs none any more. It uses the copy, so if the copy has a thread of its own it waits for that thread. The
@@ -158,7 +158,7 @@ async def receive_update(
 
 @asynccontextmanager
 async def _peer_learns(connection: Connection) -> AsyncIterator[None]:
-    """The peer is told why this side fails, and the connection closes."""
+    """Sends the reason why this side fails, and closes the connection."""
     try:
         yield
     except BadFrame as error:
@@ -191,11 +191,11 @@ async def _pause() -> None:
 
 
 class Received:
-    """An update that is there in whole, and not switched in yet.
+    """An update that has arrived completely and is not in use yet.
 
     The caller tells its engine (``Engine.updated``), calls ``update.finish()`` in the thread of the copy, compares with
     :meth:`check_members`, and then ends with :meth:`switched`; or with :meth:`failed` instead. The sender keeps its
-    log, and what follows, until then.
+    log, and all later segments, until then.
     """
 
     def __init__(self, receiving: _Receiving, manifest: Manifest, members: tuple[int, bytes]) -> None:
@@ -211,9 +211,9 @@ class Received:
         """Of segments that the sender gave; the others were here."""
 
     def check_members(self, copy: Copy) -> None:
-        """After ``finish``, in the copy's thread: raises :class:`UpdateFailed` if its configuration is another one.
+        """Called after ``finish``, in the copy's thread: raises :class:`UpdateFailed` for another configuration.
 
-        The engine was told something wrong then: close it, and open the copy and a new engine.
+        The engine then has a wrong configuration: close it, and open the copy and a new engine.
         """
         index, members = copy.members()
         if (index, members) != (self.members_index, self.members):
@@ -224,11 +224,14 @@ class Received:
             )
 
     async def switched(self) -> None:
-        """The copy counts now: the sender is told, and the connection closes. A sender that is gone is no error."""
+        """The new copy is in use: tells the sender, and closes the connection. A sender that is gone is no error."""
         await self._end(True, "")
 
     async def failed(self, reason: str) -> None:
-        """The copy was not switched in: as :meth:`switched`. What came stays for another update."""
+        """The new copy was not put in use: ends the connection as :meth:`switched` does.
+
+        What came stays for another update.
+        """
         await self._end(False, reason)
 
     async def _end(self, switched: bool, reason: str) -> None:
@@ -248,13 +251,13 @@ class _CatalogFile:
         self._file = open_regular(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def next(self) -> Part | None:
-        """The part that is missing; None: it is whole."""
+        """The part that is missing; None: the file is complete."""
         if self._written == self._size:
             return None
         return Part(CATALOG, self._written, self._size - self._written)
 
     def write(self, first_lsn: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - as in Update
-        """Raises ``BatchRefused`` if the file is whole now and differs: then it is asked for again."""
+        """Raises ``BatchRefused`` if the file is complete and differs from the offer: then it is asked for again."""
         with memoryview(data) as left:
             done = 0
             while done < len(data):
@@ -267,7 +270,7 @@ class _CatalogFile:
             raise errors.BatchRefused("the bytes of the catalog differ from the offer; they are asked for again")
 
     def finish(self, manifest: Manifest) -> None:
-        """Puts it in place. It must be the store's, and have every change below the update's beginning."""
+        """Puts the file in its place. It must be the store's, and have every change below the update's beginning."""
         os.fsync(self._file)
         for name in SIDE_NAMES:
             (self._place / name).unlink(missing_ok=True)
@@ -347,10 +350,11 @@ class _Receiving:
                 self._count_again(str(error))
 
     async def _take_part(self, into: Update | _CatalogFile, part: Part) -> None:
-        """Takes a part, or its beginning up to a damaged piece: then the rest is asked for anew, as another part."""
+        """Takes a part, or the bytes before a damaged piece: then it asks for the rest again, as another part."""
         self._number += 1
         await self.connection.send(Ask(self._number, part.first_lsn, part.offset, part.bytes))
-        await self.connection.send(Ack(self._consumed))  # also of what was damaged; before the Ask it would bring more
+        # This also acknowledges damaged bytes. Sent before the Ask, it would let the sender send more of the old part.
+        await self.connection.send(Ack(self._consumed))
         offset, end = part.offset, part.offset + part.bytes
         while offset < end:
             piece = await self.connection.receive()
@@ -378,7 +382,7 @@ class _Receiving:
             )
 
     async def end(self, switched: bool, reason: str) -> None:
-        """The last word to the sender."""
+        """Sends the last message to the sender."""
         try:
             await self.connection.send(Ended(switched, reason[:REASON_MAX]))
         except UpdateFailed:
@@ -387,7 +391,7 @@ class _Receiving:
         await on_disk(self._executor, self.close)
 
     def close(self) -> None:
-        """What came stays in the directory."""
+        """Closes the connection; the received bytes stay in the directory."""
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             catalog.close()

@@ -30,8 +30,9 @@ class ReplicationRules:
         self._batch_lsn = 0
         self._last_index = 0  # the largest so far, also if replication has ended since
         self._known_durable_lsn = 0
-        self._needs_members = False  # the next record is to be a MEMBERS
-        self._part: int | None = None  # that the catalog change goes on with; 0: none is open; None: not known
+        self._needs_members = False  # the next record must be a MEMBERS
+        # The LSN at which the open catalog change continues; 0: none is open; None: not known.
+        self._part: int | None = None
         self._part_epoch = 0
 
     def judge(self, record: Record) -> Iterator[str]:
@@ -55,7 +56,7 @@ class ReplicationRules:
     def _judge_batch(self, record: Record, body: Batch) -> Iterator[str]:
         before, self._batch, self._batch_lsn = self._batch, body, record.lsn
         if body.index == 0:
-            self.newest = None  # of a log that is not replicated no MEMBERS lives
+            self.newest = None  # a log that is not replicated has no live MEMBERS
             return
         begins = body.index == 1 or (before is not None and before.index == 0)
         self._needs_members = begins and body.count > 0
@@ -97,7 +98,7 @@ class ReplicationRules:
         self.newest = record
 
     def _judge_change(self, record: Record, body: CatalogChange) -> Iterator[str]:
-        """The leader of a new term may leave a change of the term before it without an end: the rest was cut."""
+        """Skips a change that a new leader left without an end: the rest of it was cut with the earlier term."""
         epoch = self._batch.epoch if self._batch is not None else 0
         expected = self._part
         if expected is None:

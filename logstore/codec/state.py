@@ -85,16 +85,16 @@ class Message:
         self.chunks: SortedDict[int, Piece] | None = None  # by offset in the content
         self.pending: list[Work] | None = None
         self.doubts: list[Doubt] | None = None
-        self.lost: list[str] | None = None  # reasons why the known records are not all
+        self.lost: list[str] | None = None  # reasons why some records of the message are unknown
 
     def miss(self, why: str) -> None:
-        """Notes that a part of it is lost."""
+        """Notes that a part of the message is lost."""
         self.lost = self.lost or []
         if why not in self.lost:
             self.lost.append(why)
 
     def doubt(self, lsn: int, why: str) -> None:
-        """Notes that a lost record may have changed it."""
+        """Notes that a lost record may have changed the message."""
         self.doubts = self.doubts or []
         self.doubts.append(Doubt(lsn, why))
 
@@ -116,13 +116,13 @@ class Message:
         return end
 
     def as_found(self, message_id: int, queue_id: int) -> Place:
-        """Its place on the queue for found messages."""
+        """The message's place on the queue for found messages."""
         self.staged = False
         return Place(queue_id, message_id, 0)
 
     @property
     def readable_bytes(self) -> int:
-        """Bytes of its content that can be read, contiguous or not."""
+        """Bytes of the content that can be read, contiguous or not."""
         return sum(piece.size for piece in self.pieces.values()) + self.start_bytes * (self.start_lsn != START_UNKNOWN)
 
 
@@ -146,7 +146,7 @@ class Transaction:
 
     @property
     def prepared(self) -> bool:
-        """Whether only an outcome from outside can end it."""
+        """Whether only an outcome from outside can end the transaction."""
         return self.state == "prepared"
 
 

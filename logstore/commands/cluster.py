@@ -34,16 +34,19 @@ class _Stopped(BaseException):
     """SIGTERM or Ctrl-C arrived after the member was opened and before it handles signals."""
 
 
+_EXTRAS = {"msgspec": "cluster", "uvloop": "cluster", "pamqp": "broker"}
+
+
 @contextmanager
 def _with_extra() -> Iterator[None]:
-    """Says in one line what a part of the package needs that is not installed."""
+    """Says in one line which package must be installed for this part."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("msgspec", "uvloop"):
+        if error.name not in _EXTRAS:
             raise
         raise Failure(
-            f"a cluster needs {error.name}, which is not installed: {install_command('cluster')}", 3
+            f"a cluster needs {error.name}, which is not installed: {install_command(_EXTRAS[error.name])}", 3
         ) from error
 
 
@@ -80,6 +83,7 @@ def cluster() -> None:
     help="Move this closed store into DIR as the host's first copy [default: a new store].",
 )
 @click.option("--segment-size", type=SIZE, help="Bytes of one segment of a new store [default: 16MiB].")
+@click.option("--amqp", metavar="HOST:PORT", help="Where its AMQP broker listens for clients [default: it has none].")
 @click.option("--member", type=int, help="The member's id, never used before in this cluster [default: random].")
 @click.option("--ca", type=PathText(), help="The certificate of the cluster's authority.")
 @click.option("--cert", "certificate", type=PathText(), help="The member's certificate.")
@@ -92,6 +96,7 @@ def init(
     host: str,
     store: Path | None,
     segment_size: int | None,
+    amqp: str | None,
     member: int | None,
     ca: Path | None,
     certificate: Path | None,
@@ -113,6 +118,7 @@ def init(
             cluster=uuid,
             listen=listen,
             advertise=advertise or "",
+            amqp=amqp or "",
             ca=_path_in(directory, ca),
             cert=_path_in(directory, certificate),
             key=_path_in(directory, key),
@@ -146,6 +152,7 @@ def _path_in(directory: Path, path: Path | None) -> str:
 @click.option("--name", required=True, help="The member's name: a host name in small letters.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Where it listens for other members.")
 @click.option("--advertise", metavar="HOST:PORT", help="The address that the others use [default: that of --listen].")
+@click.option("--amqp", metavar="HOST:PORT", help="Where its AMQP broker listens for clients [default: it has none].")
 @click.option("--member", type=int, help="The member's id, never used before in this cluster [default: random].")
 @click.option("--ca", type=PathText(), help="The certificate of the cluster's authority.")
 @click.option("--cert", "certificate", type=PathText(), help="The member's certificate.")
@@ -156,6 +163,7 @@ def join(
     name: str,
     listen: str,
     advertise: str | None,
+    amqp: str | None,
     member: int | None,
     ca: Path | None,
     certificate: Path | None,
@@ -177,6 +185,7 @@ def join(
             cluster=uuid,
             listen=listen,
             advertise=advertise or "",
+            amqp=amqp or "",
             join=(address,),
             ca=_path_in(directory, ca),
             cert=_path_in(directory, certificate),
@@ -232,13 +241,14 @@ def _tell(whose: str, files: Files) -> None:
 def run(directory: Path, stop_timeout: float, verbose: bool) -> None:
     """Run a member until SIGTERM or Ctrl-C.
 
-    Prints "ready: NAME listens on HOST:PORT, hosts: …" when the other members can connect. The log goes to stderr.
+    Prints "ready: NAME listens on HOST:PORT, hosts: …" when the other members can connect. The log goes to stderr. If
+    its configuration has an address for AMQP, it serves clients of the hosts that it leads.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)
     with _with_extra():
         from logstore.cluster import running
-    with Stopping(stop_timeout) as stopping:
+    with Stopping(stop_timeout) as stopping, _with_extra():
 
         def opened() -> None:
             signal.signal(signal.SIGINT, _stop)
@@ -365,6 +375,26 @@ def rebuild(host: str, keep: bool, directory: Path) -> None:
         click.echo(f"host {host} has a fresh copy here, and this member takes part with it")
     else:
         click.echo(f"the old copy of host {host} is gone, and the fresh one is on its way: look with 'status'")
+
+
+@cluster.command()
+@click.argument("host")
+@_dir_option
+def reopen(host: str, directory: Path) -> None:
+    """Open HOST again, whose copy here has failed.
+
+    For a host that a running member has left out after an error of its disk, once the disk works. The other hosts of
+    the member go on. A copy that has less than what this member had acknowledged is refused, and needs 'logstore
+    cluster rebuild'. A host that has not failed stays as it is.
+    """
+    with _with_extra():
+        from logstore.cluster import running
+
+        done = running.ask(directory, "reopen", {"host": host})
+    state = "has not failed here: nothing was done" if done["was_open"] else "is open again here, and catches up"
+    click.echo(f"host {host} {state}")
+    if done["problem"] is not None:
+        click.echo(f"it waits, though: {done['problem']}")
 
 
 @cluster.command()

@@ -237,7 +237,7 @@ def lines_of(one: dict[str, Any]) -> list[str]:
 
 
 def preview(data: bytes, size: int) -> str:
-    """The bytes as text or in hexadecimal, on one line; ``size`` is that of the whole, of which ``data`` begins."""
+    """The bytes as text or in hexadecimal, on one line; ``size`` is the whole length, ``data`` may be cut."""
     text = text_of(data, is_cut=len(data) < size)
     if text is None:
         data = data[:HEX_BYTES]

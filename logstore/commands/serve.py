@@ -137,7 +137,7 @@ def serve(
 
 
 def _recovered(found: Recovery, segment_size: int) -> str:
-    """What the recovery of an open found and did, in one line."""
+    """The result of the recovery at an open, in one line."""
     if found.created:
         return f"created, with segments of {size_text(segment_size)}"
     done = [

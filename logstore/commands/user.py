@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from logstore.terminal.directory_group import ListsByDefault, administer, check_broker_is_installed, read_config
+from logstore.terminal.directory_group import ListsByDefault, change_users, check_broker_is_installed, read_users
 from logstore.terminal.options import catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import Failure, print_json, print_table
 from logstore.terminal.tables import printable
@@ -25,8 +25,9 @@ PASSWORD_BYTES_MAX: Final = 1024
 def user(context: click.Context, store_dir: Path) -> None:
     """List, add, change or remove the users of a broker.
 
-    DIR is the store of the host "/", which has the users of all hosts. A change holds for the next connection of the
-    user; open ones stay. Without a verb the users are listed.
+    DIR is the store of the host "/", which has the users of all hosts, or the directory of a cluster's member, which
+    has users of its own. A change holds for the next connection of the user; open ones stay. Without a verb the users
+    are listed.
     """
     context.obj = store_dir
 
@@ -41,7 +42,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
     from logstore.broker.users import user_rows
 
     with naming(store_dir):
-        rows = user_rows(read_config(store_dir, connect, schema))
+        rows = user_rows(read_users(store_dir, connect, schema))
     if as_json:
         fields = [{"name": row.name, "hosts": list(row.hosts), "loopback_only": row.loopback_only} for row in rows]
         print_json({"store": str(store_dir), "users": fields})
@@ -154,21 +155,13 @@ def _change(
     password_hash: str | None = None,
 ) -> None:
     check_broker_is_installed()
-    from logstore.broker.user_changes import change_user
     from logstore.store.control import SECRET
 
     for text in (arguments["user"], arguments.get("host", "/"), *arguments.get("hosts", ())):
         if not text or not _is_utf_8(text):
             raise click.UsageError(f"{text!r} is not the name of a user or a host")
     given = arguments if password_hash is None else arguments | {SECRET: password_hash}
-    done = administer(
-        store_dir,
-        f"user.{verb}",
-        given,
-        lambda store: change_user(store, verb, given),
-        connect=connect,
-        schema=schema,
-    )
+    done = change_users(store_dir, verb, given, connect=connect, schema=schema)
     if as_json:
         print_json({"store": str(store_dir), **arguments, **done})
     else:

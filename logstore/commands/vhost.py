@@ -10,7 +10,13 @@ from logstore.core.counts import counted
 from logstore.core.host_directory import HOSTS, ROOT, host_stores
 from logstore.errors import StoreError, StoreLocked
 from logstore.store.changes import limit_text
-from logstore.terminal.directory_group import ListsByDefault, administer, check_broker_is_installed, read_config
+from logstore.terminal.directory_group import (
+    ListsByDefault,
+    administer,
+    check_broker_is_installed,
+    read_config,
+    refuse_member,
+)
 from logstore.terminal.options import LIMIT, SIZE, catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import print_json, print_table
 from logstore.terminal.tables import printable
@@ -43,6 +49,7 @@ def list_(store_dir: Path, as_json: bool, connect: str | None, schema: str | Non
     A store in DIR/hosts that belongs to no host is listed without a name; adding its host takes it over.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import host_rows
 
     with naming(store_dir):
@@ -89,6 +96,7 @@ def add(
     user but those that 'logstore user DIR permit' names may open it.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     check_host_name(name)
@@ -122,6 +130,7 @@ def remove(store_dir: Path, name: str, yes: bool, as_json: bool, connect: str | 
     connections of the host. Users lose the permission to open it.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     check_host_name(name)
@@ -151,6 +160,7 @@ def reopen(store_dir: Path, name: str, as_json: bool, connect: str | None, schem
     their clients are not affected. A host that is open and can write is left as it is.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     check_host_name(name)
@@ -192,6 +202,7 @@ def set_(
     It is stored, and holds at once in a running broker. It is refused if the log has more bytes on disk already.
     """
     check_broker_is_installed()
+    refuse_member(store_dir)
     from logstore.broker.host_list import check_host_name
 
     if name != ROOT:

@@ -21,7 +21,7 @@ __all__ = ["HOSTS", "ROOT", "host_directory", "host_stores"]
 ROOT: Final = "/"  # the host that every broker has; its store has the users and the list of hosts
 HOSTS: Final = "hosts"  # below the store of the host "/"
 NAME_MAX: Final = 120  # characters of a directory's name; every file system has 255 bytes, tools add suffixes
-_DIGEST_CHARACTERS: Final = 32  # 128 bits: nobody finds two names with one digest
+_DIGEST_CHARACTERS: Final = 32  # 128 bits: two names with the same digest cannot be found
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _CUT_ESCAPE: Final = re.compile("%[0-9a-f]?$")
 

@@ -63,7 +63,7 @@ def changes_between(store_dir: Path, from_lsn: int, to_lsn: int) -> list[Change]
 
 
 def changes_since(store_dir: Path, applied: int, info: ReaderInfo) -> list[Change]:
-    """The changes from ``applied`` to the end of a log that no writer has open: ``info`` says what its reader saw.
+    """The changes from ``applied`` to the end of a log that no writer has open; ``info`` is from the log's reader.
 
     Raises as :func:`changes_between` does.
     """
@@ -86,7 +86,7 @@ def follows_its_log(store_dir: Path, store_uuid: bytes) -> bool:
 
 
 def says_nothing(store_dir: Path) -> CatalogMismatch:
-    """The error for a catalog without a note of its changes, beside a log that has some."""
+    """The error for a catalog that does not note its changes, although its log has some."""
     return CatalogMismatch(
         f"the catalog in {store_dir} does not say which changes of its log it has, so it is not a member's: "
         "take a fresh copy with `logstore cluster rebuild`"
@@ -109,7 +109,7 @@ def take_undurable(store_dir: Path, *, below_base_in: Path | None = None) -> int
 
 
 def give_changes(catalog: ChangedCatalog, store_dir: Path, info: ReaderInfo, below_base_in: Path) -> None:
-    """Gives a catalog the changes that a log has up to its end, one by one: those before a damage count.
+    """Gives a catalog the changes of a log up to its end, one by one; changes before damaged bytes are kept.
 
     ``info`` is that of the log in ``store_dir``. Raises as :func:`changes_between` does.
     """

@@ -77,9 +77,10 @@ class ReaderInfo:
     torn_bytes: int  # of an incomplete write at a crash: not part of the log
     live: bool  # a writer has the store open
     clean: bool  # the log ends in an orderly close
-    index: int = 0  # of the newest batch; 0: the log is not replicated
-    term: int = 0  # of that batch, if it has an index
-    known_durable_lsn: int = 0  # of that batch: a majority had everything below it; another leader may cut the rest
+    index: int = 0  # index of the newest batch; 0: the log is not replicated
+    term: int = 0  # term of that batch, if it has an index
+    # As that batch says: a majority had everything below it; another leader may cut the rest.
+    known_durable_lsn: int = 0
 
     @classmethod
     def _from_c(cls, raw: Any) -> Self:

@@ -84,7 +84,7 @@ def pictures(found: dict[str, Any]) -> dict[str, Picture]:
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Turns off what matplotlib tells of its caches and fonts: a page needs neither, because the browser draws texts.
+    """Turns off matplotlib's messages about its caches and fonts: a page needs neither, as the browser draws texts.
 
     The first import of matplotlib belongs in it. Errors are still logged; afterwards all is as before.
     """

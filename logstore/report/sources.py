@@ -154,7 +154,7 @@ class StoreSource(Source):
             ]
 
     def names(self) -> dict[int, str]:
-        """From the catalog."""
+        """The names from the catalog."""
         return self._names
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -185,11 +185,11 @@ class StoreSource(Source):
         return iter(self._stack.enter_context(scan)), scan.open_rows
 
     def tail(self) -> dict[str, Any] | None:
-        """From the inspection."""
+        """The tail from the inspection."""
         return self._tail
 
     def doubts(self) -> list[Doubt] | None:
-        """From the core, with the times of their prepares, even if they were relocated."""
+        """The transactions from the core, with the times of their prepares, even if they were relocated."""
         return self._doubts
 
 
@@ -255,11 +255,11 @@ class ExportSource(Source):
                 ) from error
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
-        """From its files."""
+        """The record batches from the export's files."""
         return self._batches("records", columns)
 
     def messages(self) -> tuple[Iterator[Any], Callable[[], Any]]:
-        """From its files."""
+        """The ended messages from the export's files."""
         return self._batches("messages", None), self.open_rows
 
     def open_rows(self) -> Any:
@@ -268,7 +268,7 @@ class ExportSource(Source):
         return parquet.read_table(pyarrow.BufferReader(self._opened))
 
     def names(self) -> dict[int, str]:
-        """As the records have them."""
+        """The names as the records have them."""
         found: dict[int, str] = {}
         for batch in self._batches("records", ("queue_id", "queue")):
             found |= {queue_id: name for queue_id, name in _pairs(batch) if name is not None}
@@ -296,7 +296,7 @@ def _is_export(path: str | os.PathLike[str]) -> bool:
 
 
 def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
-    """A store's directory, or an export's target. Raises what reading it raises."""
+    """The source in a directory, which is a store or the target of an export. Raises what reading it raises."""
     require("report", "pyarrow")
     if _is_export(path):
         return ExportSource(path)

@@ -1,4 +1,4 @@
-"""What a change of a store has done, in words: for the command that asked for it, and for the broker's log."""
+"""The results of changes of a store as text, for the command that requested the change and for the broker's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limit_text(result: Mapping[str, Any]) -> str:
 
 
 def change_text(command: str, arguments: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
-    """One line on what a command of the control socket has done; None if it changes nothing, as a dry run does."""
+    """One line about what a command of the control socket has changed; None if it changed nothing, as in a dry run."""
     if arguments.get("dry_run") is True:
         return None
     if command == "purge":

@@ -227,7 +227,7 @@ class Completions:
                 reported_lsn = durable
                 call_all(self._callbacks, durable)
             if self._failed is None and lib.ls_poisoned(self._c):
-                with self._lock:  # a callback that is added meanwhile is told by one of the two
+                with self._lock:  # a callback that is added meanwhile is called by one of the two
                     callbacks, self._failed = self._callbacks, _unknown_outcome
                 tell_all(callbacks, _unknown_outcome)
             if closed:

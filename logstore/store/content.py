@@ -118,7 +118,10 @@ def count_of(name: str, items: object) -> int:
 
 
 def same_number(contents: int, headers: int, *, least: str = "") -> None:
-    """Raises ``OptionError`` for another number of headers than contents; ``least``: ``contents`` or ``headers``."""
+    """Raises ``OptionError`` unless there are as many headers as contents.
+
+    ``least`` (``contents`` or ``headers``) names the number that is only a lower bound.
+    """
     if headers != contents:
         at_least = {least: "at least "}
         raise errors.OptionError(

@@ -65,7 +65,7 @@ SESSIONS_MAX: Final = 16  # at the same time; further ones are refused
 PATIENCE_S: Final = 5.0  # for the request to arrive, and again for the reply to be read
 SIGN_OF_LIFE_S: Final = 2.0  # for the answer to a ping, before a command reads the log by itself
 CALL_S: Final = 600.0  # a caller's default timeout; a command may have to wait for the disk
-NOTICE_S: Final = 3.0  # a caller that has waited so long for an answer is told that it waits
+NOTICE_S: Final = 3.0  # a caller that has waited this long for an answer gets a message that it waits
 
 _VERSION_KEY: Final = "logstore-control"
 

@@ -1,4 +1,4 @@
-"""Whether a store takes what makes its log grow, and if not: since when, why, and what would free it.
+"""Whether a store accepts appends that grow its log, and if not: since when, why, and what would free room.
 
 A store is full from the first operation that it refuses for want of room until there is room for half a segment again.
 Dequeues and outcomes work in a full store. Sizes are bytes.
@@ -46,7 +46,7 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True)
 class Fullness:
-    """Whether the log may grow, and what that depends on."""
+    """Whether the log may grow, and the figures that decide this."""
 
     full: bool
     """Growth is refused, or would be."""

@@ -103,7 +103,7 @@ class Maintenance(StoreCalls):
         return counters
 
     def fullness(self) -> Fullness:
-        """Whether the store takes what makes its log grow; if not, since when and why."""
+        """Whether the store accepts appends that grow its log; if not, since when and why."""
         refuse_fork(self._pid)
         return fullness_of(self._c)
 

@@ -198,7 +198,7 @@ class Queue(QueueCalls):
             with _gone_is_settled() if tokens else contextlib.nullcontext():
                 self._accept_batch(tuple(batch), bool(wait))
         except BaseException as problem:
-            if before is None or not hasattr(problem, "dequeued"):  # the core's call has not told it
+            if before is None or not hasattr(problem, "dequeued"):  # the core's call has not noted it
                 tell(problem, "dequeued", 0 if before is None else self._settled_of(batch) - before)
             raise
 

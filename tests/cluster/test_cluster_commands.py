@@ -12,6 +12,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pika
+import pika.exceptions
 import pytest
 
 import logstore
@@ -129,7 +131,7 @@ def test_a_port_that_is_in_use_is_named(m1: Path) -> None:
         (b'{"logstore-control": 1}\n', "names no command"),
         (
             b'{"logstore-control": 1, "command": "explode"}\n',
-            "no command 'explode'; it has add, ping, publish, rebuild, remove, status, transfer",
+            "no command 'explode'; it has add, ping, publish, rebuild, remove, reopen, status, transfer",
         ),
         (b'{"logstore-control": 1, "command": "transfer"}\n', "the request has no text 'host'"),
         (b'{"logstore-control": 1, "command": "transfer", "arguments": {"host": 1}}\n', "has no text 'host'"),
@@ -295,6 +297,78 @@ def test_a_host_is_added_beside_others_by_a_command(m1: Path) -> None:
         fine("cluster", "publish", "invoices", "due", "first", "--dir", m1)
     with running(m1):
         assert [host["host"] for host in told("cluster", "status", "--dir", m1)["hosts"]] == ["invoices", "main"]
+
+
+# ---- the broker
+
+
+def amqp_member(tmp_path: Path) -> tuple[Path, int]:
+    port = free_ports(1)[0]
+    return made(tmp_path / "m1", "m1", "--amqp", f"127.0.0.1:{port}"), port
+
+
+def channel_of(port: int, user: str = "guest", password: str = "guest", vhost: str = "/") -> Any:
+    login = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, vhost, login)).channel()
+
+
+def test_a_member_with_an_address_for_amqp_serves_clients_and_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    with running(m1) as process:
+        assert f", AMQP on 127.0.0.1:{port}, hosts: main" in process.first_line
+        channel = channel_of(port)
+        channel.queue_declare("work", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "work", b"kept", pika.BasicProperties(delivery_mode=2))
+    with running(m1) as process:  # it was killed
+        channel = channel_of(port)
+        method, _, body = channel.basic_get("work")
+        assert (method.redelivered, body) == (True, b"kept")
+        assert process.stop() == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        channel.queue_declare("work", passive=True)
+
+
+def test_a_taken_address_for_amqp_is_named_before_the_copies_are_opened(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    with socket.create_server(("127.0.0.1", port)):
+        said = fails(run("cluster", "run", "--dir", m1), 3)
+    assert f"127.0.0.1:{port} is already in use: choose another with amqp in cluster.toml" in said
+
+
+def test_users_of_a_member_are_changed_while_it_runs_and_while_it_does_not(tmp_path: Path) -> None:
+    m1, port = amqp_member(tmp_path)
+    assert told("user", m1, "list")["users"] == []
+    assert run("user", m1, "add", "ann", "--stdin", text="secret\n").returncode == 0
+    assert [one["name"] for one in told("user", m1, "list")["users"]] == ["ann", "guest"]
+    with running(m1):
+        channel_of(port, "ann", "secret").connection.close()
+        assert "there is no virtual host 'shop'" in fails(run("user", m1, "permit", "ann", "shop"), 1)
+        leads(m1)
+        fine("cluster", "add", "shop", "--segment-size", "512K", "--dir", m1)
+        fine("user", m1, "permit", "ann", "shop")
+        assert told("user", m1, "list")["users"][0]["hosts"] == ["/", "shop"]
+        channel_of(port, "ann", "secret", "shop").connection.close()
+        with pytest.raises(
+            pika.exceptions.AMQPConnectionError, match="access to vhost 'shop' refused for user 'guest'"
+        ):
+            channel_of(port, vhost="shop")
+    fine("user", m1, "remove", "ann")
+    assert [one["name"] for one in told("user", m1, "list")["users"]] == ["guest"]
+    assert "leave --connect and --catalog out" in fails(run("user", m1, "list", "--catalog", "x"), 2)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "list"), 1)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "add", "shop"), 1)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "reopen", "shop"), 1)
+    limit = ("--max-log-bytes", "none")
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "set", "shop", *limit), 1)
+
+
+def test_a_member_without_a_broker_has_no_users(m1: Path) -> None:
+    with running(m1):
+        assert "runs no broker" in fails(run("user", m1, "remove", "guest"), 2)
+
+
+# ---- members leave
 
 
 def test_a_member_is_removed_by_its_name_through_any_other(trio: Trio) -> None:
@@ -472,3 +546,28 @@ def test_the_only_member_of_a_host_is_not_rebuilt(m1: Path) -> None:
         assert "this member's copy stays as it is" in said
         assert "no other member is known" in said
     assert "this member's copy stays as it is" in fails(run("cluster", "rebuild", "main", "--dir", m1), 1)
+
+
+# ---- reopen
+
+
+def test_a_host_that_failed_is_opened_again_by_a_command(trio: Trio) -> None:
+    trio.store()
+    place, group = trio.directories[3], trio.members[3]._running.group(HOST)
+    with sockets(trio):
+        assert "no host called 'x': it has orders-host" in fails(run("cluster", "reopen", "x", "--dir", place), 2)
+        assert fine("cluster", "reopen", HOST, "--dir", place) == f"host {HOST} has not failed here: nothing was done\n"
+        group.loop.call_soon_threadsafe(group.fail, logstore.StoreError("the disk is gone"))
+        wait_until(lambda: trio.members[3].standings()[HOST].state == "failed", "it has failed")
+        vote = trio.host_dir(3) / "VOTE"
+        whole = vote.read_bytes()
+        vote.write_bytes(bytes(len(whole)))
+        assert f"{trio.host_dir(3)}/VOTE" in fails(run("cluster", "reopen", HOST, "--dir", place), 3)
+        vote.write_bytes(whole)
+        assert fine("cluster", "reopen", HOST, "--dir", place) == f"host {HOST} is open again here, and catches up\n"
+        wait_until(lambda: trio.members[3].standings()[HOST].leader, "it takes part")
+
+
+def test_no_host_is_opened_again_by_a_member_that_does_not_run(m1: Path) -> None:
+    said = fails(run("cluster", "reopen", "main", "--dir", m1), 3)
+    assert said == f"logstore: member m1 does not run: start it with 'logstore cluster run --dir {m1}'\n"

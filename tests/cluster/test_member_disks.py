@@ -10,53 +10,19 @@ pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.clock_jumps import HOUR_S, JumpingClock
-from kit.faulty_disks import FaultyDisk
-from kit.member_worker import Worker
+from kit.member_disks import SIZE, Processes
 from kit.patience import wait_until
-from kit.trio import Trio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-SIZE = 20_000
-
-
-class Processes:
-    """The members of a trio, each with a disk of its own."""
-
-    def __init__(self, place: Path) -> None:
-        self._trio = Trio(place, kept_bytes=1 << 20)
-        self.disks = {member: FaultyDisk(place) for member in self._trio.addresses}
-        self.workers: dict[int, Worker] = {}
-
-    def start(self, member: int, **environment: str) -> None:
-        given = self.disks[member].environment | environment
-        self.workers[member] = Worker(self._trio.directories[member], self._trio.config(member), given)
-
-    def kill(self, member: int) -> None:
-        self.workers.pop(member).kill()
-
-    def leader(self, *among: int) -> int:
-        """The member that serves, once there is one."""
-
-        def look() -> int:
-            for member in among or list(self.workers):
-                if self.workers[member].ask("standing")["state"] == "leads":
-                    return member
-            return 0
-
-        found = wait_until(look, "a member serves")
-        assert found
-        return found
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     made = Processes(tmp_path)
     yield made
-    for worker in made.workers.values():
-        worker.kill()
+    made.kill_all()
 
 
 @pytest.mark.parametrize("where", ["follower", "leader"])
@@ -122,13 +88,8 @@ def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_works_again(p
     found = processes.workers[new].ask("ids")
     confirmed = before + outcome["ids"] + after
     assert [each for each in found if each in set(confirmed)] == confirmed
-    newest = processes.workers[new].ask("standing")["durable_index"]
-
-    def follows() -> bool:
-        standing = processes.workers[leader].ask("standing")
-        return bool(standing["state"] == "follows" and standing["durable_index"] >= newest)
-
-    wait_until(follows, "it follows")
+    newest = processes.standing(new)["durable_index"]
+    wait_until(lambda: processes.follows(leader, newest), "it follows")
 
 
 def test_clocks_that_differ_by_two_days_change_nothing(processes: Processes, tmp_path: Path) -> None:

@@ -122,6 +122,78 @@ def test_a_second_rebuild_counts_on(trio: Trio) -> None:
     judge(trio, stay)
 
 
+# ---- groups of more than three ---------------------------------------------------------------------------------------
+
+
+def voters(trio: Trio) -> list[int]:
+    return sorted(seat.member for seat in trio.members[trio.leader()].members(HOST) if seat.voter)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_voter_of_four_or_five_is_a_voter_again_after_its_rebuild(tmp_path: Path, count: int) -> None:
+    many = Trio(tmp_path, count=count, kept_bytes=KEPT)
+    try:
+        stay = led_by_one(many)
+        for _ in range(2):
+            rebuilds(many, count)
+            assert voters(many) == list(many.addresses)
+        damaged_and_stopped(many, 2)
+        rebuilds(many, 2)
+        assert voters(many) == list(many.addresses)
+        judge(many, stay)
+    finally:
+        many.stop()
+
+
+def damaged_and_stopped(trio: Trio, member: int) -> None:
+    """Its copy does not open, so only the others know that it was a voter."""
+    trio.stop(member)
+    damaged(trio, member)
+    trio.start(member)
+    assert trio.members[member].standings()[HOST].state == "failed"
+
+
+def test_a_standby_that_took_the_place_of_a_voter_keeps_it_and_the_voters_are_as_many_as_before(
+    tmp_path: Path,
+) -> None:
+    four = Trio(tmp_path, count=4, kept_bytes=KEPT)
+    try:
+        stay = led_by_one(four)
+        rebuilds(four, 4)
+        four.members[1].remove(HOST, 4)
+        four.stop(4)
+        shutil.rmtree(four.host_dir(4))
+        four.start(4)
+        wait_until(lambda: number_of_running(four, 4) > 0, "the fourth is back, as a standby")
+        wait_for_all(four)
+        assert voters(four) == [1, 2, 3]
+        rebuilds(four, 3)
+        assert len(voters(four)) == 3
+        judge(four, stay)
+    finally:
+        four.stop()
+
+
+def number_of_running(trio: Trio, member: int) -> int:
+    return number_of(trio, member) if HOST in trio.members[member].standings() else 0
+
+
+@pytest.mark.parametrize("step", ["_leave", "discard", "reopen"])
+def test_a_voter_of_four_that_is_killed_in_its_rebuild_is_a_voter_again(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    four = Trio(tmp_path, count=4, kept_bytes=KEPT)
+    try:
+        stay = led_by_one(four)
+        killed_after(four, step, tmp_path, monkeypatch)
+        four.start(3)
+        wait_until(lambda: not (four.host_dir(3) / rebuilding.FILE_NAME).exists(), "the rebuild has ended")
+        assert voters(four) == [1, 2, 3, 4]
+        judge(four, stay)
+    finally:
+        four.stop()
+
+
 # ---- copies that cannot take part ------------------------------------------------------------------------------------
 
 
@@ -281,6 +353,15 @@ def test_a_member_that_is_killed_after_any_step_goes_on_when_it_runs_again(
     trio: Trio, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stay = led_by_one(trio)
+    killed_after(trio, step, tmp_path, monkeypatch)
+    trio.start(3)
+    wait_until(lambda: is_rebuilt(trio), "it is a voter with a fresh copy")
+    wait_until(lambda: not (trio.host_dir(3) / rebuilding.FILE_NAME).exists(), "the rebuild has ended")
+    judge(trio, stay)
+
+
+def killed_after(trio: Trio, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Member 3 is rebuilt, and its directory is as a kill after this step leaves it."""
     with monkeypatch.context() as patched:
         stopped = Stopped(patched, step)
         dying = trio.members.pop(3)
@@ -295,10 +376,6 @@ def test_a_member_that_is_killed_after_any_step_goes_on_when_it_runs_again(
         rebuilder.join()
     shutil.rmtree(trio.directories[3])
     shutil.copytree(tmp_path / "killed", trio.directories[3])
-    trio.start(3)
-    wait_until(lambda: is_rebuilt(trio), "it is a voter with a fresh copy")
-    assert not (trio.host_dir(3) / rebuilding.FILE_NAME).exists()
-    judge(trio, stay)
 
 
 def rebuild_and_ignore(member: Member) -> None:

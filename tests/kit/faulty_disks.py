@@ -13,10 +13,10 @@ SOURCE = Path(__file__).with_name("disk_faults.c")
 
 
 class FaultyDisk:
-    """What a process with `environment` finds: the disk works, has no room, hangs in each sync, or fails in some."""
+    """What a process with `environment` finds: the disk works, has no room, or hangs or fails in each sync."""
 
     def __init__(self, directory: Path, fails: str = "") -> None:
-        """`fails`: a part of the paths of the files that :meth:`fail` is about."""
+        """`fails`: a part of the paths of the files that :meth:`fail` is about; without it all are."""
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
         if compiler is None:
             pytest.skip("SKIPPED LOUDLY: no C compiler is here; full and hanging disks were NOT tried")
@@ -42,7 +42,7 @@ class FaultyDisk:
         self._becomes(b"h")
 
     def fail(self) -> None:
-        """A sync of those files fails, and what was written stays in the page cache."""
+        """Each sync fails, and what was written stays in the page cache."""
         self._becomes(b"e")
 
     def work(self) -> None:

@@ -13,7 +13,21 @@ SHORT_XID = "1:6f726465722d3137:646231"
 RELOCATED = 528488  # the oldest message
 TRANSACTION = 3210632  # in doubt
 KINDS = ("help", "usual", "empty", "mistakes")  # each command has all
-CLUSTER = ("add", "cert", "demo", "detach", "init", "join", "publish", "rebuild", "remove", "run", "status", "transfer")
+CLUSTER = (
+    "add",
+    "cert",
+    "demo",
+    "detach",
+    "init",
+    "join",
+    "publish",
+    "rebuild",
+    "remove",
+    "reopen",
+    "run",
+    "status",
+    "transfer",
+)
 # Commands without a store that could be empty.
 WITHOUT_STORE = ("help", "completion", "cluster", *(f"cluster-{name}" for name in CLUSTER))
 BETWEEN_PROCESSES = (
@@ -23,6 +37,7 @@ BETWEEN_PROCESSES = (
     "cluster-publish",
     "cluster-rebuild",
     "cluster-remove",
+    "cluster-reopen",
     "cluster-run",
     "cluster-transfer",
 )  # they listen; tests/cluster has their usual output
@@ -526,6 +541,10 @@ CASES: dict[str, Case] = {
     **one_command(
         "cluster rebuild",
         mistakes=Case((INIT, "cluster rebuild", "cluster rebuild main --dir absent"), store=None),
+    ),
+    **one_command(
+        "cluster reopen",
+        mistakes=Case((INIT, "cluster reopen", "cluster reopen main --dir m1"), store=None),
     ),
     **one_command("cluster remove", mistakes=Case((INIT, "cluster remove main m2 --dir m1"), store=None)),
     **one_command(

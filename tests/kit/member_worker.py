@@ -77,6 +77,13 @@ class Working:
         found = self._member.standings()[HOST]
         return {name: getattr(found, name) for name in ("state", "leader", "index", "durable_index", "problem")}
 
+    def reopen(self) -> dict[str, Any]:
+        """Opens the host again that has failed."""
+        try:
+            return {"was_open": self._member.reopen(HOST).was_open, "error": ""}
+        except StoreError as error:
+            return {"was_open": False, "error": str(error)}
+
     def transfer(self, to: int) -> None:
         """Hands over."""
         self._member.transfer(HOST, to)

@@ -28,6 +28,7 @@ NOT_RUN: Final = (
     ("docs/architecture.md", " acquire ──▶", "a picture"),
     ("docs/benchmarks.md", "make bench ", "takes ten minutes; test_commands.py compares the targets with the Makefile"),
     ("docs/broker.md", " DIR/ ", "a picture"),
+    ("docs/broker.md", " clients of m1 ", "a picture"),
     ("docs/format.md", "", "pictures and listings of bytes; test_golden.py compares the listing"),
     ("docs/operations.md", "[Unit]", "a unit of systemd; test_operations_page.py runs its ExecStart"),
     ("docs/plugin.md", "  protocol, routing", "a picture"),

@@ -1,4 +1,4 @@
-"""Three members of one cluster in this process, each with its own directory, loop and port."""
+"""Three members of one cluster, or more, in this process, each with its own directory, loop and port."""
 
 from __future__ import annotations
 
@@ -40,19 +40,21 @@ def free_ports(count: int) -> list[int]:
 
 
 class Trio:
-    """Members 1, 2 and 3; each host has the queue "orders" and one message in it."""
+    """Members 1, 2, 3 and so on; each host has the queue "orders" and one message in it."""
 
-    def __init__(self, place: Path, *, kept_bytes: int = KEPT_BYTES, hosts: tuple[str, ...] = (HOST,)) -> None:
+    def __init__(
+        self, place: Path, *, count: int = 3, kept_bytes: int = KEPT_BYTES, hosts: tuple[str, ...] = (HOST,)
+    ) -> None:
         self.kept_bytes = kept_bytes
         self.tls: dict[int, Tls] = {}
-        self.addresses = {number + 1: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
+        self.addresses = {number + 1: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count))}
         self.directories = {member: place / f"m{member}" for member in self.addresses}
         for directory in self.directories.values():
             directory.mkdir()
         config = bootstrap([(member, named(f"m{member}", at)) for member, at in sorted(self.addresses.items())])
         for host in hosts:
             paths = [self.host_dir(member, host) for member in self.addresses]
-            group = Group(place, catalog=True, config=config, paths=paths)
+            group = Group(place, count, catalog=True, config=config, paths=paths)
             group.lead(0)
             group.cease()
             last = group.sent[-1]
@@ -158,7 +160,7 @@ def judge(trio: Trio, stay: list[int]) -> None:
             }
             bindings = [(one.exchange, one.queue, one.key) for one in store.bindings()]
             found.append((queues, messages, bindings))
-    assert found[0] == found[1] == found[2]
+    assert all(one == found[0] for one in found)
     assert set(stay) <= {one for one, _ in found[0][1]["orders"]}
 
 

@@ -121,7 +121,7 @@ static void note_refusal(struct log *g, uint64_t bytes) {
     full->error = g->space.cannot_grow ? g->space.grow_error : g->space.others.error;
 }
 
-/* How many files the log can have, as far as it knows. UINT64_MAX: the disk has room. */
+/* How many files the log can have, as far as is known. UINT64_MAX: the disk has room. */
 static uint64_t files_within_reach(const struct log *g) {
     uint64_t files = log_files_within_all(g), most = g->max_log_bytes / g->segment_size;
     if (log_cannot_grow(g)) {
@@ -131,8 +131,8 @@ static uint64_t files_within_reach(const struct log *g) {
 }
 
 /*
- * Whether there is room for half a segment. With less, a consumer and a publisher in turns would end and begin the
- * state again and again.
+ * Whether there is room for half a segment. If less were enough, a consumer and a publisher in turns would end and
+ * begin the state of being full again and again.
  */
 static bool has_room_again(struct log *g) {
     admission_compute_needs(g);
@@ -263,7 +263,7 @@ int spares_need(struct log *g, enum purpose purpose) {
     return rc != LS_OK ? rc : admission_fail_full(g);
 }
 
-/* A log that can have no more files still takes what grows while enough of it is dead for relocation. */
+/* A log that can have no more files still accepts appends that grow it, while enough of it is dead for relocation. */
 int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
     log_may_wait(g);
     g->space.growth_asked += bytes + expansion;

@@ -45,7 +45,7 @@ struct file_needs {
 
 struct file_needs extent_needs(const struct extent *e);
 uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as file_needs.usable */
-/* A checkpoint with false contents may claim more than the log can hold: it is believed up to that. */
+/* A checkpoint with false contents may claim more than the log can hold; the claim counts only up to that size. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {
     return live_bytes < used_bytes ? live_bytes : used_bytes;
 }
@@ -55,7 +55,8 @@ static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_byte
  */
 size_t needed_spares(const struct file_needs *needs, size_t segments, size_t ahead);
 
-/* The bytes of files that a log must have or be able to get before it may grow to `weight`; see over_admission_limit. */
+/* The bytes of files that a log must have, or be able to get, before live bytes and their expansion may grow to
+   `weight`; see over_admission_limit. */
 static inline uint64_t needed_bytes_for(uint64_t weight, uint64_t spares_reserved, uint64_t segment_size) {
     return spares_reserved * segment_size + weight / 4 * 5;
 }

@@ -79,7 +79,7 @@ static size_t count_held(const struct log *g, uint64_t below_lsn, uint64_t kept_
     return n;
 }
 
-/* By a hold, or for others that the program knows. */
+/* Kept by a hold, or for other members or the catalog. */
 static uint64_t lowest_kept(struct log *g, const struct holds *holds, uint64_t below_lsn) {
     uint64_t held_lsn = holds_lowest(g, holds, below_lsn);
     return held_lsn < g->space.kept_lsn ? held_lsn : g->space.kept_lsn;

@@ -143,7 +143,8 @@ void log_end_chain(struct log *g) {
 }
 
 static int move_live_records(struct log *g) {
-    struct pin victim = segment_pin(g->segments[g->base_index]); /* keeps its place and its open file */
+    /* The pinned segment keeps its place and its open file. */
+    struct pin victim = segment_pin(g->segments[g->base_index]);
     int rc = g->relocate(g, &victim);
     log_unpin(g, &victim);
     return rc;

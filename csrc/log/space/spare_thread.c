@@ -24,7 +24,7 @@ void log_relock_after_io(struct log *g) {
     if (this_is_the_spare_thread) {
         log_take_back(g);
     } else {
-        log_was_let_go(g); /* as it would be if the spare thread did this */
+        log_was_let_go(g); /* the same as the spare thread would do */
     }
 }
 
@@ -42,7 +42,7 @@ static int make_one(struct log *g) {
  */
 static bool is_one_due(const struct log *g) { return g->space.spares_awaited > 0 || g->space.cannot_grow; }
 
-/* Makes the missing spares, and the one that is due unless relocation can gain it. */
+/* Makes the missing spares. Makes the next spare too, unless relocation can gain it. */
 static int make_missing(struct log *g) {
     int rc = LS_OK;
     while (rc == LS_OK) {
