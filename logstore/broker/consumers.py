@@ -496,7 +496,7 @@ class Consuming:
             try:
                 acquired.release()
             except STORE_ENDED:
-                break  # they are offered again by whoever opens the host next
+                break  # the next open of the host offers them again
             except StoreError as error:
                 logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
         for queue in {consumer.queue: None for consumer in consumers}:

@@ -213,10 +213,11 @@ class Relay:
             self._stall = self._connection.loop.call_later(self._connection.limits.stall_s, self.client.abort)
 
     def client_is_gone(self, exc: Exception | None) -> None:
-        """The leader's side ends as well."""
+        """The leader's side ends as well, once it has what the client had sent."""
         self.client_is_full(False)
         self.has_ended = True
-        self._upstream.abort()
+        self._upstream.close()
+        self._connection.loop.call_later(self._connection.limits.close_s, self._upstream.abort)
         self._connection.connection_lost(exc)
 
     def leader_is_gone(self) -> None:

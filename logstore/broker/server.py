@@ -264,7 +264,8 @@ class Server:
                 except NotLed as error:
                     why = str(error)
                 else:
-                    self._count(connection)
+                    if not connection.has_given_up:  # else nobody would count it out again
+                        self._count(connection)
                     return leader, upstream, gone
             left_s = deadline - self.loop.time()
             if left_s <= 0:
@@ -272,25 +273,48 @@ class Server:
                     raise ConnectionException(CONNECTION_FORCED, f"{led_by(name, leader).text}, but {why}")
                 why = await elsewhere.why_not(name)
                 raise ConnectionException(INTERNAL_ERROR, f"vhost '{name}' has no leader: {why}")
-            waiter = self.loop.create_future()
-            self._waiting.append(waiter)
-            await asyncio.wait([waiter], timeout=min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+            await self._another_state(min(left_s, ASK_AGAIN_S) if leader is not None else left_s)
+
+    async def _another_state(self, within_s: float) -> None:
+        """Waits until the hosts have changed, or so long."""
+        waiter = self.loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=within_s)
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
 
     async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
-        """Takes a client over that another member relays through this socket.
+        """Takes a client over that another member relays through this socket, which it closes if it does not.
 
         Raises `NotLed` if the host is not open here, 530 if there are too many connections.
         """
-        host = self.hosts.get(handover.vhost)
-        if host is None or host.poison is not None or self._stopping:
-            raise NotLed(f"vhost '{handover.vhost}' is not led there")
         connection = Connection(self, handover)
-        self._judge_room(connection)
-        await self.loop.create_unix_connection(lambda: connection, sock=sock)
-        if self.hosts.get(handover.vhost) is not host or host.poison is not None:
+        try:
+            host = self._led_host(handover.vhost)
+            handover.check(self.limits)
+            self._judge_room(connection)
+            await self.loop.create_unix_connection(lambda: connection, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        try:  # the transport has the socket from here on
+            if connection not in self.connections:  # there were too many, or it has ended already
+                text = f"the leader has {counted(len(self.connections), 'connection')} open"
+                raise ConnectionException(NOT_ALLOWED, text)
+            if self._led_host(handover.vhost) is not host:
+                raise NotLed(f"vhost '{handover.vhost}' was led there before")
+            connection.handshake.take_over(handover, host)
+        except BaseException:
             connection.transport.abort()
-            raise NotLed(f"vhost '{handover.vhost}' is not led there any more")
-        connection.handshake.take_over(handover, host)
+            raise
+
+    def _led_host(self, name: str) -> Host:
+        host = self.hosts.get(name)
+        if host is None or host.poison is not None or self._stopping:
+            raise NotLed(f"vhost '{name}' is not led there")
+        return host
 
     def end_relays(self, name: str, leader: Leader) -> None:
         """Relays of a host to others than its leader end."""

@@ -18,33 +18,29 @@ own, in ``catalog.sqlite`` of its directory.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from logstore.broker import server
 from logstore.broker.elsewhere import Leader
-from logstore.broker.errors import BrokerError, ConnectionException
-from logstore.broker.relay import Handover, NotLed
+from logstore.broker.errors import BrokerError
+from logstore.broker.relay import NotLed
 from logstore.broker.server import led_by
-from logstore.cluster import relaying
 from logstore.cluster.addresses import parse
 from logstore.cluster.member_users import host_of, vhost_of
-from logstore.cluster.relaying import Answered, Asked
-from logstore.cluster.transport import Me, Nobody, Transport
+from logstore.cluster.relay_links import RelayLinks, take_over
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Coroutine, Iterator
 
     from logstore.broker.limits import Limits
+    from logstore.broker.relay import Handover
     from logstore.catalog.catalog import Catalog
     from logstore.cluster.config import MemberFile
     from logstore.cluster.group import HostNews
     from logstore.cluster.member import Member
-    from logstore.cluster.transport import Handler
     from logstore.store.message_store import MessageStore
 
 _T = TypeVar("_T")
@@ -54,19 +50,6 @@ logger = logging.getLogger(__name__)
 LEADER_NAMED_WITHIN_S: Final = 1.0
 """A host that ceases is closed when the next leader is known, or after so long: its clients are told which."""
 OPEN_AGAIN_S: Final = 1.0
-
-
-def _asked(handover: Handover) -> Asked:
-    return Asked(
-        handover.vhost,
-        handover.user,
-        *handover.peer,
-        handover.channels_max,
-        handover.frame_bytes_max,
-        handover.heartbeat_s,
-        handover.wants_cancel_notice,
-        handover.prefetch_is_shared,
-    )
 
 
 async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T:
@@ -111,19 +94,18 @@ class Brokering:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._is_stopping = False
-        self._dials: Transport | None = None  # opens connections for relays
-        self._addresses: dict[int, tuple[str, str]] = {}  # names and addresses of members that lead
+        self._links: RelayLinks | None = None
 
     async def start(self) -> None:
         """Listens, and opens what the member leads. Raises ``StoreError`` if it cannot listen."""
         loop = asyncio.get_running_loop()
         server.collect_rarely()
+        for host in self._member.standings():  # before it listens: a client finds each of them
+            self._states[vhost_of(host)] = _State(None, None)
         with _as_store_error():
             await self.server.start()
-        config = self._member.config
-        me = Me(cluster=config.cluster, member=config.member, name=config.name)
-        self._dials = Transport(me, cast("Handler", Nobody()), tls=config.tls)
-        self._member.accept_relays(lambda *given: _on(loop, self._accept(*given)))
+        self._links = RelayLinks(self._member.config)
+        self._member.accept_relays(lambda *given: _on(loop, take_over(self.server, *given)))
         self._member.listen_to_hosts(lambda news: loop.call_soon_threadsafe(self._on_news, news))
 
     async def stop(self) -> None:
@@ -135,8 +117,8 @@ class Brokering:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        if self._dials is not None:
-            await self._dials.close()
+        if self._links is not None:
+            await self._links.close()
 
     # ---- Elsewhere ----
 
@@ -150,37 +132,9 @@ class Brokering:
 
     async def open_relay(self, leader: Leader, handover: Handover) -> tuple[asyncio.Transport, Callable[[], object]]:
         """See ``Elsewhere``."""
-        dials = self._dials
-        if dials is None:
+        if self._links is None:
             raise NotLed("the broker has not started yet")
-        try:
-            link = await dials.open_relay(leader.member)
-            asked = _asked(handover)
-            answered = await relaying.ask(link, asked)
-        except StoreError as error:
-            raise NotLed(str(error)) from error
-        if answered.code == 0:
-            return link.transport, functools.partial(dials.gone, link)
-        link.transport.close()
-        if answered.code == relaying.NOT_LED:
-            raise NotLed(answered.text)
-        raise ConnectionException(answered.code, answered.text)
-
-    async def _accept(self, asked: Asked, name: str, sock: socket.socket) -> Answered:
-        """Another member relays a client."""
-        agreed = (asked.channels_max, asked.frame_bytes_max, asked.heartbeat_s)
-        kinds = (asked.wants_cancel_notice, asked.prefetch_is_shared)
-        handover = Handover(asked.vhost, asked.user, (asked.host, asked.port), *agreed, *kinds, name)
-        try:
-            handover.check(self.server.limits)
-            await self.server.accept_relayed(handover, sock)
-        except NotLed as error:
-            sock.close()
-            return Answered(relaying.NOT_LED, str(error))
-        except ConnectionException as error:
-            sock.close()
-            return Answered(error.code, error.text)
-        return Answered()
+        return await self._links.open(leader.member, handover)
 
     async def why_not(self, name: str) -> str:
         """See ``Elsewhere``."""
@@ -200,9 +154,8 @@ class Brokering:
         known = Leader(news.leader, news.leader_name) if news.leader else None
         other = None if news.leader == self._member.config.member else known
         self._states[name] = _State(news.store, other)
-        if other is not None and self._dials is not None and news.leader_address:
-            self._addresses[other.member] = (news.leader_name, news.leader_address)
-            self._dials.set_peers(self._addresses)
+        if other is not None and self._links is not None and news.leader_address:
+            self._links.know(other.member, other.name, news.leader_address)
         if known is not None:
             self.server.end_relays(name, known)
         self.server.hosts_have_changed()

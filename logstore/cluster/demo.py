@@ -1,7 +1,11 @@
-"""``logstore cluster demo``: members of one cluster on this machine, each a process, made by the commands of a user."""
+"""``logstore cluster demo``: members of one cluster on this machine, each a process, made by the commands of a user.
+
+Each has a broker, if what that needs is installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import shlex
@@ -75,9 +79,11 @@ class Demo:
         """Prints which members run, and what to try."""
         leader = self._leads() or self._running[0]
         other = next((each for each in self._running if each is not leader), leader)
-        self._tell(f"{len(self._running)} members run. {leader.name} leads the host {HOST!r}.")
-        for each in self._running:
-            address = config.read(each.directory).listen
+        brokers = [config.read(each.directory).amqp for each in self._running]
+        as_vhost = " AMQP clients see it as the virtual host '/', at any of the addresses." if all(brokers) else ""
+        self._tell(f"{len(self._running)} members run. {leader.name} leads the host {HOST!r}.{as_vhost}")
+        for each, amqp in zip(self._running, brokers, strict=True):
+            address = f"AMQP {amqp}" if amqp else config.read(each.directory).listen
             self._tell(f"  {each.name}  process {each.process.pid}  {address}  {each.directory}")
         there, here = shlex.quote(str(leader.directory)), shlex.quote(str(other.directory))
         (host_dir,) = hosts(other.directory)
@@ -85,7 +91,7 @@ class Demo:
         self._tell("Try, in another terminal:")
         self._tell(f"  logstore cluster publish {HOST} orders 'the first message' --dir {there}")
         self._tell(f"  kill -9 {leader.process.pid}")
-        self._tell(f"  logstore cluster status --dir {here}")
+        self._tell(f"  logstore cluster status --watch --dir {here}")
         self._tell(f"  logstore peek {shlex.quote(str(copies[-1]))} orders")
         self._tell("Ctrl-C ends them all.")
 
@@ -159,11 +165,20 @@ class Demo:
 
 def _identity(name: str, join: str = "") -> config.MemberFile:
     member, cluster = founding.new_identity()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    with _free_port() as listens, _free_port() as serves:
+        listen, amqp = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listens, serves))
     return config.MemberFile(
-        name=name, member=member, cluster=cluster, listen=listen, join=(join,) if join else ()
-    )  # fmt: skip
+        name=name,
+        member=member,
+        cluster=cluster,
+        listen=listen,
+        join=(join,) if join else (),
+        amqp=amqp if importlib.util.find_spec("pamqp") is not None else "",
+    )
+
+
+def _free_port() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def _ended(code: int) -> str:

@@ -112,7 +112,10 @@ async def _splice(link: Link, peer: Any, sock: socket.socket) -> None:
     far.other, _ = await link.owner.loop.create_unix_connection(lambda: near, sock=sock)
     for transport in (peer, far.other):
         transport.set_write_buffer_limits(high=HIGH_BYTES)
-    link.pass_to(far)
+    if peer.is_closing():  # one of the two ends was gone at once
+        far.other.close()
+    else:
+        link.pass_to(far)
 
 
 class _Half(asyncio.Protocol):

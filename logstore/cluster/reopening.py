@@ -62,7 +62,7 @@ class Reopening:
         await asyncio.shield(task)
         again = member.group(host)
         if again.problem is not None:
-            raise again.problem
+            raise again.problem.with_traceback(None)  # it is kept, and would gather the frames of each caller
         return Reopened(was_open=False, problem=again.standing().problem)
 
     async def stop(self) -> None:

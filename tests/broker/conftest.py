@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.live_broker import Broker, open_store
+from kit.live_broker import Broker as DirectBroker
+from kit.live_broker import open_store
 from kit.store_proxies import HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+if os.environ.get("LOGSTORE_TEST_RELAYED"):  # every client comes through another broker, as in a cluster
+    from kit.relayed_broker import RelayedBroker as Broker
+else:
+    Broker = DirectBroker
 
 
 @pytest.fixture

@@ -154,6 +154,17 @@ def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: Amqp
     assert method.redelivered
 
 
+def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    direct = amqp.client(amqp.serving()).channel()
+    direct.queue_declare(QUEUE, durable=True)
+    raw = RawClient(amqp.ports[member]).open(virtual_host=HOST)
+    for _ in range(200):
+        raw.publish(QUEUE, bytes(50_000), properties=commands.Basic.Properties(delivery_mode=2))
+    raw.socket.close()
+    wait_until(lambda: direct.queue_declare(QUEUE, passive=True).method.message_count == 200, "all are there")
+
+
 def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow: AmqpTrio) -> None:
     member = followers(narrow)[0]
     direct = narrow.client(narrow.serving()).channel()
@@ -201,8 +212,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     def mislead() -> None:
         state = broker.brokering._states[HOST]
         broker.brokering._states[HOST] = state._replace(leader=wrong)
-        broker.brokering._addresses[second] = (f"m{second}", address)
-        broker.brokering._dials.set_peers(broker.brokering._addresses)
+        broker.brokering._links.know(second, f"m{second}", address)
 
     broker.call(mislead)
     thread = threading.Thread(target=tell)
@@ -234,6 +244,59 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) 
 
     assert asyncio.run(work()) == b""
     assert relayed(amqp) == []
+
+
+def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:
+    amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
+    amqp.start()
+    try:
+        member = followers(amqp)[0]
+        amqp.client(amqp.serving())
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
+            amqp.client(member)
+        wait_until(lambda: not relays(amqp, member), "nothing is left of it")
+        assert amqp.brokers[member].server._admitted == 0
+    finally:
+        amqp.close()
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    first, _ = followers(amqp)
+    broker = amqp.brokers[first]
+    state = broker.brokering._states[HOST]
+    broker.call(lambda: broker.brokering._states.update({HOST: state._replace(leader=None)}))
+    raw = RawClient(amqp.ports[first])
+    raw.start()
+    raw.expect(commands.Connection.Tune)
+    raw.send(0, commands.Connection.TuneOk(0, 131072, 0), commands.Connection.Open(HOST))
+    wait_until(lambda: broker.server._waiting, "it waits")
+    raw.socket.close()
+    broker.call(lambda: broker.brokering._states.update({HOST: state}))
+    broker.call(broker.server.hosts_have_changed)
+    wait_until(lambda: not broker.server.connections, "it is gone")
+    assert broker.server._admitted == 0
+    wait_until(lambda: not relayed(amqp), "the leader has forgotten it")
+
+
+def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behind(amqp: AmqpTrio) -> None:
+    member = followers(amqp)[0]
+    leads = amqp.serving()
+    leader, front = amqp.brokers[leads], amqp.brokers[member]
+    leader.call(lambda: setattr(leader.server, "_sockets_max", 0))
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\)"):
+        amqp.client(member)
+    assert leader.server._admitted == 0
+    assert not leader.server.hosts[HOST].connections
+    wait_until(lambda: not front.brokering._links._transport._links, "its link is gone")
+
+    async def nobody(*_: Any) -> None:
+        raise OSError("it has no sockets left")
+
+    amqp.trio.members[leads].accept_relays(nobody)
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=rf"\(320\).*led by member m{leads} now, but "):
+        amqp.client(member)
+    wait_until(lambda: not front.brokering._links._transport._links, "its links are gone")
+    assert front.server._waiting == []
 
 
 def test_a_stranger_cannot_relay(amqp: AmqpTrio) -> None:

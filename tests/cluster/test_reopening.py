@@ -58,7 +58,8 @@ def fails(trio: Trio, member: int) -> None:
     """The copy of this member fails, and is closed."""
     group = group_of(trio, member)
     group.loop.call_soon_threadsafe(group.fail, errors.StoreError("the disk is gone"))
-    wait_until(lambda: trio.members[member].standings()[HOST].state == "failed" and group.copy is None, "it has failed")
+    wait_until(lambda: trio.members[member].standings()[HOST].state == "failed", "it has failed")
+    group.thread.executor.submit(lambda: None).result(PATIENCE_S)  # behind the end of its copy
 
 
 # ---- disks that fail -------------------------------------------------------------------------------------------------
