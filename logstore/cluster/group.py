@@ -76,6 +76,8 @@ class Around(Protocol):
     """The calls that a group makes to its member. All of it is called on the loop."""
 
     member: int
+    cluster: bytes
+    """The cluster's UUID."""
     loop: asyncio.AbstractEventLoop
 
     def now_ms(self) -> int:
@@ -234,6 +236,11 @@ class Group:
             raise StoreError(
                 f"{self.path} belongs to member {found.member}, and this is member {self.member}: no directory is "
                 "another member's"
+            )
+        if found.cluster != self._around.cluster:
+            raise StoreError(
+                f"{self.path} belongs to cluster {found.cluster.hex()}, and this member to cluster "
+                f"{self._around.cluster.hex()}: put the directory back where it was"
             )
         self.said.check(self.path, found)
         return found

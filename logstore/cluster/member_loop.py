@@ -87,6 +87,7 @@ class MemberLoop:
         self.directory = directory
         self.config = config
         self.member = config.member
+        self.cluster = config.cluster
         self.groups: dict[bytes, Group] = {}
         self._unopened: list[Group] = []  # whose copies could not be opened
         self.address = ""
