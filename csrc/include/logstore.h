@@ -983,6 +983,9 @@ void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
 void ls_replica_room_here(ls_replica *replica, ls_replica_room *room);
 
 int ls_replica_leads(ls_store *store); /* its first batch is durable */
+/* The thread (pthread_self) that takes the batches and says what a majority has. Calls that it makes and that may wait for that return
+   LS_OPTION, and do nothing; those with LS_TRY go on. Call it before other threads use the store. */
+void ls_replica_moved_by(ls_store *store, uint64_t thread);
 /* The same as ls_serve, once the first batch is durable; LS_WOULD_WAIT: it is not durable yet. A queue that is not
    among the ids stays. */
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);

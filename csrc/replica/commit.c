@@ -260,9 +260,19 @@ int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes
                     "a change of the catalog has %zu bytes, and a record of this log at most %llu: make several", bytes,
                     (unsigned long long)most);
     }
-    int rc = store_enter(store);
-    rc = rc == LS_OK ? write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn) : rc;
+    int rc = store_may_wait(store);
+    rc = rc == LS_OK ? store_enter(store) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn);
     return store_leave(store, rc, LS_WAIT);
+}
+
+void ls_replica_moved_by(ls_store *store, uint64_t thread) {
+    log_lock(store->log);
+    store->moving_thread = thread;
+    log_unlock(store->log);
 }
 
 int ls_replica_leads(ls_store *store) {

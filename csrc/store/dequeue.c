@@ -241,6 +241,7 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done) {
     *done = 0;
     int rc = check_reason(reason);
+    rc = rc == LS_OK && (flags & LS_TRY) == 0 ? store_may_wait(store) : rc;
     rc = rc == LS_OK ? store_try(store, flags) : rc;
     if (rc != LS_OK) {
         return rc;

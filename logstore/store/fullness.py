@@ -91,7 +91,8 @@ class Fullness:
         cause = self.cause
         said = [] if queue is None else [f"consume or purge queue {queue.text}"]
         if cause == "limit":
-            said.append(f"raise the limit, now {self.max_log_bytes} bytes: --max-log-bytes of the next start")
+            now = f"raise the limit, now {self.max_log_bytes} bytes"
+            said.append(f"{now}: --max-log-bytes of 'logstore vhost', or of the next start")
             return said
         said += [
             f"end hold {one.name!r}, which keeps {one.kept_bytes} bytes"
