@@ -105,8 +105,8 @@ class Brokering:
             self._states[vhost_of(host)] = _State(None, None)
         with _as_store_error():
             await self.server.start()
-        self._links = RelayLinks(self._member.config)
-        self._member.accept_relays(lambda *given: _on(loop, take_over(self.server, *given)))
+        me = self._member.accept_relays(lambda *given: _on(loop, take_over(self.server, *given)))
+        self._links = RelayLinks(me, self._member.config.tls)
         self._member.listen_to_hosts(lambda news: loop.call_soon_threadsafe(self._on_news, news))
 
     async def stop(self) -> None:

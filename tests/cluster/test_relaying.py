@@ -345,8 +345,7 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio) -> None:
     member = amqp.followers()[0]
 
     async def answer_to(said: bytes) -> bytes:
-        config = amqp.trio.config(member)
-        transport = Transport(Me(cluster=config.cluster, member=member, name=config.name), cast("Any", Nobody()))
+        transport = Transport(amqp.trio.members[member]._running.transport.me, cast("Any", Nobody()))
         transport.set_peers({leader: (f"m{leader}", amqp.trio.addresses[leader])})
         reader, writer = (await transport.open_relay(leader)).streams_opened()
         writer.write(said)

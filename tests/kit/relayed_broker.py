@@ -13,7 +13,6 @@ from kit.patience import PATIENCE_S, wait_until
 from logstore.broker import Limits, Server
 from logstore.broker.elsewhere import Leader
 from logstore.cluster import relaying
-from logstore.cluster.member import MemberConfig
 from logstore.cluster.relay_links import RelayLinks, take_over
 from logstore.cluster.transport import Me, Transport, _Peer, new_event_loop
 
@@ -86,10 +85,10 @@ class RelayedBroker(Broker):
         ours, theirs = tls or (None, None)
         self.acceptor = Acceptor(self, theirs)
         self.front = Server(None, "127.0.0.1", 0, limits=limits, users=store.config, elsewhere=self)
-        config = MemberConfig(cluster=CLUSTER, member=1, name="front", listen="127.0.0.1:0", tls=ours)
+        me = Me(cluster=CLUSTER, member=1, name="front")
 
         async def start() -> None:
-            self.links = RelayLinks(config)
+            self.links = RelayLinks(me, ours)
             self.links.know(BACK.member, BACK.name, self.acceptor.address)
             await self.front.start()
 
