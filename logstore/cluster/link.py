@@ -285,6 +285,7 @@ class Link(asyncio.BufferedProtocol):
         protocol.connection_made(self.transport)
         self.transport.resume_reading()
         rest = self._reader.rest()
+        self._reader.drop()
         if rest:
             reader.feed_data(rest)
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
