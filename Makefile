@@ -316,7 +316,7 @@ bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitM
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
 .PHONY: bench-quorum
-bench-quorum: setup ## three members with brokers beside RabbitMQ's quorum queues on three nodes, and a single broker (BENCH_ARGS=...)
+bench-quorum: setup ## compare three members with brokers, RabbitMQ's quorum queues on three nodes, and a single broker (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq_cluster.py $(BENCH_ARGS)
 
 .PHONY: bench-scan bench-tail

@@ -15,6 +15,7 @@ Run it on an idle machine, about ten minutes; RabbitMQ must be installed (apt-ge
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -35,7 +36,7 @@ import rabbitmq_cluster_report as report
 from broker_servers import wait_until_idle
 from broker_systems import HOSTS, ONE_HOST, Member, Work, started
 from figures import conditions, disk_writes
-from loop_stalls import Stalls
+from loop_stalls import LoopProbe, Stalls
 from rabbitmq_report import percentile
 from rabbitmq_server import Missing, RabbitServer, need
 from rich.console import Console
@@ -62,8 +63,10 @@ TEN_QUEUES: Final = (Work("ten queues", HOSTS, 100),)
 class Measurement:
     """One load on one system: what the client found, and what the processes used."""
 
-    def __init__(self, route: Route, device: str) -> None:
+    def __init__(self, route: Route, device: str, idle: LoopProbe) -> None:
+        """`idle`: of a loop that does nothing, in this process."""
         self._route = route
+        self._idle = idle
         self._device = device
         self._members = [each for each in route.processes if isinstance(each, Member)]
         self._before: list[dict[str, float]] = []
@@ -75,11 +78,15 @@ class Measurement:
         """A work begins, or has ended."""
         work, _, begins = what.partition(" ")
         if begins == "begins":
+            if self._members:
+                self._idle.begin()
             for member in self._members:
                 member.worker.do("watch")
             self._before = self._usage()
             return
         after = self._usage()
+        if self._members:
+            self.stalls["idle", "idle process", work] = self._idle.end()
         self.used[work] = [
             {name: new[name] - old[name] for name in new} for old, new in zip(self._before, after, strict=True)
         ]
@@ -164,6 +171,9 @@ class Turns:
         self._options = options
         self._device = device
         self._console = console
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        self._idle = LoopProbe(loop)
         self._pids = sorted({pid for system in systems for pid in system.pids()})
         self.rows: dict[tuple[str, str, bool], dict[str, Any]] = {}
         self.stalls: dict[tuple[str, ...], Stalls] = {}
@@ -187,7 +197,7 @@ class Turns:
             key, {"work": work.name, "system": system.name, "relayed": work.relayed, "samples": [], "errors": []}
         )
         wait_until_idle(self._pids)
-        measuring = Measurement(system.route(work), self._device)
+        measuring = Measurement(system.route(work), self._device, self._idle)
         seconds = self._options.latency_seconds if work.rate else self._options.seconds
         try:
             row["samples"].append(measuring.run(work, seconds, self._rate() if work.rate else 0.0))

@@ -48,9 +48,9 @@ def ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if system not in (TRIO, ONE_HOST):
             continue
         for other in (QUORUM, SINGLE, TRIO if system == ONE_HOST else ""):
-            beside = by_key.get((kind, other))
-            if beside is not None:
-                found += _against(kind, row, beside)
+            other_row = by_key.get((kind, other))
+            if other_row is not None:
+                found += _against(kind, row, other_row)
         if kind in CPU_US_MAX and system == TRIO and (kind, SINGLE) in by_key:
             found += _processor(kind, row, by_key[kind, SINGLE])
     return found
@@ -75,12 +75,12 @@ def _processor(kind: str, row: Row, single: Row) -> Iterator[dict[str, Any]]:
             yield found | {"target": f"≤ {most[role]:g}", "met": median <= most[role]}
 
 
-def _against(kind: str, row: Row, beside: Row) -> Iterator[dict[str, Any]]:
-    judged = row["system"] == TRIO and beside["system"] == QUORUM
+def _against(kind: str, row: Row, other: Row) -> Iterator[dict[str, Any]]:
+    judged = row["system"] == TRIO and other["system"] == QUORUM
     fast = judged and row["work"] == "window 100"  # the targets are for this window; others are printed
     for work in WORKS:
         for name, wanted in (("rate", f"≥ {RATE_MIN:g}" if fast else ""), ("p99_us", "< 1" if judged else "")):
-            pairs = zip(_values(row, work, name), _values(beside, work, name), strict=False)
+            pairs = zip(_values(row, work, name), _values(other, work, name), strict=False)
             samples = [mine / theirs for mine, theirs in pairs]
             if not samples or (name == "rate" and row["work"] == "at a rate"):
                 continue
@@ -90,7 +90,7 @@ def _against(kind: str, row: Row, beside: Row) -> Iterator[dict[str, Any]]:
                 "kind": kind,
                 "what": work if name == "rate" else f"p99 of {work}",
                 "of": row["system"],
-                "to": beside["system"],
+                "to": other["system"],
                 "samples": samples,
                 "median": median,
                 "target": wanted,
@@ -170,13 +170,14 @@ def _ratios(found: Sequence[dict[str, Any]]) -> Table:
 def _stalls(found: Sequence[dict[str, Any]]) -> Table:
     bounds = [f"≤ {bound} ms" for bound in BOUNDS_MS] + ["more"]
     table = Table(
-        "How late a timer of 10 ms came on a leader's loops: how often",
+        "How late a timer of 10 ms came on a leader's loops, and in an idle process: how often",
         ["load", "system", "work", "loop", *bounds, "longest ms", f"< {STALL_MS} ms"],
         left=4,
     )
     for one in found:
-        if one["role"] == "leader":
+        if one["role"] != "follower":
             verdict = "met" if one["longest_ms"] < STALL_MS else "missed"
+            verdict = verdict if one["role"] == "leader" else ""
             cells = [one["work"], one["system"], one["what"], one["loop"], *map(str, one["counts"])]
             table.rows.append([*cells, f"{one['longest_ms']:.1f}", verdict])
     return table

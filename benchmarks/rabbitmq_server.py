@@ -54,20 +54,20 @@ def _of_user() -> dict[str, Any]:
 class RabbitServer:
     """One running node. `port` takes clients, `pids` are the processes that do its work."""
 
-    def __init__(self, directory: Path, *, name: str = "load", beside: RabbitServer | None = None) -> None:
+    def __init__(self, directory: Path, *, name: str = "load", joins: RabbitServer | None = None) -> None:
         """Starts it and waits until it can be connected to. Raises `Missing`, or `RuntimeError` with its log.
 
-        `beside`: a node whose cluster it joins.
+        `joins`: a node of the cluster that it joins.
         """
         need()
         self.directory = directory
         self.port = free_port()
         self.node = f"{name}{os.getpid()}@localhost"
-        self.cookie = secrets.token_hex(20) if beside is None else beside.cookie
-        self.epmd_port = free_port() if beside is None else beside.epmd_port
-        self._make_directory(beside)
+        self.cookie = secrets.token_hex(20) if joins is None else joins.cookie
+        self.epmd_port = free_port() if joins is None else joins.epmd_port
+        self._make_directory(joins)
         environment = self._environment()
-        self._epmd = None if beside is not None else self._start_port_mapper(environment)
+        self._epmd = None if joins is not None else self._start_port_mapper(environment)
         with (directory / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [SERVER],
@@ -95,15 +95,15 @@ class RabbitServer:
             **_of_user(),
         )
 
-    def _make_directory(self, beside: RabbitServer | None) -> None:
+    def _make_directory(self, joins: RabbitServer | None) -> None:
         """What the node needs, readable for its user alone."""
         for name in ("mnesia", "log", "home"):
             (self.directory / name).mkdir(parents=True)
         (self.directory / "enabled_plugins").write_text("[].\n")
         lines = [f"listeners.tcp.1 = 127.0.0.1:{self.port}", "log.file.level = warning"]
-        if beside is not None:
+        if joins is not None:
             lines.append("cluster_formation.peer_discovery_backend = classic_config")
-            for number, node in enumerate((beside.node, self.node), 1):
+            for number, node in enumerate((joins.node, self.node), 1):
                 lines.append(f"cluster_formation.classic_config.nodes.{number} = {node}")
         (self.directory / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
         cookie = self.directory / "home" / ".erlang.cookie"
@@ -229,7 +229,7 @@ class RabbitCluster:
         try:
             for number in range(1, nodes + 1):
                 first = self.nodes[0] if self.nodes else None
-                self.nodes.append(RabbitServer(directory / f"r{number}", name=f"load{number}-", beside=first))
+                self.nodes.append(RabbitServer(directory / f"r{number}", name=f"load{number}-", joins=first))
             running = self.nodes[0].ask("cluster_status")["running_nodes"]
             if sorted(running) != sorted(each.node for each in self.nodes):
                 raise RuntimeError(f"RabbitMQ's nodes are no cluster; running are {running}")

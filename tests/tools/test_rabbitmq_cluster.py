@@ -88,5 +88,5 @@ def test_a_quick_run_measures_every_load_on_every_system(tmp_path: Path) -> None
     told = json.loads((tmp_path / "results.json").read_text())
     assert len(told["rows"]) == 3 * (3 + 2) + 4
     assert all(len(each["samples"]) == 1 and not each["errors"] for each in told["rows"])
-    assert {one["loop"] for one in told["stalls"]} == {"broker", "member"}
+    assert {one["loop"] for one in told["stalls"]} == {"broker", "member", "idle process"}
     assert all(sum(one["counts"]) > 0 for one in told["stalls"])
