@@ -51,6 +51,7 @@ LONG_TESTS = (
     "tests/faults/test_processes.py",
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
+    "tests/cluster/test_celery_on_members.py",
     "tests/tools/test_soak.py",
 )
 
