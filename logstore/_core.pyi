@@ -258,6 +258,8 @@ class ls_fullness(Value):
     live_bytes: int
     counted_bytes: int
     needed_bytes: int
+    pool_bytes: int
+    pool_left: int
     full: int
     sys_errno: int
 

@@ -445,6 +445,8 @@ typedef struct ls_fullness {
     uint64_t live_bytes;    /* as in ls_stats */
     uint64_t counted_bytes; /* as in ls_stats */
     uint64_t needed_bytes;  /* size of the files that live records need; the store is full if it cannot have them */
+    uint64_t pool_bytes;    /* that growth leaves for the work of open transactions */
+    uint64_t pool_left;     /* by which this work may grow now; UINT64_MAX: the log may grow, or it is inspected */
     int full;               /* the store is full; 0 for an inspected store */
     int sys_errno; /* why the last try to make one more file failed; 0: it succeeded, or max_log_bytes is the reason */
 } ls_fullness;

@@ -230,7 +230,8 @@ static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, ui
                         uint64_t *lsn) {
     struct log *g = store->log;
     uint64_t record_bytes = format_catalog_change_bytes(bytes);
-    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes) : log_reserve_to_grow(g, record_bytes, 0);
+    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes)
+                           : log_reserve_to_grow(g, record_bytes, 0, RESERVE_GROWS);
     bool ends = queue_id != 0 && rc == LS_OK;
     /* A queue that never had a message needs no record of its end in the log. */
     if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) {

@@ -166,7 +166,7 @@ struct work *work_make(size_t n);
 void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
 /* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */
-int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose);
 
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);

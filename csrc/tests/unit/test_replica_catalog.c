@@ -144,7 +144,7 @@ static void a_change_that_is_not_durable_is_not_given(void) {
     follower = NULL; /* cut off */
     uint32_t bytes = make_row(CATALOG_PUT, 20, 'x');
     log_lock(one.leads->log);
-    check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0) == LS_OK);
+    check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0, RESERVE_GROWS) == LS_OK);
     struct slot s = log_slot(one.leads->log, 0, 0, 0);
     lsn = s.lsn;
     log_append(one.leads->log, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, 1, rows, bytes));
@@ -295,7 +295,7 @@ static void without_memory_for_a_change_the_copy_stops_and_an_open_gives_it(void
         ls_replica *copy = ls_host_replica(two.host);
         uint32_t bytes = make_row(CATALOG_PUT, 20, 'b');
         log_lock(one.leads->log);
-        check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0) == LS_OK);
+        check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0, RESERVE_GROWS) == LS_OK);
         struct slot s = log_slot(one.leads->log, 0, 0, 0);
         uint64_t end = s.lsn + format_catalog_change_bytes(bytes), before = newest;
         log_append(one.leads->log, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, 1, rows, bytes));
