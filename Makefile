@@ -315,6 +315,10 @@ bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quic
 bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitMQ, which must be installed (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
+.PHONY: bench-quorum
+bench-quorum: setup ## compare three members with brokers, RabbitMQ's quorum queues on three nodes, and a single broker (BENCH_ARGS=...)
+	@$(BIN)/python benchmarks/rabbitmq_cluster.py $(BENCH_ARGS)
+
 .PHONY: bench-scan bench-tail
 bench-scan: setup ## scan and export, compared with pyarrow and with Spark reading Parquet (an hour)
 	@for each in row_scan exports spark_scan; do $(BIN)/python benchmarks/$$each.py || exit 1; done

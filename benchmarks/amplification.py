@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from figures import conditions
+from figures import conditions, disk_writes
 from rich.console import Console
 from rich.table import Table
 
@@ -75,14 +75,6 @@ def kernel_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
-def disk_bytes(device: str) -> int | None:
-    """Bytes that the device wrote, for all processes; None if unknown."""
-    try:
-        return int(Path("/sys/class/block", Path(device).name, "stat").read_text().split()[6]) * 512
-    except OSError:
-        return None
-
-
 class Traffic:
     """Publishes and consumes in turn."""
 
@@ -128,9 +120,9 @@ def measure(directory: Path, batch: int, content_bytes: int, device: str) -> Amp
         for _ in range(max(LIVE // batch, 1)):
             traffic.publish()
         traffic.pass_by(8 * SEGMENT_BYTES)  # from here on every segment is a recycled one
-        before, kernel_before, disk_before = store.stats(), kernel_bytes(), disk_bytes(device)
+        before, kernel_before, disk_before = store.stats(), kernel_bytes(), disk_writes(device).get("bytes")
         traffic.pass_by(content_bytes)
-        after, kernel_after, disk_after = store.stats(), kernel_bytes(), disk_bytes(device)
+        after, kernel_after, disk_after = store.stats(), kernel_bytes(), disk_writes(device).get("bytes")
         traffic.check()
 
     def grown(name: str) -> int:

@@ -7,6 +7,9 @@ the answer to the `basic.cancel` after its last acknowledgement. Confirms and co
 stopped. A message that is on a queue at the end was acknowledged, but came back when its consumer disconnected:
 `came_back` is their number.
 
+With `timed` each publish is timed until its confirm, too. With `steps` a line goes out before and after each of the two
+works, and the work goes on when a line has come in: so the caller can look at the servers meanwhile.
+
 `latency`: messages are due at a fixed rate, and each is timed from the moment it is due until its confirm. So a pause
 of the server counts for every message that was due in that time.
 """
@@ -21,12 +24,15 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import broker_wire as wire
 from pamqp import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TAG: Final = "load"
 LEAVE_S: Final = 0.2  # between the last answer and the end of the connection, so that the server finishes its work
@@ -40,7 +46,7 @@ class Order:
     """The fields of the argument."""
 
     what: str
-    port: int
+    ports: list[int]  # of the connections, in turn
     connections: int
     window: int
     body_bytes: int
@@ -54,9 +60,16 @@ class Order:
     user: str = "guest"
     password: str = "guest"
     keep: bool = False  # leave the messages where they are
+    timed: bool = False
+    steps: bool = False
+    vhosts: tuple[str, ...] = ("/",)  # of the connections, in turn
+    owners: tuple[int, ...] = ()  # ports where their queues are declared, in turn; as `ports` if there are none
 
-    def link(self) -> wire.Link:
-        return wire.Link(self.host, self.port, self.user, self.password)
+    def link(self, number: int = 0, ports: Sequence[int] = ()) -> wire.Link:
+        """That of this connection."""
+        ports = ports or self.ports
+        vhost = self.vhosts[number % len(self.vhosts)]
+        return wire.Link(self.host, ports[number % len(ports)], self.user, self.password, vhost)
 
     def queues(self) -> list[str]:
         return [f"load-{os.getpid()}-{number}" for number in range(self.connections)]
@@ -104,7 +117,8 @@ class Publisher:
         self._lowest = 1  # every tag below it is confirmed
         self._ahead: set[int] = set()  # tags above it that are
         self._rest = b""
-        self.due: array.array[float] | None = None  # by message, when latency is asked for
+        # By message: when it was due, or sent.
+        self.due: array.array[float] | None = array.array("d") if order.timed or order.what == "latency" else None
         self.latencies_us: list[int] = []
 
     def push(self) -> None:
@@ -115,6 +129,8 @@ class Publisher:
                 count = min(count, self.window - (self.sent - self.confirmed))
                 if count <= 0:
                     return
+            if self.due is not None:
+                self.due.extend([time.perf_counter()] * count)
             self.send(count)
 
     def send(self, count: int) -> None:
@@ -250,6 +266,7 @@ def rates(order: Order) -> dict[str, Any]:
     publishers = open_publishers(order)
     for publisher in publishers:
         publisher.link.socket.setblocking(False)
+    step(order, "publish begins")
     clock = Clock(order.server_pids)
     end = time.perf_counter() + order.seconds
     for publisher in publishers:
@@ -263,16 +280,29 @@ def rates(order: Order) -> dict[str, Any]:
         publisher.limit = publisher.sent
     until(publishers, lambda: all(each.confirmed == each.sent and not each.link.is_full for each in publishers))
     published = clock.stop(sum(each.confirmed for each in publishers))
+    step(order, "publish ends")
     close(publishers)
     consumed = None if order.keep else consume(order, publishers)
     came_back = clean_up(order, publishers)
+    if order.timed:
+        published |= {"latencies_us": [each for publisher in publishers for each in publisher.latencies_us]}
     return {"publish": published, "consume": consumed, "came_back": came_back}
+
+
+def step(order: Order, what: str) -> None:
+    if order.steps:
+        print(json.dumps(what), flush=True)
+        sys.stdin.readline()
 
 
 def open_publishers(order: Order) -> list[Publisher]:
     publishers = []
     for number, queue in enumerate(order.queues()):
-        link = order.link()
+        if order.owners:
+            owner = order.link(number, order.owners)
+            owner.declare(queue, order.arguments or {})
+            owner.close()
+        link = order.link(number)
         if link.declare(queue, order.arguments or {}):
             raise wire.WireError(f"queue {queue} was not empty")
         link.call(wire.CHANNEL, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -288,16 +318,18 @@ def close(workers: list[Any]) -> None:
 
 def consume(order: Order, publishers: list[Publisher]) -> dict[str, Any]:
     consumers = []
-    for publisher in publishers:
-        link = order.link()
+    for number, publisher in enumerate(publishers):
+        link = order.link(number)
         link.call(wire.CHANNEL, commands.Basic.Qos(prefetch_count=order.window), commands.Basic.QosOk)
         link.socket.setblocking(False)
         consumers.append(Consumer(link, publisher, order))
+    step(order, "consume begins")
     clock = Clock(order.server_pids)
     for consumer in consumers:
         consumer.start()
     until(consumers, lambda: all(each.done for each in consumers))
     consumed = clock.stop(sum(each.came for each in consumers))
+    step(order, "consume ends")
     time.sleep(LEAVE_S)
     close(consumers)
     for consumer in consumers:
@@ -307,9 +339,9 @@ def consume(order: Order, publishers: list[Publisher]) -> dict[str, Any]:
 
 def clean_up(order: Order, publishers: list[Publisher]) -> int:
     """Deletes the queues; the number of surplus messages on them. Raises `WireError` if there were too few."""
-    link = order.link()
     surplus = 0
-    for publisher in publishers:
+    for number, publisher in enumerate(publishers):
+        link = order.link(number)
         wanted = publisher.confirmed if order.keep else 0
         end = time.monotonic() + EMPTY_S
         while (ready := link.ready(publisher.queue)) != wanted and time.monotonic() < end:
@@ -318,7 +350,7 @@ def clean_up(order: Order, publishers: list[Publisher]) -> int:
             raise wire.WireError(f"{ready} messages are on {publisher.queue}, but {wanted} were confirmed")
         surplus += ready - wanted
         link.call(wire.CHANNEL, commands.Queue.Delete(queue=publisher.queue), commands.Queue.DeleteOk)
-    link.close()
+        link.close()
     return surplus
 
 
@@ -327,7 +359,6 @@ def latency(order: Order) -> dict[str, Any]:
     publishers = open_publishers(order)
     for publisher in publishers:
         publisher.link.socket.setblocking(False)
-        publisher.due = array.array("d")
     total = max(1, int(order.rate * order.seconds))
     clock = Clock(order.server_pids)
     start = time.perf_counter()

@@ -30,10 +30,11 @@ class LogstoreServer:
     def __init__(self, directory: Path, build: Build) -> None:
         """Starts it and waits until it listens. Raises `RuntimeError` with its output."""
         directory.mkdir(parents=True)
+        self.store = directory / "store"
         self._errors = directory / "errors"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [build.python, "-P", "-m", "logstore", "serve", str(directory / "store"), "--port", "0"],
+                [build.python, "-P", "-m", "logstore", "serve", str(self.store), "--port", "0"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -84,21 +85,22 @@ class LogstoreServer:
 def wait_until_idle(pids: Iterable[int], timeout_s: float = 2.0) -> None:
     """Waits until these processes are almost idle, so that remaining work of one is not charged to the next."""
     deadline = time.monotonic() + timeout_s
-    before = _ticks(pids)
+    before = ticks_s(pids)
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now = _ticks(pids)
-        if now - before < 0.02 * _TICKS_S:
+        now = ticks_s(pids)
+        if now - before < 0.02:
             return
         before = now
 
 
-def _ticks(pids: Iterable[int]) -> int:
+def ticks_s(pids: Iterable[int]) -> float:
+    """The processor time of these processes so far."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
-    return ticks
+    return ticks / _TICKS_S
 
 
 def count_syncs(pids: Iterable[int], work: Callable[[], dict[str, Any]], directory: Path) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class WireError(Exception):
 class Link:
     """One connection with one channel. Blocking for the login and for calls, non-blocking for the load."""
 
-    def __init__(self, host: str, port: int, user: str, password: str, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, host: str, port: int, user: str, password: str, vhost: str = "/", timeout_s: float = 30.0
+    ) -> None:
         self.socket = socket.create_connection((host, port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
@@ -60,7 +62,7 @@ class Link:
         assert isinstance(tune, commands.Connection.Tune)
         self.frame_bytes_max = tune.frame_max or 131072
         self._send(0, commands.Connection.TuneOk(tune.channel_max, self.frame_bytes_max, 0))
-        self.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
+        self.call(0, commands.Connection.Open(vhost), commands.Connection.OpenOk)
         self.call(CHANNEL, commands.Channel.Open(), commands.Channel.OpenOk)
 
     # Calls, one at a time.

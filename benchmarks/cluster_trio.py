@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORKER = Path(__file__).with_name("cluster_worker.py")
+BROKER = Path(__file__).with_name("broker_member.py")
 WITHIN_S = 120.0
 LOOK_S = 0.01
 
@@ -25,16 +26,17 @@ LOOK_S = 0.01
 class Worker:
     """A process that takes commands, see cluster_worker.py."""
 
-    def __init__(self, directory: Path, *kind: str) -> None:
+    def __init__(self, directory: Path, *kind: str, program: Path = WORKER) -> None:
         self.directory = directory
         self.kind = kind
+        self.program = program
         self.start()
 
     def start(self) -> None:
         """Starts the process, also again after it was killed."""
         with self.directory.with_suffix(".log").open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(WORKER), str(self.directory), str(os.getpid()), *self.kind],
+                [sys.executable, str(self.program), str(self.directory), str(os.getpid()), *self.kind],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -76,12 +78,14 @@ class Worker:
 class Trio:
     """Three members with one host, of which each is a voter."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, program: Path = WORKER) -> None:
+        """``program``: of the members; those of BROKER have a broker."""
         self.place = place
+        self.program = program
         self.workers: list[Worker] = []
         self.members: dict[str, int] = {}
         """Ids by name."""
-        founding.found(place / "m1", _identity("m1"))
+        founding.found(place / "m1", self._identity("m1"))
         self._run("m1")
         self.leader().do("declare")
         self.join("m2")
@@ -90,12 +94,24 @@ class Trio:
 
     def join(self, name: str) -> None:
         """Another member; it becomes a voter by itself."""
-        newcomer.join(self.place / name, _identity(name, config.read(self.workers[0].directory).advertise))
+        newcomer.join(self.place / name, self._identity(name, config.read(self.workers[0].directory).advertise))
         self._run(name)
 
     def _run(self, name: str) -> None:
         self.members[name] = config.read(self.place / name).member
-        self.workers.append(Worker(self.place / name))
+        self.workers.append(Worker(self.place / name, program=self.program))
+
+    def _identity(self, name: str, join: str = "") -> config.MemberFile:
+        member, cluster = founding.new_identity()
+        with _free_address() as listens, _free_address() as serves:
+            return config.MemberFile(
+                name=name,
+                member=member,
+                cluster=cluster,
+                listen=_text(listens),
+                join=(join,) if join else (),
+                amqp=_text(serves) if self.program == BROKER else "",
+            )
 
     def leader(self) -> Worker:
         """The one that serves, once there is one."""
@@ -145,8 +161,9 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
         time.sleep(LOOK_S)
 
 
-def _identity(name: str, join: str = "") -> config.MemberFile:
-    member, cluster = founding.new_identity()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    return config.MemberFile(name=name, member=member, cluster=cluster, listen=listen, join=(join,) if join else ())
+def _free_address() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def _text(bound: socket.socket) -> str:
+    return f"127.0.0.1:{bound.getsockname()[1]}"

@@ -182,25 +182,29 @@ class SingleWorker(Worker):
 class MemberWorker(Worker):
     """A member with one host."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, member: Member) -> None:
         super().__init__()
-        self.member = Member(directory, config.read(directory).config(directory))
+        self.member = member
 
-    def store(self) -> MessageStore | None:
+    def store(self, host: str = HOST) -> MessageStore | None:
         try:
-            return self.member.store(HOST, within_s=0.0)
+            return self.member.store(host, within_s=0.0)
         except StoreError:
             return None
 
-    def _group(self) -> Any:
-        return self.member._running.group(HOST)
+    def _group(self, host: str = HOST) -> Any:
+        return self.member._running.group(host)
 
     def copy_stats(self) -> dict[str, int]:
-        store = self.store()
+        return self.host_stats(HOST)
+
+    def host_stats(self, host: str) -> dict[str, int]:
+        """Of one host's log here."""
+        store = self.store(host)
         if store is not None:
             stats = store.stats()
             return {name: int(stats[key]) for name, key in (("forces", "syncs"), ("bytes", "device_bytes"))}
-        group = self._group()
+        group = self._group(host)
         stats = group.thread.executor.submit(lambda: group._copy.info().stats).result()
         return {"forces": stats["forces"], "bytes": stats["device_bytes"]}
 
@@ -252,7 +256,12 @@ class MemberWorker(Worker):
 def main() -> None:
     directory, parent, *kind = sys.argv[1:]
     end_with_parent(int(parent))
-    worker = SingleWorker(Path(directory)) if kind else MemberWorker(Path(directory))
+    path = Path(directory)
+    serve(SingleWorker(path) if kind else MemberWorker(Member(path, config.read(path).config(path))))
+
+
+def serve(worker: Worker) -> None:
+    """Commands, until the last."""
     print(json.dumps({"answer": "ready"}), flush=True)
     for line in sys.stdin:
         command, given = json.loads(line)

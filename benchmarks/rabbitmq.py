@@ -83,7 +83,7 @@ class Client:
         messages_max = MESSAGES_MAX if cell.window else MESSAGES_MAX_WITHOUT_WINDOW
         order = {
             "what": what,
-            "port": target.server.port,
+            "ports": [target.server.port],
             "connections": cell.connections,
             "window": cell.window,
             "body_bytes": cell.body_bytes,

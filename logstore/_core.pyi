@@ -258,6 +258,8 @@ class ls_fullness(Value):
     live_bytes: int
     counted_bytes: int
     needed_bytes: int
+    pool_bytes: int
+    pool_left: int
     full: int
     sys_errno: int
 
@@ -1717,6 +1719,7 @@ class Lib:
         /,
     ) -> None: ...
     def ls_replica_leads(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_replica_moved_by(self, store: ls_store_ptr | Null, thread: int, /) -> None: ...
     def ls_replica_serve(
         self,
         store: ls_store_ptr | Null,

@@ -43,6 +43,7 @@ __all__ = [
     "UnknownXid",
     "DuplicateXid",
     "TransactionEnded",
+    "TransactionLimit",
     "WrongState",
     "OutcomeUnknown",
 ]
@@ -327,6 +328,15 @@ class DuplicateXid(TransactionError):
 
 class TransactionEnded(TransactionError):
     """The transaction already has its outcome and accepts no further operations. Begin a new one."""
+
+
+class TransactionLimit(TransactionError):
+    """A limit of transactions is reached: of those that are open or prepared, of the operations of one, or of the room.
+
+    A full store has room of its own for transactions that take messages and put them on other queues; ``info`` prints
+    it. What is beyond that is refused at the operation, never at ``prepare`` or ``commit``. Nothing was changed:
+    commit what is open, take fewer messages in one transaction, or accept them without one.
+    """
 
 
 class WrongState(TransactionError):

@@ -73,6 +73,7 @@ TESTS = (
     "test_replica_room",
     "test_update",
     "test_fullness",
+    "test_full_work",
     "test_engine_guards",
     "test_engine_group",
     "test_engine_frames",

@@ -51,6 +51,7 @@ LONG_TESTS = (
     "tests/faults/test_processes.py",
     "tests/broker/test_broker_storms.py",
     "tests/broker/test_broker_storms_calls.py",
+    "tests/cluster/test_celery_on_members.py",
     "tests/tools/test_soak.py",
 )
 
@@ -214,6 +215,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
+        relayed_tests(seconds),
         deep_analysis(seconds),
     ]
 
@@ -226,6 +228,14 @@ def slow_tests(seconds: int) -> list[Job]:
         )
         return []
     return [Job("slow-tests", [*PYTEST, "-m", "slow", "tests"], {"LOGSTORE_TORTURE_S": "1"})]
+
+
+def relayed_tests(seconds: int) -> list[Job]:
+    """The broker's own tests, and the client libraries, through a relay; `make test` relays a fixed part of them."""
+    if seconds < SLOW_TESTS_MIN_S:
+        print(f"SKIPPED: tests through a relay: BUDGET_S is below {SLOW_TESTS_MIN_S}", file=sys.stderr, flush=True)
+        return []
+    return [Job("relayed-tests", [*PYTEST, "-m", "not slow", "tests/broker"], {"LOGSTORE_TEST_RELAYED": "1"})]
 
 
 def deep_analysis(seconds: int) -> list[Job]:

@@ -447,6 +447,8 @@ typedef struct ls_fullness {
     uint64_t live_bytes;    /* as in ls_stats */
     uint64_t counted_bytes; /* as in ls_stats */
     uint64_t needed_bytes;  /* size of the files that live records need; the store is full if it cannot have them */
+    uint64_t pool_bytes;    /* that growth leaves for the work of open transactions */
+    uint64_t pool_left;     /* by which this work may grow now; UINT64_MAX: the log may grow, or it is inspected */
     int full;               /* the store is full; 0 for an inspected store */
     int sys_errno; /* why the last try to make one more file failed; 0: it succeeded, or max_log_bytes is the reason */
 } ls_fullness;
@@ -985,6 +987,9 @@ void ls_replica_describe(const ls_replica *replica, ls_replica_info *info);
 void ls_replica_room_here(ls_replica *replica, ls_replica_room *room);
 
 int ls_replica_leads(ls_store *store); /* its first batch is durable */
+/* The thread (pthread_self) that takes the batches and says what a majority has. Calls that it makes and that may wait for that return
+   LS_OPTION, and do nothing; those with LS_TRY go on. Call it before other threads use the store. */
+void ls_replica_moved_by(ls_store *store, uint64_t thread);
 /* The same as ls_serve, once the first batch is durable; LS_WOULD_WAIT: it is not durable yet. A queue that is not
    among the ids stays. */
 int ls_replica_serve(ls_store *store, const uint32_t *queue_ids, size_t n, uint32_t next_queue_id);

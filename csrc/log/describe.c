@@ -123,6 +123,8 @@ void log_fullness(struct log *g, ls_fullness *into) {
         .live_bytes = live_bytes,
         .counted_bytes = counted_bytes,
         .full = admission_refuses(g),
+        .pool_bytes = extent_pool(g->segment_size),
+        .pool_left = admission_pool_left(g),
         .needed_bytes = needed_bytes_for(counted_bytes, g->space.needs.spares_reserved, g->segment_size),
         .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
                      : g->space.cannot_grow      ? g->space.grow_error

@@ -46,8 +46,12 @@ struct segment;
 
 /* ---- values ---- */
 
-/* The purpose of an append. Moves may use the last spares; growing is refused when the store is full. */
-enum purpose { RESERVE_SHRINKS, RESERVE_GROWS, RESERVE_MOVES };
+/*
+ * The purpose of an append. Moves may use the last spares. When the store is full, growing is refused; a transaction's
+ * work, and its exchange of a message's queue for another, are refused when they have used the room that is kept for
+ * them (file_needs.h); what shrinks is never refused.
+ */
+enum purpose { RESERVE_SHRINKS, RESERVE_WORK, RESERVE_EXCHANGE, RESERVE_GROWS, RESERVE_MOVES };
 
 /* One batch; a checkpoint names the batch at whose end it was taken. */
 struct named_batch {
@@ -202,8 +206,9 @@ uint64_t log_record_bytes_max(const struct log *g); /* fixed, also without the l
 /* (waits) Reserves room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and the operation
    may not wait. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
-/* (waits) The same for a record that makes the log grow, and that takes `expansion` bytes more when it is moved. */
-int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion);
+/* (waits) The same for a record that makes the log grow, for good (RESERVE_GROWS) or until its transaction ends, and that
+   takes `expansion` bytes more when it is moved. LS_FULL, or for a transaction's work LS_TRANSACTION_LIMIT. */
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
 /*
  * Room for a run of records that make the log grow and take no more when they are moved: `bytes` for all, at most
  * `record_bytes` for one. log_reserve_to_grow would admit each of them at once. There may be more room, but only

@@ -415,11 +415,12 @@ void *spares_thread(void *log);
 struct extent admission_extent(const struct log *g); /* what lives in it */
 void admission_compute_needs(struct log *g);         /* space.needs, as of now */
 /* With this much more, all live records could still be moved, and a drain would have room to work. */
-bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion);
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
 /* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes. */
 uint64_t admission_room(const struct log *g);
 /* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
-int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion);
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
+uint64_t admission_pool_left(struct log *g);    /* for the work of transactions; UINT64_MAX: the log may grow */
 bool over_admission_limit(const struct log *g); /* too much lives for a log that cannot grow */
 bool admission_refuses(struct log *g);          /* growth is refused, or would be */
 int admission_fail_full(const struct log *g);

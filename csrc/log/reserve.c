@@ -124,13 +124,15 @@ static bool spare_thread_is_behind(const struct log *g) {
            (log_spares(g) == g->space.needs.spares_reserved && half_way && !asked);
 }
 
-/*
- * Whether an append that grows the log must first call spares_grow, which looks for another spare or computes the live
- * bytes.
- */
-static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion) {
-    return !admission_has_room(g, bytes, expansion) ||
-           (log_cannot_grow(g) ? over_admission_limit(g) : spare_thread_is_behind(g));
+static bool is_admitted(enum purpose purpose) {
+    return purpose == RESERVE_GROWS || purpose == RESERVE_WORK || purpose == RESERVE_EXCHANGE;
+}
+
+/* Whether the append must first call admission_admit, which looks for another spare or computes the live bytes. */
+static bool must_ask(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    return is_admitted(purpose) &&
+           (!admission_has_room(g, bytes, expansion, purpose) ||
+            (purpose == RESERVE_GROWS && (log_cannot_grow(g) ? over_admission_limit(g) : spare_thread_is_behind(g))));
 }
 
 /* Gives up after two relocation passes over the log in which no thread got room. */
@@ -178,11 +180,10 @@ uint32_t log_room_percent(const struct log *g) {
  * changed.
  */
 static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
-    bool grows = purpose == RESERVE_GROWS;
     bool ready = log_takes_records(g) && g->poison == 0 && !(g->relocation.moving && g->space.spare_count == 0) &&
                  !(g->spare_thread.wanted && !g->threads_running) && segment_has_room(g, bytes) &&
-                 !too_much_is_undurable(g, bytes) && !(grows && must_ask(g, bytes, expansion)) &&
-                 !(grows && log_can_write_early(g));
+                 !too_much_is_undurable(g, bytes) && !must_ask(g, bytes, expansion, purpose) &&
+                 !(is_admitted(purpose) && log_can_write_early(g));
     ready = ready && (g->open != NULL ? log_buffer_has_room(g, bytes) : may_open_buffer(g, false));
     if (!ready) {
         return LS_WOULD_WAIT;
@@ -221,12 +222,12 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
             g->spare_thread.wanted = false;
             (void)spares_keep(g);
         }
-        if (purpose == RESERVE_GROWS && must_ask(g, bytes, expansion)) {
-            rc = admission_admit(g, bytes, expansion);
+        if (must_ask(g, bytes, expansion, purpose)) {
+            rc = admission_admit(g, bytes, expansion, purpose);
             if (rc != LS_OK) {
                 return rc;
             }
-            if (!admission_has_room(g, bytes, expansion)) {
+            if (!admission_has_room(g, bytes, expansion, purpose)) {
                 continue; /* what was made has been taken meanwhile */
             }
         }
@@ -235,7 +236,7 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         }
         if (too_much_is_undurable(g, bytes)) {
             rc = log_progress(g);
-        } else if (purpose == RESERVE_GROWS && log_can_write_early(g)) {
+        } else if (is_admitted(purpose) && log_can_write_early(g)) {
             log_write_early(g);
         } else if (g->open != NULL && segment_has_room(g, bytes) && log_buffer_has_room(g, bytes)) {
             g->space.room_given += purpose != RESERVE_MOVES ? 1 : 0;
@@ -290,6 +291,6 @@ void log_reserve_run(struct log *g, uint64_t bytes) {
 
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose) { return reserve(g, bytes, 0, purpose); }
 
-int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion) {
-    return reserve(g, bytes, expansion, RESERVE_GROWS);
+int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    return reserve(g, bytes, expansion, purpose);
 }

@@ -230,7 +230,8 @@ static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, ui
                         uint64_t *lsn) {
     struct log *g = store->log;
     uint64_t record_bytes = format_catalog_change_bytes(bytes);
-    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes) : log_reserve_to_grow(g, record_bytes, 0);
+    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes)
+                           : log_reserve_to_grow(g, record_bytes, 0, RESERVE_GROWS);
     bool ends = queue_id != 0 && rc == LS_OK;
     /* A queue that never had a message needs no record of its end in the log. */
     if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) {
@@ -260,9 +261,19 @@ int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes
                     "a change of the catalog has %zu bytes, and a record of this log at most %llu: make several", bytes,
                     (unsigned long long)most);
     }
-    int rc = store_enter(store);
-    rc = rc == LS_OK ? write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn) : rc;
+    int rc = store_may_wait(store);
+    rc = rc == LS_OK ? store_enter(store) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn);
     return store_leave(store, rc, LS_WAIT);
+}
+
+void ls_replica_moved_by(ls_store *store, uint64_t thread) {
+    log_lock(store->log);
+    store->moving_thread = thread;
+    log_unlock(store->log);
 }
 
 int ls_replica_leads(ls_store *store) {

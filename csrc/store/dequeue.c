@@ -90,7 +90,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     struct message *m = NULL;
     struct tx *tx;
     struct place *place = NULL;
-    int rc = handle != NULL ? message_reserve(store, id, 1, DEQUEUE_RECORD_BYTES)
+    int rc = handle != NULL ? message_reserve(store, id, 1, DEQUEUE_RECORD_BYTES, RESERVE_WORK)
                             : log_reserve(g, DEQUEUE_RECORD_BYTES, RESERVE_SHRINKS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, &d.queue_id, 1) : rc;
@@ -241,6 +241,7 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done) {
     *done = 0;
     int rc = check_reason(reason);
+    rc = rc == LS_OK && (flags & LS_TRY) == 0 ? store_may_wait(store) : rc;
     rc = rc == LS_OK ? store_try(store, flags) : rc;
     if (rc != LS_OK) {
         return rc;

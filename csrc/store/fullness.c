@@ -20,6 +20,8 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
         .log_bytes = seen.log.log_bytes,
         .live_bytes = e.live_bytes,
         .counted_bytes = counted,
+        .pool_bytes = extent_pool(e.segment_size),
+        .pool_left = UINT64_MAX,
         .needed_bytes = needed_bytes_for(counted, extent_needs(&e).spares_reserved, e.segment_size),
     };
 }

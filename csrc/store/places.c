@@ -137,17 +137,40 @@ static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
     return message_grows_at_most(number != INDEX_NONE ? table_message(&store->state.table, number) : &none, n);
 }
 
-int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes) {
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose) {
     struct log *g = store->log;
     uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
     int rc;
     do {
         reserved = expansion;
         let_go = log_times_let_go(g);
-        rc = log_reserve_to_grow(g, bytes, reserved);
+        rc = log_reserve_to_grow(g, bytes, reserved, purpose);
         expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, n) : reserved;
     } while (rc == LS_OK && expansion > reserved);
     return rc;
+}
+
+/* The transaction has taken the message off at least n more queues than it has put it on: it may have as many again. */
+static bool is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle) {
+    const struct tx *tx = handle != NULL ? tx_of(handle) : NULL;
+    uint32_t number = tx != NULL ? table_find(&store->state.table, id) : INDEX_NONE;
+    const struct message *m = number != INDEX_NONE ? table_message(&store->state.table, number) : NULL;
+    size_t off = 0, on = n;
+    for (const struct work *w = m != NULL && m->extra != NULL ? m->extra->work : NULL; w != NULL;
+         w = w->next_of_message) {
+        off += w->tx == tx && w->kind == WORK_DEQUEUE ? 1 : 0;
+        on += w->tx == tx && w->kind == WORK_ENQUEUE ? 1 : 0;
+    }
+    return off >= on;
+}
+
+static int enqueue_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, const ls_tx *handle) {
+    if (!is_exchange(store, id, n, handle)) {
+        return message_reserve(store, id, n, bytes, RESERVE_GROWS);
+    }
+    int rc = message_reserve(store, id, n, bytes, RESERVE_EXCHANGE);
+    bool is_still = rc != LS_OK || is_exchange(store, id, n, handle); /* another thread may have used the transaction */
+    return is_still ? rc : message_reserve(store, id, n, bytes, RESERVE_GROWS);
 }
 
 static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
@@ -162,7 +185,7 @@ static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_id
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", bytes, log_record_bytes_max(g));
     }
-    int rc = message_reserve(store, id, n, bytes);
+    int rc = enqueue_reserve(store, id, n, bytes, handle);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
@@ -228,7 +251,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     struct work *work = NULL;
     struct tx *tx;
     int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
-                                 handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0);
+                                 handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0, RESERVE_GROWS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;

@@ -56,6 +56,14 @@ int store_try(ls_store *store, int flags) {
     return LS_OK;
 }
 
+int store_may_wait(const ls_store *store) {
+    return store->moving_thread == 0 || store->moving_thread != (uint64_t)pthread_self()
+               ? LS_OK
+               : fail(LS_OPTION,
+                      "a call that may wait would never end on the thread that moves the log to the other copies "
+                      "(the loop of the cluster's member): make it in another thread; nothing was done");
+}
+
 int store_enter_opened(ls_store *store) {
     if (atomic_load(&store->foreign)) {
         return fail_forked();
@@ -101,11 +109,12 @@ void tx_drop(ls_tx *handle) {
 }
 
 int work_try(ls_store *store, ls_tx *handle, int flags) {
-    if (handle == NULL) {
-        return store_try(store, flags);
+    int rc = (flags & LS_TRY) != 0 ? LS_OK : store_may_wait(store);
+    if (rc != LS_OK || handle == NULL) {
+        return rc == LS_OK ? store_try(store, flags) : rc;
     }
     atomic_fetch_add(&handle->users, 1);
-    int rc = store_try(store, flags);
+    rc = store_try(store, flags);
     if (rc != LS_OK) {
         tx_drop(handle);
     }
@@ -217,7 +226,8 @@ uint32_t ls_room_percent(ls_store *store) {
 int ls_poisoned(const ls_store *store) { return atomic_load(&store->foreign) ? 0 : log_poison(store->log); }
 
 int ls_force(ls_store *store, uint64_t lsn) {
-    int rc = store_enter(store);
+    int rc = store_may_wait(store);
+    rc = rc == LS_OK ? store_enter(store) : rc;
     if (rc != LS_OK) {
         return rc;
     }

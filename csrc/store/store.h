@@ -43,8 +43,9 @@ struct ls_store {
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
-    ls_store *next_open;   /* list of the fork registry */
-    struct leader *leader; /* of a copy that leads: replica/commit.h; else NULL */
+    ls_store *next_open;    /* list of the fork registry */
+    struct leader *leader;  /* of a copy that leads: replica/commit.h; else NULL */
+    uint64_t moving_thread; /* by pthread_self: it moves the leader's batches, and so waits for none; 0: not known */
     void (*free_leader)(struct leader *l);
     struct inspection *inspection; /* fills the state of a handle without a log (inspected.c); else NULL */
     bool inspected;                /* the inspection has read all: calls that change nothing are answered */
@@ -113,6 +114,8 @@ void store_drop(ls_store *store);
 int store_enter(ls_store *store);
 /* The same; with LS_TRY in the flags, this call or a later one of the log returns LS_WOULD_WAIT instead of waiting. */
 int store_try(ls_store *store, int flags);
+/* Asked before store_enter by a call that may wait for the log. LS_OPTION: it would wait for its own thread. */
+int store_may_wait(const ls_store *store);
 /* The same from ls_open on, and not for an inspected store. */
 int store_enter_opened(ls_store *store);
 /* The same for a call that only looks, which an inspected store answers too. */
@@ -163,7 +166,7 @@ struct work *work_make(size_t n);
 void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
 /* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */
-int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes);
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose);
 
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);

@@ -64,9 +64,12 @@ static void hand_out(ls_tx *handle, ls_store *store, struct tx *tx) {
 }
 
 static int begin_locked(ls_store *store, const struct xid *x, ls_tx *handle) {
+    static const struct xid none;
     struct log *g = store->log;
     struct tx *tx;
-    int rc = log_reserve(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, RESERVE_GROWS);
+    uint64_t when_moved = format_tx_relocated_bytes(x != NULL ? x : &none) + TX_GROWS_BYTES;
+    int rc =
+        log_reserve_to_grow(g, x != NULL ? format_xid_record_bytes(x) : PLAIN_RECORD_BYTES, when_moved, RESERVE_WORK);
     if (rc != LS_OK) {
         return rc;
     }

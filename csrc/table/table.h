@@ -237,6 +237,7 @@ enum { SLAB_MESSAGES = 4096 };
 #endif
 enum { SLABS_AT_ONCE = 32 }; /* allocated together, after this many were allocated one by one */
 enum { TX_MAX = 65536, QUEUES_MAX = 1 << 20 };
+enum { TX_GROWS_BYTES = 32 }; /* counted for an open transaction when it is moved, beside its record */
 
 struct slab {
     struct message messages[SLAB_MESSAGES];

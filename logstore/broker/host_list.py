@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any, Final
 import logstore
 from logstore.broker.users import Users
 from logstore.core.counts import counted
-from logstore.core.host_directory import HOSTS, host_directory
+from logstore.core.host_directory import HOSTS, ROOT, host_directory
 from logstore.core.regular_files import as_store_error, force_directory
-from logstore.errors import OptionError
+from logstore.errors import OptionError, StoreError
+from logstore.store.limit import LIMIT_SEGMENTS_MIN, checked_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from logstore import MessageStore
+    from logstore.store.fullness import Fullness
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,15 @@ def check_host_name(name: str) -> str:
 def held_by(store: MessageStore) -> dict[str, int]:
     """What would be lost with a store: messages on its queues, and transactions in doubt."""
     return {"messages": sum(queue.depth for queue in store.queues()), "in_doubt": len(store.in_doubt())}
+
+
+def change_limit(name: str, store: MessageStore, limit: int | str) -> dict[str, Any]:
+    """Change the limit of the log of a host, also of `/`; `none` removes it. Refused below what the log has on disk."""
+    wanted, found = checked_limit(limit), store.fullness()
+    if LIMIT_SEGMENTS_MIN * found.segment_size <= wanted < found.log_bytes:
+        return {"refused": below_text(name, wanted, found)}
+    store.set_max_log_bytes(wanted or "none")
+    return {"directory": str(store.path), "max_log_bytes": wanted or None}
 
 
 class HostList:
@@ -160,6 +171,32 @@ def exists_text(name: str) -> str:
 def missing_text(name: str) -> str:
     """The error for a host that does not exist."""
     return f"there is no virtual host {name!r}: 'logstore vhost DIR list' shows them"
+
+
+def down_text(name: str, error: Exception) -> str:
+    """For a host that cannot be opened again."""
+    why = error.message if isinstance(error, StoreError) else str(error)
+    return f"the virtual host {name!r} cannot be opened and stays down: {why}"
+
+
+def below_text(name: str, wanted: int, found: Fullness) -> str:
+    """For a limit that is less than what the log has."""
+    directory = "DIR" if name == ROOT else f"DIR/{HOSTS}/{host_directory(name)}"
+    return (
+        f"the log of the virtual host {name!r} has {counted(found.log_bytes, 'byte')} on disk, {found.live_bytes} of "
+        f"them live, so its limit cannot be {wanted}: consume messages, and 'logstore compact {directory}' makes it "
+        "smaller"
+    )
+
+
+def unopened_text(name: str) -> str:
+    """For a change of a host that the broker could not open."""
+    return f"the virtual host {name!r} is down: 'logstore vhost DIR reopen' opens it, or says why it cannot"
+
+
+def unserved_text(name: str) -> str:
+    """For a host that is to be opened again where no broker runs."""
+    return f"no broker serves the virtual host {name!r}: 'logstore serve DIR' opens every host when it starts"
 
 
 def held_text(name: str, held: Mapping[str, int]) -> str:

@@ -6,21 +6,24 @@
 
 A member that does not lead a host finishes the handshake with the client, hands over what was agreed (`Handover`), and
 passes bytes in both directions from then on. The leader sends connection.open-ok and all heartbeats; back-pressure goes
-from end to end, because either side is read only while the other one takes bytes. Of the bytes to the client the relay
-follows where frames end, and nothing more: so it can close the connection with 320 itself when the leader is gone.
+from end to end, because either side is read only while the other one takes bytes.
+
+Invariant: the client gets whole frames only. The start of a frame waits here for its end. So if the leader's side dies,
+in the middle of a delivery too, the relay can close the connection with 320 itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
 from logstore.broker import frames
-from logstore.broker.errors import CONNECTION_FORCED, NOT_ALLOWED, ConnectionException
+from logstore.broker.errors import CONNECTION_FORCED, FRAME_ERROR, NOT_ALLOWED, ConnectionException
 from logstore.broker.limits import FRAME_BYTES_MIN, FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -32,11 +35,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PREFIX_BYTES: Final = 7  # type, channel and size of a frame
-_ON_CHANNEL_0: Final = frames.METHOD << 16  # a method frame's type and channel
-_CLOSES: Final = tuple(
-    method.index.to_bytes(4, "big") for method in (commands.Connection.Close, commands.Connection.CloseOk)
-)
+_HEAD_BYTES: Final = 7  # type, channel and size of a frame
+_SIZE_AT: Final = 3
+_payload_bytes: Final = struct.Struct(">I").unpack_from
+_METHOD_HEAD_BYTES: Final = _HEAD_BYTES + 4  # the same, and class and method
+_CONNECTION_ENDS: Final = (commands.Connection.Close.index, commands.Connection.CloseOk.index)
+_ON_CHANNEL_0: Final = bytes((frames.METHOD, 0, 0))  # how a method frame on channel 0 begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,39 +71,61 @@ class NotLed(Exception):
     """The member that was asked does not lead the host, or cannot be reached: ask again."""
 
 
-class FrameEnds:
-    """Where frames end in a stream of them."""
+class WholeFrames:
+    """Cuts a stream behind its last complete frame. It looks at the head of each frame only, and copies none."""
 
-    def __init__(self) -> None:
-        self._left = 0  # bytes of the present frame that have not come yet
-        self._head = b""  # the first bytes of a frame, too few to tell its size
-        self.has_closed = False
-        """A connection.close or its answer was in it: nothing may follow."""
+    __slots__ = ("_frame_bytes_max", "_held", "_last", "_missing")
 
-    def take(self, data: bytes) -> None:
-        """Further bytes."""
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        at, size = self._left, len(data)
-        while at + _PREFIX_BYTES <= size:
-            prefix = int.from_bytes(data[at : at + _PREFIX_BYTES], "big")
-            if prefix >> 32 == _ON_CHANNEL_0:
-                if at + _PREFIX_BYTES + 4 > size:
-                    break
-                if data[at + _PREFIX_BYTES : at + _PREFIX_BYTES + 4] in _CLOSES:
-                    self.has_closed = True
-            at += FRAME_OVERHEAD_BYTES + (prefix & 0xFFFFFFFF)
-        if at >= size:
-            self._left = at - size
-        else:
-            self._left = 0
-            self._head = bytes(data[at:])
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._held: list[bytes] = []  # the start of a frame
+        self._missing = 0  # bytes of that frame; 0: not even its head is complete
+        self._last = b""  # the head of the last complete frame
+
+    def feed(self, data: bytes) -> list[bytes | memoryview]:
+        """The bytes that can be sent on, in order. Raises 501 for a frame that is too long."""
+        held = self._held
+        if held and not self._missing:  # a head in two pieces
+            data = b"".join((*held, data))
+            held.clear()
+        at, size, last = self._missing, len(data), -1
+        if at > size:
+            held.append(data)
+            self._missing -= size
+            return []
+        end = at
+        while size - at >= _HEAD_BYTES:
+            end = at + _payload_bytes(data, at + _SIZE_AT)[0] + FRAME_OVERHEAD_BYTES
+            if end > size:
+                break
+            last, at = at, end
+        whole: list[bytes | memoryview] = []
+        if at:
+            self._last = data[last : last + _METHOD_HEAD_BYTES] if last >= 0 else self._held_head(data)
+            whole += held
+            held.clear()
+            whole.append(data if at == size else memoryview(data)[:at])
+        self._missing = 0
+        if at < size:
+            held.append(data[at:])
+            if size - at >= _HEAD_BYTES:
+                self._missing = end - size
+                if end - at > self._frame_bytes_max:
+                    raise ConnectionException(FRAME_ERROR, f"the leader sent a frame of {end - at} bytes")
+        return whole
+
+    def _held_head(self, data: bytes) -> bytes:
+        head = self._held[0]
+        return (head if len(head) >= _METHOD_HEAD_BYTES else b"".join((*self._held, data)))[:_METHOD_HEAD_BYTES]
 
     @property
-    def is_between(self) -> bool:
-        """Whether the last frame was complete."""
-        return not self._left and not self._head
+    def has_ended(self) -> bool:
+        """Whether the last frame ends the connection: a connection.close or connection.close-ok."""
+        return (
+            self._last.startswith(_ON_CHANNEL_0)
+            and len(self._last) == _METHOD_HEAD_BYTES
+            and int.from_bytes(self._last[_HEAD_BYTES:]) in _CONNECTION_ENDS
+        )
 
 
 class _Side(asyncio.Protocol):
@@ -146,10 +172,16 @@ class _Leader(_Side):
     def data_received(self, data: bytes) -> None:
         """Bytes of the leader."""
         relay = self._relay
-        if not relay.has_ended:
-            relay.ends.take(data)
-            self.other.write(data)
-            relay.leader_has_spoken()
+        if relay.has_ended:
+            return
+        try:
+            whole = relay.frames.feed(data)
+        except ConnectionException as error:
+            relay.end(error)
+            return
+        if whole:
+            self.other.writelines(whole)
+        relay.leader_has_spoken()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """The leader's side is gone."""
@@ -175,7 +207,7 @@ class Relay:
         self.name = name
         self.leader = leader
         self.client = connection.transport
-        self.ends = FrameEnds()
+        self.frames = WholeFrames(connection.frame_bytes_max)
         self.has_ended = False
         self._connection = connection
         self._upstream = upstream
@@ -216,20 +248,24 @@ class Relay:
     def client_is_gone(self, exc: Exception | None) -> None:
         """The leader's side ends as well, once it has what the client had sent."""
         self.client_is_full(False)
-        self.has_ended = True
-        self._upstream.close()
-        self._connection.loop.call_later(self._connection.limits.close_s, self._upstream.abort)
+        if not self.has_ended:
+            self.has_ended = True
+            self._upstream.resume_reading()  # who does not read never sees an end
+            self._upstream.close()
+            self._stall = self._connection.loop.call_later(self._connection.limits.stall_s, self._upstream.abort)
         self._connection.connection_lost(exc)
 
     def leader_is_gone(self) -> None:
         """The client is told, unless the leader has done so."""
         self._upstream_gone()
+        if self._stall is not None and self.client.is_closing():
+            self._stall.cancel()
         if not self.has_ended:
             text = f"the connection to member {self.leader.name}, which led vhost '{self.name}', is gone"
             self.end(ConnectionException(CONNECTION_FORCED, text))
 
     def end(self, error: ConnectionException) -> None:
-        """Closes the client's connection with this error, if a frame of the leader is not in the way."""
+        """Closes the client's connection with this error, unless the leader has closed it."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -238,7 +274,7 @@ class Relay:
         if self.client.is_closing():
             return
         self._connection.loop.call_later(self._connection.limits.close_s, self.client.abort)
-        if self.ends.has_closed or not self.ends.is_between:
+        if self.frames.has_ended:
             self.client.close()
             return
         self.client.write(frames.method(0, commands.Connection.Close(error.code, error.reply_text, 0, 0)))

@@ -103,7 +103,9 @@ class Server:
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
         self._admitted = 0
-        self._sockets_max = self._sockets_wanted = 2 * self.limits.connections_max  # excess clients get the reason
+        # Excess clients are told the reason. In a cluster a client may take three sockets, see `_sockets_open`.
+        sockets = 2 if elsewhere is None else 4
+        self._sockets_max = self._sockets_wanted = sockets * self.limits.connections_max
         self._refused = 0  # since the last log line about refusals
         self._refused_logged_at = float("-inf")
 
@@ -264,9 +266,13 @@ class Server:
                 except NotLed as error:
                     why = str(error)
                 else:
-                    if not connection.has_given_up:  # else nobody would count it out again
-                        self._count(connection)
-                    return leader, upstream, gone
+                    if elsewhere.leader(name) == leader:
+                        if not connection.has_given_up:  # else nobody would count it out again
+                            self._count(connection)
+                        return leader, upstream, gone
+                    upstream.abort()
+                    gone()
+                    why = "another one may lead it meanwhile"
             left_s = deadline - self.loop.time()
             if left_s <= 0:
                 if leader is not None:
@@ -288,11 +294,13 @@ class Server:
     async def accept_relayed(self, handover: Handover, sock: socket.socket) -> None:
         """Takes a client over that another member relays through this socket, which it closes if it does not.
 
-        Raises `NotLed` if the host is not open here, 530 if there are too many connections.
+        Raises `NotLed` if the host is not open here, 530 if this member does not know the user, or does not let it open
+        the host, or if there are too many connections.
         """
         connection = Connection(self, handover)
         try:
             host = self._led_host(handover.vhost)
+            self._judge_user(handover)
             handover.check(self.limits)
             self._judge_room(connection)
             await self.loop.create_unix_connection(lambda: connection, sock=sock)
@@ -316,11 +324,20 @@ class Server:
             raise NotLed(f"vhost '{name}' is not led there")
         return host
 
-    def end_relays(self, name: str, leader: Leader) -> None:
-        """Relays of a host to others than its leader end."""
+    def _judge_user(self, handover: Handover) -> None:
+        """Raises 530 if the users of this member differ from those of the relaying one, and this one is not let in."""
+        if not self.users.has(handover.user):
+            refusal = f"access to vhost '{handover.vhost}' refused for user '{handover.user}'"
+            raise ConnectionException(NOT_ALLOWED, f"{refusal}: the member that leads it has no such user")
+        self.find_host(handover.vhost, handover.user)
+
+    def end_relays(self, name: str, leader: Leader | None) -> None:
+        """Relays of a host to others than its leader end. None: it has none, and all end."""
         for connection in list(self.connections):
             relay = connection.relay
-            if relay is not None and relay.name == name and relay.leader.member != leader.member:
+            if relay is None or relay.name != name:
+                continue
+            if leader is None or relay.leader.member != leader.member:
                 relay.end(led_by(name, leader))
 
     def hosts_have_changed(self) -> None:
@@ -337,7 +354,14 @@ class Server:
             logger.warning("commands cannot reach this broker: %s", error)
 
     def _reserve_descriptors(self) -> None:
-        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), len(self.connections))
+        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), self._sockets_open())
+
+    def _sockets_open(self) -> int:
+        """A relay has two sockets. At the leader a relayed connection has three: the member's, and a pair."""
+        open_here = len(self.connections)
+        if self.elsewhere is not None:
+            open_here += sum((each.relay is not None) + 2 * (each.handover is not None) for each in self.connections)
+        return open_here
 
     # Connections.
 
@@ -345,8 +369,7 @@ class Server:
         """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
         if self._stopping:
             return False
-        relays = sum(each.relay is not None for each in self.connections) if self.elsewhere is not None else 0
-        if len(self.connections) + relays >= self._sockets_max:  # a relay has two sockets
+        if self._sockets_open() >= self._sockets_max:
             self._log_refusal(connection)
             return False
         self.connections.add(connection)

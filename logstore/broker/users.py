@@ -150,6 +150,10 @@ class Users:
             if host in row.hosts:
                 self.change(row.name, hosts=[each for each in row.hosts if each != host])
 
+    def has(self, name: str) -> bool:
+        """Whether there is a user of that name."""
+        return _PREFIX + name in self._config
+
     def may_open(self, name: str, host: str) -> bool:
         """Whether a user may open a host."""
         return host in _hosts(self._fields(name))

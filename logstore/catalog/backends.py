@@ -239,6 +239,8 @@ class SqliteFile:
 
         cause = getattr(error, "orig", None) or error
         code = getattr(cause, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+            code = sqlite3.SQLITE_FULL  # the file -shm, which is made at each first open, gets no block
         match None if code is None else code & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return CatalogUnavailable(f"{self.where} is locked by another process; end that process, or try again")

@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 LEADER_NAMED_WITHIN_S: Final = 1.0
-"""A host that ceases is closed when the next leader is known, or after so long: its clients are told which."""
+"""A host that ceases is closed, and relays to a lost leader end, when the next leader is known, or after this time."""
 OPEN_AGAIN_S: Final = 1.0
 
 
@@ -93,6 +93,7 @@ class Brokering:
         self._ended: set[MessageStore] = set()  # stores that can be used no longer, before the member says so
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._news: dict[str, asyncio.Event] = {}
+        self._leaderless: dict[str, asyncio.TimerHandle] = {}  # hosts without a known leader: then their relays end
         self._is_stopping = False
         self._links: RelayLinks | None = None
 
@@ -104,8 +105,8 @@ class Brokering:
             self._states[vhost_of(host)] = _State(None, None)
         with _as_store_error():
             await self.server.start()
-        self._links = RelayLinks(self._member.config)
-        self._member.accept_relays(lambda *given: _on(loop, take_over(self.server, *given)))
+        me = self._member.accept_relays(lambda *given: _on(loop, take_over(self.server, *given)))
+        self._links = RelayLinks(me, self._member.config.tls)
         self._member.listen_to_hosts(lambda news: loop.call_soon_threadsafe(self._on_news, news))
 
     async def stop(self) -> None:
@@ -160,10 +161,19 @@ class Brokering:
         self._states[name] = _State(news.store, other)
         if other is not None and self._links is not None and news.leader_address:
             self._links.know(other.member, other.name, news.leader_address)
-        if known is not None:
-            self.server.end_relays(name, known)
+        self._end_relays(name, known)
         self.server.hosts_have_changed()
         self._look_at(name)
+
+    def _end_relays(self, name: str, leader: Leader | None) -> None:
+        """Those to another member than this one. Without a leader all end, unless one is known soon."""
+        if leader is not None:
+            if name in self._leaderless:
+                self._leaderless.pop(name).cancel()
+            self.server.end_relays(name, leader)
+        elif name not in self._leaderless:
+            later = asyncio.get_running_loop().call_later
+            self._leaderless[name] = later(LEADER_NAMED_WITHIN_S, self.server.end_relays, name, None)
 
     def _look_at(self, name: str) -> None:
         if self._is_stopping:

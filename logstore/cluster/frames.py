@@ -495,6 +495,12 @@ class Reader:
         self._start = self._end = 0
         return found
 
+    def drop(self) -> None:
+        """Frees the memory: no bytes come here any more."""
+        self._bytes = bytearray()
+        self._view = memoryview(self._bytes)
+        self._start = self._end = 0
+
     def preamble(self) -> tuple[int, int, bytes] | None:
         """Reads the preamble and what follows it: lowest and highest version, HELLO (empty: none).
 

@@ -20,6 +20,7 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol
@@ -75,6 +76,8 @@ class Around(Protocol):
     """The calls that a group makes to its member. All of it is called on the loop."""
 
     member: int
+    cluster: bytes
+    """The cluster's UUID."""
     loop: asyncio.AbstractEventLoop
 
     def now_ms(self) -> int:
@@ -164,6 +167,7 @@ class Group:
         self.store: MessageStore | None = None
         """The store, while this member leads and serves."""
         self.problem: StoreError | None = None
+        self._problem_before = "" if before is None else str(before.problem)
         self.waits_for = ""
         """Why it has no copy, or an old one; empty: it waits for nothing."""
         self.refusal = ""  # why this copy, or another member's copy, is refused
@@ -233,6 +237,11 @@ class Group:
                 f"{self.path} belongs to member {found.member}, and this is member {self.member}: no directory is "
                 "another member's"
             )
+        if found.cluster != self._around.cluster:
+            raise StoreError(
+                f"{self.path} belongs to cluster {found.cluster.hex()}, and this member to cluster "
+                f"{self._around.cluster.hex()}: put the directory back where it was"
+            )
         self.said.check(self.path, found)
         return found
 
@@ -273,7 +282,9 @@ class Group:
         if self._closed:
             return
         self.problem = error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
-        logger.error("host %s leaves its group on this member: %s", self.name, error, exc_info=error)
+        is_news = self._problem_before != str(self.problem)
+        level = logging.ERROR if is_news else logging.DEBUG
+        logger.log(level, "host %s leaves its group on this member: %s", self.name, error, exc_info=error)
         self._closed = True
         self._stop_reading()
         self.thread.stop()
@@ -489,7 +500,7 @@ class Group:
         flags = answer.flags
         if flags & engines.LEAD:
             self._term, self._first = answer.term, answer.first_index
-            self.give(Lead(answer.term))
+            self.give(Lead(answer.term, threading.get_ident()))
         if flags & engines.DURABLE:  # before SERVE: the log must know what is durable before it reports that it leads
             self._is_durable(answer.durable_index)
         if flags & engines.SERVE:

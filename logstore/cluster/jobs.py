@@ -29,6 +29,8 @@ class Found:
     """The state of a copy at a start."""
 
     uuid: bytes
+    cluster: bytes
+    """The cluster's UUID in ``VOTE``."""
     rebuild: int
     start_term: int
     member: int
@@ -45,7 +47,10 @@ def found_in(copy: Copy) -> Found:
     member = copy.member()
     if not copy.is_there:
         log = engines.Log(vote_term=member.term, voted_for=member.voted_for)
-        return Found(member.uuid, member.rebuild, member.start_term, member.member_id, 0, (0, 0), (0, 0), log)
+        zero = (0, 0)
+        return Found(
+            member.uuid, member.cluster, member.rebuild, member.start_term, member.member_id, 0, zero, zero, log
+        )
     info = copy.info()
     entries: list[engines.Entry] = []
     members_index, members = 0, b""
@@ -74,6 +79,7 @@ def found_in(copy: Copy) -> Found:
     )
     return Found(
         member.uuid,
+        member.cluster,
         member.rebuild,
         member.start_term,
         member.member_id,
@@ -238,9 +244,12 @@ class Lead(Job):
     """The copy leads in this term."""
 
     term: int
+    moved_by: int
+    """The loop's thread."""
 
     def do(self, copy: Copy) -> Callable[[Group], None]:  # noqa: D102 - as in Job
         leading = copy.lead(self.term)
+        leading.moved_by(self.moved_by)
         return lambda group: group.led(leading, self.term)
 
 

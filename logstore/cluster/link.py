@@ -63,6 +63,7 @@ class Why(enum.StrEnum):
     VERSION = "other version"
     MEMBER = "wrong member"
     NAME = "wrong name"
+    RUNS = "another process"
     OLDER = "older connection"
     CROSSED = "crossing connection"
     HANDLER = "refused by the member"
@@ -284,6 +285,7 @@ class Link(asyncio.BufferedProtocol):
         protocol.connection_made(self.transport)
         self.transport.resume_reading()
         rest = self._reader.rest()
+        self._reader.drop()
         if rest:
             reader.feed_data(rest)
         return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
@@ -505,7 +507,7 @@ class Link(asyncio.BufferedProtocol):
                 self.transport.write(frames.records_frame([]))
             self._has_heard = self._has_sent = False
 
-    def close(self, why: Why, reason: str, *, reset: bool = False) -> None:
+    def close(self, why: Why, reason: str) -> None:
         """Sends a reason to the peer, and closes."""
         if self.state in (State.CLOSED, State.HANDED):
             self.transport.abort()
@@ -516,7 +518,7 @@ class Link(asyncio.BufferedProtocol):
         self.transport.write(self.owner.messages.frame(kind(why, reason)))
         was_open = self.state is State.OPEN
         self._lost_by = f"{why}: {reason}"
-        self._end(reset, self._lost_by)
+        self._end(False, self._lost_by)
         self.transport.close()
         if not was_open:
             self.owner.refused(self, why, reason)

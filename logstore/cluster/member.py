@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logstore.cluster.group import HostNews
     from logstore.cluster.relaying import Acceptor
     from logstore.cluster.reopening import Reopened
+    from logstore.cluster.transport import Me
     from logstore.store.message_store import MessageStore
 
 __all__ = ["LEADER_WITHIN_S", "Member", "MemberConfig", "Seat", "Standing"]
@@ -201,13 +202,17 @@ class Member:
 
         self._run(listen())
 
-    def accept_relays(self, acceptor: Acceptor | None) -> None:
-        """From now on other members may relay clients to this one: ``acceptor`` is awaited on the member's loop."""
+    def accept_relays(self, acceptor: Acceptor | None) -> Me:
+        """From now on other members may relay clients to this one: ``acceptor`` is awaited on the member's loop.
+
+        Returns who this process is to the others: links that relay to them say the same.
+        """
 
         async def accept() -> None:
             self._running.relay_acceptor = acceptor
 
         self._run(accept())
+        return self._running.transport.me
 
     def why_not_led(self, host: str) -> str:
         """Why nobody leads a host, for people. Raises ``OptionError`` for an unknown one."""

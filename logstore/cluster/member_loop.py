@@ -87,6 +87,7 @@ class MemberLoop:
         self.directory = directory
         self.config = config
         self.member = config.member
+        self.cluster = config.cluster
         self.groups: dict[bytes, Group] = {}
         self._unopened: list[Group] = []  # whose copies could not be opened
         self.address = ""
@@ -166,6 +167,7 @@ class MemberLoop:
         self.groups[group.uuid] = group
         self._numbers[group.uuid] = number
         self._by_number[number] = group
+        self.reopening.is_open(group)
         self._transport.renew()  # each side judges the copies that the other one has when they connect
 
     async def take_host(self, path: Path) -> None:
@@ -236,6 +238,10 @@ class MemberLoop:
     def all_groups(self) -> list[Group]:
         """All hosts, including those whose copies could not be opened."""
         return [*self.groups.values(), *self._unopened]
+
+    def unopened(self) -> list[Group]:
+        """Those whose copies could not be opened."""
+        return list(self._unopened)
 
     def group(self, host: str) -> Group:
         """The group of this name. ``OptionError``."""
@@ -540,6 +546,7 @@ class MemberLoop:
             group.refusal = self.refusals.problem(group.uuid)
             group.keep(self.now_ms())
         self.refusals.look(self.now_ms())
+        self.reopening.look(self.now_ms())
         self._keeper = self.loop.call_later(KEEP_S, self._keep)
 
     def _on_time(self) -> None:

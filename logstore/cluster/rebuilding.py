@@ -158,6 +158,7 @@ class Rebuilding:
         self._member = member
         self._tasks: dict[str, asyncio.Task[Path | None]] = {}
         self._regaining: dict[str, asyncio.Task[None]] = {}  # the fresh copy's member is to be a voter again
+        self._replacing: set[asyncio.Task[Path | None]] = set()  # copies are put aside, discarded, opened
 
     def go_on(self) -> None:
         """At a start: completes the rebuilds that an earlier run began."""
@@ -190,11 +191,11 @@ class Rebuilding:
         return host in self._tasks
 
     async def stop(self) -> None:
-        """Stops waiting; the next run continues the rebuild."""
+        """Stops waiting; the next run continues the rebuild. What is being replaced is open on return, or failed."""
         tasks = [*self._tasks.values(), *self._regaining.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._replacing, return_exceptions=True)
 
     async def rebuild(self, host: str, *, keep: bool, within_s: float, copy_within_s: float) -> Rebuilt:
         """Replaces the copy, and waits until the fresh copy takes part; see :meth:`Member.rebuild`."""
@@ -278,16 +279,26 @@ class Rebuilding:
         return max(term for term, _ in found), max(counted for _, counted in found)
 
     async def _replace(self, group: Group, keep: bool, term: int, counted: int) -> Path | None:
-        """Closes the group, which has removed this member, and replaces the copy."""
+        """Closes the group, which has removed this member, replaces the copy, and joins.
+
+        A task of its own, which is never cancelled: nobody else would close a copy that it has just opened.
+        """
         logger.info("host %s: the group has removed this member, and its copy is discarded", group.name)
-        loop, path = self._member.loop, group.path
-        await group.close()
-        kept = await loop.run_in_executor(None, put_aside, path) if keep else None
-        await loop.run_in_executor(None, discard, path, term, counted)
-        await self._member.reopen(group)
+        task = self._member.loop.create_task(self._put_fresh(group, keep, term, counted))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+        kept = await asyncio.shield(task)
         self._member.join_hosts()
-        found = begun(path)
+        found = begun(group.path)
         self._join(group.name, 0 if found is None else found.voters)
+        return kept
+
+    async def _put_fresh(self, group: Group, keep: bool, term: int, counted: int) -> Path | None:
+        loop = self._member.loop
+        await group.close()
+        kept = await loop.run_in_executor(None, put_aside, group.path) if keep else None
+        await loop.run_in_executor(None, discard, group.path, term, counted)
+        await self._member.reopen(group)
         return kept
 
     def _join(self, host: str, voters: int) -> None:

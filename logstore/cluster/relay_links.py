@@ -12,7 +12,7 @@ from logstore.broker.errors import ConnectionException
 from logstore.broker.relay import Handover, NotLed
 from logstore.cluster import relaying
 from logstore.cluster.relaying import Answered, Asked
-from logstore.cluster.transport import Me, Nobody, Transport
+from logstore.cluster.transport import Nobody, Transport
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore.broker.server import Server
-    from logstore.cluster.member import MemberConfig
-    from logstore.cluster.transport import Handler
+    from logstore.cluster.addresses import Tls
+    from logstore.cluster.transport import Handler, Me
 
 
 class RelayLinks:
     """Opens links to members that lead. It belongs to the loop that runs when it is made."""
 
-    def __init__(self, config: MemberConfig) -> None:
-        me = Me(cluster=config.cluster, member=config.member, name=config.name)
-        self._transport = Transport(me, cast("Handler", Nobody()), tls=config.tls)
+    def __init__(self, me: Me, tls: Tls | None) -> None:
+        """``me``: as the member's other connections say it, because two processes of one member are not accepted."""
+        self._transport = Transport(me, cast("Handler", Nobody()), tls=tls)
         self._known: dict[int, tuple[str, str]] = {}
 
     def know(self, member: int, name: str, address: str) -> None:

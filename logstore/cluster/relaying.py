@@ -9,6 +9,8 @@
  AMQP                           ◀─────────────▶    AMQP
 ```
 
+``Asked`` and ``Answered`` are control frames as ``frames`` has them, with a checksum.
+
 The relaying side opens the connection on the loop of its broker. The leader's is accepted on the member's loop, with
 TLS perhaps, and a transport cannot change its loop; so there bytes pass through a pair of sockets to the loop of the
 broker, which sees an ordinary client.
@@ -19,11 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
-
-from logstore.cluster.joining import receive, send
+from logstore.cluster.control_streams import read_control
+from logstore.cluster.frames import BadFrame, Message, Messages
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ NOT_LED: Final = 320
 """The code of an answer after which the relaying member looks again who leads."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(Message, frozen=True, tag=16):
     """The client and what was agreed with it; see ``Handover`` of the broker."""
 
     vhost: str
@@ -58,7 +59,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Members of earlier versions do not say it."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Answered(Message, frozen=True, tag=17):
     """Whether the leader takes the client."""
 
     code: int = 0
@@ -66,9 +67,22 @@ class Answered(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-_ASKED: Final = msgspec.msgpack.Decoder(Asked)
-_ANSWERED: Final = msgspec.msgpack.Decoder(Answered)
-_WHAT: Final = "a message about a relay"
+MESSAGES: Final = Messages((Asked, Answered))
+
+_M = TypeVar("_M", bound=Message)
+
+
+async def _receive(reader: asyncio.StreamReader, kind: type[_M]) -> _M:
+    """One message. Raises ``StoreError`` if it cannot be used."""
+    try:
+        message = await read_control(reader, MESSAGES, "a relay")
+    except BadFrame as error:
+        raise StoreError(str(error)) from error
+    except asyncio.IncompleteReadError as error:
+        raise StoreError(f"the connection ended in the middle of {kind.__name__}") from error
+    if not isinstance(message, kind):
+        raise StoreError(f"{type(message).__name__} came in place of {kind.__name__}")
+    return message
 
 
 async def ask(link: Link, asked: Asked) -> Answered:
@@ -76,8 +90,8 @@ async def ask(link: Link, asked: Asked) -> Answered:
     reader, writer = link.streams_opened()
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
-            await send(writer, asked)
-            return await receive(reader, _ANSWERED, _WHAT)
+            writer.write(MESSAGES.frame(asked))
+            return await _receive(reader, Answered)
     except (OSError, TimeoutError) as error:
         raise StoreError(f"it has not answered: {str(error) or 'in time'}") from error
 
@@ -88,13 +102,13 @@ async def answer(acceptor: Acceptor | None, name: str, link: Link) -> None:
     ours: socket.socket | None = None
     try:
         async with asyncio.timeout(2 * ANSWER_WITHIN_S):
-            asked = await receive(reader, _ASKED, _WHAT)
+            asked = await _receive(reader, Asked)
             if acceptor is None:
                 answered = Answered(NOT_LED, "the member that leads it has no broker")
             else:
                 ours, theirs = socket.socketpair()
                 answered = await acceptor(asked, name, theirs)
-            await send(writer, answered)
+            writer.write(MESSAGES.frame(answered))
             if answered.code == 0 and ours is not None:
                 await reader.readexactly(1)
                 taken, ours = ours, None

@@ -640,6 +640,10 @@ class LeadingStore:
         """An eventfd that is signalled when a batch was handed out, and when one was forced here."""
         return int(lib.ls_replica_event_fd(self.store))
 
+    def moved_by(self, thread_id: int) -> None:
+        """The thread that takes the batches: a call of the store that waits raises ``OptionError`` there at once."""
+        lib.ls_replica_moved_by(self.store, thread_id)
+
     def majority_has(self, lsn: int) -> None:
         """A majority has forced everything below ``lsn``. Raises ``BatchRefused`` beyond what :meth:`next` gave."""
         check(lib.ls_replica_majority_has(self.store, lsn))

@@ -7,12 +7,15 @@ by a rule that both sides evaluate alike (R12); the first row that applies count
 
 | a HELLO comes, and | then |
 | --- | --- |
+| another process of the peer is connected | refused: one of the two runs in a copied directory, or has just died |
 | its number is not above the newest taken from this process of the peer | refused: it is older |
-| its process started before the one that is connected | refused: it is older |
 | this member has no own dial to the peer, neither in progress nor open | taken |
 | the HELLO says that the peer saw this dial, or comes from a later process | taken: the peer has lost this dial |
 | this member is the lower of the two | refused: the dials cross, and the peer takes this member's |
 | this member is the higher | taken: the peer refuses this member's dial, by the row above |
+
+A process that has died is noticed at once if its machine lives, and else when nothing came for three heartbeats. So the
+first row delays a new start by no more than that, and no two processes take part as one member, which could vote twice.
 
 A HELLO that is taken ends this member's own dial and closes the older connection before a frame of the new one is read.
 
@@ -450,6 +453,8 @@ class Transport:
         link.peer = hello.member
         if joins:
             return None
+        if peer is not None and (refused := self._judge_process(peer, hello)) is not None:
+            return refused
         if peer is not None and not link.is_dialled and hello.purpose == "frames":
             refused = self._judge_order(peer, hello)
             if refused is not None:
@@ -463,13 +468,19 @@ class Transport:
         """Whether the handler expects this member although no address of it is known here."""
         return not link.is_dialled and hello.purpose == "frames" and self.handler.is_expected(hello)
 
+    def _judge_process(self, peer: _Peer, hello: Hello) -> tuple[Why, str] | None:
+        held = peer.link
+        if held is None or held.hello is None or held.hello.start == hello.start:
+            return None
+        return Why.RUNS, (
+            f"another process is connected as member {hello.member} ({hello.name}): its directory was copied and both "
+            "run, or that one has just died and is not given up yet; stop the one that is not meant"
+        )
+
     def _judge_order(self, peer: _Peer, hello: Hello) -> tuple[Why, str] | None:
         """Decides between two links, by the table at the top of this file."""
         if hello.start == peer.newest[0] and hello.connection <= peer.newest[1]:
             return Why.OLDER, f"connection {hello.connection} came after connection {peer.newest[1]}"
-        held = peer.link
-        if held is not None and held.hello is not None and hello.start < held.hello.start:
-            return Why.OLDER, f"start {hello.start} came while start {held.hello.start} is connected"
         own = peer.own()
         if own is not None and self.me.member < peer.member:
             is_later_process = own.hello is not None and hello.start > own.hello.start
@@ -486,13 +497,12 @@ class Transport:
         peer = self._peers[hello.member]
         peer.newest = (hello.start, hello.connection)
         peer.stop_dialling()
-        self._supersede(peer, link, hello)
+        self._supersede(peer, link)
 
-    def _supersede(self, peer: _Peer, link: Link, hello: Hello) -> None:
+    def _supersede(self, peer: _Peer, link: Link) -> None:
         older, peer.link = peer.link, link
         if older is not None:
-            ended = older.hello is not None and older.hello.start != hello.start
-            older.close(Why.NEWER, "a newer connection was taken", reset=ended)
+            older.close(Why.NEWER, "a newer connection was taken")
 
     def opened(self, link: Link) -> None:
         """Both sides have accepted each other's HELLO."""
@@ -509,8 +519,7 @@ class Transport:
         peer = self._peers[link.peer]
         if link.is_dialled:
             peer.dialling = None
-            assert link.hello is not None
-            self._supersede(peer, link, link.hello)
+            self._supersede(peer, link)
         peer.last = ""
         logger.info("connected to member %d (%s)", peer.member, peer.name)
         self.handler.connected(link.peer)

@@ -25,6 +25,7 @@ from xxhash import xxh64_intdigest
 
 from logstore._core import lib
 from logstore.cluster import frames
+from logstore.cluster.control_streams import read_control
 from logstore.cluster.frames import BadFrame, Message, Messages, Refused
 from logstore.cluster.replica import UUID_BYTES
 from logstore.cluster.update import Manifest, Segment
@@ -233,7 +234,7 @@ class Connection:
         """The next message. ``Refused`` is raised."""
         try:
             async with asyncio.timeout(QUIET_S):
-                message = await self._read()
+                message = await read_control(self._reader, MESSAGES, "an update")
         except TimeoutError:
             raise UpdateFailed(Why.SILENT, f"nothing came for {QUIET_S:.0f} s: try another member") from None
         except (asyncio.IncompleteReadError, OSError) as error:
@@ -255,19 +256,6 @@ class Connection:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise _lost(error) from error
         return data if xxh64_intdigest(data) == piece.checksum else None
-
-    async def _read(self) -> Message:
-        while True:
-            head = await self._reader.readexactly(frames.HEAD.size)
-            _, length, kind, _, _ = frames.HEAD.unpack(head)
-            if kind != frames.CONTROL or not frames.HEAD.size <= length <= frames.CONTROL_BYTES_MAX:
-                raise BadFrame(f"a frame of type {kind} with {length} bytes came in an update")
-            frame = head + await self._reader.readexactly(length - len(head))
-            if not frames.is_sealed(frame):
-                raise BadFrame(f"the checksum of a frame with {length} bytes is wrong")
-            message = MESSAGES.read(memoryview(frame))
-            if message is not None:
-                return message
 
     def check_open(self) -> None:
         """Raises :class:`UpdateFailed` if the connection has ended: a transport of uvloop then ignores writes."""

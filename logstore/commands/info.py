@@ -68,7 +68,7 @@ def info(store_dir: Path, as_json: bool, connect: str | None, schema: str | None
     else:
         when = set_at[:19].replace("T", " ")
         shown["max_log_bytes"] = f"{size_text(limit)}, set at the open of {when} UTC"
-    for name in ("segment_size", "log_bytes", "held_bytes"):
+    for name in ("segment_size", "log_bytes", "transaction_bytes", "held_bytes"):
         shown[name] = size_text(shown[name])
     print_facts((fact_name(name), value) for name, value in shown.items())
     if copy:
@@ -114,6 +114,7 @@ def describe(store_dir: Path, state: State, oldest: Oldest | None) -> dict[str, 
         "log_bytes": found.log_bytes,
         "max_log_bytes": None if limit is None else limit.max_log_bytes,
         "max_log_bytes_set": None if limit is None else limit.set_at.isoformat(),
+        "transaction_bytes": state.fullness.transaction_bytes,
         "torn_bytes": found.torn_bytes,
         "checkpoint_lsn": recovery.checkpoint_lsn if recovery.checkpoint_used else None,
         "batches": recovery.batches,

@@ -9,6 +9,7 @@ import click
 from logstore.core.counts import counted
 from logstore.core.host_directory import HOSTS, ROOT, host_stores
 from logstore.errors import StoreError, StoreLocked
+from logstore.store.changes import limit_text
 from logstore.terminal.directory_group import (
     ListsByDefault,
     administer,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @path_argument
 @click.pass_context
 def vhost(context: click.Context, store_dir: Path) -> None:
-    """List, add or remove the virtual hosts of a broker.
+    """List, add, remove or change the virtual hosts of a broker.
 
     The host "/" is the store in DIR. Each other host has a store of its own in DIR/hosts, with which every command
     works as with DIR. Without a verb the hosts are listed.
@@ -145,6 +146,97 @@ def remove(store_dir: Path, name: str, yes: bool, as_json: bool, connect: str | 
         print_json({"store": str(store_dir), "name": name, **done})
     else:
         click.echo(f"removed: virtual host {printable(name)}, with {counted(done['messages'], 'message')}")
+
+
+@vhost.command()
+@click.argument("name")
+@json_option
+@catalog_options
+@click.pass_obj
+def reopen(store_dir: Path, name: str, as_json: bool, connect: str | None, schema: str | None) -> None:
+    """Open a virtual host again whose store has failed.
+
+    For a host that a running broker could not open, or whose disk had an error: repair the cause first. Other hosts and
+    their clients are not affected. A host that is open and can write is left as it is.
+    """
+    check_broker_is_installed()
+    refuse_member(store_dir)
+    from logstore.broker.host_list import check_host_name
+
+    check_host_name(name)
+    done = administer(
+        store_dir,
+        "vhost.reopen",
+        {"name": name},
+        lambda root: _refuse_reopen(root, name),
+        connect=connect,
+        schema=schema,
+    )
+    if as_json:
+        print_json({"store": str(store_dir), "name": name, **done})
+    elif done["reopened"]:
+        held = f", with {counted(done['messages'], 'message')}"
+        click.echo(f"reopened: virtual host {printable(name)} in {done['directory']}{held}")
+    else:
+        click.echo(f"virtual host {printable(name)} is open and can write: nothing was done")
+
+
+@vhost.command(name="set")
+@click.argument("name")
+@click.option(
+    "--max-log-bytes", type=LIMIT, required=True, help="The largest size of its log on disk; none removes it."
+)
+@json_option
+@catalog_options
+@click.pass_obj
+def set_(
+    store_dir: Path,
+    name: str,
+    max_log_bytes: int | str,
+    as_json: bool,
+    connect: str | None,
+    schema: str | None,
+) -> None:
+    """Change the limit of a virtual host's log, also of "/".
+
+    It is stored, and holds at once in a running broker. It is refused if the log has more bytes on disk already.
+    """
+    check_broker_is_installed()
+    refuse_member(store_dir)
+    from logstore.broker.host_list import check_host_name
+
+    if name != ROOT:
+        check_host_name(name)
+    done = administer(
+        store_dir,
+        "vhost.set",
+        {"name": name, "max_log_bytes": max_log_bytes},
+        lambda root: _set(root, name, max_log_bytes),
+        connect=connect,
+        schema=schema,
+    )
+    if as_json:
+        print_json({"store": str(store_dir), "name": name, **done})
+    else:
+        click.echo(f"set: virtual host {printable(name)} has {limit_text(done)}")
+
+
+def _set(root: MessageStore, name: str, limit: int | str) -> dict[str, Any]:
+    from logstore.broker.host_list import HostList, change_limit, missing_text
+
+    if name == ROOT:
+        return change_limit(name, root, limit)
+    hosts = HostList(root)
+    if hosts.row(name) is None:
+        return {"refused": missing_text(name)}
+    with hosts.open(name, {}) as store:
+        return change_limit(name, store, limit)
+
+
+def _refuse_reopen(root: MessageStore, name: str) -> dict[str, Any]:
+    from logstore.broker.host_list import HostList, missing_text, unserved_text
+
+    return {"refused": missing_text(name) if HostList(root).row(name) is None else unserved_text(name)}
 
 
 def _add(root: MessageStore, name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ _BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
     lib.LS_DUPLICATE_XID: errors.DuplicateXid,
     lib.LS_TRANSACTION_ENDED: errors.TransactionEnded,
     lib.LS_WRONG_STATE: errors.WrongState,
-    lib.LS_TRANSACTION_LIMIT: errors.TransactionError,
+    lib.LS_TRANSACTION_LIMIT: errors.TransactionLimit,
 }
 
 _PLACE: Final = struct.Struct("@QQQII")  # ls_place

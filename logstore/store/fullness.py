@@ -27,6 +27,7 @@ __all__ = ["Fullness", "QueueLoad", "full_document", "fullness_of", "inspected_f
 
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_NO_BOUND: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class Fullness:
     max_log_bytes: int | None
     sys_errno: int
     """Why another segment could not be made; 0 if it could, or if ``max_log_bytes`` forbade it."""
+    transaction_bytes: int
+    """That growth leaves for open transactions, so that these can take messages in a full store."""
+    transaction_bytes_left: int | None
+    """By which the work of open transactions may grow now; None while the log may grow, or if it is not open here."""
 
     @property
     def cause(self) -> str | None:
@@ -91,7 +96,8 @@ class Fullness:
         cause = self.cause
         said = [] if queue is None else [f"consume or purge queue {queue.text}"]
         if cause == "limit":
-            said.append(f"raise the limit, now {self.max_log_bytes} bytes: --max-log-bytes of the next start")
+            now = f"raise the limit, now {self.max_log_bytes} bytes"
+            said.append(f"{now}: --max-log-bytes of 'logstore vhost', or of the next start")
             return said
         said += [
             f"end hold {one.name!r}, which keeps {one.kept_bytes} bytes"
@@ -118,6 +124,8 @@ class Fullness:
             "live_bytes": self.live_bytes,
             "counted_bytes": self.counted_bytes,
             "max_log_bytes": self.max_log_bytes,
+            "transaction_bytes": self.transaction_bytes,
+            "transaction_bytes_left": self.transaction_bytes_left,
             "remedies": self._remedies(queue, holds),
         }
 
@@ -164,4 +172,6 @@ def _made(found: Any) -> Fullness:
         segment_size=found.segment_size,
         max_log_bytes=found.max_log_bytes or None,
         sys_errno=found.sys_errno,
+        transaction_bytes=found.pool_bytes,
+        transaction_bytes_left=None if found.pool_left == _NO_BOUND else found.pool_left,
     )

@@ -1,6 +1,7 @@
 """The limit of the log on disk as the catalog keeps it: one row of the configuration.
 
-An open with the option ``max_log_bytes`` writes the row when it has succeeded; an open without the option applies it.
+An open with the option ``max_log_bytes`` writes the row when it has succeeded, and so does
+:meth:`logstore.MessageStore.set_max_log_bytes`; an open without the option applies it.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from logstore.errors import CatalogError
+from logstore.core import arguments
+from logstore.core.sizes import size_of
+from logstore.errors import CatalogError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
-__all__ = ["LIMIT_KEY", "StoredLimit", "keep_limit"]
+__all__ = ["LIMIT_KEY", "LIMIT_SEGMENTS_MIN", "StoredLimit", "checked_limit", "keep_limit"]
 
 LIMIT_KEY: Final = "logstore.max_log_bytes"
+LIMIT_SEGMENTS_MIN: Final = 6  # the core refuses less
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLimit:
-    """The limit, and the open that has set it."""
+    """The limit, and when it was set."""
 
     max_log_bytes: int
     set_at: datetime
@@ -58,3 +62,15 @@ def keep_limit(config: MutableMapping[str, str], max_log_bytes: int) -> None:
     if stored is None or stored.max_log_bytes != max_log_bytes:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         config[LIMIT_KEY] = json.dumps({"bytes": max_log_bytes, "set_at": now})
+
+
+def checked_limit(value: int | str) -> int:
+    """The bytes of ``max_log_bytes``; 0 for ``none``. Raises ``OptionError`` for anything else, and ``TypeError``."""
+    size: object = value
+    if isinstance(value, str):
+        if value.strip().lower() == "none":
+            return 0
+        size = size_of(value)
+        if size is None:
+            raise OptionError(f"max_log_bytes is a size such as 512M or 1G, or 'none', not {arguments.shown(value)}")
+    return arguments.integer("max_log_bytes", size, 1, 1 << 62)

@@ -15,15 +15,17 @@ from logstore.store.base_holders import HOLDERS, Compaction, Tail, compaction_of
 from logstore.store.completions import check_loop
 from logstore.store.fork import refuse_fork
 from logstore.store.fullness import Fullness, fullness_of
+from logstore.store.limit import checked_limit, keep_limit
 
 if TYPE_CHECKING:
     import asyncio
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
     from pathlib import Path
 
     from logstore._core import ls_store_ptr
     from logstore.backup import BackupReport
+    from logstore.core.locks import Lock
     from logstore.holds import HoldInfo
     from logstore.store.completions import Completions
     from logstore.store.overdue import Overdue
@@ -39,6 +41,7 @@ class Maintenance(StoreCalls):
     _pid: int
     _path: Path
     _completions: Completions
+    _limit_lock: Lock
     _overdue: Overdue | None
     _scrub: Scrub | None
     _releases: Releases
@@ -47,6 +50,10 @@ class Maintenance(StoreCalls):
     if TYPE_CHECKING:
 
         def queues(self) -> list[Queue]:
+            """Of Names."""
+
+        @property
+        def config(self) -> MutableMapping[str, str]:
             """Of Names."""
 
     @property
@@ -110,6 +117,24 @@ class Maintenance(StoreCalls):
         check_loop(loop)
         refuse_fork(self._pid)
         self._completions.of(loop).add_fullness_callback(callback)
+
+    def set_max_log_bytes(self, max_log_bytes: int | str) -> None:
+        """Changes the limit of the log on disk while the store is in use, as the option of :func:`logstore.open` does.
+
+        Bytes, a text such as ``"1G"``, or ``"none"``. Stored for later opens, and durable on return. A log that is
+        longer already stays so, and does not grow. Raises ``OptionError`` for less than 6 segments, and
+        ``CatalogUnavailable``; then the limit is as before.
+        """
+        refuse_fork(self._pid)
+        limit = checked_limit(max_log_bytes)
+        with self._limit_lock:
+            before = self.fullness().max_log_bytes or 0
+            try:
+                check(lib.ls_limit_log(self._c, limit))
+                keep_limit(self.config, limit)
+            except BaseException:
+                lib.ls_limit_log(self._c, before)  # it fails only if the store is closed
+                raise
 
     def tail(self, limit: int = HOLDERS) -> Tail:
         """Which messages and transactions keep the base from advancing, what would free them, and segment usage.

@@ -84,6 +84,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         self._pid = os.getpid()
         self._opened_as = int.from_bytes(os.urandom(8), "little")  # in the tokens of deliveries
         self._lock = Lock(f"the store {store_dir}")
+        self._limit_lock = Lock(f"the limit of the store {store_dir}")
         self._queues: dict[int, Queue] = {}
         self._by_name: dict[str, Queue] = {}
         self._prepared: dict[int, Transaction] = {}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from logstore._core import ffi, lib
 from logstore.catalog.backends import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.core import arguments
-from logstore.core.sizes import size_of
-from logstore.errors import OptionError
+from logstore.store.limit import checked_limit
 from logstore.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def open(  # noqa: A001 - the public name, as in gzip.open
     options.max_write_buffers = arguments.integer("max_write_buffers", max_write_buffers, 2, 64)
     if max_undurable_bytes is not None:
         options.max_undurable_bytes = arguments.integer("max_undurable_bytes", max_undurable_bytes, 1, 1 << 60)
-    limit = None if max_log_bytes is None else _limit(max_log_bytes)
+    limit = None if max_log_bytes is None else checked_limit(max_log_bytes)
     options.max_log_bytes = limit or 0
     options.max_prepared = arguments.integer("max_prepared", max_prepared, 1, PREPARED_MAX)
     arguments.optional(arguments.number, "prepared_timeout", prepared_timeout, 0, TIMEOUT_S_MAX, "seconds")
@@ -96,15 +95,3 @@ def open(  # noqa: A001 - the public name, as in gzip.open
         scrub_rate=scrub_rate,
         max_log_bytes=limit,
     )
-
-
-def _limit(value: int | str) -> int:
-    """The bytes of ``max_log_bytes``; 0 for ``none``."""
-    size: object = value
-    if isinstance(value, str):
-        if value.strip().lower() == "none":
-            return 0
-        size = size_of(value)
-        if size is None:
-            raise OptionError(f"max_log_bytes is a size such as 512M or 1G, or 'none', not {arguments.shown(value)}")
-    return arguments.integer("max_log_bytes", size, 1, 1 << 62)

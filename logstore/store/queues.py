@@ -269,8 +269,9 @@ class Queue(QueueCalls):
     def _dead_letter_it(self, delivery: Delivery | DeliveryToken, *, wait: bool) -> None:
         transaction = self._store.begin()
         try:
-            self._enqueue_dead_letter(delivery, transaction)
+            # In this order a full store takes it: the message only changes its queue.
             self._dequeue(delivery, REASON_DEAD_LETTERED, transaction, wait=False)
+            self._enqueue_dead_letter(delivery, transaction)
             transaction.commit(wait=wait)
         except BaseException:
             if transaction.state == "active":

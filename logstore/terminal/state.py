@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from logstore.core.counts import counted
 from logstore.errors import CatalogError, CatalogMismatch, StoreError
 from logstore.holds import Hold, hold, list_holds
 from logstore.inspect import CatalogView, Inspection, LogRecycled, OpenTransaction, QueueLife, ReaderInfo, read_catalog
@@ -161,16 +162,18 @@ def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
         return []
     since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
     lines = [f"FULL{since}: {full['reason']}", *(f"to free it: {printable(one)}" for one in full["remedies"])]
+    if (left := full["transaction_bytes_left"]) is not None:
+        lines.append(f"transactions that take messages may use {counted(left, 'byte')} more until they end")
     return [piece for line in lines for piece in folded_lines(line, width)]
 
 
 def queue_rows(state: State) -> list[dict[str, Any]]:
     """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
     known = {queue.id: queue for queue in state.catalog.queues}
-    counted = state.queues
+    lives = state.queues
     rows = []
-    for queue_id in sorted(known.keys() | counted.keys()):
-        queue, counts = known.get(queue_id), counted.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
+    for queue_id in sorted(known.keys() | lives.keys()):
+        queue, counts = known.get(queue_id), lives.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
         rows.append(
             {
                 "id": queue_id,

@@ -79,6 +79,7 @@ _NAMES: Final[dict[type[errors.StoreError], type[Error]]] = {
     errors.AlreadyEnqueued: IntegrityError,
     errors.NotEnqueued: IntegrityError,
     errors.TransactionError: ProgrammingError,
+    errors.TransactionLimit: OperationalError,
 }
 
 

@@ -1,4 +1,4 @@
-"""aio-pika and kombu, unmodified, as their users use them."""
+"""aio-pika and kombu, unmodified, as their users use them: of a broker, and of a member that relays to the leader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,28 @@ import pytest
 from kit.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from kit.live_broker import Broker
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
-def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:
+@pytest.fixture(params=["broker", "member"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "broker":
+        yield request.getfixturevalue("broker").url
+        return
+    pytest.importorskip("msgspec", reason="the extra cluster is not installed")
+    pytest.importorskip("logstore._consensus", reason="the cluster is not built")
+    from kit.amqp_trio import AmqpTrio
+
+    trio = AmqpTrio(tmp_path, hosts=("main",))
+    trio.start()
+    yield f"amqp://guest:guest@127.0.0.1:{trio.ports[trio.followers('main')[0]]}/"
+    trio.close()
+
+
+def test_aio_pika_publishes_and_consumes(url: str) -> None:
     async def talk() -> list[bytes]:
-        connection = await aio_pika.connect_robust(broker.url)
+        connection = await aio_pika.connect_robust(url)
         async with connection:
             channel = await connection.channel(publisher_confirms=True)
             await channel.set_qos(prefetch_count=10)
@@ -45,9 +61,9 @@ def test_aio_pika_publishes_and_consumes(broker: Broker) -> None:
     assert asyncio.run(talk()) == [b"%d" % number for number in range(200)]
 
 
-def test_aio_pika_commits_and_rolls_back(broker: Broker) -> None:
+def test_aio_pika_commits_and_rolls_back(url: str) -> None:
     async def talk() -> list[bytes]:
-        async with await aio_pika.connect(broker.url) as connection:
+        async with await aio_pika.connect(url) as connection:
             channel = await connection.channel(publisher_confirms=False)
             queue = await channel.declare_queue("q", durable=True)
             publish = channel.default_exchange.publish
@@ -64,9 +80,9 @@ def test_aio_pika_commits_and_rolls_back(broker: Broker) -> None:
     assert asyncio.run(talk()) == [b"0", b"1", b"2"]
 
 
-def test_aio_pika_sees_returns_and_channel_errors(broker: Broker) -> None:
+def test_aio_pika_sees_returns_and_channel_errors(url: str) -> None:
     async def talk() -> None:
-        async with await aio_pika.connect(broker.url) as connection:
+        async with await aio_pika.connect(url) as connection:
             channel = await connection.channel(on_return_raises=True)
             with pytest.raises(aio_pika.exceptions.DeliveryError):
                 await channel.default_exchange.publish(aio_pika.Message(b"x"), "nowhere", mandatory=True)
@@ -79,7 +95,7 @@ def test_aio_pika_sees_returns_and_channel_errors(broker: Broker) -> None:
     asyncio.run(talk())
 
 
-def test_requests_and_replies_over_an_exclusive_queue_work(broker: Broker) -> None:
+def test_requests_and_replies_over_an_exclusive_queue_work(url: str) -> None:
     async def serve(channel: aio_pika.abc.AbstractChannel, requests: aio_pika.abc.AbstractQueue) -> None:
         async with requests.iterator() as messages:
             async for message in messages:
@@ -89,8 +105,8 @@ def test_requests_and_replies_over_an_exclusive_queue_work(broker: Broker) -> No
                     await channel.default_exchange.publish(reply, message.reply_to)
 
     async def talk() -> list[bytes]:
-        server = await aio_pika.connect(broker.url)
-        client = await aio_pika.connect(broker.url)
+        server = await aio_pika.connect(url)
+        client = await aio_pika.connect(url)
         async with server, client:
             channel = await server.channel()
             serving = asyncio.create_task(serve(channel, await channel.declare_queue("double")))
@@ -111,8 +127,8 @@ def test_requests_and_replies_over_an_exclusive_queue_work(broker: Broker) -> No
     assert asyncio.run(talk()) == [b"%d" % number * 2 for number in range(10)]
 
 
-def test_kombu_publishes_and_consumes(broker: Broker) -> None:
-    with kombu.Connection(broker.url) as connection:
+def test_kombu_publishes_and_consumes(url: str) -> None:
+    with kombu.Connection(url) as connection:
         exchange = kombu.Exchange("tasks", "direct", durable=True)
         queue = kombu.Queue("work", exchange, routing_key="work", message_ttl=60.0, expires=60.0)
         received = []
@@ -125,8 +141,8 @@ def test_kombu_publishes_and_consumes(broker: Broker) -> None:
         assert received == list(range(20))
 
 
-def test_kombus_simple_queue_works(broker: Broker) -> None:
-    with kombu.Connection(broker.url) as connection:
+def test_kombus_simple_queue_works(url: str) -> None:
+    with kombu.Connection(url) as connection:
         queue = connection.SimpleQueue("simple")
         queue.put("hello")
         message = queue.get(timeout=PATIENCE_S)

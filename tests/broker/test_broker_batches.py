@@ -9,30 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from kit.live_broker import Broker, open_store
+from kit.live_broker import Broker
 from kit.patience import wait_until
 from kit.store_proxies import HeldDisk, PickyStore
-from logstore.broker import Limits, batches
+from logstore.broker import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def on_store(tmp_path: Path) -> Iterator[Callable[..., tuple[Broker, Any]]]:
-    """A broker on a store that is wrapped in one that misbehaves."""
-    brokers: list[Broker] = []
-
-    def start(proxy: Callable[[Any], Any], **limits: Any) -> tuple[Broker, Any]:
-        store = proxy(open_store(tmp_path / "store"))
-        brokers.append(Broker(store, Limits(**limits)))
-        return brokers[-1], store
-
-    yield start
-    for broker in brokers:
-        broker.stop()
-        broker.store.close()
+    from collections.abc import Callable
 
 
 def publish(key: str, content: bytes, *, channel: int = 1, exchange: str = "", **properties: Any) -> bytes:

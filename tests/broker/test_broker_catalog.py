@@ -56,9 +56,9 @@ class HangingCatalog(Proxy):
 
 
 @pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[tuple[Broker, HangingCatalog]]:
+def hanging(tmp_path: Path, broker_class: type[Broker]) -> Iterator[tuple[Broker, HangingCatalog]]:
     store = HangingCatalog(open_store(tmp_path / "store"))
-    broker = Broker(store)
+    broker = broker_class(store)
     yield broker, store
     store.go_on()
     broker.stop()
@@ -240,9 +240,9 @@ class LateDeletion(Proxy):
 
 
 @pytest.fixture
-def late(tmp_path: Path) -> Iterator[tuple[Broker, LateDeletion]]:
+def late(tmp_path: Path, broker_class: type[Broker]) -> Iterator[tuple[Broker, LateDeletion]]:
     store = LateDeletion(open_store(tmp_path / "store"))
-    broker = Broker(store)
+    broker = broker_class(store)
     yield broker, store
     store.go_on.set()
     broker.stop()

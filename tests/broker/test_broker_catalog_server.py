@@ -105,11 +105,11 @@ def test_a_broker_ends_while_its_server_is_stopped_and_a_change_hangs(
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_the_outcome_of_a_deletion_without_an_answer_is_found_without_a_request(
-    committed: bool, tmp_path: Path, server: Server, schema: str
+    committed: bool, tmp_path: Path, server: Server, schema: str, broker_class: type[Broker]
 ) -> None:
     wire = Wire(server)
     store = logstore.open(tmp_path / "store", connect=wire.url(), catalog=schema, catalog_timeout=5)
-    broker = Broker(store)
+    broker = broker_class(store)
     try:
         client = broker.raw(timeout=60).open(channels=2)
         for queue in ("orders", "other"):
@@ -142,7 +142,7 @@ def test_the_outcome_of_a_deletion_without_an_answer_is_found_without_a_request(
 
 @pytest.mark.parametrize("change", ["declare", "exchange", "bind", "unbind", "delete exchange"])
 def test_a_change_without_an_answer_takes_effect_when_its_outcome_is_known(
-    change: str, tmp_path: Path, server: Server, schema: str
+    change: str, tmp_path: Path, server: Server, schema: str, broker_class: type[Broker]
 ) -> None:
     requests: dict[str, Any] = {
         "declare": commands.Queue.Declare(queue="new", durable=True),
@@ -153,7 +153,7 @@ def test_a_change_without_an_answer_takes_effect_when_its_outcome_is_known(
     }
     wire = Wire(server)
     store = logstore.open(tmp_path / "store", connect=wire.url(), catalog=schema, catalog_timeout=5)
-    broker = Broker(store)
+    broker = broker_class(store)
     try:
         client = broker.raw(timeout=60).open()
         client.declare("old", durable=True)

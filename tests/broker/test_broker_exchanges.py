@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from kit.live_broker import Broker
 
+pytestmark = pytest.mark.relayed_too
+
 
 def received(channel: Any, queue: str) -> list[bytes]:
     bodies = []

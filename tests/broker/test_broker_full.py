@@ -108,6 +108,25 @@ def test_one_line_tells_that_the_limit_is_reached_and_one_that_there_is_room(tmp
         assert not fine("info", path).startswith("FULL")
 
 
+def test_acknowledgements_are_committed_in_a_full_store(tmp_path: Path) -> None:
+    with served(tmp_path / "store", "--max-log-bytes", str(LIMIT)) as broker, connected(broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        channel.confirm_delivery()
+        stored = publish_until_refused(channel)
+        taking = connection.channel()
+        taking.tx_select()
+        for _ in range(5):
+            method, _, _ = taking.basic_get("orders")
+            assert method is not None
+            taking.basic_ack(method.delivery_tag)
+        taking.tx_commit()
+        assert taking.queue_declare("orders", passive=True).method.message_count == stored - 5
+        with pytest.raises(NackError):
+            for _ in range(20):
+                channel.basic_publish("", "orders", BODY, PERSISTENT)
+
+
 def test_a_broker_on_a_full_disk_names_the_disk(mounted_disk: Callable[[int], Path]) -> None:
     disk = mounted_disk(24)
     path = disk / "store"

@@ -44,15 +44,16 @@ class LateForce(HeldDisk):
 class Hosts:
     """A broker with the hosts `/` and others, whose stores it closes at the end."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, broker_class: type[Broker]) -> None:
         self._directory = directory
+        self._broker_class = broker_class
         self.stores: dict[str, Any] = {"/": open_store(directory / "root")}
         self.broker: Any = None
 
     def start(self, proxy: Callable[[Any], Any] = lambda store: store) -> Hosts:
         """Start the broker; `proxy` wraps the store of `/`."""
         self.stores["/"] = proxy(self.stores["/"])
-        self.broker = Broker(self.stores["/"])
+        self.broker = self._broker_class(self.stores["/"])
         return self
 
     def open(self, name: str, proxy: Callable[[Any], Any] = lambda store: store) -> Any:
@@ -84,8 +85,8 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    made = Hosts(tmp_path)
+def hosts(tmp_path: Path, broker_class: type[Broker]) -> Iterator[Hosts]:
+    made = Hosts(tmp_path, broker_class)
     yield made
     made.stop()
 
@@ -237,6 +238,7 @@ def test_a_full_host_refuses_its_publishes_and_another_takes_them(hosts: Hosts) 
         client.expect(answer)
 
 
+@pytest.mark.direct_only("a host of a cluster has another leader when a store of it has failed")
 def test_a_poisoned_host_ends_its_own_connections_and_the_broker_goes_on(hosts: Hosts) -> None:
     store = hosts.start().open("shop", BrokenStore)
     shop, bystander, root = hosts.client("shop"), hosts.client("shop"), hosts.client("/")
@@ -267,6 +269,7 @@ def test_a_publish_that_finds_its_host_poisoned_ends_that_host_only(hosts: Hosts
     root.expect(commands.Basic.Ack)
 
 
+@pytest.mark.direct_only("a client that has opened no host belongs to the relaying broker, which has no store")
 def test_the_broker_fails_when_the_store_of_the_root_is_poisoned_and_other_hosts_lose_nothing(hosts: Hosts) -> None:
     hosts.start(Unforceable).open("shop", LateForce)
     root, shop, early = hosts.client("/"), hosts.client("shop"), hosts.broker.raw()
@@ -304,6 +307,7 @@ def test_commands_reach_each_host_through_the_directory_of_its_store(hosts: Host
     assert [each["vhost"] for each in told[shop]] == ["shop"]
 
 
+@pytest.mark.direct_only("a client that has opened no host belongs to the relaying broker")
 def test_a_connection_that_has_not_opened_a_host_is_listed_without_one(hosts: Hosts) -> None:
     client = hosts.start().broker.raw()
     client.start()

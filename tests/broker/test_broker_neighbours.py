@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def on_store(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+def on_store(tmp_path: Path, broker_class: type[Broker]) -> Iterator[Callable[..., Broker]]:
     brokers: list[Broker] = []
 
     def start(store: Any, **limits: Any) -> Broker:
-        brokers.append(Broker(store, Limits(**limits)))
+        brokers.append(broker_class(store, Limits(**limits)))
         return brokers[-1]
 
     yield start

@@ -43,9 +43,9 @@ REFUSALS = table("What it refuses")
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def served(tmp_path_factory: pytest.TempPathFactory, broker_class: type[Broker]) -> Iterator[Broker]:
     """A broker with the queue orders and the exchanges shop and inside."""
-    broker = Broker(open_store(tmp_path_factory.mktemp("page") / "store"))
+    broker = broker_class(open_store(tmp_path_factory.mktemp("page") / "store"))
     client = broker.raw().open()
     client.declare("orders", durable=True)
     for name, internal in (("shop", False), ("inside", True)):
@@ -419,6 +419,7 @@ def _not_empty(client: RawClient) -> None:
     client.send(1, commands.Queue.Delete(queue="orders", if_empty=True))
 
 
+STORE_HAS_FAILED = "a virtual host whose store has failed"
 LIMITED: dict[str, dict[str, int]] = {
     "more connections than the limit": {"connections_max": 1},
     "a body above the limit": {"body_bytes_max": 10},
@@ -427,7 +428,7 @@ LIMITED: dict[str, dict[str, int]] = {
     "arriving bodies that memory does not hold": {"memory_bytes_max": 10},
     "an exclusive queue of another connection": {},
     "a virtual host that the user may not open": {},
-    "a virtual host whose store has failed": {},
+    STORE_HAS_FAILED: {},
 }
 
 
@@ -442,7 +443,7 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         return client
     if name.startswith("a virtual host"):
         broker.call(lambda: broker.server.down.add("shop"))
-        if "failed" in name:
+        if name == STORE_HAS_FAILED:
             broker.call(lambda: broker.server.users.change("guest", hosts=["/", "shop"]))
         client = broker.raw()
         client.start()
@@ -487,7 +488,12 @@ def test_each_refused_request_gets_the_code_and_text_of_the_table(client: RawCli
     assert refusal(client) == written(name)
 
 
-@pytest.mark.parametrize("name", LIMITED)
+IN_CLUSTER = pytest.mark.direct_only("a host of a cluster has another leader when a store of it has failed")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=IN_CLUSTER if name == STORE_HAS_FAILED else ()) for name in LIMITED]
+)
 def test_each_request_above_a_limit_gets_the_code_and_text_of_the_table(
     start_broker: Callable[..., Broker], name: str
 ) -> None:

@@ -11,29 +11,11 @@ from pamqp import body, commands, header
 
 from kit.amqp_client import raw_frame
 from kit.broker_waits import nothing_comes
-from kit.live_broker import Broker, open_store
+from kit.live_broker import Broker
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk
-from logstore.broker import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def on_store(tmp_path: Path) -> Iterator[Callable[..., tuple[Broker, Any]]]:
-    """A broker on a store that is wrapped in one that misbehaves."""
-    brokers: list[Broker] = []
-
-    def start(proxy: Callable[[Any], Any], **limits: Any) -> tuple[Broker, Any]:
-        store = proxy(open_store(tmp_path / "store"))
-        brokers.append(Broker(store, Limits(**limits)))
-        return brokers[-1], store
-
-    yield start
-    for broker in brokers:
-        broker.stop()
-        broker.store.close()
+    from collections.abc import Callable
 
 
 def confirming(broker: Broker, **options: Any) -> Any:

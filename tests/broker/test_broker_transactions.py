@@ -153,7 +153,9 @@ def test_a_queue_that_is_deleted_before_the_commit_is_left_out(broker: Broker) -
     assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
 
 
-def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp_path: Path) -> None:
+def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(
+    tmp_path: Path, broker_class: type[Broker]
+) -> None:
     class Deleting(Proxy):
         def publish(self, *args: Any, **options: Any) -> Any:
             if options.get("transaction") is not None and "gone" in broker.server.hosts["/"].vhost.queues:
@@ -161,7 +163,7 @@ def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(tmp
                 broker.call_async(lambda: vhost.delete_queue(vhost.queues["gone"]))
             return self._store.publish(*args, **options)
 
-    broker = Broker(Deleting(open_store(tmp_path / "store")))
+    broker = broker_class(Deleting(open_store(tmp_path / "store")))
     try:
         fill(broker, "in", 1)
         channel = transactional(broker, "gone", "kept")
@@ -288,11 +290,11 @@ def test_rejects_and_requeues_take_part(broker: Broker, durable: bool) -> None:
         assert broker.store.queue("q").depth == 2
 
 
-def test_rejected_messages_are_dead_lettered_by_the_commit(tmp_path: Path) -> None:
+def test_rejected_messages_are_dead_lettered_by_the_commit(tmp_path: Path, broker_class: type[Broker]) -> None:
     store = open_store(tmp_path / "store")
     store.declare_queue("dead")
     store.declare_queue("q", dead_letter="dead")
-    broker = Broker(store)
+    broker = broker_class(store)
     try:
         fill_channel = broker.pika().channel()
         fill_channel.confirm_delivery()
@@ -370,9 +372,9 @@ def test_an_outcome_without_a_transaction_is_406(broker: Broker, method: Any) ->
     assert "channel is not transactional" in client.expect_channel_close(406)
 
 
-def test_a_full_store_refuses_the_commit_as_a_whole_and_says_so(tmp_path: Path) -> None:
+def test_a_full_store_refuses_the_commit_as_a_whole_and_says_so(tmp_path: Path, broker_class: type[Broker]) -> None:
     store = FullStore(open_store(tmp_path / "store"))
-    broker = Broker(store)
+    broker = broker_class(store)
     try:
         fill(broker, "q", 2)
         channel = transactional(broker, "q", "out")
@@ -391,9 +393,9 @@ def test_a_full_store_refuses_the_commit_as_a_whole_and_says_so(tmp_path: Path) 
         store.close()
 
 
-def test_a_store_that_fails_during_the_commit_never_gives_commit_ok(tmp_path: Path) -> None:
+def test_a_store_that_fails_during_the_commit_never_gives_commit_ok(tmp_path: Path, broker_class: type[Broker]) -> None:
     store = BrokenStore(open_store(tmp_path / "store"))
-    broker = Broker(store)
+    broker = broker_class(store)
     try:
         client = broker.raw().open()
         client.declare("q", durable=True)

@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import re
-import subprocess
-import sys
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import celery
 import pytest
 
-from kit.pages import blocks
+from kit.celery_app import Sender, runs, settings_of_the_page, worker
 from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 KILLS = 10
-TASKS = """
-import os
-import celery
-
-app = celery.Celery("tasks", broker={url!r}, backend={backend!r})
-app.conf.broker_connection_retry_on_startup = True
-app.conf.update({settings!r})
-
-
-@app.task(name="tasks.add")
-def add(a, b):
-    return a + b
-
-
-@app.task(name="tasks.note")
-def note(number):
-    with open("noted", "ab", 0) as noted:
-        noted.write(b"%d\\n" % number)
-"""
-
-
-@contextlib.contextmanager
-def worker(directory: Path, url: str, backend: str = "rpc://", **settings: Any) -> Iterator[celery.Celery]:
-    """A worker of one process, and an application that sends to it."""
-    (directory / "tasks.py").write_text(TASKS.format(url=url, backend=backend, settings=settings))
-    log = directory / "worker.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-c", "1", "-E", "-l", "info"],
-            cwd=directory,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": str(directory)},
-        )
-    try:
-        with celery.Celery("tasks", broker=url, backend=backend) as app:
-            app.conf.update(settings)
-            yield app
-    except celery.exceptions.TimeoutError:
-        raise AssertionError(log.read_text()) from None
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("results", ["rpc", "on disk"])
@@ -106,14 +51,6 @@ def test_queues_that_the_broker_lacks_are_refused_with_the_argument_s_name(
             app.send_task("tasks.add", (1, 1), retry=False)
 
 
-def settings_of_the_page() -> dict[str, Any]:
-    (block,) = [block for block in blocks("docs/celery.md") if block.kind == "python"]
-    page: dict[str, Any] = {}
-    exec(block.text, page)
-    with page["app"] as app:
-        return {name: app.conf[name] for name in re.findall(r"^app\.conf\.(\w+) =", block.text, re.MULTILINE)}
-
-
 def test_the_page_shows_the_settings_that_keep_tasks() -> None:
     settings = settings_of_the_page()
     assert settings["broker_transport_options"] == {"confirm_publish": True}
@@ -121,32 +58,11 @@ def test_the_page_shows_the_settings_that_keep_tasks() -> None:
     assert settings["task_reject_on_worker_lost"] is True
 
 
-class Sender(threading.Thread):
-    """Sends numbered tasks until it is stopped. Those whose call returned are accepted."""
-
-    def __init__(self, app: celery.Celery) -> None:
-        super().__init__()
-        self.app = app
-        self.accepted: list[int] = []
-        self.ending = threading.Event()
-
-    def run(self) -> None:
-        number = 0
-        while not self.ending.is_set():
-            with contextlib.suppress(Exception):  # the outcome is unknown; Celery raises errors of many packages
-                self.app.send_task("tasks.note", (number,), retry=False)
-                self.accepted.append(number)
-            number += 1
-            time.sleep(0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ten_kills_of_the_broker_lose_no_task_that_was_accepted(tmp_path: Path) -> None:
     settings = {**settings_of_the_page(), "task_ignore_result": True}
     store = tmp_path / "store"
-    noted = tmp_path / "noted"
-    noted.touch()
     broker = ServeProcess(store)
     try:
         with worker(tmp_path, broker.url, **settings) as app:
@@ -154,20 +70,18 @@ def test_ten_kills_of_the_broker_lose_no_task_that_was_accepted(tmp_path: Path) 
             sender.start()
             try:
                 for _ in range(KILLS):
-                    goals = len(sender.accepted) + random.randrange(5, 50), len(done(noted)) + random.randrange(1, 50)
-                    wait_until(lambda goals=goals: len(sender.accepted) >= goals[0] and len(done(noted)) >= goals[1])
+                    goals = (
+                        len(sender.accepted) + random.randrange(5, 50),
+                        len(runs(tmp_path)) + random.randrange(1, 50),
+                    )
+                    wait_until(lambda goals=goals: len(sender.accepted) >= goals[0] and len(runs(tmp_path)) >= goals[1])
                     broker.kill()
                     broker = ServeProcess(store, broker.port)
             finally:
                 sender.ending.set()
                 sender.join()
             assert len(sender.accepted) >= 5 * KILLS
-            wait_until(lambda: set(sender.accepted) <= set(done(noted)))
+            wait_until(lambda: set(sender.accepted) <= {number for number, _ in runs(tmp_path)})
         assert broker.stop() == 0
     finally:
         broker.kill()
-
-
-def done(noted: Path) -> list[int]:
-    """The numbers of the tasks that were run; the last line may be incomplete."""
-    return [int(line) for line in noted.read_bytes().rpartition(b"\n")[0].split()]

@@ -358,6 +358,9 @@ def test_users_of_a_member_are_changed_while_it_runs_and_while_it_does_not(tmp_p
     assert "leave --connect and --catalog out" in fails(run("user", m1, "list", "--catalog", "x"), 2)
     assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "list"), 1)
     assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "add", "shop"), 1)
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "reopen", "shop"), 1)
+    limit = ("--max-log-bytes", "none")
+    assert "its virtual hosts are those of the cluster" in fails(run("vhost", m1, "set", "shop", *limit), 1)
 
 
 def test_a_member_without_a_broker_has_no_users(m1: Path) -> None:

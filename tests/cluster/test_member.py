@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
-from kit.copy_group import Group
+from kit.copy_group import CLUSTER, Group
 from kit.patience import PATIENCE_S, wait_until
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Trio, wait_for_all
 from logstore import errors
 from logstore.cluster import engine as engines
 from logstore.cluster.jobs import Take, Vote, first_to_keep
@@ -195,6 +195,53 @@ def test_a_new_term_is_forced_in_vote_before_its_first_batch_is_taken(
 
     asyncio.run_coroutine_threadsafe(hears_of_a_term_by_a_batch(), group.loop).result(PATIENCE_S)
     assert [type(job) for job in given] == [Vote, Take]
+
+
+def test_a_call_of_the_store_that_may_wait_raises_at_once_on_the_members_own_loop(trio: Trio) -> None:
+    trio.start()
+    store = trio.store()
+    leader = trio.members[trio.leader()]
+    queue = store.queue("orders")
+    (delivery,) = queue.acquire()
+    refused = [
+        lambda: store.publish("orders", b"x"),
+        lambda: store.publish("orders", b"x", wait=False),  # it may wait for room
+        lambda: store.publish_many("orders", [b"x", b"y"]),
+        lambda: store.declare_queue("another"),
+        store.force,
+        delivery.accept,
+        lambda: store.dequeue(delivery.id, "orders"),
+        lambda: leader.store(HOST),
+    ]
+
+    async def calls() -> list[str]:
+        found = []
+        for call in refused:
+            with pytest.raises(errors.StoreError) as raised:
+                call()
+            found.append(str(raised.value))
+        return found
+
+    texts = asyncio.run_coroutine_threadsafe(calls(), leader._running.loop).result(PATIENCE_S)
+    assert all("would never end" in text and "make it in another thread" in text for text in texts)
+    assert queue.depth == 1
+    assert [one.name for one in store.queues()] == ["orders"]
+    delivery.accept()
+    store.declare_queue("another")
+    assert store.publish("another", b"from another thread")
+
+
+def test_a_directory_of_another_cluster_takes_no_part_and_is_named(trio: Trio, tmp_path: Path) -> None:
+    trio.start()
+    trio.store()
+    trio.stop(3)
+    other = dataclasses.replace(trio.config(3), cluster=bytes(16), join=[])
+    with Member(trio.directories[3], other) as member:
+        standing = member.standings()[HOST]
+    assert standing.state == "failed"
+    assert f"{trio.host_dir(3)} belongs to cluster {CLUSTER.hex()}, and this member to cluster" in standing.problem
+    trio.start(3)
+    wait_for_all(trio)
 
 
 def test_a_member_of_another_cluster_is_refused(trio: Trio, tmp_path: Path) -> None:

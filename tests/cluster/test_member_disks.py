@@ -71,6 +71,79 @@ def test_a_follower_whose_disk_is_full_goes_on_with_its_catalog_in_the_blocks_th
         assert processes.workers[full].ask("standing")["state"] == "follows"
 
 
+def test_a_member_that_is_started_on_a_full_disk_says_so_and_comes_back_when_there_is_room(
+    processes: Processes,
+) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    full = next(member for member in processes.workers if member != leader)
+    confirmed = (
+        processes.workers[leader].ask("ids") + processes.workers[leader].ask("publish", count=50, size=SIZE)["ids"]
+    )
+    processes.kill(full)
+    processes.disks[full].fill()
+    processes.start(full)
+    standing = processes.standing(full)
+    assert standing["state"] in ("follows", "failed")
+    assert standing["state"] == "follows" or "its disk is full: make room" in standing["problem"]
+    confirmed += processes.workers[leader].ask("publish", count=50, size=SIZE)["ids"]  # the other two go on
+    processes.disks[full].work()
+    newest = processes.standing(leader)["durable_index"]
+    wait_until(lambda: processes.follows(full, newest), "it is open and has caught up, without a command")
+    processes.kill(leader)
+    assert processes.workers[processes.leader()].ask("ids") == confirmed
+
+
+def test_members_that_all_start_on_full_disks_come_back_with_everything_when_there_is_room(
+    processes: Processes,
+) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    confirmed = (
+        processes.workers[leader].ask("ids") + processes.workers[leader].ask("publish", count=50, size=SIZE)["ids"]
+    )
+    processes.kill_all()
+    for member, disk in processes.disks.items():
+        disk.fill()
+        processes.start(member)
+    for member in processes.disks:
+        standing = processes.standing(member)
+        assert standing["state"] != "failed" or "its disk is full: make room" in standing["problem"]
+    for disk in processes.disks.values():
+        disk.work()
+    worker = processes.workers[processes.leader()]
+    assert worker.ask("ids") == confirmed
+    assert worker.ask("publish", count=50, size=SIZE)["error"] == ""
+
+
+def test_a_leader_whose_catalog_gets_no_block_refuses_a_declaration_and_its_host_lives(processes: Processes) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    worker = processes.workers[leader]
+    confirmed = worker.ask("ids")
+    processes.disks[leader].fill()
+    declared = worker.ask("declare", first=0, count=3000)
+    assert declared["error"] in ("CatalogError", "CatalogUnavailable", "StoreFull"), declared["text"]
+    assert "full" in declared["text"]
+    assert processes.standing(leader)["state"] == "leads"
+    confirmed += worker.ask("publish", count=5, size=100)["ids"]
+    assert worker.ask("ids") == confirmed
+    assert worker.ask("drain")["ids"] == confirmed
+    assert processes.standing(leader)["state"] == "leads"
+    processes.disks[leader].work()
+    more = worker.ask("declare", first=900_000, count=5)
+    assert more["error"] == "", more["text"]
+    assert set(more["names"]) > set(declared["names"])
+    newest = processes.standing(leader)["durable_index"]
+    others = [member for member in processes.workers if member != leader]
+    wait_until(lambda: all(processes.follows(member, newest) for member in others), "the others have it")
+    processes.kill(leader)
+    assert processes.workers[processes.leader()].ask("names") == more["names"]
+
+
 def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_works_again(processes: Processes) -> None:
     for member in (1, 2, 3):
         processes.start(member)

@@ -19,11 +19,14 @@ from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_
 from logstore import errors
 from logstore.cluster import rebuilding
 from logstore.cluster.directory import read_vote
+from logstore.cluster.group import Group
 from logstore.cluster.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from logstore.cluster.jobs import Found
 
 KEPT = 128 << 10
 
@@ -367,6 +370,36 @@ def killed_after(trio: Trio, step: str, tmp_path: Path, monkeypatch: pytest.Monk
         rebuilder.join()
     shutil.rmtree(trio.directories[3])
     shutil.copytree(tmp_path / "killed", trio.directories[3])
+
+
+def test_a_member_that_is_closed_while_its_fresh_copy_is_opened_leaves_it_closed(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stay = led_by_one(trio)
+    opens, may_open = threading.Event(), threading.Event()
+    real = Group._open_copy
+
+    def held(group: Group) -> Found:
+        opens.set()
+        assert may_open.wait(PATIENCE_S)
+        return real(group)
+
+    closing = trio.members.pop(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Group, "_open_copy", held)
+        rebuilder = threading.Thread(target=rebuild_and_ignore, args=(closing,))
+        rebuilder.start()
+        assert opens.wait(PATIENCE_S)
+        closer = threading.Thread(target=closing.close)
+        closer.start()
+        wait_until(lambda: not closing._running.rebuilding._tasks, "the rebuild waits no more")
+        may_open.set()
+        closer.join()
+        rebuilder.join()
+    trio.start(3)
+    assert trio.members[3].standings()[HOST].problem == ""
+    wait_until(lambda: is_rebuilt(trio), "the rebuild has gone on")
+    judge(trio, stay)
 
 
 def rebuild_and_ignore(member: Member) -> None:

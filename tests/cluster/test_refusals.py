@@ -14,6 +14,7 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 from kit.copy_group import fill
 from kit.patience import wait_until
 from kit.trio import HOST, Trio, group_of, judge, wait_for_all
+from logstore.cluster.directory import VOTE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +77,31 @@ def test_a_refused_copy_of_one_host_leaves_the_other_hosts_of_the_two_members_at
     ]
     assert trio.members[3].rebuild(HOST).is_complete
     wait_until(lambda: problem_of(trio, 1) == problem_of(trio, 3) == "", "the fresh copy is taken")
+    judge(trio, stay)
+
+
+def test_a_host_that_a_connected_member_opens_later_is_judged_at_once(trio: Trio, tmp_path: Path) -> None:
+    trio.start()
+    trio.store()
+    trio.transfer_to(1)
+    stay = fill(trio.store(), 20)
+    wait_for_all(trio)
+    trio.stop(3)
+    shutil.copytree(trio.host_dir(3), tmp_path / "older")
+    trio.start(3)
+    stay += fill(trio.store(), 20)
+    wait_for_all(trio)
+    trio.stop(3)
+    (trio.host_dir(3) / VOTE_NAME).write_bytes(b"no vote")
+    trio.start(3)
+    three = trio.members[3]
+    wait_until(lambda: all(peer["connected"] for peer in three.report()["peers"]), "it is connected")
+    assert three.standings()[HOST].state == "failed"
+    shutil.rmtree(trio.host_dir(3))
+    shutil.copytree(tmp_path / "older", trio.host_dir(3))
+    three.reopen(HOST)
+    wait_until(lambda: "refuses the copy of this member" in problem_of(trio, 3), "it is judged")
+    assert three.rebuild(HOST).is_complete
     judge(trio, stay)
 
 

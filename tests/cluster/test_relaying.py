@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pika
@@ -20,6 +21,10 @@ from kit.amqp_trio import AmqpTrio
 from kit.patience import PATIENCE_S, wait_until
 from kit.trio import HOST
 from logstore.broker import Limits
+from logstore.cluster import relaying
+from logstore.cluster.brokering import LEADER_NAMED_WITHIN_S
+from logstore.cluster.group import HostNews
+from logstore.cluster.relaying import Answered, Asked
 from logstore.cluster.transport import Me, Nobody, Transport
 from logstore.errors import StoreError
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 DURABLE = pika.BasicProperties(delivery_mode=2)
 QUEUE = "work"
+ONE_IS_THE_LIMIT = r"\(530\).*connection limit \(1\) is reached"
 LIMITS = Limits(unsent_bytes_high=64 << 10, unsent_bytes_max=256 << 10, stall_s=2)
 
 
@@ -48,13 +54,13 @@ def narrow(tmp_path: Path) -> Iterator[AmqpTrio]:
     made.close()
 
 
-def followers(amqp: AmqpTrio) -> list[int]:
-    """Members that relay."""
-    leader = amqp.serving()
-    others = [member for member in amqp.brokers if member != leader]
-    for member in others:
-        wait_until(lambda member=member: amqp.brokers[member].brokering.leader(HOST), "it knows who leads")
-    return others
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[AmqpTrio]:
+    """Each broker takes one client."""
+    made = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
+    made.start()
+    yield made
+    made.close()
 
 
 def relays(amqp: AmqpTrio, member: int) -> int:
@@ -79,7 +85,7 @@ def closed(client: pika.BlockingConnection) -> pika.exceptions.ConnectionClosedB
 
 
 def test_a_client_of_any_member_publishes_consumes_and_commits(amqp: AmqpTrio) -> None:
-    followers(amqp)
+    amqp.followers()
     large = bytes(range(256)) * (10 << 12)  # 10 MiB
     for number, member in enumerate(amqp.brokers):
         channel = amqp.client(member).channel()
@@ -105,7 +111,7 @@ def test_a_client_of_any_member_publishes_consumes_and_commits(amqp: AmqpTrio) -
 
 
 def test_the_leader_knows_the_client_and_who_relays_it(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     client = amqp.client(member)
     mine = client._impl._transport._sock.getsockname()
     (found,) = relayed(amqp)
@@ -119,7 +125,7 @@ def test_the_leader_knows_the_client_and_who_relays_it(amqp: AmqpTrio) -> None:
 
 def test_a_change_of_the_leader_ends_relays_with_its_name(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
-    clients = [amqp.client(member) for member in followers(amqp)]
+    clients = [amqp.client(member) for member in amqp.followers()]
     amqp.trio.members[leader].transfer(HOST)
     new = amqp.serving(but=leader)
     for client in clients:
@@ -131,7 +137,7 @@ def test_a_change_of_the_leader_ends_relays_with_its_name(amqp: AmqpTrio) -> Non
 
 def test_the_end_of_the_leaders_process_ends_relays_with_320(amqp: AmqpTrio) -> None:
     leader = amqp.serving()
-    clients = [amqp.client(member) for member in followers(amqp)]
+    clients = [amqp.client(member) for member in amqp.followers()]
     broker = amqp.brokers[leader]
     for connection in broker.call(lambda: list(broker.server.connections)):
         broker.call(connection.transport.abort)  # as a kill does: no word to anybody
@@ -141,8 +147,123 @@ def test_the_end_of_the_leaders_process_ends_relays_with_320(amqp: AmqpTrio) -> 
         assert f"the connection to member m{leader}, which led vhost '{HOST}', is gone" in error.reply_text
 
 
+def tell(amqp: AmqpTrio, member: int, leader: int) -> None:
+    """A member's broker hears who leads; 0: nobody."""
+    broker = amqp.brokers[member]
+    name, address = (f"m{leader}", amqp.trio.addresses[leader]) if leader else ("", "")
+    broker.call(lambda: broker.brokering._on_news(HostNews(HOST, None, leader, name, address)))
+
+
+def test_relays_end_when_no_leader_is_known_for_a_second(amqp: AmqpTrio) -> None:
+    member = amqp.followers()[0]
+    client = amqp.client(member)
+    began = time.monotonic()
+    tell(amqp, member, 0)
+    assert closed(client).reply_text == f"CONNECTION_FORCED - vhost '{HOST}' has no leader now"
+    assert time.monotonic() - began >= LEADER_NAMED_WITHIN_S
+    wait_until(lambda: not relays(amqp, member), "it is gone")
+
+
+def test_relays_go_on_when_the_same_leader_is_known_again(amqp: AmqpTrio) -> None:
+    member, leader = amqp.followers()[0], amqp.serving()
+    broker = amqp.brokers[member]
+    client = amqp.client(member)
+    tell(amqp, member, 0)
+    (timer,) = broker.call(lambda: list(broker.brokering._leaderless.values()))
+    tell(amqp, member, leader)
+    assert timer.cancelled()
+    assert broker.brokering._leaderless == {}
+    assert client.channel().queue_declare(QUEUE).method.queue == QUEUE
+
+
+def test_a_relay_is_not_begun_with_a_member_that_has_ceased_to_lead_meanwhile(amqp: AmqpTrio) -> None:
+    member, leader = amqp.followers()[0], amqp.serving()
+    broker = amqp.brokers[member]
+    opens = broker.brokering._links.open
+    opened: list[asyncio.Transport] = []
+
+    async def open_late(*given: Any) -> Any:
+        link, gone = await opens(*given)
+        opened.append(link)
+        if len(opened) == 1:
+            broker.brokering._on_news(HostNews(HOST, None, 0, "", ""))
+            asyncio.get_running_loop().call_soon(
+                broker.brokering._on_news, HostNews(HOST, None, leader, f"m{leader}", amqp.trio.addresses[leader])
+            )
+        return link, gone
+
+    broker.brokering._links.open = open_late
+    assert amqp.client(member).channel().queue_declare(QUEUE).method.queue == QUEUE
+    assert [each.is_closing() for each in opened] == [True, False]
+    wait_until(lambda: len(relayed(amqp)) == 1, "the leader has forgotten the first one")
+
+
+def test_the_end_of_the_link_in_the_middle_of_a_delivery_is_told_behind_whole_frames(narrow: AmqpTrio) -> None:
+    member = narrow.followers()[0]
+    raw = RawClient(narrow.ports[member], receive_buffer=4096).open(virtual_host=HOST)
+    raw.declare(QUEUE, durable=True)
+    for _ in range(100):
+        raw.publish(QUEUE, bytes(99_000))
+    raw.send(1, commands.Basic.Consume(queue=QUEUE, no_ack=True))
+    raw.expect(commands.Basic.ConsumeOk)
+    broker = narrow.brokers[member]
+    (relay,) = broker.call(lambda: [each.relay for each in broker.server.connections])
+
+    def is_cut() -> bool:
+        if relay.frames._missing:
+            relay._upstream.abort()  # as if the leader's machine was gone
+        return bool(relay.frames._missing)
+
+    while not broker.call(is_cut):
+        raw.receive()
+    found = None
+    while not isinstance(found, commands.Connection.Close):
+        _, found = raw.receive()  # whatever comes is a frame
+    assert found.reply_code == 320
+
+
+def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
+    leader, member = amqp.brokers[amqp.serving()], amqp.brokers[amqp.followers()[0]]
+    raw = RawClient(member.server.port).open(virtual_host=HOST)
+    raw.declare(QUEUE, durable=True)
+    (upstream,) = member.call(lambda: [each.relay._upstream for each in member.server.connections])
+    (served,) = leader.call(lambda: list(leader.server.connections))
+    leader.call(served.transport.pause_reading)
+    sent = 0
+    while not member.call(upstream.get_write_buffer_size):
+        raw.publish(QUEUE, bytes(10_000))
+        sent += 1
+    raw.socket.close()
+    wait_until(lambda: not member.call(lambda: len(member.server.connections)), "the client is gone")
+    leader.call(served.transport.resume_reading)
+    direct = amqp.client(amqp.serving()).channel()
+    wait_until(lambda: direct.queue_declare(QUEUE, passive=True).method.message_count == sent, "all are there")
+
+
+def test_the_leader_judges_the_user_as_well(amqp: AmqpTrio) -> None:
+    leader, member = amqp.brokers[amqp.serving()], amqp.followers()[0]
+    leader.call(lambda: leader.server.users.change("guest", hosts=["/"]))
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
+        amqp.client(member)
+    assert f"(530) \"NOT_ALLOWED - access to vhost '{HOST}' refused for user 'guest'" in str(caught.value)
+    leader.call(lambda: leader.server.users.remove("guest"))
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
+        amqp.client(member)
+    assert "(530)" in str(caught.value)
+    assert "the member that leads it has no such user" in str(caught.value)
+
+
+def test_a_relay_keeps_no_buffer_of_the_links_frames(amqp: AmqpTrio) -> None:
+    leader, member = amqp.serving(), amqp.followers()[0]
+    amqp.client(member)
+    dialled = amqp.brokers[member].brokering._links._transport._links
+    accepted = amqp.trio.members[leader]._running.transport._links
+    links = [link for link in (*dialled, *accepted) if link.purpose == "relay"]
+    assert [len(link._reader._bytes) for link in links] == [0, 0]
+
+
 def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     direct = amqp.client(amqp.serving()).channel()
     direct.queue_declare(QUEUE, durable=True)
     direct.basic_publish("", QUEUE, b"held", DURABLE)
@@ -154,31 +275,18 @@ def test_the_end_of_the_relaying_member_releases_what_its_clients_had(amqp: Amqp
     assert method.redelivered
 
 
-def test_what_a_client_sent_before_it_closed_its_socket_reaches_the_leader(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
-    direct = amqp.client(amqp.serving()).channel()
-    direct.queue_declare(QUEUE, durable=True)
-    raw = RawClient(amqp.ports[member]).open(virtual_host=HOST)
-    for _ in range(200):
-        raw.publish(QUEUE, bytes(50_000), properties=commands.Basic.Properties(delivery_mode=2))
-    raw.socket.close()
-    wait_until(lambda: direct.queue_declare(QUEUE, passive=True).method.message_count == 200, "all are there")
-
-
 def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow: AmqpTrio) -> None:
-    member = followers(narrow)[0]
+    member = narrow.followers()[0]
     direct = narrow.client(narrow.serving()).channel()
     direct.queue_declare(QUEUE, durable=True)
     for _ in range(64):
         direct.basic_publish("", QUEUE, bytes(1 << 20), DURABLE)
     raw = RawClient(narrow.ports[member]).open(virtual_host=HOST)
     raw.send(1, commands.Basic.Consume(queue=QUEUE))
-    relaying = narrow.brokers[member]
+    broker = narrow.brokers[member]
 
     def unsent() -> int:
-        return relaying.call(
-            lambda: sum(each.transport.get_write_buffer_size() for each in relaying.server.connections)
-        )
+        return broker.call(lambda: sum(each.transport.get_write_buffer_size() for each in broker.server.connections))
 
     wait_until(lambda: unsent() > LIMITS.unsent_bytes_high, "the client's socket is full")
     assert unsent() < 4 << 20
@@ -187,7 +295,7 @@ def test_a_client_that_reads_nothing_stops_the_leader_and_is_disconnected(narrow
 
 
 def test_a_silent_client_is_disconnected_by_the_leader(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     raw = RawClient(amqp.ports[member]).open(virtual_host=HOST, heartbeat=1)
     wait_until(lambda: relayed(amqp), "the leader has it")
     wait_until(lambda: not relayed(amqp), "the leader ends it")
@@ -196,13 +304,13 @@ def test_a_silent_client_is_disconnected_by_the_leader(amqp: AmqpTrio) -> None:
 
 
 def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) -> None:
-    first, second = followers(amqp)
+    first, second = amqp.followers()
     broker = amqp.brokers[first]
     leader = broker.brokering.leader(HOST)
     wrong = type(leader)(second, f"m{second}")
     told: list[str] = []
 
-    def tell() -> None:
+    def connect() -> None:
         with contextlib.suppress(Exception):
             amqp.client(first)
         told.append("done")
@@ -215,7 +323,7 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
         broker.brokering._links.know(second, f"m{second}", address)
 
     broker.call(mislead)
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=connect)
     thread.start()
     wait_until(lambda: broker.server._waiting, "it asks again")
     broker.call(lambda: broker.brokering._states.update({HOST: broker.brokering._states[HOST]._replace(leader=leader)}))
@@ -224,16 +332,20 @@ def test_a_member_that_does_not_lead_refuses_to_be_relayed_to(amqp: AmqpTrio) ->
     assert relays(amqp, second) == 0
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x04\x00\x00\x00abcd", b"\x01\x00\x00\x00\x80", b""]
-)
-def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) -> None:
-    leader = amqp.serving()
-    member = followers(amqp)[0]
+def asked() -> bytes:
+    return bytes(relaying.MESSAGES.frame(Asked(HOST, "guest", "127.0.0.1", 1, 2047, 131072, 0, False, False)))
 
-    async def work() -> bytes:
-        config = amqp.trio.config(member)
-        transport = Transport(Me(cluster=config.cluster, member=member, name=config.name), cast("Any", Nobody()))
+
+def with_a_wrong_bit(frame: bytes, at: int) -> bytes:
+    return frame[:at] + bytes((frame[at] ^ 1,)) + frame[at + 1 :]
+
+
+def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio) -> None:
+    leader = amqp.serving()
+    member = amqp.followers()[0]
+
+    async def answer_to(said: bytes) -> bytes:
+        transport = Transport(amqp.trio.members[member]._running.transport.me, cast("Any", Nobody()))
         transport.set_peers({leader: (f"m{leader}", amqp.trio.addresses[leader])})
         reader, writer = (await transport.open_relay(leader)).streams_opened()
         writer.write(said)
@@ -242,26 +354,33 @@ def test_what_is_no_request_for_a_relay_is_refused(amqp: AmqpTrio, said: bytes) 
         await transport.close()
         return found
 
-    assert asyncio.run(work()) == b""
-    assert relayed(amqp) == []
+    wrong = [b"GET / HTTP/1.1\r\n\r\n", bytes(relaying.MESSAGES.frame(Answered())), asked()[:-1], b""]
+    wrong += [with_a_wrong_bit(asked(), at) for at in (0, 8, 12, 14, 16, 40, -1)]
+    for said in wrong:
+        assert asyncio.run(answer_to(said)) == b"", said
+    assert asyncio.run(answer_to(asked())) != b""
+    wait_until(lambda: not relayed(amqp), "nothing is left of them")
 
 
-def test_too_many_connections_at_the_leader_are_refused_through_a_relay(tmp_path: Path) -> None:
-    amqp = AmqpTrio(tmp_path, limits=Limits(connections_max=1))
-    amqp.start()
-    try:
-        member = followers(amqp)[0]
-        amqp.client(amqp.serving())
-        with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\).*connection limit \(1\) is reached"):
-            amqp.client(member)
-        wait_until(lambda: not relays(amqp, member), "nothing is left of it")
-        assert amqp.brokers[member].server._admitted == 0
-    finally:
-        amqp.close()
+def test_too_many_connections_at_the_leader_are_refused_through_a_relay(single: AmqpTrio) -> None:
+    member = single.followers()[0]
+    single.client(single.serving())
+    with pytest.raises(pika.exceptions.AMQPConnectionError, match=ONE_IS_THE_LIMIT):
+        single.client(member)
+    wait_until(lambda: not relays(single, member), "nothing is left of it")
+    assert single.brokers[member].server._admitted == 0
+
+
+def test_members_whose_connections_are_all_relayed_say_why_they_refuse_another(single: AmqpTrio) -> None:
+    member = single.followers()[0]
+    single.client(member)
+    for full in (member, single.serving()):
+        with pytest.raises(pika.exceptions.AMQPConnectionError, match=ONE_IS_THE_LIMIT):
+            single.client(full)
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTrio) -> None:
-    first, _ = followers(amqp)
+    first, _ = amqp.followers()
     broker = amqp.brokers[first]
     state = broker.brokering._states[HOST]
     broker.call(lambda: broker.brokering._states.update({HOST: state._replace(leader=None)}))
@@ -279,7 +398,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTri
 
 
 def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behind(amqp: AmqpTrio) -> None:
-    member = followers(amqp)[0]
+    member = amqp.followers()[0]
     leads = amqp.serving()
     leader, front = amqp.brokers[leads], amqp.brokers[member]
     leader.call(lambda: setattr(leader.server, "_sockets_max", 0))

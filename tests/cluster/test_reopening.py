@@ -311,7 +311,7 @@ def found(
     from logstore.cluster.engine import Log
 
     log = Log(vote_term=vote[0], voted_for=vote[1])
-    return Found(b"u" * 16, rebuild, start_term, 3, 1, tail, (0, 0), log)
+    return Found(b"u" * 16, b"c" * 16, rebuild, start_term, 3, 1, tail, (0, 0), log)
 
 
 @pytest.mark.parametrize(

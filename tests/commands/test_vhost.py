@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,40 @@ def test_a_host_has_its_own_limit_of_the_log(either: Path) -> None:
     assert (told("info", own)["max_log_bytes"], told("info", either)["max_log_bytes"]) == (64 << 20, None)
 
 
+@pytest.mark.parametrize("name", ["/", "shop"])
+def test_the_limit_of_a_host_is_changed_and_taken_away(either: Path, name: str) -> None:
+    own = add(either, "shop") if name == "shop" else either
+    other = either if name == "shop" else add(either, "shop")
+    answer = told("vhost", either, "set", name, "--max-log-bytes", "64M")
+    assert (answer["max_log_bytes"], answer["directory"]) == (64 << 20, str(own))
+    assert (told("info", own)["max_log_bytes"], told("info", other)["max_log_bytes"]) == (64 << 20, None)
+    said = fine("vhost", either, "set", name, "--max-log-bytes", "none")
+    assert said == f"set: virtual host {name} has no limit of the log\n"
+    assert told("info", own)["max_log_bytes"] is None
+
+
+def test_a_limit_below_the_log_is_refused_and_nothing_is_changed(either: Path) -> None:
+    own = add(either, "shop")
+    fine("vhost", either, "remove", "shop")
+    other = either.with_name("other")
+    with logstore.open(other, segment_size=SMALL_SEGMENT, max_log_bytes="1G") as store:
+        store.publish_many(store.declare_queue("orders"), [bytes(100_000)] * 100)
+    other.rename(own)
+    add(either, "shop")
+    said = refused(1, "vhost", either, "set", "shop", "--max-log-bytes", "6M")
+    found = re.search(r"has (\d+) bytes on disk, 100\d+ of them live, so its limit cannot be 6291456: ", said)
+    assert found is not None
+    assert int(found[1]) > 10_000_000
+    assert f"'logstore compact {own}'" in said
+    assert "at least 6 segments" in refused(2, "vhost", either, "set", "/", "--max-log-bytes", "1M")
+    assert [told("info", path)["max_log_bytes"] for path in (own, either)] == [1 << 30, None]
+
+
+def test_the_limit_of_a_host_that_is_not_there_cannot_be_changed(either: Path) -> None:
+    said = refused(1, "vhost", either, "set", "shop", "--max-log-bytes", "none")
+    assert "there is no virtual host 'shop'" in said
+
+
 def test_a_backup_names_the_hosts_that_it_leaves_out_and_how_to_copy_them(either: Path) -> None:
     own = add(either, "Größe 'x'")
     said = fine("backup", either, either.with_name("copy"))
@@ -205,6 +240,31 @@ def test_a_host_at_its_limit_refuses_publishes_and_the_others_take_them(path: Pa
         broker.kill()
 
 
+def test_a_full_host_takes_publishes_again_when_its_limit_is_raised_and_keeps_the_limit(path: Path) -> None:
+    own = add(path, "shop", "--max-log-bytes", "3M")
+    fine("user", path, "permit", "guest", "shop")
+    broker = ServeProcess(path)
+    try:
+        shop = opened(broker, "shop")
+        shop.queue_declare("orders", durable=True)
+        shop.confirm_delivery()
+        with pytest.raises(pika.exceptions.NackError):
+            for _ in range(100):
+                shop.basic_publish("", "orders", bytes(100_000))
+        fine("vhost", path, "set", "shop", "--max-log-bytes", "6M")
+        for _ in range(10):
+            shop.basic_publish("", "orders", bytes(100_000))
+        assert told("info", own)["full"] is None
+        said = broker.errors.read_text()
+        assert "vhost.set 'shop': a limit of 6291456 bytes for the log" in said
+        assert said.count("has room again") == 1
+        broker.kill()
+        broker = ServeProcess(path)
+        assert told("stats", own)["log"]["max_bytes"] == 6 << 20
+    finally:
+        broker.kill()
+
+
 def test_a_host_whose_store_cannot_be_opened_is_down_and_the_others_are_served(path: Path) -> None:
     own = add(path, "shop")
     fine("user", path, "add", "anna", "--permit", "shop", "--permit", "/", text="secret\n")
@@ -220,6 +280,8 @@ def test_a_host_whose_store_cannot_be_opened_is_down_and_the_others_are_served(p
         assert "541" in repr(caught.value)
         assert "vhost 'shop' is down" in repr(caught.value).replace("\\", "")
         opened(broker, "/").queue_declare("q")
+        said = refused(1, "vhost", path, "set", "shop", "--max-log-bytes", "none")
+        assert "the virtual host 'shop' is down: 'logstore vhost" in said
         assert "are unknown, because it is not served" in refused(1, "vhost", path, "remove", "shop")
         fine("vhost", path, "remove", "shop", "--yes")
         assert not own.exists()

@@ -42,6 +42,7 @@ PARENTS = {
     "UnknownXid": "TransactionError",
     "DuplicateXid": "TransactionError",
     "TransactionEnded": "TransactionError",
+    "TransactionLimit": "TransactionError",
     "WrongState": "TransactionError",
     "OutcomeUnknown": "StoreError",
     "BatchRefused": "StoreError",

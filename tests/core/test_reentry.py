@@ -154,6 +154,7 @@ CHANGES: dict[str, Change] = {
     "bind": lambda store, n: store.bind("e", "q", str(n)),
     "unbind": lambda store, n: store.unbind("e", "q", str(n)),
     "config": lambda store, n: store.config.update({"n": str(n)}),
+    "limit": lambda store, n: store.set_max_log_bytes((1 << 30) + n),
     "config del": lambda store, n: store.config.pop("n", None),
 }
 

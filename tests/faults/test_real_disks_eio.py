@@ -70,13 +70,30 @@ def failed_under(disk: RealDisk, children: Host, how: str) -> dict[str, Any]:
 
 def reopened_in_the_same_boot(disk: RealDisk, children: Host, *, forgetful: bool) -> Iterator[str]:
     """The errors of the store that is opened with the present page cache, and after later power cuts."""
-    store = disk.path / "store"
     before = disk.control.entries
     try:
-        shown = children.ask("look", store)
+        shown = children.ask("look", disk.path / "store")
     except ChildFailedError as error:
         yield str(error)
         return
+    yield from _lost_later(disk, children, before, shown, forgetful=forgetful)
+
+
+def reopened_in_the_same_process(disk: RealDisk, children: Host, how: str) -> Iterator[str]:
+    """As both functions above, but one process has the store before and after."""
+    try:
+        did = children.ask("fail_and_look", disk.path / "store", disk.place / "journal", disk.control_path, how)
+    except ChildFailedError as error:
+        yield str(error)
+        return
+    assert did["failed"] > 0, "nothing has failed"
+    yield from _lost_later(disk, children, did["before"], did["shown"], forgetful=MEMORIES[how])
+
+
+def _lost_later(
+    disk: RealDisk, children: Host, before: int, shown: dict[str, Any], *, forgetful: bool
+) -> Iterator[str]:
+    """The errors of what an open has shown, and after power cuts since it began."""
     served = disk.control.entries
     history = History.of(disk, forgetful=forgetful)
     yield from judge(history.journal, served, shown)
@@ -127,6 +144,13 @@ def test_the_state_shown_after_a_failure_in_the_same_boot_survives_a_power_cut(
         assert LATER not in tags(shown, "a")
         seen = any(tag.startswith("bad-") for tag in tags(shown, "a"))
         assert seen is (how == "flushes")  # never written; or written, read, and kept
+
+
+@pytest.mark.parametrize("how", MEMORIES)
+@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+def test_the_process_whose_store_failed_may_close_and_open_it_again(file_system: str, how: str, children: Host) -> None:
+    with real_disk(file_system) as disk:
+        assert list(reopened_in_the_same_process(disk, children, how)) == []
 
 
 @pytest.mark.parametrize("file_system", FILE_SYSTEMS)
@@ -230,6 +254,8 @@ def test_without_the_page_cache_rule_data_is_lost(file_system: str, how: str, mu
     with real_disk(file_system) as disk, host(faulty, mutant) as children:
         failed_under(disk, children, how)
         assert next(reopened_in_the_same_boot(disk, children, forgetful=MEMORIES[how]), None) is not None
+    with real_disk(file_system) as disk, host(faulty, mutant) as children:
+        assert next(reopened_in_the_same_process(disk, children, how), None) is not None
 
 
 @pytest.mark.parametrize("how", MEMORIES)

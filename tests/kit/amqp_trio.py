@@ -18,7 +18,7 @@ from kit.trio import HOST, Trio, free_ports
 from logstore.broker import Limits
 from logstore.cluster.brokering import Brokering
 from logstore.cluster.config import MemberFile
-from logstore.cluster.member_users import open_users
+from logstore.cluster.member_users import open_users, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -104,7 +104,7 @@ class AmqpTrio:
 
     def serving(self, host: str = HOST, *, but: int = 0) -> int:
         """The member whose broker has the host open, once there is one."""
-        vhost = "/" if host == "main" else host
+        vhost = vhost_of(host)
         found: list[int] = []
 
         def serves() -> bool:
@@ -117,6 +117,14 @@ class AmqpTrio:
 
         wait_until(serves, f"a broker serves {host}")
         return found[0]
+
+    def followers(self, host: str = HOST) -> list[int]:
+        """Members that relay clients of the host."""
+        leader, vhost = self.serving(host), vhost_of(host)
+        others = [member for member in self.brokers if member != leader]
+        for member in others:
+            wait_until(lambda member=member: self.brokers[member].brokering.leader(vhost), "it knows who leads")
+        return others
 
     def client(self, member: int, vhost: str = HOST, user: str = "guest") -> pika.BlockingConnection:
         login = pika.PlainCredentials(user, user)

@@ -1,10 +1,13 @@
 /* Preloaded into a process: a file with one byte says what its disk does. 'f': it is full, nothing gets further blocks. 'h': it hangs,
- * a sync returns once the byte is another. 'e': each sync fails. It may change at any moment. */
+ * a sync returns once the byte is another. 'e': each sync fails; with $DISK_FAILS, each of a file whose path contains that. It may change
+ * at any moment. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -29,13 +32,26 @@ static int lacks_blocks(int file, off_t end) {
     return *state == 'f' && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && end > (off_t)s.st_blocks * 512;
 }
 
-static int fails_or_hangs(void) {
+static int is_to_fail(int file) {
+    const char *part = getenv("DISK_FAILS");
+    char link[32], path[4096];
+
+    if (part == NULL)
+        return 1;
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    path[size < 0 ? 0 : size] = 0;
+    return strstr(path, part) != NULL;
+}
+
+static int fails_or_hangs(int file) {
     struct timespec pause = {.tv_nsec = 5000000};
 
     while (*state == 'h')
         (void)nanosleep(&pause, NULL);
-    errno = EIO;
-    return *state == 'e';
+    int fails = *state == 'e' && is_to_fail(file);
+    errno = fails ? EIO : errno;
+    return fails;
 }
 
 int fallocate(int file, int mode, off_t at, off_t bytes) {
@@ -72,7 +88,7 @@ int fdatasync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
-    return fails_or_hangs() ? -1 : real(file);
+    return fails_or_hangs(file) ? -1 : real(file);
 }
 
 int fsync(int file) {
@@ -80,5 +96,5 @@ int fsync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
-    return fails_or_hangs() ? -1 : real(file);
+    return fails_or_hangs(file) ? -1 : real(file);
 }

@@ -15,7 +15,8 @@ SOURCE = Path(__file__).with_name("disk_faults.c")
 class FaultyDisk:
     """What a process with `environment` finds: the disk works, has no room, or hangs or fails in each sync."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fails: str = "") -> None:
+        """`fails`: a part of the paths of the files that :meth:`fail` is about; without it all are."""
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
         if compiler is None:
             pytest.skip("SKIPPED LOUDLY: no C compiler is here; full and hanging disks were NOT tried")
@@ -25,6 +26,8 @@ class FaultyDisk:
         self._file = directory / f"disk-{len(list(directory.glob('disk-*')))}"
         self._file.write_bytes(b"-")
         self.environment = os.environ | {"LD_PRELOAD": str(library), "DISK_FAULTS": str(self._file)}
+        if fails:
+            self.environment["DISK_FAILS"] = fails
 
     def _becomes(self, state: bytes) -> None:
         with self._file.open("r+b") as file:
@@ -39,7 +42,7 @@ class FaultyDisk:
         self._becomes(b"h")
 
     def fail(self) -> None:
-        """Each sync fails."""
+        """Each sync fails, and what was written stays in the page cache."""
         self._becomes(b"e")
 
     def work(self) -> None:

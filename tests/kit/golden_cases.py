@@ -220,6 +220,48 @@ CASES: dict[str, Case] = {
         served=served("vhost store add shop", "vhost store remove shop"),
     ),
     **one_command(
+        "vhost set",
+        usual=opened(
+            "vhost store add shop --segment-size 512K",
+            "vhost store set shop --max-log-bytes 1G",
+            "vhost store set / --max-log-bytes 2G --json",
+            "vhost store set shop --max-log-bytes none",
+        ),
+        empty=empty("vhost store set / --max-log-bytes none"),
+        mistakes=Case(
+            (
+                "vhost store set",
+                "vhost store set shop",
+                "vhost store set '' --max-log-bytes 1G",
+                "vhost absent set shop --max-log-bytes 1G",
+                "vhost store set shop --max-log-bytes 1G",
+                "vhost store set / --max-log-bytes big",
+                "vhost store set / --max-log-bytes 1K",
+            ),
+            store="young",
+        ),
+        full=full("vhost store set / --max-log-bytes none"),
+        locked=locked("vhost store set / --max-log-bytes 1G"),
+        served=served("vhost store set / --max-log-bytes 1G"),
+    ),
+    **one_command(
+        "vhost reopen",
+        usual=served("vhost store add shop", "vhost store reopen shop", "vhost store reopen shop --json"),
+        empty=empty("vhost store reopen shop"),
+        mistakes=Case(
+            (
+                "vhost store reopen",
+                "vhost store reopen /",
+                "vhost absent reopen shop",
+                "vhost store add shop",
+                "vhost store reopen shop",
+            ),
+            store="young",
+        ),
+        locked=locked("vhost store reopen shop"),
+        served=served("vhost store reopen shop"),
+    ),
+    **one_command(
         "user",
         usual=usual("user store"),
         empty=empty("user store"),

@@ -13,7 +13,7 @@ import uvloop
 
 import logstore
 from kit.amqp_client import RawClient
-from kit.patience import PATIENCE_S
+from kit.patience import PATIENCE_S, wait_until
 from logstore.broker import Limits, Server
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+
+
+def unsent(server: Server) -> int:
+    return max((each.transport.get_write_buffer_size() for each in server.connections), default=0)
 
 
 def open_store(directory: Path) -> Any:
@@ -41,6 +45,9 @@ class MishapHandler(logging.Handler):
 
 class Broker:
     """A server in a thread of its own, with access for tests."""
+
+    socket_bytes_max = 5_000_000
+    """What the kernel and both sides may hold of one client that does not read."""
 
     def __init__(self, store: Any, limits: Limits | None = None) -> None:
         self.store = store
@@ -73,6 +80,14 @@ class Broker:
             return function()
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
+
+    def unsent(self) -> int:
+        """Bytes that wait for the slowest reader."""
+        return self.call(lambda: unsent(self.server))
+
+    def wait_until_unsent(self, size: int) -> None:
+        """Until so many bytes wait for a client that reads nothing, and no more go on their way to it."""
+        wait_until(lambda: self.unsent() >= size, "a reader that is behind")
 
     def pika(self, **options: Any) -> pika.BlockingConnection:
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **options))

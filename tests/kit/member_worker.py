@@ -98,6 +98,21 @@ class Working:
             return {"ids": ids, "error": type(error).__name__, "text": str(error)}
         return {"ids": ids, "error": "", "text": ""}
 
+    def declare(self, first: int, count: int) -> dict[str, Any]:
+        """Declares queues with long names until an error: how many there are of them, and the error's class."""
+        store = self._member.store(HOST, within_s=60)
+        error = text = ""
+        try:
+            for number in range(first, first + count):
+                store.declare_queue(f"{number:06d}-{'q' * 200}")
+        except StoreError as problem:
+            error, text = type(problem).__name__, str(problem)
+        return {"error": error, "text": text, "names": self.names()}
+
+    def names(self) -> list[str]:
+        """Of the queues."""
+        return sorted(queue.name[:6] for queue in self._member.store(HOST, within_s=60).queues())
+
     def drain(self) -> dict[str, Any]:
         """Accepts each message, and says which."""
         ids = []

@@ -402,6 +402,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         "receiver": lambda: type("Receiver", (), {"done": lambda *_: None}),
         "info": info,
         "segment": segment,
+        "max_log_bytes": lambda: "1G",
         "segment_size": lambda: 524288,
         "first_lsn": lambda: 524288,
         "epoch": lambda: 1,

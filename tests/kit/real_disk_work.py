@@ -6,6 +6,7 @@ each. Its environment chooses the build of the package and the fault in it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -70,6 +71,15 @@ def go_on(path: str, kept: list[Any]) -> list[dict[str, Any]]:
     with logstore.open(path, **OPTIONS) as store:
         looks.append(shown(store))
     return looks
+
+
+def fail_and_look(path: str, journal: str, control: str, how: str, kept: list[Any]) -> dict[str, Any]:
+    """As `write_while_it_fails`; then this process closes the store and looks at it. `before`: the disk's entries."""
+    did = write_while_it_fails(path, journal, control, how, kept)
+    with contextlib.suppress(logstore.StoreError):
+        kept.pop().close()
+    before = control_of(control).entries
+    return did | {"before": before, "shown": look(path, kept)}
 
 
 # ---- working ----
@@ -286,7 +296,7 @@ def work_hard(
 
 def host() -> None:
     faults = (write_while_it_fails, use_again_what_failed, fail_in_the_catalog, go_on_after_the_catalog)
-    known: dict[str, Callable[..., Any]] = {do.__name__: do for do in (look, go_on, work_hard, *faults)}
+    known: dict[str, Callable[..., Any]] = {do.__name__: do for do in (look, fail_and_look, go_on, work_hard, *faults)}
     for line in sys.stdin:
         request = json.loads(line)
         try:

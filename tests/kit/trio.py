@@ -104,10 +104,6 @@ class Trio:
         while (leader := self.leader()) != member:
             with contextlib.suppress(EngineRefused):
                 self.members[leader].transfer(HOST, member)
-            wait_until(lambda: self._serves_or_none(member, leader), "somebody serves")
-
-    def _serves_or_none(self, member: int, leader: int) -> bool:
-        return any(self.members[each].standings()[HOST].state == "leads" for each in (member, leader))
 
     def store(self, host: str = HOST) -> logstore.MessageStore:
         """The leader's store; asked at any member, as a program would."""

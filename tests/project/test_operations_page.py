@@ -89,6 +89,8 @@ COMMANDS = [
     Expected("logstore serve DIR --port N", 3, 0),
     Expected("logstore serve DIR --max-log-bytes SIZE", 3, 0),
     Expected("logstore serve DIR --scrub 10M", 3, 0),
+    Expected("logstore vhost DIR set / --max-log-bytes SIZE", 0, 0),
+    Expected("logstore vhost DIR reopen NAME", 1, 1),  # there is no such host
     Expected("logstore bench SOMEWHERE/ELSE", 0, 0),
 ]
 BARE = re.compile(r"logstore [a-z-]+")  # names of commands

@@ -418,11 +418,12 @@ def test_in_a_full_store_every_growing_operation_raises_and_the_others_work(open
         lambda: store.publish(queue, [b"parts"]),
         lambda: store.stage(),
         lambda: store.enqueue(ids[0], other),
-        lambda: store.begin(),
     ]
     for grow in growing:
         with pytest.raises(errors.StoreFull, match="nothing was changed"):
             grow()
+    with store.transaction() as transaction, pytest.raises(errors.StoreFull, match="nothing was changed"):
+        store.publish(queue, b"", transaction=transaction)
     assert staged is None
     assert store.stats()["full"] is True
     assert [message.id for message in queue.browse()] == ids

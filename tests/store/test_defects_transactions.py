@@ -357,7 +357,7 @@ def test_13_old_outcomes_in_a_recycled_file_never_settle_a_new_transaction(path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_14_a_full_log_takes_no_new_work_but_every_outcome_and_can_be_restarted_and_drained(
+def test_14_a_full_log_takes_nothing_that_grows_but_every_outcome_and_can_be_restarted_and_drained(
     path: Path, kind: str
 ) -> None:
     limit = 6 * SMALL_SEGMENT
@@ -373,8 +373,8 @@ def test_14_a_full_log_takes_no_new_work_but_every_outcome_and_can_be_restarted_
         while True:
             ids.append(store.publish("q", bytes(20_000), wait=False))
     store.force()
-    with pytest.raises(errors.StoreFull):
-        store.begin()
+    with store.transaction() as taking, pytest.raises(errors.StoreFull):
+        store.publish("q", bytes(20_000), transaction=taking)
     if kind == "prepared":
         store.close()
         store = logstore.open(path, max_log_bytes=limit)

@@ -1,4 +1,4 @@
-"""``max_log_bytes`` is stored: an open with the option sets it, and every later open applies it."""
+"""``max_log_bytes`` is stored: an open with the option and an open store set it, and every later open applies it."""
 
 from __future__ import annotations
 
@@ -141,6 +141,62 @@ def test_a_limit_below_the_log_is_accepted_and_refuses_growth_until_enough_is_co
     store.publish("q", b"room")
     store.compact()
     assert len(segment_files(store_dir)) * SMALL_SEGMENT <= LIMIT
+
+
+@pytest.mark.parametrize("limit", [2 * LIMIT, "8M", "none"])
+def test_an_open_store_takes_another_limit_at_once_and_keeps_it(
+    open_store: Open, store_dir: Path, limit: int | str
+) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    fill(store)
+    store.set_max_log_bytes(limit)
+    wanted = None if limit == "none" else 2 * LIMIT
+    assert limit_of(store) == wanted
+    store.publish("q", bytes(20_000))
+    if wanted is not None:
+        fill(store)
+        assert LIMIT < len(segment_files(store_dir)) * SMALL_SEGMENT <= wanted
+    store.close()
+    assert limit_of(open_store()) == wanted
+
+
+def test_an_open_store_takes_a_lower_limit_and_does_not_grow(open_store: Open, store_dir: Path) -> None:
+    store = open_store()
+    store.publish_many(store.declare_queue("q"), [bytes(20_000)] * 600)
+    store.set_max_log_bytes(LIMIT)
+    with pytest.raises(logstore.StoreFull):
+        store.publish_many("q", [bytes(20_000)] * 200)
+    before = len(segment_files(store_dir))
+    with pytest.raises(logstore.StoreFull):
+        store.publish("q", bytes(200_000))
+    assert len(segment_files(store_dir)) == before
+
+
+@pytest.mark.parametrize("limit", [6 * SMALL_SEGMENT - 1, 0, -1, "some", 1.5, True])
+def test_an_open_store_refuses_what_an_open_refuses(open_store: Open, limit: Any) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    with pytest.raises((logstore.OptionError, TypeError), match="max_log_bytes"):
+        store.set_max_log_bytes(limit)
+    assert limit_of(store) == LIMIT
+    store.close()
+    with pytest.raises(logstore.StoreClosed):
+        store.set_max_log_bytes(2 * LIMIT)
+    assert limit_of(open_store()) == LIMIT
+
+
+def test_a_limit_that_the_catalog_does_not_take_is_not_in_force(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise logstore.CatalogUnavailable("the catalog gives no answer")
+
+    store = open_store(max_log_bytes=LIMIT)
+    with monkeypatch.context() as patches:
+        patches.setattr("logstore.store.maintenance.keep_limit", refuse)
+        with pytest.raises(logstore.CatalogUnavailable):
+            store.set_max_log_bytes("none")
+    assert limit_of(store) == LIMIT
+    fill(store)
 
 
 def test_an_open_that_fails_does_not_change_the_stored_limit(open_store: Open) -> None:

@@ -172,6 +172,7 @@ NAMES = {
     "UnknownXid": "ProgrammingError",
     "DuplicateXid": "ProgrammingError",
     "TransactionEnded": "ProgrammingError",
+    "TransactionLimit": "OperationalError",
     "WrongState": "ProgrammingError",
     "OutcomeUnknown": "OperationalError",
 }

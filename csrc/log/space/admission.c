@@ -68,6 +68,12 @@ static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
     return taken <= most;
 }
 
+/* Bytes that an append for this purpose must leave. */
+static uint64_t kept_for_work(const struct log *g, enum purpose purpose) {
+    uint64_t pool = extent_pool(g->segment_size);
+    return purpose == RESERVE_GROWS ? pool : purpose == RESERVE_EXCHANGE ? pool / 2 : 0;
+}
+
 static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
     uint64_t room;
     return find_room(g, expansion, &room) && bytes <= room;
@@ -75,10 +81,20 @@ static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
 
 uint64_t admission_room(const struct log *g) {
     uint64_t room;
-    return !log_cannot_grow(g) && find_room(g, 0, &room) ? room : 0;
+    return !log_cannot_grow(g) && find_room(g, kept_for_work(g, RESERVE_GROWS), &room) ? room : 0;
 }
 
-bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion) {
+uint64_t admission_pool_left(struct log *g) {
+    uint64_t room;
+    if (!log_cannot_grow(g)) {
+        return UINT64_MAX;
+    }
+    admission_compute_needs(g);
+    return find_room(g, 0, &room) ? room : 0;
+}
+
+bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
+    expansion += kept_for_work(g, purpose);
     if (bytes <= g->space.needs.gap_bytes && suffices(g, bytes, expansion)) {
         return true;
     }
@@ -102,7 +118,7 @@ bool over_admission_limit(const struct log *g) {
 /* Also before the first refusal, for example after an open. */
 bool admission_refuses(struct log *g) {
     return g->space.full.since_us != 0 ||
-           (log_cannot_grow(g) && (over_admission_limit(g) || !admission_has_room(g, 0, 0)));
+           (log_cannot_grow(g) && (over_admission_limit(g) || !admission_has_room(g, 0, 0, RESERVE_GROWS)));
 }
 
 static void change_fullness(struct log *g, uint64_t since_us) {
@@ -143,7 +159,7 @@ static bool has_room_again(struct log *g) {
         return true;
     }
     bool within = files > reserved && weight / 4 * 5 <= (files - reserved) * size;
-    return within && (!log_cannot_grow(g) || admission_has_room(g, refused, 0));
+    return within && (!log_cannot_grow(g) || admission_has_room(g, refused, 0, RESERVE_GROWS));
 }
 
 void admission_look_for_room(struct log *g) {
@@ -241,16 +257,16 @@ int spares_need(struct log *g, enum purpose purpose) {
     }
     uint64_t moved = g->stats.segments_relocated;
     g->space.spares_awaited++;
-    g->space.room_wanted += purpose == RESERVE_SHRINKS ? 1 : 0;
+    g->space.room_wanted += purpose != RESERVE_GROWS ? 1 : 0;
     spares_try(g);
-    g->space.room_wanted -= purpose == RESERVE_SHRINKS ? 1 : 0;
+    g->space.room_wanted -= purpose != RESERVE_GROWS ? 1 : 0;
     /* a moved segment may have made room: the caller checks again */
     bool again = spares_allow(g, purpose) || g->stats.segments_relocated != moved;
     int rc = LS_OK;
     if (!again) {
-        rc = purpose == RESERVE_GROWS ? admission_admit(g, 0, 0) : free_what_died(g);
+        rc = purpose == RESERVE_GROWS ? admission_admit(g, 0, 0, purpose) : free_what_died(g);
     }
-    if (rc == LS_OK && purpose == RESERVE_SHRINKS && others_wait(g)) {
+    if (rc == LS_OK && purpose != RESERVE_GROWS && others_wait(g)) {
         again = true;
     }
     g->space.spares_awaited--;
@@ -263,8 +279,16 @@ int spares_need(struct log *g, enum purpose purpose) {
     return rc != LS_OK ? rc : admission_fail_full(g);
 }
 
+static int fail_work(const struct log *g) {
+    return fail(LS_TRANSACTION_LIMIT,
+                "the store is full, and the open transactions, with the messages that transactions have put on other "
+                "queues, have used the %llu bytes that it keeps for them; nothing was changed. Commit, take fewer "
+                "messages in one transaction, or accept messages without one",
+                (unsigned long long)extent_pool(g->segment_size));
+}
+
 /* A log that can have no more files still accepts appends that grow it, while enough of it is dead for relocation. */
-int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
+int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
     log_may_wait(g);
     g->space.growth_asked += bytes + expansion;
     g->space.longest_asked = bytes > g->space.longest_asked ? bytes : g->space.longest_asked;
@@ -272,7 +296,11 @@ int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion) {
     g->space.growth_asked -= bytes + expansion;
     g->space.longest_asked = g->space.growth_asked > 0 ? g->space.longest_asked : 0;
     admission_compute_needs(g);
-    bool full = log_cannot_grow(g) && (!admission_has_room(g, bytes, expansion) || over_admission_limit(g));
+    bool full = log_cannot_grow(g) && !admission_has_room(g, bytes, expansion, purpose);
+    if (purpose != RESERVE_GROWS) {
+        return rc == LS_OK && full ? fail_work(g) : rc;
+    }
+    full = full || (log_cannot_grow(g) && over_admission_limit(g));
     g->space.asked_lsn = g->segments[g->segment_count - 1]->first_lsn;
     if (rc == LS_OK && full) {
         note_refusal(g, bytes + expansion);

@@ -1,6 +1,8 @@
 /* See file_needs.h. */
 #include "log/space/file_needs.h"
 
+uint64_t extent_pool(uint64_t segment_size) { return segment_size / POOL_OF_WORK; }
+
 static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
 
 /* Subtracts the bytes that stay free when a record of `gap_bytes` does not fit at the end. */
@@ -19,6 +21,15 @@ uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes) {
  *     room and that of the drained records: the room only grows.
  * Draining never breaks these conditions: it makes no record longer, and takes a spare only if more than the first
  * condition needs are left.
+ *
+ * A drain in transactions does make records longer: an open transaction lives itself, and a message with pending work is
+ * moved with a state that it would not need otherwise, and keeps it until it is moved again or dies. Such an append is
+ * admitted only within the two conditions (`grown` includes it), so they hold all the time, also after a rollback and
+ * after an open, which count what is there. Growth leaves a pool, extent_pool() more than the conditions ask for, and so
+ * a full log always has had room for that much work. What is over is freed by outcomes and deaths. An exchange, which puts a
+ * message from one queue on another, leaves half of the pool, because the message stays longer after the commit too.
+ * Prepare and outcomes append only what is dead at once. So a transaction may be refused when it begins or works, and
+ * never when it ends.
  */
 struct file_needs extent_needs(const struct extent *e) {
     uint64_t size = e->segment_size, used_bytes = e->segments * size;
@@ -30,9 +41,11 @@ struct file_needs extent_needs(const struct extent *e) {
     };
     needs.gap_bytes = e->longest_asked > needs.gap_bytes ? e->longest_asked : needs.gap_bytes;
     needs.usable = extent_usable(size, needs.gap_bytes);
+    expansion += extent_pool(size);
+    uint64_t moved = (expansion + size / 2) / size;
     uint64_t packed = (needs.live_bytes + expansion + size / ROOM_TO_WORK) / needs.usable + 1;
-    needs.spares_wanted = SPARES_RESERVED + (size_t)(packed > e->segments ? packed - e->segments : 0);
-    needs.spares_wanted = needs.spares_wanted > needs.spares_reserved ? needs.spares_wanted : needs.spares_reserved;
+    uint64_t more = packed > e->segments ? packed - e->segments : 0;
+    needs.spares_wanted = SPARES_RESERVED + (size_t)(more > moved ? more : moved);
     uint64_t twice = (2 * at_most(e->live_low, needs.live_bytes) + size - 1) / size;
     needs.files_wanted =
         (size_t)(twice > LOG_SEGMENTS_MIN ? twice : LOG_SEGMENTS_MIN) + 1 + needs.spares_reserved - SPARES_RESERVED;

@@ -19,6 +19,7 @@ enum {
     SPARES_AHEAD = 1,
     /* Fractions of a segment are given as 1 / N. */
     ROOM_TO_WORK = 8,     /* 1/8 of a segment is kept free of live records, for the records that a drain appends */
+    POOL_OF_WORK = 4,     /* 1/4 of a segment is kept from growth, for transactions that drain */
     LOG_SEGMENTS_MIN = 4, /* with up to this many files plus one, no record is moved to make the log smaller */
 };
 
@@ -44,6 +45,7 @@ struct file_needs {
 };
 
 struct file_needs extent_needs(const struct extent *e);
+uint64_t extent_pool(uint64_t segment_size); /* bytes that growth leaves for the work of transactions */
 uint64_t extent_usable(uint64_t segment_size, uint64_t gap_bytes); /* as file_needs.usable */
 /* A checkpoint with false contents may claim more than the log can hold; the claim counts only up to that size. */
 static inline uint64_t extent_live_bytes(uint64_t live_bytes, uint64_t used_bytes) {

@@ -343,7 +343,7 @@ static inline int toy_set(ls_store *store, uint32_t key, uint64_t value, ls_tx *
 
     if (rc != LS_OK)
         return rc;
-    rc = log_reserve_to_grow(store->log, toy_record_bytes(), 0);
+    rc = log_reserve_to_grow(store->log, toy_record_bytes(), 0, RESERVE_GROWS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     uint64_t locked_by = toy->keys[key].locked_by;
     if (rc == LS_OK && locked_by != 0 && (tx == NULL || locked_by != tx->id))

@@ -163,8 +163,8 @@ struct ending {
 };
 
 static inline bool may_be_refused(const struct call *c, struct ending e) {
-    bool grows =
-        puts_on(c) || c->kind == STAGE || c->kind == APPEND || c->kind == BEGIN || (takes_off(c) && c->tx != 0);
+    bool grows = puts_on(c) || c->kind == STAGE || c->kind == APPEND;
+    bool is_work = c->kind == BEGIN || ((takes_off(c) || puts_on(c)) && c->tx != 0);
 
     switch (c->rc) {
     case LS_OK:
@@ -177,6 +177,8 @@ static inline bool may_be_refused(const struct call *c, struct ending e) {
         return e.poisons;
     case LS_FULL:
         return grows;
+    case LS_TRANSACTION_LIMIT:
+        return is_work;
     case LS_UNKNOWN_MESSAGE:
     case LS_NOT_ENQUEUED:
     case LS_MESSAGE_LOCKED:

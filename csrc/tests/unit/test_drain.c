@@ -254,9 +254,18 @@ static bool take_one(uint64_t id, ls_tx *tx) {
     return good;
 }
 
-/* A transaction may be refused; then the message is dequeued without one. */
+/* Places that one message of this kind may have, at most. */
+static int places_most(void) {
+    return kinds[d.kind].put == put_on_very_many ? WIDE : kinds[d.kind].put == put_in_a_transaction ? 60 : 12;
+}
+
+/*
+ * In one transaction, if the messages have so few places that the pool has room for all. A transaction with more may be
+ * refused, at an operation, for what it is, and not because the store is full: then without one.
+ */
 static bool take_in_a_transaction(const uint64_t *ids, int n) {
     ls_tx *tx = NULL;
+    bool fits = (uint64_t)(places_most() * n) * ROW_BYTES + (uint64_t)n * STATE_BYTES < extent_pool(SEGMENT) / 2;
     bool good = ls_begin(d.store, NULL, &tx) == LS_OK;
 
     for (int i = 0; good && i < n; i++)
@@ -266,7 +275,7 @@ static bool take_in_a_transaction(const uint64_t *ids, int n) {
         ls_tx_free(tx);
         return good;
     }
-    if (ls_last_error()->code != LS_FULL)
+    if (fits || ls_last_error()->code != LS_TRANSACTION_LIMIT)
         return false;
     if (tx != NULL && ls_rollback(tx, LS_WAIT) != LS_OK)
         return false;

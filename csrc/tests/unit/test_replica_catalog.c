@@ -2,6 +2,8 @@
  * Changes of the catalog in a replicated log: a leader writes each in one record, with the deletion of a queue in the same batch; and every
  * copy gives each change once it is durable, in order, after an open too. See replica/commit.h.
  */
+#include <pthread.h>
+
 #include "tests/kit/failing_memory.h"
 #include "tests/kit/two_members.h"
 
@@ -142,7 +144,7 @@ static void a_change_that_is_not_durable_is_not_given(void) {
     follower = NULL; /* cut off */
     uint32_t bytes = make_row(CATALOG_PUT, 20, 'x');
     log_lock(one.leads->log);
-    check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0) == LS_OK);
+    check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0, RESERVE_GROWS) == LS_OK);
     struct slot s = log_slot(one.leads->log, 0, 0, 0);
     lsn = s.lsn;
     log_append(one.leads->log, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, 1, rows, bytes));
@@ -221,6 +223,31 @@ static void a_change_that_is_none_or_too_long_is_refused_and_nothing_is_written(
     leave();
 }
 
+static void the_thread_that_moves_the_log_waits_for_nothing(void) {
+    const uint8_t *content = (const uint8_t *)"x";
+    uint64_t lsn, end, id = 0, batch = 0;
+    size_t done;
+
+    with_catalog();
+    uint32_t bytes = make_row(CATALOG_PUT, 20, 'a');
+    end = ls_next_lsn(one.leads);
+    ls_replica_moved_by(one.leads, (uint64_t)pthread_self());
+    for (int flags = 0; flags <= LS_WAIT; flags += LS_WAIT) {
+        check(ls_publish(one.leads, &queue, 1, NULL, 0, content, 1, NULL, flags, &id) == LS_OPTION && id == 0);
+        check(ls_dequeue(one.leads, 1, queue, NULL, 0, 0, flags, &batch) == LS_OPTION);
+        check(ls_dequeue_many(one.leads, &end, 1, queue, NULL, 0, flags, &done) == LS_OPTION);
+    }
+    check(ls_force(one.leads, 0) == LS_OPTION);
+    check(strstr(ls_last_error()->text, "make it in another thread") != NULL);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, 0, &lsn) == LS_OPTION && lsn == 0);
+    check(ls_next_lsn(one.leads) == end);
+    check(ls_publish(one.leads, &queue, 1, NULL, 0, content, 1, NULL, LS_TRY, &id) == LS_WOULD_WAIT);
+    ls_replica_moved_by(one.leads, 0);
+    check(change(one.leads, 'a', 0) > end);
+    cease_and_follow(&one);
+    leave();
+}
+
 /* From below a checkpoint they are not replayed; the log has them until the catalog does. */
 static void below_a_checkpoint_the_log_still_has_them(void) {
     uint64_t a, b;
@@ -268,7 +295,7 @@ static void without_memory_for_a_change_the_copy_stops_and_an_open_gives_it(void
         ls_replica *copy = ls_host_replica(two.host);
         uint32_t bytes = make_row(CATALOG_PUT, 20, 'b');
         log_lock(one.leads->log);
-        check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0) == LS_OK);
+        check(log_reserve_to_grow(one.leads->log, format_catalog_change_bytes(bytes), 0, RESERVE_GROWS) == LS_OK);
         struct slot s = log_slot(one.leads->log, 0, 0, 0);
         uint64_t end = s.lsn + format_catalog_change_bytes(bytes), before = newest;
         log_append(one.leads->log, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, 1, rows, bytes));
@@ -310,6 +337,7 @@ int main(void) {
         a_change_that_is_not_durable_is_not_given,
         a_queue_and_its_row_go_in_one_batch,
         a_change_that_is_none_or_too_long_is_refused_and_nothing_is_written,
+        the_thread_that_moves_the_log_waits_for_nothing,
         below_a_checkpoint_the_log_still_has_them,
         without_a_catalog_none_wait,
         without_memory_for_a_change_the_copy_stops_and_an_open_gives_it,
