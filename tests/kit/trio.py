@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -27,16 +28,26 @@ if TYPE_CHECKING:
 HOST = "orders-host"
 
 
+_LOWEST_PORT, _PORTS = 12_000, 20_000
+_WORKERS = 4
+_given: set[int] = set()  # a member that is stopped takes its port again
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports below those that the kernel gives to outgoing connections, which could take one before it is used."""
-    found: list[socket.socket] = []
+    """Ports below those that the kernel gives to outgoing connections, which could take one before it is used.
+
+    No port is given twice, here or in another worker of the same run.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
+    found: list[int] = []
     while len(found) < count:
+        port = _LOWEST_PORT + random.SystemRandom().randrange(_PORTS // _WORKERS) * _WORKERS + worker
         with contextlib.suppress(OSError):
-            found.append(socket.create_server(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000))))
-    ports = [one.getsockname()[1] for one in found]
-    for one in found:
-        one.close()
-    return ports
+            if port not in _given:
+                socket.create_server(("127.0.0.1", port)).close()
+                _given.add(port)
+                found.append(port)
+    return found
 
 
 class Trio:
