@@ -463,13 +463,22 @@ PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args) {
     return accept_batch(state, self, batch, waits != 0 && !self->store->relaxed);
 }
 
+/* Reads the only keyword argument, `unseen`, into the flags. False: there are others, or it is no bool. */
+static bool take_unseen(PyObject *const *given, PyObject *names, int *flags) {
+    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    *flags = count == 1 && given[0] == Py_True ? LS_UNSEEN : 0;
+    return count == 0 || (count == 1 && PyBool_Check(given[0]) &&
+                          PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "unseen") == 0);
+}
+
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
+    int unseen;
     const struct store_calls *of = store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }
-    bool usual = of != NULL && of->store != NULL && count == 1 && names == NULL;
+    bool usual = of != NULL && of->store != NULL && count == 1 && take_unseen(args + 1, names, &unseen);
     struct delivery *d = usual ? held(state, self, args[0]) : NULL;
     if (d == NULL) {
         return hot_slow((PyObject *)self, state->release_slow, args, count, names);
@@ -477,10 +486,10 @@ PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_
     const ls_calls *calls = state->calls;
     ls_store *store = of->store;
     d->settled = true;
-    int rc = calls->release(store, self->id, &d->row, 1, LS_TRY);
+    int rc = calls->release(store, self->id, &d->row, 1, LS_TRY | unseen);
     if (rc == LS_WOULD_WAIT) {
         Py_BEGIN_ALLOW_THREADS
-        rc = calls->release(store, self->id, &d->row, 1, 0);
+        rc = calls->release(store, self->id, &d->row, 1, unseen);
         Py_END_ALLOW_THREADS
     }
     if (rc != LS_OK && rc != LS_CLOSED && rc != LS_FORKED) { /* after those, nothing is acquired */

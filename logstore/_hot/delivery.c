@@ -96,7 +96,7 @@ static PyObject *by_queue(struct delivery *self, PyObject *name, PyObject *const
     Py_ssize_t all = count + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
     PyObject *passed[6] = {(PyObject *)self->queue, (PyObject *)self};
     if (all > 4 || count > 0) {
-        return PyErr_Format(PyExc_TypeError, "%U() takes only the keyword arguments transaction and wait", name);
+        return PyErr_Format(PyExc_TypeError, "%U() takes keyword arguments only", name);
     }
     for (Py_ssize_t i = 0; i < all; i++) {
         passed[2 + i] = args[i];
@@ -114,9 +114,9 @@ static PyObject *delivery_reject(struct delivery *self, PyObject *const *args, P
     return state != NULL ? by_queue(self, state->reject, args, count, keywords) : NULL;
 }
 
-static PyObject *delivery_release(struct delivery *self, PyObject *Py_UNUSED(unused)) {
+static PyObject *delivery_release(struct delivery *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    return state != NULL ? by_queue(self, state->release, NULL, 0, NULL) : NULL;
+    return state != NULL ? by_queue(self, state->release, args, count, keywords) : NULL;
 }
 
 static PyObject *delivery_detach(struct delivery *self, PyObject *Py_UNUSED(unused)) {
@@ -169,8 +169,11 @@ static PyMethodDef delivery_methods[] = {
     {"accept", (PyCFunction)(void (*)(void))delivery_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, *, transaction=None, wait=True)\n--\n\n"
                "Takes the message off the queue for good: it was processed.")},
-    {"release", (PyCFunction)(void (*)(void))delivery_release, METH_NOARGS,
-     PyDoc_STR("release($self)\n--\n\nPuts the message back to its old place, for the next consumer.")},
+    {"release", (PyCFunction)(void (*)(void))delivery_release, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("release($self, *, unseen=False)\n--\n\n"
+               "Puts the message back to its old place, for the next consumer.\n\n"
+               "``unseen``: nobody has seen the message, so this delivery does not count: ``delivery_count`` and\n"
+               "``redelivered`` of the next one are as if the message had not been acquired.")},
     {"reject", (PyCFunction)(void (*)(void))delivery_reject, WITH_KEYWORDS,
      PyDoc_STR("reject($self, *, transaction=None, wait=True)\n--\n\n"
                "Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it.")},

@@ -54,7 +54,8 @@ static PyMethodDef queue_methods[] = {
                "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
                "deliveries, from the first on, that were accepted; the others stay acquired.")},
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
-     PyDoc_STR("release($self, delivery)\n--\n\nSee :meth:`Delivery.release`. Takes a delivery or its token.")},
+     PyDoc_STR("release($self, delivery, *, unseen=False)\n--\n\n"
+               "See :meth:`Delivery.release`. Takes a delivery or its token.")},
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
      PyDoc_STR("_accept_batch($self, batch, wait)\n--\n\n"
                "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},

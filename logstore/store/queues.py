@@ -229,10 +229,10 @@ class Queue(QueueCalls):
             raise
         transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
 
-    def _release_slow(self, delivery: Delivery | DeliveryToken) -> None:
+    def _release_slow(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None:
         self._check_acquired(delivery)
         if not isinstance(delivery, DeliveryToken):
-            self.release(delivery)
+            self.release(delivery, unseen=bool(unseen))
             return
         if self._is_gone(_place_of(delivery)):  # ls_release finds nothing to do, which is no error of a delivery
             raise errors.NotEnqueued(
@@ -240,7 +240,7 @@ class Queue(QueueCalls):
             )
         row = ffi.new("ls_delivery *")
         row.id, row.position, row.count = _place_of(delivery)
-        code = lib.ls_release(self._store._c, self._id, row, 1, 0)
+        code = lib.ls_release(self._store._c, self._id, row, 1, lib.LS_UNSEEN if unseen else 0)
         if code not in (lib.LS_CLOSED, lib.LS_FORKED):  # after those, nothing is acquired
             check(code)
         self._came_back()

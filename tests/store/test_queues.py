@@ -84,6 +84,46 @@ def test_a_released_message_returns_to_its_place_and_counts_its_deliveries(store
     assert [delivery.delivery_count for delivery in queue.acquire(2)] == [3, 2]
 
 
+@pytest.mark.parametrize("by", ["delivery", "queue", "token"])
+def test_a_message_released_unseen_is_back_in_its_place_and_not_marked(
+    store: MessageStore, queue: Queue, by: str
+) -> None:
+    fill(store, queue, 3)
+
+    def give_back(delivery: logstore.Delivery, unseen: bool) -> None:
+        if by == "delivery":
+            delivery.release(unseen=unseen)
+        else:
+            queue.release(delivery if by == "queue" else delivery.detach(), unseen=unseen)
+
+    first, second = queue.acquire(2)
+    give_back(second, True)
+    give_back(first, True)
+    again = queue.acquire(3)
+    assert numbers(again) == [0, 1, 2]
+    assert [(one.delivery_count, one.redelivered) for one in again] == [(1, False)] * 3
+    give_back(again[0], False)
+    (seen,) = queue.acquire(1)
+    assert (seen.delivery_count, seen.redelivered) == (2, True)
+    give_back(seen, True)  # what was seen before stays marked
+    (seen,) = queue.acquire(1)
+    assert (seen.delivery_count, seen.redelivered) == (2, True)
+    with pytest.raises(errors.NotEnqueued):
+        give_back(first, True)
+
+
+def test_a_release_takes_unseen_by_name_only(store: MessageStore, queue: Queue) -> None:
+    fill(store, queue, 1)
+    (delivery,) = queue.acquire(1)
+    for wrong in (lambda: delivery.release(True), lambda: queue.release(delivery, True)):  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seen'"):
+        delivery.release(seen=True)  # type: ignore[call-arg]
+    delivery.release(unseen=1)  # type: ignore[arg-type]
+    assert queue.acquire(1)[0].delivery_count == 1
+
+
 def test_a_recovered_message_is_marked_redelivered_and_its_count_starts_anew(
     store: MessageStore, queue: Queue, open_store: Open
 ) -> None:
