@@ -295,6 +295,10 @@ class Group:
         self.thread.executor.submit(self._close_failed)
         self._around.changed(self)
 
+    async def has_closed(self) -> None:
+        """After a failure: on return the copy is closed, and its directory may be replaced."""
+        await self._around.loop.run_in_executor(self.thread.executor, lambda: None)
+
     def _close_failed(self) -> None:
         with contextlib.suppress(StoreError):
             self._close_copy()

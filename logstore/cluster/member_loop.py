@@ -161,6 +161,7 @@ class MemberLoop:
             vote = read_vote(path)
             group.uuid = b"" if vote is None else vote.uuid.bytes
             group.fail(error)
+            await group.has_closed()
             self._unopened.append(group)
             return
         number = self._transport.host(group.uuid)

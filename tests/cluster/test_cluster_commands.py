@@ -553,12 +553,11 @@ def test_the_only_member_of_a_host_is_not_rebuilt(m1: Path) -> None:
 
 def test_a_host_that_failed_is_opened_again_by_a_command(trio: Trio) -> None:
     trio.store()
-    place, group = trio.directories[3], trio.members[3]._running.group(HOST)
+    place = trio.directories[3]
     with sockets(trio):
         assert "no host called 'x': it has orders-host" in fails(run("cluster", "reopen", "x", "--dir", place), 2)
         assert fine("cluster", "reopen", HOST, "--dir", place) == f"host {HOST} has not failed here: nothing was done\n"
-        group.loop.call_soon_threadsafe(group.fail, logstore.StoreError("the disk is gone"))
-        wait_until(lambda: trio.members[3].standings()[HOST].state == "failed", "it has failed")
+        trio.fails(3)
         vote = trio.host_dir(3) / "VOTE"
         whole = vote.read_bytes()
         vote.write_bytes(bytes(len(whole)))

@@ -31,6 +31,17 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
     made.stop()
 
 
+def copied(of: Path, to: Path) -> None:
+    """Its member may run: it makes and renames files meanwhile."""
+    while True:
+        try:
+            shutil.copytree(of, to)
+        except shutil.Error:
+            shutil.rmtree(to)
+        else:
+            return
+
+
 def is_connected(trio: Trio, member: int) -> bool:
     peers = trio.members[member].report()["peers"]
     return len(peers) == 2 and all(peer["connected"] for peer in peers)
@@ -47,7 +58,7 @@ def test_a_copied_directory_under_another_address_is_refused_and_the_first_proce
     wait_for_all(trio)
     if while_it == "is stopped":
         trio.stop(3)
-    shutil.copytree(trio.directories[3], tmp_path / "copied")
+    copied(trio.directories[3], tmp_path / "copied")
     if while_it == "is stopped":
         trio.start(3)
     wait_until(lambda: all(is_connected(trio, member) for member in trio.members), "all are connected")
@@ -75,7 +86,7 @@ def test_a_copied_directory_with_the_address_that_it_had_does_not_start_beside_t
 ) -> None:
     trio.start()
     stay = fill(trio.store(), 20)
-    shutil.copytree(trio.directories[3], tmp_path / "copied")
+    copied(trio.directories[3], tmp_path / "copied")
     with pytest.raises(errors.StoreError, match=f"address {trio.addresses[3]} cannot be used"):
         Member(tmp_path / "copied", trio.config(3))
     judge(trio, stay)
@@ -87,7 +98,7 @@ def test_a_copied_directory_that_takes_the_place_of_the_first_is_judged_by_what_
     trio.start()
     trio.store()
     trio.transfer_to(1)
-    shutil.copytree(trio.directories[3], tmp_path / "copied")
+    copied(trio.directories[3], tmp_path / "copied")
     stay = fill(trio.store(), 20)
     wait_for_all(trio)
     trio.stop(3)

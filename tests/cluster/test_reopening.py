@@ -54,14 +54,6 @@ def led_by_one(trio: Trio) -> list[int]:
     return stay
 
 
-def fails(trio: Trio, member: int) -> None:
-    """The copy of this member fails, and is closed."""
-    group = group_of(trio, member)
-    group.loop.call_soon_threadsafe(group.fail, errors.StoreError("the disk is gone"))
-    wait_until(lambda: trio.members[member].standings()[HOST].state == "failed", "it has failed")
-    group.thread.executor.submit(lambda: None).result(PATIENCE_S)  # behind the end of its copy
-
-
 # ---- disks that fail -------------------------------------------------------------------------------------------------
 
 
@@ -123,7 +115,7 @@ def test_a_member_that_is_killed_while_it_opens_a_copy_again_starts_as_ever(proc
 def test_a_copy_that_failed_is_opened_again_and_the_other_hosts_never_left(trio: Trio) -> None:
     stay = led_by_one(trio)
     for member in (3, 1):
-        fails(trio, member)
+        trio.fails(member)
         assert trio.members[member].standings()[OTHER].problem == ""
         assert trio.members[member].reopen(HOST).was_open is False
         stay.append(trio.store().publish("orders", b"after"))
@@ -144,7 +136,7 @@ def test_a_host_that_is_well_stays_as_it_is_and_an_unknown_one_is_named(trio: Tr
 
 def test_a_copy_that_cannot_be_opened_stays_out_with_the_same_reason_until_it_can(trio: Trio) -> None:
     stay = led_by_one(trio)
-    fails(trio, 3)
+    trio.fails(3)
     vote = trio.host_dir(3) / "VOTE"
     whole = vote.read_bytes()
     vote.write_bytes(bytes(len(whole)))
@@ -166,7 +158,7 @@ def older(trio: Trio, place: Path) -> list[int]:
     trio.transfer_to(2)  # in a later term, in which member 3 has voted or followed
     stay += fill(trio.store(), 20)
     wait_for_all(trio)
-    fails(trio, 3)
+    trio.fails(3)
     return stay
 
 
@@ -203,7 +195,7 @@ def test_a_copy_that_is_refused_as_too_old_is_rebuilt_by_the_same_process(trio: 
     with pytest.raises(errors.StoreError, match="is older than what this member has said since it started"):
         trio.members[3].reopen(HOST)
     assert trio.members[3].rebuild(HOST).is_complete
-    fails(trio, 3)
+    trio.fails(3)
     shutil.rmtree(trio.host_dir(3))
     shutil.copytree(tmp_path / "older", trio.host_dir(3))
     with pytest.raises(errors.StoreError, match="its copy is from before rebuild 1"):
@@ -217,7 +209,7 @@ def test_a_copy_that_is_refused_as_too_old_is_rebuilt_by_the_same_process(trio: 
 
 def test_a_directory_of_another_member_is_refused(trio: Trio) -> None:
     led_by_one(trio)
-    fails(trio, 3)
+    trio.fails(3)
     kept = trio.host_dir(3).rename(trio.directories[3] / "kept")
     trio.stop(2)
     shutil.copytree(trio.host_dir(2), trio.host_dir(3))
@@ -256,7 +248,7 @@ def test_a_rebuild_and_a_reopening_of_one_host_exclude_each_other_and_themselves
 ) -> None:
     stay = led_by_one(trio)
     three = trio.members[3]
-    fails(trio, 3)
+    trio.fails(3)
     held = Held(monkeypatch)
     first = threading.Thread(target=three.reopen, args=(HOST,))
     first.start()

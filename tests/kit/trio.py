@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import logstore
 from kit.copy_group import CLUSTER, Group
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from logstore.cluster.addresses import Tls, named
 from logstore.cluster.engine import bootstrap
 from logstore.cluster.group import KEPT_BYTES
 from logstore.cluster.member import Member, MemberConfig
 from logstore.cluster.replica import Copy, detach
-from logstore.errors import EngineRefused, NoMajority, NotLeader
+from logstore.errors import EngineRefused, NoMajority, NotLeader, StoreError
 from logstore.verify.verification import Verification
 
 if TYPE_CHECKING:
@@ -115,6 +115,13 @@ class Trio:
         while (leader := self.leader()) != member:
             with contextlib.suppress(EngineRefused):
                 self.members[leader].transfer(HOST, member)
+
+    def fails(self, member: int) -> None:
+        """The copy of this member fails, and is closed."""
+        group = group_of(self, member)
+        group.loop.call_soon_threadsafe(group.fail, StoreError("the disk is gone"))
+        wait_until(lambda: self.members[member].standings()[HOST].state == "failed", "it has failed")
+        group.thread.executor.submit(lambda: None).result(PATIENCE_S)  # behind the end of its copy
 
     def store(self, host: str = HOST) -> logstore.MessageStore:
         """The leader's store; asked at any member, as a program would."""
