@@ -155,6 +155,12 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def copied(of: Path, to: Path) -> None:
+    """Without the sockets of processes that were killed."""
+    sockets = {path.name for path in of.rglob("*.sock") if path.is_socket()}
+    shutil.copytree(of, to, ignore=lambda _, names: sockets & set(names))
+
+
 class Cluster:
     """The members, from 1 on."""
 
@@ -352,6 +358,6 @@ class Cluster:
         try:
             for member in self.members if keep else ():
                 if self.directory(member).exists():
-                    shutil.copytree(self.directory(member), self.place / f"m{member}")
+                    copied(self.directory(member), self.place / f"m{member}")
         finally:
             self.disks.end()

@@ -195,6 +195,8 @@ class Connection(asyncio.Protocol):
             if self._pauses:
                 self._backlog += received[at:]
                 break
+            if self.is_over:
+                break
             taken = self.batches.collect(received, at) if self.state is State.OPEN else 0
             if taken:
                 at += taken
@@ -313,6 +315,15 @@ class Connection(asyncio.Protocol):
                 self._read_on()
 
     @property
+    def is_over(self) -> bool:
+        """The store of its host can be used no longer, and the close of the connection, with the reason, comes soon.
+
+        Until then nothing is handled and nothing is sent: what the store refused is unknown to the client, and an
+        answer to a later method would say that it took effect.
+        """
+        return self.state is State.OPEN and self.host.poison is not None
+
+    @property
     def has_given_up(self) -> bool:
         """True when everything that it held has been released."""
         return self.state in (State.CLOSING, State.CLOSED)
@@ -396,15 +407,17 @@ class Connection(asyncio.Protocol):
 
     def can_deliver(self) -> bool:
         """True while consumers of this connection may get messages."""
-        return self.outbox.has_room() and self.state is State.OPEN
+        return self.outbox.has_room() and self.state is State.OPEN and self.host.poison is None
 
     def send(self, data: bytes) -> None:
         """Send bytes in this turn of the loop."""
-        self.outbox.add(data)
+        if not self.is_over:
+            self.outbox.add(data)
 
     def send_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""
-        self.outbox.add_all(parts)
+        if not self.is_over:
+            self.outbox.add_all(parts)
 
     def tell_blocked(self, reason: str) -> None:
         """Send connection.blocked, once, to a client that understands it."""
@@ -488,8 +501,8 @@ class Connection(asyncio.Protocol):
             channel.forget_replies()
         self._touched.clear()
         close = commands.Connection.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF)
-        self.send(frames.method(0, close))
         self.state = State.CLOSING
+        self.send(frames.method(0, close))
         self._cancel_timer()
         self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
         self.flush()

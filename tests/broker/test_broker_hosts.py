@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pamqp import commands
 import logstore
 from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk
 from logstore.broker import BrokerError, descriptors
 from logstore.broker.errors import CONNECTION_FORCED, ConnectionException
@@ -323,3 +324,36 @@ def test_each_open_store_has_its_own_reserve_of_descriptors(monkeypatch: pytest.
     assert descriptors.sockets_max(20_000, stores=1) - descriptors.sockets_max(20_000, stores=3) == 640
     assert descriptors.sockets_max(20_000, stores=1, sockets=7) - descriptors.sockets_max(20_000, stores=1) == 7
     assert descriptors.sockets_max(20_000, stores=1_000) == 5_000  # half of them stay for clients
+
+
+class Waits:
+    """A cluster whose next leader is not known yet: the host stays open until then."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def has_ended(self, _name: str) -> None:
+        self.ended.set()
+
+
+@pytest.mark.direct_only("the relaying broker has an `elsewhere` of its own")
+def test_an_ended_host_that_waits_for_its_next_leader_takes_and_answers_nothing_more(hosts: Hosts) -> None:
+    store = hosts.start().open("shop", BrokenStore)
+    shop, consumer, server = hosts.client("shop"), hosts.client("shop"), hosts.broker.server
+    waits = server.elsewhere = Waits()
+    store.publish("q", b"taken")
+    consumer.send(1, commands.Basic.Consume(queue="q"))
+    consumer.expect(commands.Basic.ConsumeOk)
+    consumer.delivery()
+    store.broken = True
+    # The publish finds the store ended. What the client asks then, and others ask, must not look as if all were well.
+    shop.publish("q", b"x")
+    shop.send(1, commands.Queue.Declare(queue="q", passive=True))
+    assert waits.ended.wait(PATIENCE_S)
+    shop.expect(commands.Basic.Nack)  # of the publish, of which nothing was written
+    consumer.send(1, commands.Basic.Nack(delivery_tag=1, requeue=True))
+    consumer.send(1, commands.Queue.Declare(queue="q", passive=True))
+    hosts.broker.call(lambda: setattr(server, "elsewhere", None))
+    hosts.close("shop", ConnectionException(CONNECTION_FORCED, "vhost 'shop' is led by member b now"))
+    assert "led by member b" in shop.expect_connection_close(320)
+    assert "led by member b" in consumer.expect_connection_close(320)
