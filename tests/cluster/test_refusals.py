@@ -35,8 +35,8 @@ def problem_of(trio: Trio, member: int, host: str = HOST) -> str:
     return next(str(one["problem"] or "") for one in trio.members[member].report()["hosts"] if one["host"] == host)
 
 
-def with_an_older_copy(trio: Trio, place: Path) -> list[int]:
-    """Member 1 leads the host, and member 3 starts with a copy of it from an earlier time; the messages that stay."""
+def keep_an_older_copy(trio: Trio, place: Path) -> list[int]:
+    """Member 1 leads the host; member 3 is stopped, and its copy of an earlier time kept; the messages that stay."""
     trio.start()
     trio.store()
     trio.transfer_to(1)
@@ -48,6 +48,12 @@ def with_an_older_copy(trio: Trio, place: Path) -> list[int]:
     stay += fill(trio.store(), 20)
     wait_for_all(trio)
     trio.stop(3)
+    return stay
+
+
+def with_an_older_copy(trio: Trio, place: Path) -> list[int]:
+    """The same, and member 3 starts with that copy."""
+    stay = keep_an_older_copy(trio, place)
     shutil.rmtree(trio.host_dir(3))
     shutil.copytree(place / "older", trio.host_dir(3))
     assert trio.leader() == 1
@@ -81,17 +87,7 @@ def test_a_refused_copy_of_one_host_leaves_the_other_hosts_of_the_two_members_at
 
 
 def test_a_host_that_a_connected_member_opens_later_is_judged_at_once(trio: Trio, tmp_path: Path) -> None:
-    trio.start()
-    trio.store()
-    trio.transfer_to(1)
-    stay = fill(trio.store(), 20)
-    wait_for_all(trio)
-    trio.stop(3)
-    shutil.copytree(trio.host_dir(3), tmp_path / "older")
-    trio.start(3)
-    stay += fill(trio.store(), 20)
-    wait_for_all(trio)
-    trio.stop(3)
+    stay = keep_an_older_copy(trio, tmp_path)
     (trio.host_dir(3) / VOTE_NAME).write_bytes(b"no vote")
     trio.start(3)
     three = trio.members[3]

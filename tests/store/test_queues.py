@@ -115,12 +115,12 @@ def test_a_message_released_unseen_is_back_in_its_place_and_not_marked(
 def test_a_release_takes_unseen_by_name_only(store: MessageStore, queue: Queue) -> None:
     fill(store, queue, 1)
     (delivery,) = queue.acquire(1)
-    for wrong in (lambda: delivery.release(True), lambda: queue.release(delivery, True)):  # type: ignore[call-arg]
+    for wrong in (lambda: delivery.release(True), lambda: queue.release(delivery, True)):  # type: ignore[call-arg] # refused
         with pytest.raises(TypeError):
             wrong()
     with pytest.raises(TypeError, match="unexpected keyword argument 'seen'"):
-        delivery.release(seen=True)  # type: ignore[call-arg]
-    delivery.release(unseen=1)  # type: ignore[arg-type]
+        delivery.release(seen=True)  # type: ignore[call-arg] # refused
+    delivery.release(unseen=1)  # type: ignore[arg-type] # any true value
     assert queue.acquire(1)[0].delivery_count == 1
 
 
