@@ -361,6 +361,39 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
 /* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
+
+/* ---- waiting for messages ---- */
+
+/*
+ * One acquire that waits. A queue serves its takers in the order in which they came, each with what it offers at that
+ * moment, at most what the taker asked for; meanwhile ls_acquire gets nothing. One thread waits for a taker at a time
+ * (ls_taker_wait); or the taker has an inbox, which an event loop watches, and nobody waits.
+ */
+typedef struct ls_taker ls_taker;
+typedef struct ls_inbox ls_inbox;
+
+#define LS_TAKER_MAX 1024 /* places that one taker gets at most */
+
+/* `fd` is an eventfd, readable when a taker of the inbox is served. It belongs to the inbox. */
+int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
+/* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
+size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
+/* Closes the eventfd. Takers of the inbox remain, and are told nowhere. NULL: does nothing. */
+void ls_inbox_free(ls_inbox *inbox);
+
+/* A taker of at most n places (more than LS_TAKER_MAX are not asked for). `inbox` NULL: a thread waits. LS_UNKNOWN_QUEUE,
+   LS_OPTION: n is 0; LS_POISONED. Flags: LS_TRY. */
+int ls_taker_new(ls_store *store, uint32_t queue_id, size_t n, ls_inbox *inbox, uint64_t number, int flags,
+                 ls_taker **taker);
+/* Waits until the taker is served, or has ended, or until this time of CLOCK_MONOTONIC; UINT64_MAX: for ever.
+   LS_WOULD_WAIT: a signal came; the taker waits on. LS_OPTION: the thread must not wait (ls_host). */
+int ls_taker_wait(ls_taker *taker, uint64_t until_ns);
+/*
+ * Ends the taker and frees it, in any case. What it was served is in `into`, which has room for what it asked for; *done is
+ * 0 if nothing was. With LS_UNSEEN in the flags its places go back instead, as if nobody had waited, and `into` may be NULL.
+ * LS_UNKNOWN_QUEUE: the queue was deleted while it waited; LS_CLOSED, LS_OUTCOME_UNKNOWN: so ended the store.
+ */
+int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done);
 /* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
    failure. */
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done);

@@ -33,6 +33,9 @@
     CALL(rows_free)         \
     CALL(settle)            \
     CALL(settle_all)        \
+    CALL(taker_end)         \
+    CALL(taker_new)         \
+    CALL(taker_wait)        \
     CALL(tx_free)
 
 #define LS_CALLS_FIELD(name) __typeof__ (&ls_##name)(name);

@@ -163,6 +163,12 @@ static bool has_dead_segment(const struct log *g) {
 }
 
 static inline void wake_helpers(struct log *g) {
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->durable_moved != NULL) {
+            c->calls->durable_moved(c->context);
+        }
+    }
     if (g->event_count > 0) {
         log_signal(g);
     }

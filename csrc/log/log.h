@@ -241,6 +241,8 @@ void log_release_part(struct log *g, uint64_t lsn, uint64_t bytes);
 bool log_serves(const struct log *g);        /* from log_serve until the close begins */
 bool log_takes_records(const struct log *g); /* from this thread; during a close only from the thread that closes */
 int log_poison(const struct log *g); /* also without the lock: errno of the failed write or sync; 0: none failed */
+/* Of a poisoned log. LS_OUTCOME_UNKNOWN for records whose write failed, LS_POISONED for those that were never written. */
+int log_fail_poisoned(const struct log *g, int code);
 /* (waits) Makes everything below lsn durable. */
 int log_force(struct log *g, uint64_t lsn);
 /* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */

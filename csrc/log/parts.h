@@ -343,7 +343,6 @@ bool log_can_write_early(const struct log *g);
 uint64_t log_early_at(const struct log *g); /* where the open batch will have enough; UINT64_MAX: not possible now */
 void log_write_early(struct log *g);        /* (waits) */
 int log_fail_closed(void);
-int log_fail_poisoned(const struct log *g, int code); /* LS_OUTCOME_UNKNOWN for records whose write failed */
 int log_write_header(struct log *g, const struct segment *s, uint64_t time_us);
 /* (waits) Until one batch more is forced or durable. */
 int log_progress(struct log *g);

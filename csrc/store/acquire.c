@@ -1,7 +1,7 @@
 /*
  * Places that consumers have acquired, and those that they give back. table/offer.c has the order; dequeue.c settles.
  *
- * Nothing here is written, so no call waits. A delivery names its place by message, position and count: after a release
+ * Nothing here is written, so no call waits; takers.c has those that wait for a message. A delivery names its place by message, position and count: after a release
  * and another acquisition the count differs, and a message that is enqueued again has another position.
  */
 #include "store/store.h"
@@ -15,24 +15,14 @@ int delivery_fail(uint64_t id, uint32_t queue_id) {
                 (unsigned long long)id, (unsigned)queue_id);
 }
 
-int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {
-    *done = 0;
-    int rc = store_try(store, flags);
-    if (rc != LS_OK) {
-        return rc;
-    }
+int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
     const struct table *t = &store->state.table;
-    struct queue *q = NULL;
-    rc = store_check_queues(store, &queue_id, 1);
-    if (rc == LS_OK) {
-        q = table_queue(t, queue_id);
-    }
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
-    while (rc == LS_OK && *done < n && offer_find(q, durable_lsn, &p)) {
+    *done = 0;
+    while (*done < n && offer_find(q, durable_lsn, &p)) {
         if (!offer_prepare(&p)) {
-            rc = *done == 0 ? fail_memory() : LS_OK;
-            break;
+            return *done == 0 ? fail_memory() : LS_OK;
         }
         const struct entry *e = place_entry(&p);
         const struct message *m = table_message(t, e->message);
@@ -46,6 +36,19 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
             .recovered = (e->state & ENTRY_RECOVERED) != 0,
         };
     }
+    return LS_OK;
+}
+
+int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {
+    *done = 0;
+    int rc = store_try(store, flags);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = store_check_queues(store, &queue_id, 1);
+    if (rc == LS_OK) {
+        rc = acquire_from(store, table_queue(&store->state.table, queue_id), into, n, done);
+    }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
@@ -54,6 +57,16 @@ static struct place *place_of(const struct table *t, uint32_t queue_id, const ls
     uint32_t number = table_find_at(t, d->number, d->id);
     struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
     return p != NULL && place_position(p) == d->position ? p : NULL;
+}
+
+void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen) {
+    const struct table *t = &store->state.table;
+    for (size_t i = 0; i < n; i++) {
+        struct place *p = place_of(t, queue_id, &deliveries[i]);
+        if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
+            offer_give_back(p, unseen);
+        }
+    }
 }
 
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags) {
@@ -67,11 +80,8 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
         const struct place *p = place_of(t, queue_id, &deliveries[i]);
         rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
     }
-    for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        struct place *p = place_of(t, queue_id, &deliveries[i]);
-        if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
-            offer_give_back(p, (flags & LS_UNSEEN) != 0);
-        }
+    if (rc == LS_OK) {
+        acquire_give_back(store, queue_id, deliveries, n, (flags & LS_UNSEEN) != 0);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -37,6 +37,8 @@ static int relocate_end(void *context, struct mover *v, int rc) {
 
 static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)context)->checkpoints); }
 
+static void durable_moved(void *context) { takers_serve_due(context); }
+
 static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
 
 #ifdef LOGSTORE_POISON
@@ -61,6 +63,7 @@ struct log_client messages_client(ls_store *store) {
         .relocate = relocate,
         .relocate_end = relocate_end,
         .segment_begun = segment_begun,
+        .durable_moved = durable_moved,
         .give_up_space = give_up_space,
 #ifdef LOGSTORE_POISON
         .move = move,

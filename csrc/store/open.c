@@ -196,7 +196,8 @@ int ls_close(ls_store *store) {
     }
     bool was_serving = store->phase == PHASE_SERVING;
     store->phase = PHASE_CLOSED; /* no operation begins, and one that waits for room finds it closed */
-    log_cease(g);                /* a leader's log has no end of its own */
+    takers_end_all(store, LS_CLOSED);
+    log_cease(g); /* a leader's log has no end of its own */
     log_begin_close(g);
     int rc = was_serving && log_poison(g) == 0 ? write_close(store) : LS_OK;
     ls_error kept = *ls_last_error();

@@ -59,6 +59,7 @@ int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes) {
         state_note_deletion(&store->state, queue_id, s.lsn);
         log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
         q->deleted = true;
+        takers_end_queue(store, q, LS_UNKNOWN_QUEUE);
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }

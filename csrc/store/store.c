@@ -84,6 +84,9 @@ int store_look(ls_store *store) {
 int store_leave(ls_store *store, int rc, int flags) {
     struct log *g = store->log;
     log_set_trying(g, false);
+    if (store->state.table.due.came_back) {
+        takers_serve_due(store);
+    }
     if ((flags & LEAVE_QUIETLY) == 0) {
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
             rc = log_force(g, log_end_lsn(g));

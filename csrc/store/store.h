@@ -171,6 +171,15 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);
 int delivery_fail(uint64_t id, uint32_t queue_id);
+/* Acquires what the queue offers, at most n. LS_NO_MEMORY: none was acquired. */
+int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done);
+/* Those of n deliveries that still hold their places; the takers are served before the lock is let go (store_leave). */
+void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen);
+
+/* takers.c, with the log's lock */
+void takers_serve_due(ls_store *store);
+void takers_end_queue(ls_store *store, struct queue *q, int code); /* its takers get the code */
+void takers_end_all(ls_store *store, int code);
 
 /* store/outcomes.c: in memory, by every client. */
 int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */

@@ -98,4 +98,8 @@ void offer_came_back(const struct place *p) {
     }
     p->at.chunk->returned++;
     q->returned++;
+    if (q->takers != NULL && q->takers->first != NULL) {
+        takers_set_due(q->takers, true);
+        q->takers->all->came_back = true;
+    }
 }

@@ -72,6 +72,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
         free(q->prepared);
         q->prepared = next;
     }
+    takers_free(q->takers);
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
     index_remove(&t->queue_index, q->id, number);
@@ -145,6 +146,9 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     c->live++;
     q->next_position++;
     q->depth++;
+    if (q->takers != NULL && q->takers->first != NULL) {
+        takers_set_due(q->takers, true);
+    }
     return p;
 }
 

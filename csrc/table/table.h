@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "table/takers.h"
 
 /* ---- index.c: 64-bit key -> 32-bit number of an item that knows its key; grows in small steps with insertions ---- */
 
@@ -120,6 +121,7 @@ struct queue {
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
     struct cursor *cursors;
+    struct takers *takers; /* NULL: nobody ever waited for a message */
     uint64_t next_position;
 };
 
@@ -274,6 +276,7 @@ struct table {
     uint32_t queue_capacity;
     uint32_t live_queues;
     struct queue *found; /* cache of the last queue that was looked up; NULL: none */
+    struct due_queues due;
     struct index queue_index;
 
     struct tx **txs;

@@ -1,0 +1,338 @@
+/*
+ * Acquires that wait for a message. table/takers.h has the lists and what always holds.
+ *
+ * A queue's takers are served under the log's lock, by the thread that made a place free or durable: it hands over the
+ * places, then wakes the taker's thread or signals the event of its inbox. So a taker needs no second look at the queue, and
+ * one that gives up takes the lock and finds out whether it was served meanwhile.
+ *
+ * A taker belongs to whoever made it, until ls_taker_end. An inbox lives until its owner and its last taker let it go.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "store/store.h"
+
+enum { WAITING = -1 };
+
+struct ls_inbox {
+    ls_store *store;
+    int event;             /* -1: closed */
+    size_t users;          /* its owner, and its takers */
+    ls_taker *first, *last; /* served, and not told yet */
+};
+
+struct ls_taker {
+    struct taker place; /* the first field; among those that wait */
+    ls_taker *next, *prev; /* in its inbox, if it is `listed` */
+    ls_store *store;
+    ls_inbox *inbox; /* NULL: a thread waits for `wake` */
+    sem_t wake;
+    uint64_t number;
+    uint32_t queue_id;
+    bool listed;
+    int result; /* WAITING, or the code with which it was served or ended */
+    size_t asked, done;
+    ls_delivery rows[]; /* `asked` of them */
+};
+
+/* ---- inboxes, with the lock ---- */
+
+static void inbox_put(ls_inbox *inbox, ls_taker *one) {
+    if (inbox->event < 0) {
+        return;
+    }
+    one->prev = inbox->last;
+    one->next = NULL;
+    one->listed = true;
+    if (inbox->last != NULL) {
+        inbox->last->next = one;
+    } else {
+        inbox->first = one;
+        vfs *v = inbox->store->directory.v;
+        (void)v->event_signal(v, inbox->event);
+    }
+    inbox->last = one;
+}
+
+static void inbox_remove(ls_inbox *inbox, ls_taker *one) {
+    if (one->prev != NULL) {
+        one->prev->next = one->next;
+    } else {
+        inbox->first = one->next;
+    }
+    if (one->next != NULL) {
+        one->next->prev = one->prev;
+    } else {
+        inbox->last = one->prev;
+    }
+    one->listed = false;
+}
+
+/* Also without the lock, in a fork, where the parent's threads do not run. */
+static void inbox_drop(ls_inbox *inbox) {
+    if (inbox != NULL && --inbox->users == 0) {
+        free(inbox);
+    }
+}
+
+/* ---- serving, with the lock ---- */
+
+/* It waits no longer. */
+static void finish(ls_taker *one, int code) {
+    assert(one->result == WAITING);
+    takers_remove(&one->place);
+    one->result = code;
+    if (one->inbox != NULL) {
+        inbox_put(one->inbox, one);
+    } else {
+        (void)sem_post(&one->wake); /* its memory stays: ls_taker_end needs the lock */
+    }
+}
+
+static void serve(ls_store *store, struct takers *t) {
+    struct queue *q = table_queue(&store->state.table, t->queue_id);
+    int rc = LS_OK;
+    while (q != NULL && t->first != NULL) {
+        ls_taker *one = (ls_taker *)t->first;
+        rc = acquire_from(store, q, one->rows, one->asked, &one->done);
+        if (rc == LS_OK && one->done == 0) {
+            break;
+        }
+        finish(one, rc);
+    }
+    uint64_t position;
+    bool more_comes = q != NULL && t->first != NULL && cursor_entry(&q->fresh, &position) != NULL;
+    takers_set_due(t, more_comes);
+}
+
+void takers_serve_due(ls_store *store) {
+    struct due_queues *all = &store->state.table.due;
+    all->came_back = false;
+    if (log_poison(store->log) != 0) {
+        takers_end_all(store, LS_OUTCOME_UNKNOWN);
+    }
+    for (struct takers *t = all->first, *next; t != NULL; t = next) {
+        next = t->next;
+        serve(store, t);
+    }
+}
+
+void takers_end_queue(ls_store *store, struct queue *q, int code) {
+    (void)store;
+    while (q->takers != NULL && q->takers->first != NULL) {
+        finish((ls_taker *)q->takers->first, code);
+    }
+}
+
+void takers_end_all(ls_store *store, int code) {
+    const struct table *t = &store->state.table;
+    for (uint32_t i = 0; t->due.waiting > 0 && i < t->queue_count; i++) {
+        if (t->queues[i] != NULL) {
+            takers_end_queue(store, t->queues[i], code);
+        }
+    }
+}
+
+/* ---- the calls ---- */
+
+int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd) {
+    *inbox = NULL;
+    ls_inbox *made = calloc(1, sizeof *made);
+    int rc = made == NULL ? fail_memory() : store_enter(store);
+    if (rc != LS_OK) {
+        free(made);
+        return rc;
+    }
+    vfs *v = store->directory.v;
+    int event = v->event_new(v);
+    if (event < 0) {
+        free(made);
+        rc = fail_errno(LS_IO, -event, "no eventfd can be made");
+    } else {
+        *made = (ls_inbox){.store = store, .event = event, .users = 1};
+        atomic_fetch_add(&store->handles, 1);
+        *inbox = made;
+        *fd = event;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n) {
+    ls_store *store = inbox->store;
+    size_t count = 0;
+    if (atomic_load(&store->foreign)) {
+        return 0;
+    }
+    log_lock(store->log);
+    while (count < n && inbox->first != NULL) {
+        numbers[count++] = inbox->first->number;
+        inbox_remove(inbox, inbox->first);
+    }
+    log_unlock(store->log);
+    return count;
+}
+
+void ls_inbox_free(ls_inbox *inbox) {
+    if (inbox == NULL) {
+        return;
+    }
+    ls_store *store = inbox->store;
+    vfs *v = store->directory.v;
+    bool foreign = atomic_load(&store->foreign);
+    if (!foreign) {
+        log_lock(store->log);
+    }
+    (void)v->event_close(v, inbox->event);
+    inbox->event = -1;
+    while (inbox->first != NULL) {
+        inbox_remove(inbox, inbox->first);
+    }
+    inbox_drop(inbox);
+    if (!foreign) {
+        log_unlock(store->log);
+    }
+    store_drop(store);
+}
+
+/* The queue has a struct takers. */
+static int join(ls_store *store, uint32_t queue_id, ls_taker *one) {
+    int rc = store_check_queues(store, &queue_id, 1);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (log_poison(store->log) != 0) {
+        return log_fail_poisoned(store->log, LS_POISONED);
+    }
+    struct table *t = &store->state.table;
+    struct queue *q = table_queue(t, queue_id);
+    if (q->takers == NULL && (q->takers = takers_new(&t->due, queue_id)) == NULL) {
+        return fail_memory();
+    }
+    takers_add(q->takers, &one->place);
+    serve(store, q->takers);
+    return LS_OK;
+}
+
+int ls_taker_new(ls_store *store, uint32_t queue_id, size_t n, ls_inbox *inbox, uint64_t number, int flags,
+                 ls_taker **taker) {
+    *taker = NULL;
+    if (n == 0 || (inbox != NULL && inbox->store != store)) {
+        return fail(LS_OPTION, n == 0 ? "a taker takes at least one place" : "the inbox belongs to another store");
+    }
+    size_t asked = n < LS_TAKER_MAX ? n : LS_TAKER_MAX;
+    ls_taker *made = calloc(1, sizeof *made + asked * sizeof *made->rows);
+    if (made == NULL) {
+        return fail_memory();
+    }
+    made->store = store;
+    made->inbox = inbox;
+    made->number = number;
+    made->queue_id = queue_id;
+    made->asked = asked;
+    made->result = WAITING;
+    if (sem_init(&made->wake, 0, 0) != 0) {
+        free(made);
+        return fail_errno(LS_IO, errno, "no semaphore to wait with");
+    }
+    int rc = store_try(store, flags);
+    if (rc == LS_OK) {
+        rc = join(store, queue_id, made);
+        if (rc == LS_OK) {
+            atomic_fetch_add(&store->handles, 1);
+            if (inbox != NULL) {
+                inbox->users++;
+            }
+            *taker = made;
+        }
+        rc = store_leave(store, rc, LEAVE_QUIETLY);
+    }
+    if (*taker == NULL) {
+        (void)sem_destroy(&made->wake);
+        free(made);
+    }
+    return rc;
+}
+
+/* An errno, or 0. Where the C library cannot wait by the monotonic clock, a change of the time of day makes it wrong. */
+static int wait_until(sem_t *wake, uint64_t until_ns) {
+    enum { NS_A_SECOND = 1000000000 };
+    if (until_ns == UINT64_MAX) {
+        return sem_wait(wake) == 0 ? 0 : errno;
+    }
+    struct timespec until = {.tv_sec = (time_t)(until_ns / NS_A_SECOND), .tv_nsec = (long)(until_ns % NS_A_SECOND)};
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 30)
+    return sem_clockwait(wake, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno;
+#else
+    struct timespec day, now;
+    (void)clock_gettime(CLOCK_REALTIME, &day);
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    until.tv_sec += day.tv_sec - now.tv_sec;
+    until.tv_nsec += day.tv_nsec - now.tv_nsec;
+    until.tv_sec += until.tv_nsec < 0 ? -1 : until.tv_nsec >= NS_A_SECOND ? 1 : 0;
+    until.tv_nsec += until.tv_nsec < 0 ? NS_A_SECOND : until.tv_nsec >= NS_A_SECOND ? -NS_A_SECOND : 0;
+    return sem_timedwait(wake, &until) == 0 ? 0 : errno;
+#endif
+}
+
+int ls_taker_wait(ls_taker *taker, uint64_t until_ns) {
+    int rc = atomic_load(&taker->store->foreign) ? fail(LS_FORKED, "the store was opened in another process")
+                                                 : store_may_wait(taker->store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    int error = wait_until(&taker->wake, until_ns);
+    assert(error == 0 || error == EINTR || error == ETIMEDOUT);
+    return error == EINTR ? LS_WOULD_WAIT : LS_OK;
+}
+
+static int fail_ended(const ls_taker *one) {
+    if (one->result == LS_UNKNOWN_QUEUE) {
+        return fail(LS_UNKNOWN_QUEUE, "queue %u was deleted while an acquire waited for a message",
+                    (unsigned)one->queue_id);
+    }
+    if (one->result == LS_CLOSED) {
+        return fail(LS_CLOSED, "the store was closed while an acquire waited for a message; open it again");
+    }
+    return one->result == LS_OUTCOME_UNKNOWN ? log_fail_poisoned(one->store->log, one->result) : fail_memory();
+}
+
+static void free_taker(ls_taker *taker) {
+    inbox_drop(taker->inbox);
+    (void)sem_destroy(&taker->wake);
+    free(taker);
+}
+
+int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done) {
+    ls_store *store = taker->store;
+    *done = 0;
+    if (atomic_load(&store->foreign)) {
+        free_taker(taker);
+        store_drop(store);
+        return fail(LS_FORKED, "the acquire waited in another process");
+    }
+    log_lock(store->log);
+    int rc = LS_OK;
+    if (taker->result == WAITING) {
+        struct takers *of = taker->place.of;
+        takers_remove(&taker->place);
+        serve(store, of);
+    } else if (taker->result != LS_OK) {
+        rc = fail_ended(taker);
+    } else if (store->phase == PHASE_SERVING && (flags & LS_UNSEEN) != 0) {
+        acquire_give_back(store, taker->queue_id, taker->rows, taker->done, true);
+    } else if ((flags & LS_UNSEEN) == 0) {
+        memcpy(into, taker->rows, taker->done * sizeof *into);
+        *done = taker->done;
+    }
+    if (taker->listed) {
+        inbox_remove(taker->inbox, taker);
+    }
+    free_taker(taker);
+    rc = store_leave(store, rc, LEAVE_QUIETLY);
+    store_drop(store);
+    return rc;
+}

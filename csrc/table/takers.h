@@ -1,0 +1,50 @@
+/*
+ * Who waits for messages of a queue: in the order in which they came, and which queues with waiting takers may soon have
+ * something for them. store/takers.c serves them.
+ *
+ * What always holds whenever the log's lock is free, in a store that serves:
+ *   - a queue with takers offers nothing: whoever makes a place free, or durable, serves the takers under the same hold of
+ *     the lock. So an acquire that does not wait never overtakes one that does;
+ *   - a queue is in the list of due queues if it has takers, and places that are not durable yet.
+ *
+ * A struct takers stays where it is until its queue is removed, so the lists may point to it.
+ */
+#ifndef LOGSTORE_TABLE_TAKERS_H
+#define LOGSTORE_TABLE_TAKERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct takers;
+
+/* One that waits; embedded in an ls_taker. */
+struct taker {
+    struct taker *next, *prev; /* of the queue */
+    struct takers *of;         /* NULL: it does not wait, or no longer */
+};
+
+/* Those of one store. All zero: none waits. */
+struct due_queues {
+    struct takers *first; /* the due queues, the last to become due first */
+    uint64_t waiting;     /* takers of all queues */
+    bool came_back;       /* a place came back to a queue with takers, which are not served yet */
+};
+
+/* Those of one queue. */
+struct takers {
+    struct taker *first, *last;
+    struct takers *next, *prev; /* due queues */
+    struct due_queues *all;
+    uint32_t queue_id;
+    bool due;
+};
+
+/* NULL: no memory. */
+struct takers *takers_new(struct due_queues *all, uint32_t queue_id);
+void takers_free(struct takers *t); /* nobody waits; NULL: does nothing */
+void takers_add(struct takers *t, struct taker *one);
+void takers_remove(struct taker *one);
+void takers_set_due(struct takers *t, bool due);
+
+#endif
