@@ -656,6 +656,10 @@ class ls_calls_ptr(Value): ...
 
 class vfs_ptr(Value): ...
 
+class ls_taker_ptr(Value): ...
+
+class ls_inbox_ptr(Value): ...
+
 class ls_columns_ptr(Value): ...
 
 class ls_rows_ptr(Value): ...
@@ -904,6 +908,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["vfs **"], init: object = None, /) -> Pointer[vfs_ptr]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_taker **"], init: object = None, /) -> Pointer[ls_taker_ptr]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_inbox **"], init: object = None, /) -> Pointer[ls_inbox_ptr]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_columns **"], init: object = None, /) -> Pointer[ls_columns_ptr]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_rows **"], init: object = None, /) -> Pointer[ls_rows_ptr]: ...
@@ -946,6 +954,7 @@ class Lib:
     LS_CURSOR_ALL: Final[int]
     LS_CURSOR_OFFER: Final[int]
     LS_UNSEEN: Final[int]
+    LS_TAKER_MAX: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1348,6 +1357,35 @@ class Lib:
         deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
         flags: int,
+        /,
+    ) -> int: ...
+    def ls_inbox_new(
+        self,
+        store: ls_store_ptr | Null,
+        inbox: Pointer[ls_inbox_ptr] | Null,
+        fd: Numbers[c_int] | Null,
+        /,
+    ) -> int: ...
+    def ls_inbox_next(self, inbox: ls_inbox_ptr | Null, numbers: Numbers[uint64_t] | Null, n: int, /) -> int: ...
+    def ls_inbox_free(self, inbox: ls_inbox_ptr | Null, /) -> None: ...
+    def ls_taker_new(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        n: int,
+        inbox: ls_inbox_ptr | Null,
+        number: int,
+        flags: int,
+        taker: Pointer[ls_taker_ptr] | Null,
+        /,
+    ) -> int: ...
+    def ls_taker_wait(self, taker: ls_taker_ptr | Null, until_ns: int, /) -> int: ...
+    def ls_taker_end(
+        self,
+        taker: ls_taker_ptr | Null,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        flags: int,
+        done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
     def ls_purge(

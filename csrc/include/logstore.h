@@ -390,7 +390,8 @@ int ls_taker_new(ls_store *store, uint32_t queue_id, size_t n, ls_inbox *inbox, 
 int ls_taker_wait(ls_taker *taker, uint64_t until_ns);
 /*
  * Ends the taker and frees it, in any case. What it was served is in `into`, which has room for what it asked for; *done is
- * 0 if nothing was. With LS_UNSEEN in the flags its places go back instead, as if nobody had waited, and `into` may be NULL.
+ * 0 if nothing was. With LS_UNSEEN in the flags these *done places go back instead, as if nobody had waited, and `into` may
+ * be NULL.
  * LS_UNKNOWN_QUEUE: the queue was deleted while it waited; LS_CLOSED, LS_OUTCOME_UNKNOWN: so ended the store.
  */
 int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done);
@@ -464,6 +465,7 @@ typedef struct ls_stats {
     uint64_t device_writes;       /* the pwrite calls for device_bytes */
     uint64_t sync_us;             /* total time of `syncs` */
     uint64_t sync_us_max;         /* time of the slowest sync */
+    uint64_t waiting;             /* acquires that wait for a message */
     int relaxed, full;
 } ls_stats;
 

@@ -18,6 +18,7 @@
     CALL(durable_soon)      \
     CALL(free)              \
     CALL(hold_release)      \
+    CALL(inbox_free)        \
     CALL(load_acquired)     \
     CALL(load_content)      \
     CALL(load_many)         \

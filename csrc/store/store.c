@@ -289,6 +289,7 @@ void ls_stats_get(ls_store *store, ls_stats *stats) {
     stats->messages = store->state.table.message_count;
     stats->places = store->state.table.place_count;
     stats->transactions = store->state.table.tx_count;
+    stats->waiting = store->state.table.due.waiting;
     stats->device_bytes = atomic_load(&store->directory.written.bytes);
     stats->device_writes = atomic_load(&store->directory.written.calls);
     stats->relaxed = store->relaxed;

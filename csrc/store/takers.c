@@ -20,13 +20,13 @@ enum { WAITING = -1 };
 
 struct ls_inbox {
     ls_store *store;
-    int event;             /* -1: closed */
-    size_t users;          /* its owner, and its takers */
+    int event;              /* -1: closed */
+    size_t users;           /* its owner, and its takers */
     ls_taker *first, *last; /* served, and not told yet */
 };
 
 struct ls_taker {
-    struct taker place; /* the first field; among those that wait */
+    struct taker place;    /* the first field; among those that wait */
     ls_taker *next, *prev; /* in its inbox, if it is `listed` */
     ls_store *store;
     ls_inbox *inbox; /* NULL: a thread waits for `wake` */
@@ -324,6 +324,7 @@ int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done) {
         rc = fail_ended(taker);
     } else if (store->phase == PHASE_SERVING && (flags & LS_UNSEEN) != 0) {
         acquire_give_back(store, taker->queue_id, taker->rows, taker->done, true);
+        *done = taker->done;
     } else if ((flags & LS_UNSEEN) == 0) {
         memcpy(into, taker->rows, taker->done * sizeof *into);
         *done = taker->done;

@@ -25,11 +25,6 @@ enum {
 
 /* ---- acquiring ---- */
 
-struct acquired {
-    ls_delivery *rows;
-    size_t count;
-};
-
 /* Acquires up to n places. */
 static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
                         struct acquired *a) {
@@ -206,6 +201,24 @@ static bool load_list(const struct store_calls *of, const struct acquired *a, Py
     return ready;
 }
 
+PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load) {
+    const struct store_calls *of = queue->store;
+    const ls_calls *calls = of->state->calls;
+    ls_store *store = of->store;
+    uint32_t id = queue->id;
+    PyObject *made = make_deliveries(of->state, queue, a);
+    if (made != NULL && load && a->count > 0 && !load_list(of, a, made)) {
+        disown(made, a->count);
+        made = NULL;
+    }
+    if (made == NULL && a->count > 0) {
+        Py_BEGIN_ALLOW_THREADS(void)
+        calls->release(store, id, a->rows, a->count, LS_UNSEEN);
+        Py_END_ALLOW_THREADS
+    }
+    return made;
+}
+
 static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, size_t n, bool load) {
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
@@ -216,17 +229,16 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
         rc = acquire_rows(calls, store, self->id, n, 0, &a);
         Py_END_ALLOW_THREADS
     }
-    PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
-                     : rc == NO_ROWS ? PyErr_NoMemory()
-                                     : hot_fail(of->state, rc);
-    if (made != NULL && load && a.count > 0 && !load_list(of, &a, made)) {
-        disown(made, a.count);
-        made = NULL;
-    }
-    if (made == NULL && a.count > 0) {
-        Py_BEGIN_ALLOW_THREADS(void)
-        calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
-        Py_END_ALLOW_THREADS
+    PyObject *made = NULL;
+    if (rc == LS_OK) {
+        made = hot_hand_out(self, &a, load);
+    } else {
+        made = rc == NO_ROWS ? PyErr_NoMemory() : hot_fail(of->state, rc);
+        if (a.count > 0) {
+            Py_BEGIN_ALLOW_THREADS(void)
+            calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
+            Py_END_ALLOW_THREADS
+        }
     }
     PyMem_RawFree(a.rows);
     return made;

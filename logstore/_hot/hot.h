@@ -33,6 +33,7 @@ struct hot_state {
     PyTypeObject *waiters_type;
     PyTypeObject *waiter_type;
     PyTypeObject *owner_type;
+    PyTypeObject *taker_type;
     PyObject *header;
     PyObject *transaction;
     PyObject *wait;
@@ -67,6 +68,7 @@ enum owns {
     OWNS_ROWS,
     OWNS_MESSAGE_ROWS,
     OWNS_COLUMNS,
+    OWNS_INBOX,
 };
 
 union owned {
@@ -79,6 +81,7 @@ union owned {
     ls_rows *rows;
     ls_message_rows *message_rows;
     ls_columns *columns;
+    ls_inbox *inbox;
 };
 
 struct owner {
@@ -143,6 +146,7 @@ extern PyType_Spec hot_delivery_spec;
 extern PyType_Spec hot_waiters_spec;
 extern PyType_Spec hot_waiter_spec;
 extern PyType_Spec hot_owner_spec;
+extern PyType_Spec hot_taker_spec;
 
 /* The state of the module to which the object's type belongs. NULL: an exception is set. */
 struct hot_state *hot_state_of(PyObject *object);
@@ -182,6 +186,16 @@ PyObject *hot_release_dropped_now(struct store_calls *self, PyObject *unused);
 PyObject *hot_released_queues(struct store_calls *self, PyObject *unused);
 int hot_visit_dropped(const struct store_calls *store, visitproc visit, void *arg);
 void hot_free_dropped(struct store_calls *store);
+/* Places that were acquired. */
+struct acquired {
+    ls_delivery *rows;
+    size_t count;
+};
+
+/* The list of their deliveries. If it cannot be made, they are released unseen. */
+PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load);
+/* _taker(n, inbox=None, number=0): an acquire that waits. */
+PyObject *hot_taker(struct queue_calls *self, PyObject *args);
 /* The methods of a queue in consume.c. */
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);

@@ -118,7 +118,8 @@ static int hot_exec(PyObject *module) {
         add_type(module, &hot_delivery_spec, &state->delivery_type) < 0 ||
         add_type(module, &hot_waiters_spec, &state->waiters_type) < 0 ||
         add_type(module, &hot_waiter_spec, &state->waiter_type) < 0 ||
-        add_type(module, &hot_owner_spec, &state->owner_type) < 0) {
+        add_type(module, &hot_owner_spec, &state->owner_type) < 0 ||
+        add_type(module, &hot_taker_spec, &state->taker_type) < 0) {
         return -1;
     }
     return add_type(module, &hot_transaction_spec, &state->transaction_type);
@@ -134,6 +135,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->waiters_type);
     Py_VISIT(state->waiter_type);
     Py_VISIT(state->owner_type);
+    Py_VISIT(state->taker_type);
     return 0;
 }
 
@@ -148,6 +150,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->waiters_type);
     Py_CLEAR(state->waiter_type);
     Py_CLEAR(state->owner_type);
+    Py_CLEAR(state->taker_type);
     return 0;
 }
 

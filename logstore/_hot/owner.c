@@ -25,6 +25,7 @@ static const struct {
     [OWNS_ROWS] = {"rows", false},
     [OWNS_MESSAGE_ROWS] = {"message_rows", false},
     [OWNS_COLUMNS] = {"columns", false},
+    [OWNS_INBOX] = {"inbox", true},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -82,6 +83,9 @@ static void free_now(const ls_calls *calls, enum owns kind, union owned at) {
         break;
     case OWNS_COLUMNS:
         calls->columns_free(at.columns);
+        break;
+    case OWNS_INBOX:
+        calls->inbox_free(at.inbox);
         break;
     }
 }

@@ -38,8 +38,14 @@ static void queue_dealloc(struct queue_calls *self) {
 static PyMethodDef queue_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))hot_acquire, WITH_KEYWORDS,
      PyDoc_STR(
-         "acquire($self, n=1, *, load=False)\n--\n\n"
+         "acquire($self, n=1, *, load=False, timeout=None)\n--\n\n"
          "Acquires up to ``n`` messages from the front, in order. Only durable, unlocked, not acquired ones count.\n\n"
+         "With ``timeout`` it waits so many seconds (``math.inf``: for ever) until there is one, then returns what\n"
+         "there is, up to 1,024; an empty list when the time is over. Those that wait for one queue are served in\n"
+         "the order in which they came, and before an acquire that does not wait. Ctrl-C ends a wait; nothing\n"
+         "that it got is lost or marked. While it waits, the deletion of the queue raises\n"
+         ":class:`~logstore.errors.UnknownQueue`, the close of the store :class:`~logstore.errors.StoreClosed`, a\n"
+         "failed write, and the end of the term of a copy that led, :class:`~logstore.errors.OutcomeUnknown`.\n\n"
          "With ``load`` their headers and contents are read in one call, up to 1 MiB together, which is much\n"
          "cheaper than one by one. A message that could not be loaded is read on access, which raises the error\n"
          "if that fails again.\n\n"
@@ -59,6 +65,8 @@ static PyMethodDef queue_methods[] = {
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
      PyDoc_STR("_accept_batch($self, batch, wait)\n--\n\n"
                "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},
+    {"_taker", (PyCFunction)(void (*)(void))hot_taker, METH_VARARGS,
+     PyDoc_STR("_taker($self, n, inbox=None, number=0, /)\n--\n\nAn acquire that waits.")},
     {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_VARARGS,
      PyDoc_STR("_attach($self, store, queue_id)\n--\n\n")},
     {NULL, NULL, 0, NULL},

@@ -8,6 +8,7 @@ raises ``OptionError``.
 from __future__ import annotations
 
 import mmap
+import math
 import operator
 import os
 import reprlib
@@ -51,6 +52,16 @@ def number(name: str, value: object, low: float, high: float, unit: str) -> floa
         least = f"at least {low:g}" if low else "above 0"
         raise OptionError(f"{name} is {unit}, {least} and at most {high:g}, not {shown(value)}")
     return float(value)
+
+
+def duration(name: str, value: object) -> float:
+    """Seconds to wait: 0, more, or ``math.inf``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise OptionError(f"{name} is a number of seconds, 0 or more, or math.inf; not {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:  # an int that no float holds
+        return math.inf
 
 
 def instance(name: str, value: object, kind: type[T], *, what: str | None = None) -> T:

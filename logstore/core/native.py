@@ -83,7 +83,7 @@ def core_version() -> str:
 
 _SLOTS: Final = {
     kind: ffi.typeof(f"ls_{kind} **")
-    for kind in ("store", "cursor", "tx", "hold", "reader", "rows", "message_rows", "columns")
+    for kind in ("store", "cursor", "tx", "hold", "reader", "rows", "message_rows", "columns", "inbox")
 }
 
 

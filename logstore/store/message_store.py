@@ -28,6 +28,7 @@ from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions
+from logstore.store.inboxes import Inboxes
 from logstore.store.deliveries import Message, MessageView
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
@@ -109,6 +110,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         check(code)
         self._c: ls_store_ptr = made[0]
         self._completions = Completions(self._c, self._owner)
+        self._inboxes = Inboxes(self._c)
         self._overdue: Overdue | None = None
         self._scrub: Scrub | None = None
         self._closed = self._is_shut = False
@@ -206,6 +208,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         if self._close_codes[0] != 0 and self._close_problem is None:
             self._close_problem = failure(self._close_codes[0])
         self._completions.close()
+        self._inboxes.close()
         if self._catalog is not None:
             self._catalog.close()
         problem, self._close_problem = self._close_problem, None

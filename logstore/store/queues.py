@@ -12,9 +12,12 @@ releases its place (``_hot/dropped.c``); a token does not, and has no mark: only
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, overload
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 
 from logstore import errors
 from logstore._core import ffi, lib
@@ -27,6 +30,7 @@ from logstore.store.transactions import handle_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from logstore._hot import Owner, Taker
     from logstore.store.message_store import MessageStore
     from logstore.store.transactions import Transaction
 
@@ -40,6 +44,17 @@ _GONE: Final = 0
 _LOST_PLACE: Final = (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue, errors.OutcomeUnknown)
 _COUNT_MAX: Final = (1 << 32) - 1
 _A_DELIVERY: Final = "a Delivery or a DeliveryToken"
+_FOREVER_S: Final = 1e9
+"""A wait of this length, 31 years, never ends by itself; timers take no infinite time."""
+
+
+def _until_ns(wait_s: float) -> int:
+    return time.monotonic_ns() + int(wait_s * 1e9) if wait_s < _FOREVER_S else (1 << 64) - 1
+
+
+def _end_wait(served: asyncio.Future[None]) -> None:
+    if not served.done():
+        served.set_result(None)
 
 
 def _place_of(delivery: Delivery | DeliveryToken) -> tuple[int, int, int]:
@@ -105,10 +120,62 @@ class Queue(QueueCalls):
 
     # ---- acquiring ----
 
-    def _acquire_slow(self, n: int = 1, *, load: bool = False) -> list[Delivery]:
+    def _acquire_slow(self, n: int = 1, *, load: bool = False, timeout: float | None = None) -> list[Delivery]:
         """``acquire`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         n = arguments.integer("n", n, 0, arguments.LSN_MAX)
-        return self.acquire(n, load=bool(load)) if n > 0 else []
+        wait_s = 0.0 if timeout is None else arguments.duration("timeout", timeout)
+        load = bool(load)
+        if n == 0:
+            return []
+        until_ns = _until_ns(wait_s)
+        if (found := self.acquire(n, load=load)) or wait_s == 0:
+            return found
+        taker = self._wait_as(n)
+        try:
+            taker.wait(until_ns)
+            return taker.take(load)
+        finally:
+            taker.give_back()
+
+    async def get(self, n: int = 1, *, load: bool = False, timeout: float | None = None) -> list[Delivery]:
+        """As :meth:`acquire` with a timeout, but only the task waits. Without ``timeout`` it waits for ever.
+
+        A task that is cancelled gives back unseen what it got. Raises what ``acquire`` raises.
+        """
+        n = arguments.integer("n", n, 0, arguments.LSN_MAX)
+        wait_s = math.inf if timeout is None else arguments.duration("timeout", timeout)
+        load = bool(load)
+        if n == 0 or (found := self.acquire(n, load=load)) or wait_s == 0:
+            return found if n else []
+        loop = asyncio.get_running_loop()
+        inbox = self._store._inboxes.of(loop)
+        number, served = inbox.expect()
+        taker = timer = None
+        try:
+            taker = self._wait_as(n, inbox.owner, number)
+            if wait_s < _FOREVER_S:
+                timer = loop.call_later(wait_s, _end_wait, served)
+            await served
+            return taker.take(load)
+        finally:
+            inbox.forget(number)
+            if timer is not None:
+                timer.cancel()
+            if taker is not None:
+                taker.give_back()
+
+    def _wait_as(self, n: int, inbox: Owner | None = None, number: int = 0) -> Taker:
+        self._store._releases.watch()  # a delivery that another thread drops comes back to those that wait
+        return self._taker(n, inbox, number)
+
+    def __aiter__(self) -> Self:
+        """``async for delivery in queue``: one after another, without an end; see :meth:`get`."""
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while True:
+            if found := await self.get():
+                return found[0]
 
     # ---- settling ----
 

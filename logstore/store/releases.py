@@ -34,6 +34,17 @@ class Releases:
     def add(self, listener: Callable[[Queue], object]) -> None:
         """Adds a listener. Called under the store's lock."""
         self._listeners = (*self._listeners, listener)
+        self._start()
+
+    def watch(self) -> None:
+        """From now on places of dropped deliveries come back at once, for those that wait for a message."""
+        if self.thread is None or self.thread.failure is not None:
+            store = self._store()
+            if store is not None:
+                with store._lock:
+                    self._start()
+
+    def _start(self) -> None:
         store = self._store()
         if store is None or store._closed:
             return

@@ -1,0 +1,134 @@
+"""Resumes the tasks that wait for messages of a queue: ``await queue.get()``.
+
+Each event loop in which a task waits has an inbox in the core with an eventfd of its own. The core signals it when a
+taker of the loop was served, or has ended; so nothing wakes the loop while no message arrives for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from logstore import errors
+from logstore._core import ffi, lib
+from logstore.core.locks import Lock
+from logstore.core.native import check, owned
+
+if TYPE_CHECKING:
+    from logstore._core import ls_store_ptr
+    from logstore._hot import Owner
+
+_AT_ONCE: Final = 256
+
+
+class Inbox:
+    """The waiting tasks of one event loop. Used in that loop's thread only, or after the loop was closed."""
+
+    def __init__(self, handle: ls_store_ptr, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.owner: Owner
+        self.owner, self._made = owned("inbox")
+        fd = ffi.new("int *")
+        check(lib.ls_inbox_new(handle, self._made, fd))
+        self._fd = int(fd[0])
+        self._numbers = itertools.count(1)
+        self._served = ffi.new("uint64_t[]", _AT_ONCE)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        loop.add_reader(self._fd, self._ready)
+
+    def expect(self) -> tuple[int, asyncio.Future[None]]:
+        """A number for a taker, and a future that is done once that taker was served or has ended."""
+        number, future = next(self._numbers), self.loop.create_future()
+        self._waiting[number] = future
+        return number, future
+
+    def forget(self, number: int) -> None:
+        """The taker has ended, or never began."""
+        self._waiting.pop(number, None)
+
+    def _ready(self) -> None:
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError):
+            os.eventfd_read(self._fd)
+        while count := lib.ls_inbox_next(self._made[0], self._served, _AT_ONCE):
+            for number in self._served[0:count]:
+                future = self._waiting.pop(number, None)
+                if future is not None and not future.done():  # done: its time is over, or its task was cancelled
+                    future.set_result(None)
+
+    def end(self) -> None:
+        """Called after the core's close, which has ended all takers; in the loop, or after the loop was closed."""
+        if self._fd >= 0:
+            self._ready()
+            fd, self._fd = self._fd, -1
+            if not self.loop.is_closed():
+                self.loop.remove_reader(fd)
+            self.owner.free()
+
+    def forked(self) -> None:
+        """Called in a forked child. Its tasks get ``StoreForked`` if the loop ever runs there."""
+        self._fd = -1
+        for future in self._waiting.values():
+            with contextlib.suppress(Exception):  # any loop may refuse that in a child
+                self.loop.call_soon(_resume, future)
+
+
+def _resume(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Inboxes:
+    """Those of one store."""
+
+    def __init__(self, handle: ls_store_ptr) -> None:
+        self._c = handle
+        self._lock = Lock("the store's list of inboxes")
+        self._all: dict[asyncio.AbstractEventLoop, Inbox] = {}
+        self._closed = False
+        _INBOXES.add(self)
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> Inbox:
+        """The inbox of the running loop. Raises ``StoreClosed``."""
+        mine = self._all.get(loop)
+        if mine is not None:
+            return mine
+        with self._lock:
+            if self._closed:
+                raise errors.StoreClosed("the store was closed; open it again")
+            for other in [other for other in self._all if other.is_closed()]:
+                self._all.pop(other).end()
+            mine = self._all[loop] = Inbox(self._c, loop)
+            return mine
+
+    def close(self) -> None:
+        """Called after the core's close."""
+        with self._lock:
+            self._closed = True
+        for loop, mine in self._all.items():  # none comes or goes any more
+            try:
+                loop.call_soon_threadsafe(mine.end)
+            except RuntimeError:  # the loop is closed, so none of its tasks is ever resumed
+                mine.end()
+
+    def forked(self) -> None:
+        """Called in a forked child."""
+        for mine in self._all.values():
+            mine.forked()
+        self._all = {}
+
+
+_INBOXES: WeakSet[Inboxes] = WeakSet()
+
+
+def _forget_loops() -> None:
+    for each in list(_INBOXES):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_forget_loops)
