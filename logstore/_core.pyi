@@ -244,6 +244,7 @@ class ls_stats(Value):
     device_writes: int
     sync_us: int
     sync_us_max: int
+    waiting: int
     relaxed: int
     full: int
 

@@ -41,6 +41,7 @@ PART = (
     "tests/store/test_publish_many.py",
     "tests/store/test_tail.py",
     "tests/store/test_waiters.py",
+    "tests/store/test_waiting.py",
 )
 #: Left out of the fixed selection without ASan, which finds more: they take long.
 ONLY_UNDER_ASAN = frozenset({"tests/core/test_last_calls.py"})

@@ -7,8 +7,8 @@ raises ``OptionError``.
 
 from __future__ import annotations
 
-import mmap
 import math
+import mmap
 import operator
 import os
 import reprlib

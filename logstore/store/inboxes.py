@@ -6,7 +6,6 @@ taker of the loop was served, or has ended; so nothing wakes the loop while no m
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -19,6 +18,8 @@ from logstore.core.locks import Lock
 from logstore.core.native import check, owned
 
 if TYPE_CHECKING:
+    import asyncio
+
     from logstore._core import ls_store_ptr
     from logstore._hot import Owner
 

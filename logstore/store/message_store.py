@@ -28,10 +28,10 @@ from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions
-from logstore.store.inboxes import Inboxes
 from logstore.store.deliveries import Message, MessageView
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
+from logstore.store.inboxes import Inboxes
 from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.maintenance import Maintenance
 from logstore.store.names import Names

@@ -137,7 +137,13 @@ class Queue(QueueCalls):
         finally:
             taker.give_back()
 
-    async def get(self, n: int = 1, *, load: bool = False, timeout: float | None = None) -> list[Delivery]:
+    async def get(
+        self,
+        n: int = 1,
+        *,
+        load: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as acquire has it
+    ) -> list[Delivery]:
         """As :meth:`acquire` with a timeout, but only the task waits. Without ``timeout`` it waits for ever.
 
         A task that is cancelled gives back unseen what it got. Raises what ``acquire`` raises.
