@@ -131,6 +131,8 @@ struct flusher {
     sem_t wake;
     bool sleeping;
     uint64_t wanted_lsn; /* everything below it is to be forced */
+    bool awaiting;       /* consumers wait for messages */
+    bool awaited;        /* and some did since it last could have rested */
 };
 
 /* The thread that makes spares, recycles and relocates; without background threads the thread that needs a spare

@@ -13,6 +13,11 @@ void log_flush_soon(struct log *g) {
     }
 }
 
+void log_consumers_wait(struct log *g, bool wait) {
+    g->flusher.awaiting = wait;
+    g->flusher.awaited = g->flusher.awaited || wait;
+}
+
 void log_durable_soon(struct log *g, uint64_t lsn) {
     if (g->flusher.wanted_lsn < lsn) {
         log_flush_soon(g);
@@ -31,11 +36,13 @@ uint64_t log_next_lsn(struct log *g) {
 /*
  * After a small batch for which no thread waits and no event is signalled, the flusher rests: with a disk that syncs in
  * less than 0.1 ms it would otherwise take half a processor from the publishers. A thread that waits still leads at
- * once.
+ * once. Nor does it rest while consumers wait for messages, or have begun to wait since it last thought of it.
  */
 static void rest_a_little(struct log *g, uint64_t flushed_bytes) {
     const struct timespec rest = {.tv_nsec = FLUSHER_RESTS_NS};
-    if (g->event_count > 0 || g->commit.waiters != NULL || g->stopping || g->poison != 0 ||
+    bool awaited = g->flusher.awaiting || g->flusher.awaited;
+    g->flusher.awaited = false;
+    if (awaited || g->event_count > 0 || g->commit.waiters != NULL || g->stopping || g->poison != 0 ||
         flushed_bytes >= g->early_bytes) {
         return;
     }

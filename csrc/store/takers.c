@@ -81,10 +81,15 @@ static void inbox_drop(ls_inbox *inbox) {
 
 /* ---- serving, with the lock ---- */
 
+static void leave(ls_taker *one) {
+    takers_remove(&one->place);
+    log_consumers_wait(one->store->log, one->store->state.table.due.waiting > 0);
+}
+
 /* It waits no longer. */
 static void finish(ls_taker *one, int code) {
     assert(one->result == WAITING);
-    takers_remove(&one->place);
+    leave(one);
     one->result = code;
     if (one->inbox != NULL) {
         inbox_put(one->inbox, one);
@@ -213,6 +218,7 @@ static int join(ls_store *store, uint32_t queue_id, ls_taker *one) {
         return fail_memory();
     }
     takers_add(q->takers, &one->place);
+    log_consumers_wait(store->log, true);
     serve(store, q->takers);
     return LS_OK;
 }
@@ -318,7 +324,7 @@ int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done) {
     int rc = LS_OK;
     if (taker->result == WAITING) {
         struct takers *of = taker->place.of;
-        takers_remove(&taker->place);
+        leave(taker);
         serve(store, of);
     } else if (taker->result != LS_OK) {
         rc = fail_ended(taker);
