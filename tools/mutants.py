@@ -62,6 +62,7 @@ TESTS = (
     "test_load",
     "test_wakes",
     "test_acquire",
+    "test_takers",
     "test_trail",
     "test_vote",
     "test_host",

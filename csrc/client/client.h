@@ -88,7 +88,8 @@ struct client_calls {
        Default: rc. */
     int (*relocate_end)(void *context, struct mover *v, int rc);
     void (*segment_begun)(void *context); /* the log continues in another segment */
-    void (*durable_moved)(void *context); /* more is durable, or the log is poisoned and nothing will be */
+    /* While consumers wait (log_consumers_wait): more is durable, or the log is poisoned and nothing will be. */
+    void (*durable_moved)(void *context);
     bool (*give_up_space)(void *context); /* (waits) frees disk space that it does not need; false: none */
 
     /* ---- checkpoints ---- */

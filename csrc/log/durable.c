@@ -162,12 +162,18 @@ static bool has_dead_segment(const struct log *g) {
     return dead && (recyclable_lsn > g->space.looked_lsn || !g->threads_running);
 }
 
-static inline void wake_helpers(struct log *g) {
+static void tell_clients(struct log *g) {
     for (size_t i = 0; i < g->clients.count; i++) {
         const struct log_client *c = &g->clients.all[i];
         if (c->calls->durable_moved != NULL) {
             c->calls->durable_moved(c->context);
         }
+    }
+}
+
+static inline void wake_helpers(struct log *g) {
+    if (g->flusher.awaiting) {
+        tell_clients(g);
     }
     if (g->event_count > 0) {
         log_signal(g);

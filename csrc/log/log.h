@@ -256,7 +256,8 @@ void log_end_batch(struct log *g);
 int log_force_batch(struct log *g);
 /* Wakes the flusher for all that was appended. */
 void log_flush_soon(struct log *g);
-void log_consumers_wait(struct log *g, bool wait); /* for records of others to be durable: the flusher does not rest */
+/* Consumers wait for records of others to be durable: the flusher does not rest, and clients are told (durable_moved). */
+void log_consumers_wait(struct log *g, bool wait);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */
 uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller that is likely to wait for it */
 /* The part of a largest batch that appends fill without waiting until an earlier batch is durable, in percent. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -301,6 +302,30 @@ def test_a_call_that_waits_when_its_leader_ceases_has_an_unknown_outcome(group: 
     waiting.join()
     assert [type(problem) for problem in problems] == [errors.OutcomeUnknown]
     assert "no longer leads" in str(problems[0])
+
+
+def test_consumers_that_wait_when_their_leader_ceases_have_an_unknown_outcome_at_once(group: Group) -> None:
+    store = group.lead(0)
+    queue = store.queue("orders")
+    held = queue.acquire(1000)
+    problems: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            queue.acquire(1, timeout=math.inf)
+        except errors.StoreError as problem:
+            problems.append(problem)
+
+    waiting = [threading.Thread(target=take, daemon=True) for _ in range(8)]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: store.stats()["waiting"] == 8, "eight consumers that wait")
+    group.cease()
+    for thread in waiting:
+        thread.join()
+    assert [type(problem) for problem in problems] == [errors.OutcomeUnknown] * 8
+    assert "no longer leads" in str(problems[0])
+    del held
 
 
 def test_a_batch_that_does_not_follow_is_refused_with_both_places(group: Group) -> None:

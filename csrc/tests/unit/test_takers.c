@@ -41,9 +41,9 @@ static void takers_are_served_in_their_order_with_what_is_durable(void) {
     (void)put_bytes(1, 3, 10, LS_MORE);
     (void)put_bytes(1, 4, 10, LS_WAIT);
     check(ls_acquire(r.store, 1, got, 8, 0, &n) == LS_OK && n == 0); /* the second took what the first left */
-    check(ls_taker_wait(first, UINT64_MAX) == LS_OK && ls_taker_end(first, got, 0, &n) == LS_OK);
+    check(ls_taker_wait(first, 1) == LS_OK && ls_taker_end(first, got, 0, &n) == LS_OK);
     check(n == 2 && got[0].id == id && got[0].count == 1 && got[0].content_bytes == 10);
-    check(ls_taker_wait(second, UINT64_MAX) == LS_OK && ls_taker_end(second, got, 0, &n) == LS_OK && n == 2);
+    check(ls_taker_wait(second, 1) == LS_OK && ls_taker_end(second, got, 0, &n) == LS_OK && n == 2);
     id = put(1, "for the third", NULL);
     check(is_served(third, id));
     id = put(2, "for the other", NULL);
@@ -68,7 +68,7 @@ static void a_release_a_rollback_and_a_commit_serve_takers(void) {
     check(ls_acquire(r.store, 1, got, 1, 0, &n) == LS_OK && n == 1);
     ls_taker *taker = new_taker(1, 1);
     check(ls_release(r.store, 1, got, 1, 0) == LS_OK);
-    check(ls_taker_wait(taker, UINT64_MAX) == LS_OK && ls_taker_end(taker, got, 0, &n) == LS_OK);
+    check(ls_taker_wait(taker, 1) == LS_OK && ls_taker_end(taker, got, 0, &n) == LS_OK);
     check(n == 1 && got[0].id == id && got[0].count == 2);
     check(ls_begin(r.store, NULL, &tx) == LS_OK && ls_release(r.store, 1, got, 1, 0) == LS_OK);
     check(take(id, 1, tx) == LS_OK);
@@ -95,7 +95,7 @@ static void what_a_taker_gives_back_unseen_goes_to_the_next(void) {
     uint64_t one = put(1, "one", NULL);
     check(ls_taker_end(gone, NULL, LS_UNSEEN, &n) == LS_OK && n == 0);
     check(ls_taker_end(first, NULL, LS_UNSEEN, &n) == LS_OK && n == 1);
-    check(ls_taker_wait(next, UINT64_MAX) == LS_OK && ls_taker_end(next, got, 0, &n) == LS_OK);
+    check(ls_taker_wait(next, 1) == LS_OK && ls_taker_end(next, got, 0, &n) == LS_OK);
     check(n == 1 && got[0].id == one && got[0].count == 1);
     done();
 }
@@ -122,14 +122,14 @@ static void takers_of_a_deleted_queue_and_a_closed_store_end_at_once(void) {
     fresh();
     ls_taker *deleted = new_taker(1, 1), *closed = new_taker(2, 1), *unseen = new_taker(2, 1);
     check(ls_queue_delete(r.store, 1, 0) == LS_OK);
-    check(ls_taker_wait(deleted, UINT64_MAX) == LS_OK && ls_taker_end(deleted, got, 0, &n) == LS_UNKNOWN_QUEUE);
+    check(ls_taker_wait(deleted, 1) == LS_OK && ls_taker_end(deleted, got, 0, &n) == LS_UNKNOWN_QUEUE);
     check(ls_taker_new(r.store, 1, 1, NULL, 0, 0, &taker) == LS_UNKNOWN_QUEUE && taker == NULL);
     check(ls_taker_new(r.store, 2, 0, NULL, 0, 0, &taker) == LS_OPTION && taker == NULL);
     check(ls_queue_add(r.store, 1) == LS_OK);
     uint64_t id = put(1, "of the new queue", NULL);
     check(is_served(new_taker(1, 1), id));
     check(ls_close(r.store) == LS_OK);
-    check(ls_taker_wait(closed, UINT64_MAX) == LS_OK && ls_taker_end(closed, got, 0, &n) == LS_CLOSED);
+    check(ls_taker_wait(closed, 1) == LS_OK && ls_taker_end(closed, got, 0, &n) == LS_CLOSED);
     check(ls_taker_end(unseen, NULL, LS_UNSEEN, &n) == LS_CLOSED);
     check(ls_taker_new(r.store, 2, 1, NULL, 0, 0, &taker) == LS_CLOSED && taker == NULL);
     done();
@@ -146,7 +146,7 @@ static void after_a_failed_sync_the_takers_know_that_the_outcome_is_unknown(void
     taker = new_taker(1, 1);
     vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO});
     check(ls_publish(r.store, &queue, 1, NULL, 0, (const uint8_t *)"x", 1, NULL, LS_WAIT, &id) == LS_OUTCOME_UNKNOWN);
-    check(ls_taker_wait(taker, UINT64_MAX) == LS_OK && ls_taker_end(taker, got, 0, &n) == LS_OUTCOME_UNKNOWN && n == 0);
+    check(ls_taker_wait(taker, 1) == LS_OK && ls_taker_end(taker, got, 0, &n) == LS_OUTCOME_UNKNOWN && n == 0);
     check(ls_taker_new(r.store, 1, 1, NULL, 0, 0, &taker) == LS_POISONED && taker == NULL);
     done();
 }
@@ -278,7 +278,7 @@ static void many_threads_get_each_message_once_and_none_waits_beside_one(void) {
 }
 
 static void *waits_long(void *taker) {
-    check(ls_taker_wait(taker, UINT64_MAX) == LS_WOULD_WAIT);
+    check(ls_taker_wait(taker, 1) == LS_WOULD_WAIT);
     over = true;
     return NULL;
 }
@@ -319,7 +319,7 @@ int main(void) {
     };
     int failed = 0, count = (int)(sizeof tests / sizeof *tests);
 
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && failed == 0; i++) { /* after a failure the threads of a later test may wait for ever */
         failures_here = 0;
         tests[i]();
         failed += failures_here > 0;
