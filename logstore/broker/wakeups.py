@@ -56,6 +56,7 @@ class WakeUps:
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
         store.on_durable(self._committed, loop=loop)
+        store._on_room(self._has_room, loop=loop)
 
     def stop(self) -> None:
         """Ignore every later report. The callback itself stays registered in the store."""
@@ -109,15 +110,21 @@ class WakeUps:
         durable_lsn = self.store.durable_lsn
         if self._watched and self._sweep_timer is None:
             self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
-        if self._queues and not self._serving:  # they waited for room in the log
-            self._serving = True
-            self.loop.call_soon(self._serve)
         if self._undurable:
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
                 if self._undurable[queue] <= durable_lsn:
                     del self._undurable[queue]
                 self.wake(queue)
+        self._has_room()
+
+    def _has_room(self, _report: None = None) -> None:
+        """After a group commit, or when the log has its next segment: continue with what waited for room in it."""
+        if self.stopped:
+            return
+        if self._queues and not self._serving:
+            self._serving = True
+            self.loop.call_soon(self._serve)
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)
@@ -132,7 +139,7 @@ class WakeUps:
         self._serving = False
         for queue in queues:
             if self.store.room_percent < SERVE_PERCENT:
-                self._queues[queue] = None  # until the next group commit
+                self._queues[queue] = None  # until there is room
                 continue
             try:
                 queue.serve()
