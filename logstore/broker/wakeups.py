@@ -14,11 +14,11 @@ same turn of the loop.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from logstore import MessageStore
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SERVE_PERCENT: Final = 60  # of the log's room (`room_percent`): below it consumers get nothing, as outcomes need room
+# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so below these nothing is appended
+# in its event loop; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the
+# largest inline body and what one read of a socket gives: publishes, and acknowledgements of single messages.
+PUBLISH_PERCENT: Final = 75
+SERVE_PERCENT: Final = 60  # below it consumers get nothing, as outcomes need room
+ANY_PERCENT: Final = 40
 SWEEP_S: Final = 0.25  # after a commit: the longest time until messages of other programs are noticed
 
 
@@ -51,6 +56,7 @@ class WakeUps:
         self._waiters: dict[Waiter, None] = {}
         self._undurable: dict[BrokerQueue, int] = {}
         self.stopped = False
+        self._room = asyncio.Event()  # set for a moment
         self._watched: set[BrokerQueue] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
@@ -61,6 +67,7 @@ class WakeUps:
     def stop(self) -> None:
         """Ignore every later report. The callback itself stays registered in the store."""
         self.stopped = True
+        self._room.set()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self._watched.clear()
@@ -90,6 +97,12 @@ class WakeUps:
     def await_commit(self, waiter: Waiter) -> None:
         """Call `waiter.settle` after each group commit until it returns False."""
         self._waiters[waiter] = None
+
+    async def room(self) -> None:
+        """Returns in another turn of the loop, once the log has room for more acknowledgements, or has ended."""
+        await asyncio.sleep(0)
+        while not self.stopped and self.store.room_percent < ANY_PERCENT:
+            await self._room.wait()
 
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
         """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
@@ -122,6 +135,8 @@ class WakeUps:
         """After a group commit, or when the log has its next segment: continue with what waited for room in it."""
         if self.stopped:
             return
+        self._room.set()
+        self._room.clear()
         if self._queues and not self._serving:
             self._serving = True
             self.loop.call_soon(self._serve)
