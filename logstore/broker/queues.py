@@ -482,8 +482,8 @@ class BrokerQueue(abc.ABC):
     def _drop_from_front(self) -> bool:
         """Remove expired messages at the front.
 
-        False if the first one has expired but cannot be taken, or is about to be delivered. True, too, if there are more
-        of them: those go in another turn.
+        False if the first one has expired but cannot be taken, or is about to be delivered. Of very many some are left
+        for another turn.
         """
         for _ in range(TURN_MAX):
             data = self._first_header()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so below these nothing is appended
-# in its event loop; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the
+# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so below these its event loop
+# appends nothing; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the
 # largest inline body and what one read of a socket gives: publishes, and acknowledgements of single messages.
 PUBLISH_PERCENT: Final = 75
 SERVE_PERCENT: Final = 60  # below it consumers get nothing, as outcomes need room

@@ -21,11 +21,14 @@ bool ahead_is_asked(const struct log *g) { return g->space.next.asked_lsn == cur
 
 bool ahead_is_due(const struct log *g) { return ahead_is_asked(g) && g->spare_thread.tries < g->space.next.until; }
 
-bool ahead_is_answered(const struct log *g) { return ahead_is_asked(g) && g->spare_thread.tries >= g->space.next.until; }
+bool ahead_is_answered(const struct log *g) {
+    return ahead_is_asked(g) && g->spare_thread.tries >= g->space.next.until;
+}
 
 static void ask(struct log *g) {
     g->space.next.asked_lsn = current_lsn(g);
-    g->space.next.until = g->spare_thread.tries + (g->spare_thread.trying ? 2 : 1); /* a try that begins after this moment */
+    /* the end of a try that begins after this moment */
+    g->space.next.until = g->spare_thread.tries + (g->spare_thread.trying ? 2 : 1);
     g->spare_thread.wanted = true;
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
