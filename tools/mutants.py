@@ -61,6 +61,7 @@ TESTS = (
     "test_checkpoint_faults",
     "test_load",
     "test_wakes",
+    "test_ahead",
     "test_acquire",
     "test_takers",
     "test_trail",

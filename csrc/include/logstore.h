@@ -211,7 +211,9 @@ uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durabl
 /* The LSN of the next record. Also asks the background flusher to make everything below it durable. */
 uint64_t ls_next_lsn(ls_store *store);
 uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
-/* How much can be appended without waiting until an earlier batch is durable: percent of the largest batch, 100 or less. */
+/* How much can be appended without waiting until an earlier batch is durable or the next segment is made: percent of the
+   largest batch, 100 or less; 50 at least, if only records that make the log grow would wait for the segment. Asks the
+   spare thread for the segment in time; its answer signals the eventfds. */
 uint32_t ls_room_percent(ls_store *store);
 int ls_poisoned(const ls_store *store);
 /* Waits until everything below `lsn` is durable; 0: everything appended so far. LS_OPTION: beyond the end of the log. */

@@ -62,7 +62,7 @@ int log_init(struct log *g, struct directory *directory, const ls_options *optio
     g->dir = directory->dir;
     g->written = &directory->written;
     g->directory = directory;
-    g->relocation.pace_until = g->space.live_low = g->space.live_low_before = UINT64_MAX;
+    g->relocation.pace_until = g->space.live_low = g->space.live_low_before = g->space.next.asked_lsn = UINT64_MAX;
     g->segment_size = meta->segment_size;
     g->max_undurable_bytes = meta->max_undurable_bytes;
     g->max_log_bytes = options->max_log_bytes;

@@ -260,8 +260,10 @@ void log_flush_soon(struct log *g);
 void log_consumers_wait(struct log *g, bool wait);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */
 uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller that is likely to wait for it */
-/* The part of a largest batch that appends fill without waiting until an earlier batch is durable, in percent. */
-uint32_t log_room_percent(const struct log *g);
+/* The part of a largest batch that appends fill without waiting until an earlier batch is durable or the next segment is made,
+   in percent; 50 at least, if only records that make the log grow would wait for that segment. Asks for the segment in
+   time, and signals the events when a wait for it has ended. */
+uint32_t log_room_percent(struct log *g);
 /* An event that is signalled at each group commit. LS_OPTION, LS_IO. */
 int log_event_new(struct log *g, int *fd);
 void log_event_end(struct log *g, int fd);

@@ -164,6 +164,13 @@ struct others_room {
     int error;             /* errno of the reason why that copy can make no more files; 0: every copy can */
 };
 
+/* The next segment, asked for ahead of need by log_room_percent, whose callers must not wait in an append; log/space/ahead.c. */
+struct next_segment {
+    uint64_t asked_lsn; /* the current segment when it was asked for; UINT64_MAX: never */
+    uint64_t until;     /* the answer is there when the spare thread has made this many tries */
+    bool awaited;       /* a caller found little room for want of it: the answer signals the events */
+};
+
 /* Segment files that are ready for use, and how many of them the log needs; log/space/. */
 struct space {
     struct segment *spares; /* in ascending order; first_lsn is the name of the file */
@@ -193,6 +200,7 @@ struct space {
     uint64_t room_given;     /* how many times a thread other than a mover got room */
     unsigned room_wanted;    /* threads that make room and wait for a spare */
     unsigned spares_awaited; /* threads that wait for a spare beyond the reserved ones */
+    struct next_segment next;
     struct fullness full;
     struct others_room others;
 
@@ -401,6 +409,7 @@ bool others_wait(struct log *g);
 
 /* space/: spares and recycling. */
 int spares_make(struct log *g, bool zero_fill); /* (waits) one more spare */
+bool spares_within_limit(const struct log *g);  /* max_log_bytes allows one more file */
 void spares_recycle(struct log *g);             /* (waits) dead segments become spares, or are removed */
 uint64_t spares_kept_from(struct log *g); /* (waits) holds keep the files from this LSN on; UINT64_MAX: none does */
 int spares_keep(struct log *g);           /* (waits) recycle, make what is missing, relocate if need be */
@@ -411,6 +420,15 @@ size_t spares_target(const struct log *g);            /* how many are made ahead
 struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
+
+/* space/ahead.c: the next segment, before an append would wait for it. */
+/* Bytes, at most `most`, that can be appended before an append waits for the spare thread. Asks it for the next segment in time. */
+uint64_t ahead_room(struct log *g, uint64_t most);
+bool ahead_is_asked(const struct log *g);    /* in the current segment */
+bool ahead_is_due(const struct log *g);      /* it was asked for, and the try that answers has not ended */
+bool ahead_is_answered(const struct log *g); /* that try has ended */
+void ahead_tell(struct log *g);              /* a spare was made: signals the events if a caller waits for one */
+void ahead_try_ended(struct log *g);
 
 /* space/admission.c: may the log grow? */
 struct extent admission_extent(const struct log *g); /* what lives in it */

@@ -69,7 +69,7 @@ static int prepare_switch(struct log *g, uint64_t bytes, enum purpose purpose, b
     if (!spares_allow(g, purpose)) {
         return spares_need(g, purpose);
     }
-    if (purpose == RESERVE_GROWS && relocation_is_behind(g)) {
+    if (purpose == RESERVE_GROWS && relocation_is_behind(g) && !ahead_is_answered(g)) {
         uint64_t full_lsn = g->segments[g->segment_count - 1]->first_lsn;
         spares_try(g); /* relocation has fallen behind: appends that make the log longer wait for it */
         if (full_lsn != g->segments[g->segment_count - 1]->first_lsn || !log_takes_records(g) || g->poison != 0) {
@@ -156,10 +156,10 @@ static bool too_much_is_undurable(const struct log *g, uint64_t bytes) {
            g->front.append_lsn + BATCH_RECORD_BYTES + bytes - g->front.durable_lsn > g->max_undurable_bytes;
 }
 
-uint32_t log_room_percent(const struct log *g) {
-    uint64_t whole = g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX, room = whole;
-    if (g->busy == 0 || g->poison != 0 || !log_takes_records(g)) {
-        return 100; /* an append waits for no batch */
+/* Bytes, at most `room`, that appends put into buffers without waiting for one. */
+static uint64_t room_in_buffers(const struct log *g, uint64_t room) {
+    if (g->busy == 0) {
+        return room;
     }
     if (log_room_is_awaited(g) || (g->busy == g->buffer_count && g->open == NULL)) {
         return 0;
@@ -171,8 +171,15 @@ uint32_t log_room_percent(const struct log *g) {
         room = end > at ? least(room, end - at) : 0;
     }
     uint64_t undurable = g->front.append_lsn + BATCH_RECORD_BYTES - g->front.durable_lsn;
-    room = g->max_undurable_bytes > undurable ? least(room, g->max_undurable_bytes - undurable) : 0;
-    return (uint32_t)(room * 100 / whole);
+    return g->max_undurable_bytes > undurable ? least(room, g->max_undurable_bytes - undurable) : 0;
+}
+
+uint32_t log_room_percent(struct log *g) {
+    uint64_t whole = g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX;
+    if (g->poison != 0 || !log_takes_records(g)) {
+        return 100; /* an append fails at once */
+    }
+    return (uint32_t)(least(room_in_buffers(g, whole), ahead_room(g, whole)) * 100 / whole);
 }
 
 /*

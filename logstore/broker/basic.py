@@ -83,12 +83,12 @@ def _get(channel: Channel, method: commands.Basic.Get) -> None:
     channel.defer(lambda: channel.consuming.get(queue, no_ack=no_ack))
 
 
-def _ack(channel: Channel, method: commands.Basic.Ack) -> None:
-    channel.consuming.ack(method.delivery_tag, multiple=method.multiple)
+def _ack(channel: Channel, method: commands.Basic.Ack) -> Coroutine[Any, Any, None] | None:
+    return channel.consuming.ack(method.delivery_tag, multiple=method.multiple)
 
 
-def _nack(channel: Channel, method: commands.Basic.Nack) -> None:
-    channel.consuming.reject(method.delivery_tag, multiple=method.multiple, requeue=method.requeue)
+def _nack(channel: Channel, method: commands.Basic.Nack) -> Coroutine[Any, Any, None] | None:
+    return channel.consuming.reject(method.delivery_tag, multiple=method.multiple, requeue=method.requeue)
 
 
 def _reject(channel: Channel, method: commands.Basic.Reject) -> None:

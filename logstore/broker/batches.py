@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker import frames
+from logstore.broker.consumers import SLICE_MAX
 from logstore.broker.errors import ChannelException
 from logstore.broker.runs import RUN_MAX, AckRun, PublishRun
 from logstore.errors import StoreError, UnknownQueue
@@ -92,7 +93,10 @@ class Batches:
                 channel.consuming.ack_each(first.tags)
             elif isinstance(first, tuple):
                 tag, bits = frames.unpack_ack(payload, 4)
-                channel.consuming.ack(tag, multiple=bool(bits & 1))
+                multiple = bool(bits & 1)
+                if multiple and channel.consuming.unacknowledged_count > SLICE_MAX:
+                    return 0  # it may take long
+                channel.consuming.ack(tag, multiple=multiple)
         except ChannelException as error:
             self._connection.on_error(channel, _ACK, error)
         return 1

@@ -37,6 +37,7 @@ from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
+from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
 if TYPE_CHECKING:
@@ -54,11 +55,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so frames are not handled below
-# these; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the largest
-# inline body and what one read of a socket gives: publishes, and acknowledgements of single messages.
-PUBLISH_PERCENT: Final = 75
-ANY_PERCENT: Final = 40
 _PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
+SLICE_MAX: Final = 512  # deliveries that are settled in one turn of the loop
 OVERSHOOT_BYTES: Final = 256 * 1024  # deliveries may exceed the room in the outbox by this many bytes
 
 
@@ -379,13 +380,37 @@ class Consuming:
 
     # Acknowledgement.
 
-    def ack(self, tag: int, *, multiple: bool) -> None:
-        """basic.ack; settled together with the connection's other acknowledgements of this turn."""
+    def ack(self, tag: int, *, multiple: bool) -> Coroutine[Any, Any, None] | None:
+        """basic.ack; settled together with the connection's other acknowledgements of this turn.
+
+        Returns a coroutine that settles very many.
+        """
         if self.channel.tx is not None:
-            self._settle(tag, multiple, Verdict.ACCEPT)
-            return
-        self._accepted += self._taken_back(tag, multiple=multiple)
+            return self._settle(tag, multiple, Verdict.ACCEPT)
+        taken = self._taken_back(tag, multiple=multiple)
+        if len(taken) > SLICE_MAX:
+            return self._in_slices(taken, self._accept_now)
+        self._accepted += taken
         self.channel.connection.batches.acknowledged(self)
+        return None
+
+    def _accept_now(self, taken: list[Acquired]) -> None:
+        self._accepted += taken
+        self.settle_accepted()
+
+    async def _in_slices(self, taken: list[Acquired], settle: Callable[[list[Acquired]], None]) -> None:
+        """Settle very many deliveries, each slice in a turn of the loop, when the log has room for it.
+
+        If the store refuses one, release it and the later ones, and raise its error.
+        """
+        for end in range(SLICE_MAX, len(taken) + SLICE_MAX, SLICE_MAX):
+            await self.channel.wakeups.room()
+            try:
+                settle(taken[end - SLICE_MAX : end])
+            except StoreError:
+                for remaining in taken[end:]:
+                    remaining.release()
+                raise
 
     def ack_each(self, tags: list[int]) -> None:
         """Several basic.ack of one message each. After an unknown tag, the later ones are ignored."""
@@ -423,18 +448,25 @@ class Consuming:
         if problem is not None:
             raise problem
 
-    def reject(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """basic.nack and basic.reject."""
-        self._settle(tag, multiple, Verdict.RELEASE if requeue else Verdict.REJECT)
+    def reject(self, tag: int, *, multiple: bool, requeue: bool) -> Coroutine[Any, Any, None] | None:
+        """basic.nack and basic.reject. Returns a coroutine that rejects very many; a release is not in the log."""
+        return self._settle(tag, multiple, Verdict.RELEASE if requeue else Verdict.REJECT)
 
-    def _settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
+    def _settle(self, tag: int, multiple: bool, verdict: Verdict) -> Coroutine[Any, Any, None] | None:
         taken = self._taken_back(tag, multiple=multiple)
         if self.channel.tx is not None:
             self.channel.tx.settle(taken, verdict)
-            return
-        self.return_credit(taken)
-        _each(taken, _SETTLE[verdict])
-        self.channel.changed()
+            return None
+
+        def settle_now(taken: list[Acquired]) -> None:
+            self.return_credit(taken)
+            _each(taken, _SETTLE[verdict])
+            self.channel.changed()
+
+        if verdict is Verdict.REJECT and len(taken) > SLICE_MAX:
+            return self._in_slices(taken, settle_now)
+        settle_now(taken)
+        return None
 
     def recover(self) -> None:
         """basic.recover: release all unacknowledged messages to their places."""

@@ -20,6 +20,7 @@ from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
+from logstore.broker.wakeups import SERVE_PERCENT
 from logstore.core.directory import with_directory
 from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
@@ -370,7 +371,8 @@ class BrokerQueue(abc.ABC):
     def acquire(self, n: int, *, for_consumer: bool = False) -> list[Acquired]:
         """Take up to `n` messages from the front. Expired messages found there are removed."""
         acquired: list[Acquired] = []
-        while not acquired:
+        overdue = 0
+        while not acquired and not (for_consumer and overdue >= TURN_MAX):  # the rest in another turn
             places = self._take(n)
             if not places:
                 break
@@ -397,6 +399,7 @@ class BrokerQueue(abc.ABC):
                 if self._is_overdue(header, for_consumer):
                     self.settled(place)
                     place.accept(wait=False)
+                    overdue += 1
                     continue
                 envelope = Envelope(header.routing, header.properties)
                 if plain and header.published_ms is not None:
@@ -451,6 +454,9 @@ class BrokerQueue(abc.ABC):
         self._expiry_timer = None
         if self.deleted or self.wakeups.stopped:
             return
+        if self.wakeups.store.room_percent < SERVE_PERCENT:
+            self.wakeups.wake(self)  # which sets the timer again once there is room
+            return
         try:
             if self.consumers:
                 self._deliver()
@@ -476,9 +482,10 @@ class BrokerQueue(abc.ABC):
     def _drop_from_front(self) -> bool:
         """Remove expired messages at the front.
 
-        False if the first one has expired but cannot be taken, or is about to be delivered.
+        False if the first one has expired but cannot be taken, or is about to be delivered. Of very many some are left
+        for another turn.
         """
-        while True:
+        for _ in range(TURN_MAX):
             data = self._first_header()
             if data is None:
                 return True
@@ -501,6 +508,7 @@ class BrokerQueue(abc.ABC):
                 place.release()
                 return True
             place.accept(wait=False)
+        return True
 
     def close(self) -> None:
         """Mark the queue as deleted and cancel its timers."""

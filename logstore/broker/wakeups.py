@@ -14,11 +14,11 @@ same turn of the loop.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from logstore import MessageStore
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SERVE_PERCENT: Final = 60  # of the log's room (`room_percent`): below it consumers get nothing, as outcomes need room
+# Of the log's room (`room_percent`). An append that waits would stop the whole broker, so below these its event loop
+# appends nothing; acknowledgements are for longer than publishes. In a batch of 2 MiB, the default, the room takes the
+# largest inline body and what one read of a socket gives: publishes, and acknowledgements of single messages.
+PUBLISH_PERCENT: Final = 75
+SERVE_PERCENT: Final = 60  # below it consumers get nothing, as outcomes need room
+ANY_PERCENT: Final = 40
 SWEEP_S: Final = 0.25  # after a commit: the longest time until messages of other programs are noticed
 
 
@@ -51,15 +56,18 @@ class WakeUps:
         self._waiters: dict[Waiter, None] = {}
         self._undurable: dict[BrokerQueue, int] = {}
         self.stopped = False
+        self._room = asyncio.Event()  # set for a moment
         self._watched: set[BrokerQueue] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
         store.on_durable(self._committed, loop=loop)
+        store._on_room(self._has_room, loop=loop)
 
     def stop(self) -> None:
         """Ignore every later report. The callback itself stays registered in the store."""
         self.stopped = True
+        self._room.set()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self._watched.clear()
@@ -90,6 +98,12 @@ class WakeUps:
         """Call `waiter.settle` after each group commit until it returns False."""
         self._waiters[waiter] = None
 
+    async def room(self) -> None:
+        """Returns in another turn of the loop, once the log has room for more acknowledgements, or has ended."""
+        await asyncio.sleep(0)
+        while not self.stopped and self.store.room_percent < ANY_PERCENT:
+            await self._room.wait()
+
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
         """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
         self._undurable[queue] = lsn
@@ -109,15 +123,23 @@ class WakeUps:
         durable_lsn = self.store.durable_lsn
         if self._watched and self._sweep_timer is None:
             self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
-        if self._queues and not self._serving:  # they waited for room in the log
-            self._serving = True
-            self.loop.call_soon(self._serve)
         if self._undurable:
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
                 if self._undurable[queue] <= durable_lsn:
                     del self._undurable[queue]
                 self.wake(queue)
+        self._has_room()
+
+    def _has_room(self, _report: None = None) -> None:
+        """After a group commit, or when the log has its next segment: continue with what waited for room in it."""
+        if self.stopped:
+            return
+        self._room.set()
+        self._room.clear()
+        if self._queues and not self._serving:
+            self._serving = True
+            self.loop.call_soon(self._serve)
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)
@@ -132,7 +154,7 @@ class WakeUps:
         self._serving = False
         for queue in queues:
             if self.store.room_percent < SERVE_PERCENT:
-                self._queues[queue] = None  # until the next group commit
+                self._queues[queue] = None  # until there is room
                 continue
             try:
                 queue.serve()

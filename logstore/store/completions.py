@@ -48,6 +48,7 @@ class _Loop(Waiters):
         super().__init__(loop, done)
         self._c, self._owner = handle, owner
         self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
+        self._room_callbacks: tuple[Callable[[None], object], ...] = ()
         self._fullness_callbacks: tuple[Callable[[Fullness], object], ...] = ()
         self._fullness_changes = 0  # of which the callbacks know
         self._fd = -1
@@ -63,6 +64,9 @@ class _Loop(Waiters):
 
     def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
         self._callbacks = (*self._callbacks, callback)
+
+    def add_room_callback(self, callback: Callable[[None], object]) -> None:
+        self._room_callbacks = (*self._room_callbacks, callback)
 
     def add_fullness_callback(self, callback: Callable[[Fullness], object]) -> None:
         if not self._fullness_callbacks:
@@ -88,6 +92,8 @@ class _Loop(Waiters):
                 call_all(self._callbacks, durable)
             finally:
                 self._wake(durable)
+        else:  # the spare thread has ended a try, or the fullness changed
+            call_all(self._room_callbacks, None, kind="room")
         if self._fullness_callbacks:
             self._tell_fullness()
         if lib.ls_poisoned(self._c):

@@ -39,9 +39,10 @@ class Durability(StoreCalls):
 
     @property
     def room_percent(self) -> int:
-        """How much can be appended without waiting until an earlier batch is durable.
+        """How much can be appended without waiting until an earlier batch is durable or the next segment is made.
 
-        In percent of the largest batch, 100 at most. It is the state of a moment: another thread may append meanwhile.
+        In percent of the largest batch, 100 at most, and 50 at least where only a publish would wait for the segment.
+        It is the state of a moment: another thread may append meanwhile. Asks for the next segment in time.
         """
         refuse_fork(self._pid)
         return int(lib.ls_room_percent(self._c))
@@ -100,3 +101,10 @@ class Durability(StoreCalls):
             check_loop(loop)
         refuse_fork(self._pid)
         self._completions.add_callback(callback, loop)
+
+    def _on_room(self, callback: Callable[[None], object], *, loop: asyncio.AbstractEventLoop) -> None:
+        """That loop calls ``callback`` when :attr:`room_percent` may have grown without a group commit.
+
+        Call it from that loop, as :meth:`on_durable`, whose callbacks are called at each group commit.
+        """
+        self._completions.of(loop).add_room_callback(callback)

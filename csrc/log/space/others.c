@@ -67,5 +67,6 @@ void log_others_have(struct log *g, const struct other_room *all, size_t n) {
         g->spare_thread.wanted = g->spare_thread.wanted || g->serving;
         (void)pthread_cond_signal(&g->spare_thread.wake);
         (void)pthread_cond_broadcast(&g->spare_thread.done);
+        ahead_tell(g);
     }
 }

@@ -71,8 +71,8 @@ static uint64_t appended_by_others(const struct log *g) { return g->stats.append
 
 /* A thread waits for the room that a move gains, or the log has more files, dead ones included, than it should have. */
 static bool is_urgent(const struct log *g) {
-    return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || log_cannot_grow(g) ||
-           g->relocation.compact_to_lsn != 0 || log_spares(g) < g->space.needs.spares_reserved ||
+    return !g->serving || g->stopping || g->spare_thread.tries_awaited > 0 || g->space.next.awaited ||
+           log_cannot_grow(g) || g->relocation.compact_to_lsn != 0 || log_spares(g) < g->space.needs.spares_reserved ||
            log_files(g) > g->space.needs.files_wanted;
 }
 

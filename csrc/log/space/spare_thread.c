@@ -37,10 +37,12 @@ static int make_one(struct log *g) {
 }
 
 /*
- * A thread waits for a spare beyond the reserved ones; or the last try failed, and only a new try can tell whether that
- * has changed.
+ * A thread waits for a spare beyond the reserved ones, or will soon; or the last try failed, and only a new try can tell
+ * whether that has changed.
  */
-static bool is_one_due(const struct log *g) { return g->space.spares_awaited > 0 || g->space.cannot_grow; }
+static bool is_one_due(const struct log *g) {
+    return g->space.spares_awaited > 0 || g->space.cannot_grow || ahead_is_due(g);
+}
 
 /* Makes the missing spares. Makes the next spare too, unless relocation can gain it. */
 static int make_missing(struct log *g) {
@@ -100,6 +102,7 @@ int spares_keep(struct log *g) {
     }
     admission_look_for_room(g);
     g->spare_thread.tries++;
+    ahead_try_ended(g);
     return rc;
 }
 

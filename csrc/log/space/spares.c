@@ -24,7 +24,9 @@ enum { ZERO_CHUNK_BYTES = 1 << 20 };
 size_t spares_target(const struct log *g) { return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD); }
 
 size_t spares_most(const struct log *g) {
-    return needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD + 1);
+    size_t most = needed_spares(&g->space.needs, log_segments_kept(g), SPARES_AHEAD + 1);
+    size_t asked = g->space.needs.spares_reserved + (ahead_is_asked(g) ? 1 : 0); /* not given back before it is used */
+    return most > asked ? most : asked;
 }
 
 /* ---- the list ---- */
@@ -38,6 +40,7 @@ void spares_adopt(struct log *g, struct segment *s) {
     s->next_spare = NULL;
     *end = s;
     g->space.spare_count++;
+    ahead_tell(g);
 }
 
 struct segment *spares_take(struct log *g) {
@@ -99,7 +102,7 @@ int segment_file_make(struct directory *d, uint64_t first_lsn, uint64_t bytes, b
 }
 
 /* A term's own segment always is: what lies below the base goes only in a term, and without it no copy of a full log could lead. */
-static bool within_limit(const struct log *g) {
+bool spares_within_limit(const struct log *g) {
     if ((log_is_replicated(g) && !g->serving) || g->space.beyond_limit) {
         return true;
     }
@@ -108,7 +111,7 @@ static bool within_limit(const struct log *g) {
 }
 
 static int make_spare(struct log *g, bool zero_fill) {
-    if (!within_limit(g)) {
+    if (!spares_within_limit(g)) {
         g->space.grow_error = 0;
         return fail(LS_FULL, "the log may not grow beyond max_log_bytes (%llu)", (unsigned long long)g->max_log_bytes);
     }
