@@ -1336,6 +1336,7 @@ class Lib:
         queue_id: int,
         deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
+        tx: ls_tx_ptr | Null,
         reason: int,
         flags: int,
         done: Numbers[size_t] | Null,

@@ -12,6 +12,7 @@ from logstore.store.queues import Queue
 from logstore.store.transactions import Transaction
 
 def bind(calls: int, failure: Callable[[int], StoreError], /) -> None: ...
+def mark_settled(batch: tuple[Delivery | tuple[int, int, int], ...], /) -> None: ...
 
 @final
 class Owner:
@@ -82,8 +83,16 @@ class QueueCalls:
     def accept(
         self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
     ) -> None: ...
-    def accept_many(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None: ...
-    def _accept_batch(self, batch: tuple[Delivery | tuple[int, int, int], ...], wait: bool, /) -> None: ...
+    def accept_many(
+        self,
+        deliveries: Iterable[Delivery | DeliveryToken],
+        *,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> None: ...
+    def _accept_batch(
+        self, batch: tuple[Delivery | tuple[int, int, int], ...], wait: bool, transaction: Transaction | None, /
+    ) -> None: ...
     def release(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None: ...
 
 @final

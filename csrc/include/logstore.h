@@ -354,10 +354,10 @@ int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, l
 /* ls_dequeue of an acquired place, with its count. Also LS_NOT_ENQUEUED: it was settled or released since. */
 int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
               uint64_t *lsn);
-/* ls_settle of n without a transaction. Checks all before it settles the first. On failure the first *done are settled,
-   and deliveries[*done] is the one that failed. */
-int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
-                  size_t *done);
+/* ls_settle of n. Checks all before it settles the first. On failure the first *done are settled, and deliveries[*done] is
+   the one that failed. */
+int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, ls_tx *tx, int reason,
+                  int flags, size_t *done);
 /* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);

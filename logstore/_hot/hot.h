@@ -53,6 +53,7 @@ struct hot_state {
     PyObject *refuse;
     PyObject *token_of;
     PyObject *came_back;
+    PyObject *settles;
     struct delivery *spares[SPARE_DELIVERIES]; /* memory of deliveries that were freed; see delivery.c */
     size_t spare_count;
 };
@@ -187,7 +188,9 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
-/* _accept_batch(batch, wait): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
+/* mark_settled(batch): the transaction that settles these deliveries has committed; see accept_batch. */
+PyObject *hot_mark_settled(PyObject *module, PyObject *batch);
+/* _accept_batch(batch, wait, transaction): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
 PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args);
 
 /* The handle of a transaction of this store, NULL for None; false for anything else. */

@@ -48,16 +48,18 @@ static PyMethodDef queue_methods[] = {
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},
     {"accept_many", (PyCFunction)(void (*)(void))hot_accept_many, WITH_KEYWORDS,
-     PyDoc_STR("accept_many($self, deliveries, *, wait=True)\n--\n\n"
+     PyDoc_STR("accept_many($self, deliveries, *, transaction=None, wait=True)\n--\n\n"
                "Accepts all of them, with one force. All are checked before the first is dequeued. Tokens of\n"
-               ":meth:`Delivery.detach` may stand among the deliveries.\n\n"
+               ":meth:`Delivery.detach` may stand among the deliveries. In a transaction they stay acquired until its\n"
+               "commit, and after a rollback.\n\n"
                "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
-               "deliveries, from the first on, that were accepted; the others stay acquired.")},
+               "deliveries, from the first on, that were accepted; the others stay acquired. In a transaction that\n"
+               "number is part of its work, so roll it back.")},
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
      PyDoc_STR("release($self, delivery, *, unseen=False)\n--\n\n"
                "See :meth:`Delivery.release`. Takes a delivery or its token.")},
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
-     PyDoc_STR("_accept_batch($self, batch, wait)\n--\n\n"
+     PyDoc_STR("_accept_batch($self, batch, wait, transaction)\n--\n\n"
                "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},
     {"_attach", (PyCFunction)(void (*)(void))queue_attach, METH_VARARGS,
      PyDoc_STR("_attach($self, store, queue_id)\n--\n\n")},

@@ -182,7 +182,13 @@ class Queue(QueueCalls):
         row.id, row.position, row.count = _place_of(delivery)
         check(lib.ls_settle(self._store._c, self._id, row, tx, reason, flags, lsn))
 
-    def _accept_many_slow(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None:
+    def _accept_many_slow(
+        self,
+        deliveries: Iterable[Delivery | DeliveryToken],
+        *,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> None:
         batch: list[Delivery | tuple[int, int, int]] = []
         tokens: set[DeliveryToken] = set()
         before: int | None = None
@@ -194,15 +200,22 @@ class Queue(QueueCalls):
                     batch.append(_place_of(each))
                 else:
                     batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
-            before = sum(each._settled for each in batch if isinstance(each, Delivery))
+            handle_of(self._store, transaction)  # raises for one that is not this store's
+            before = (
+                transaction.operations
+                if transaction is not None
+                else sum(each._settled for each in batch if isinstance(each, Delivery))
+            )
             with _gone_is_settled() if tokens else contextlib.nullcontext():
-                self._accept_batch(tuple(batch), bool(wait))
+                self._accept_batch(tuple(batch), bool(wait), transaction)
         except BaseException as problem:
             if before is None or not hasattr(problem, "dequeued"):  # the core's call has not noted it
-                tell(problem, "dequeued", 0 if before is None else self._settled_of(batch) - before)
+                tell(problem, "dequeued", 0 if before is None else self._settled_of(batch, transaction) - before)
             raise
 
-    def _settled_of(self, batch: list[Delivery | tuple[int, int, int]]) -> int:
+    def _settled_of(self, batch: list[Delivery | tuple[int, int, int]], transaction: Transaction | None) -> int:
+        if transaction is not None:
+            return transaction.operations
         return sum(each._settled if isinstance(each, Delivery) else self._is_gone(each) for each in batch)
 
     def _check_new(self, token: DeliveryToken, earlier: set[DeliveryToken]) -> None:
@@ -227,7 +240,7 @@ class Queue(QueueCalls):
             if isinstance(problem, errors.UnknownQueue) or self._is_gone(_place_of(delivery)):
                 delivery._settled = True
             raise
-        transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
+        transaction._settles((delivery,))
 
     def _release_slow(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None:
         self._check_acquired(delivery)

@@ -101,7 +101,7 @@ static void step_settle(void) {
     if (n == 1)
         check(ls_settle(r.store, 1, taken, NULL, 1, 0, &lsn) == LS_OK);
     else
-        check(ls_settle_all(r.store, 1, taken, n, 1, 0, &done) == LS_OK && done == n);
+        check(ls_settle_all(r.store, 1, taken, n, NULL, 1, 0, &done) == LS_OK && done == n);
     for (size_t i = 0; i < n; i++) {
         check(ls_settle(r.store, 1, &taken[i], NULL, 1, 0, &lsn) == LS_UNKNOWN_MESSAGE);
         check(ls_release(r.store, 1, &taken[i], 1, 0) == LS_OK);
@@ -114,6 +114,7 @@ static void step_lock(void) {
     struct known *k = any(FREE, HELD);
     ls_delivery stale;
     uint64_t lsn;
+    size_t done;
 
     if (k == NULL)
         return;
@@ -124,8 +125,9 @@ static void step_lock(void) {
         stale = k->delivery;
         stale.count++;
         check(ls_settle(r.store, 1, &stale, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
-        check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_OK);
+        check(ls_settle_all(r.store, 1, &k->delivery, 1, txs[t], 1, 0, &done) == LS_OK && done == 1);
         check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
+        check(ls_settle_all(r.store, 1, &k->delivery, 1, txs[t], 1, 0, &done) == LS_NOT_ENQUEUED && done == 0);
         check(ls_settle(r.store, 1, &k->delivery, NULL, 1, 0, &lsn) == LS_MESSAGE_LOCKED);
         k->state = LOCKED_AND_HELD;
     } else {
@@ -218,7 +220,7 @@ static void a_stale_delivery_settles_nothing(void) {
     both[1] = old;
     check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(ls_release(r.store, 1, &old, 1, 0) == LS_NOT_ENQUEUED);
-    check(ls_settle_all(r.store, 1, both, 2, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
+    check(ls_settle_all(r.store, 1, both, 2, NULL, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
     check(ls_release(r.store, 1, both, 2, 0) == LS_NOT_ENQUEUED);
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 1);
     check(add(id, 2, NULL) == LS_OK && ls_settle(r.store, 2, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
@@ -226,7 +228,7 @@ static void a_stale_delivery_settles_nothing(void) {
     check(ls_settle(r.store, 1, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(ls_release(r.store, 1, &now, 1, 0) == LS_OK);
     check(ls_acquire(r.store, 1, both, 2, 0, &n) == LS_OK && n == 2 && both[1].id == id && both[1].count == 1);
-    check(ls_settle_all(r.store, 1, both, 2, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
+    check(ls_settle_all(r.store, 1, both, 2, NULL, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
     done();
 }
 
@@ -241,7 +243,7 @@ static void a_delivery_that_is_in_a_list_twice_counts_once(void) {
     twice[1] = twice[0];
     check(ls_release(r.store, 1, twice, 2, LS_UNSEEN) == LS_OK);
     check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1 && twice[0].count == 1);
-    check(ls_settle_all(r.store, 1, twice, 2, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
+    check(ls_settle_all(r.store, 1, twice, 2, NULL, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
     done();
 }
 
@@ -257,7 +259,7 @@ static void a_deleted_queue_has_no_deliveries(void) {
     check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK);
     check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
     check(ls_settle(r.store, 1, &had[1], NULL, 1, 0, &lsn) == LS_UNKNOWN_QUEUE);
-    check(ls_settle_all(r.store, 1, &had[1], 1, 1, 0, &n) == LS_UNKNOWN_QUEUE);
+    check(ls_settle_all(r.store, 1, &had[1], 1, NULL, 1, 0, &n) == LS_UNKNOWN_QUEUE);
     check(ls_release(r.store, 1, &had[1], 1, 0) == LS_UNKNOWN_QUEUE);
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_UNKNOWN_QUEUE);
     check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 0);
@@ -315,7 +317,7 @@ static void acquired_messages_are_loaded_until_the_buffer_is_full(void) {
     check(spans[4].content_at == 0 && spans[5].content_bytes == 3000 && into[spans[5].content_at + 2999] == 7);
     check(ls_load_acquired(r.store, got, 6, spans, into, 3100, &n) == LS_OK && n == 5);
     check(ls_load_acquired(r.store, got, 0, spans, into, 3100, &n) == LS_OK && n == 0);
-    check(ls_settle_all(r.store, 1, got + 3, 3, 1, 0, &done_count) == LS_OK && done_count == 3);
+    check(ls_settle_all(r.store, 1, got + 3, 3, NULL, 1, 0, &done_count) == LS_OK && done_count == 3);
     check(ls_load_acquired(r.store, got + 3, 3, spans, into, sizeof into, &n) == LS_OK && n == 3);
     check(spans[0].content_at == 0 && spans[2].content_at == 0);
     done();
@@ -344,7 +346,7 @@ static void *takes(void *seed) {
             if (i < kept)
                 settled[at]++;
         }
-        if (ls_settle_all(r.store, 1, got, kept, 1, chance(&mine) % 20 == 0 ? LS_WAIT : 0, &done) != LS_OK ||
+        if (ls_settle_all(r.store, 1, got, kept, NULL, 1, chance(&mine) % 20 == 0 ? LS_WAIT : 0, &done) != LS_OK ||
             done != kept || ls_release(r.store, 1, got + kept, n - kept, 0) != LS_OK)
             unexpected++;
     } while (n > 0);
@@ -374,7 +376,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
            n > 0) { /* the last call released it, after the others had ended */
         for (size_t i = 0; i < n; i++)
             settled[rest[i].position]++;
-        check(ls_settle_all(r.store, 1, rest, n, 1, 0, &n) == LS_OK);
+        check(ls_settle_all(r.store, 1, rest, n, NULL, 1, 0, &n) == LS_OK);
     }
     for (int i = 0; i < SHARED; i++)
         check(settled[i] == 1);
