@@ -1287,6 +1287,7 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_cursor_after(self, cursor: ls_cursor_ptr | Null, position: int, /) -> int: ...
     def ls_cursor_close(self, cursor: ls_cursor_ptr | Null, /) -> None: ...
     def ls_places_check(
         self,
@@ -1302,6 +1303,17 @@ class Lib:
         self,
         store: ls_store_ptr | Null,
         queue_id: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_acquire_after(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        position: int,
         into: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
         flags: int,

@@ -323,6 +323,8 @@ typedef struct ls_span {
    ls_load_content loads it or has the error. */
 int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
                    size_t *done);
+/* Moves the cursor to the first place after this position. LS_OPTION: no place of the queue ever had it. */
+int ls_cursor_after(ls_cursor *cursor, uint64_t position);
 void ls_cursor_close(ls_cursor *cursor);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
@@ -348,6 +350,10 @@ typedef struct ls_delivery {
 /* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
    LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
+/* The same for places after this position; those before stay for other calls. LS_OPTION: no place of the queue ever had
+   it. */
+int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_delivery *into, size_t n, int flags,
+                     size_t *done);
 /* Loads the messages of the first *done deliveries, as ls_cursor_load those of places; at least one, unless n is 0. */
 int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
                      size_t bytes, size_t *done);

@@ -10,6 +10,7 @@
 /* Each is a function of logstore.h, without its ls_. */
 #define LS_CALLS(CALL)      \
     CALL(acquire)           \
+    CALL(acquire_after)     \
     CALL(columns_free)      \
     CALL(cursor_close)      \
     CALL(cursor_load)       \

@@ -1,5 +1,6 @@
 /*
- * Places that consumers have acquired, and those that they give back. table/offer.c has the order; dequeue.c settles.
+ * Places that consumers have acquired, and those that they give back. table/offer.c has the order; take.c acquires out of
+ * it; dequeue.c settles.
  *
  * Nothing here is written, so no call waits. A delivery names its place by message, position and count: after a release
  * and another acquisition the count differs, and a message that is enqueued again has another position.
@@ -34,17 +35,8 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
             rc = *done == 0 ? fail_memory() : LS_OK;
             break;
         }
-        const struct entry *e = place_entry(&p);
-        const struct message *m = table_message(t, e->message);
-        into[(*done)++] = (ls_delivery){
-            .position = place_position(&p),
-            .id = m->id,
-            .content_bytes = message_content_bytes(m),
-            .start_bytes = m->record_bytes,
-            .number = e->message,
-            .count = offer_acquire(q, &p),
-            .recovered = (e->state & ENTRY_RECOVERED) != 0,
-        };
+        uint32_t count = offer_acquire(q, &p);
+        into[(*done)++] = delivery_of(t, &p, count);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

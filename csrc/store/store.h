@@ -171,6 +171,20 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);
 int delivery_fail(uint64_t id, uint32_t queue_id);
+/* What a consumer gets of a place that it has just acquired for the `count`th time. */
+static inline ls_delivery delivery_of(const struct table *t, const struct place *p, uint32_t count) {
+    const struct entry *e = place_entry(p);
+    const struct message *m = table_message(t, e->message);
+    return (ls_delivery){
+        .position = place_position(p),
+        .id = m->id,
+        .content_bytes = message_content_bytes(m),
+        .start_bytes = m->record_bytes,
+        .number = e->message,
+        .count = count,
+        .recovered = (e->state & ENTRY_RECOVERED) != 0,
+    };
+}
 
 /* store/outcomes.c: in memory, by every client. */
 int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */

@@ -30,9 +30,9 @@ struct acquired {
     size_t count;
 };
 
-/* Acquires up to n places. */
-static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
-                        struct acquired *a) {
+/* Acquires up to n places, from the front or after a position. */
+static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, const uint64_t *after, size_t n,
+                        int flags, struct acquired *a) {
     for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
         ls_delivery *rows = PyMem_RawRealloc(a->rows, room * sizeof *rows);
         size_t done = 0;
@@ -40,7 +40,11 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
             return NO_ROWS;
         }
         a->rows = rows;
-        int rc = calls->acquire(store, queue, rows + a->count, room - a->count, flags, &done);
+        ls_delivery *into = rows + a->count;
+        size_t left = room - a->count;
+        int rc = after == NULL ? calls->acquire(store, queue, into, left, flags, &done)
+                               : calls->acquire_after(store, queue, a->count > 0 ? into[-1].position : *after, into,
+                                                      left, flags, &done);
         a->count += done;
         if (rc != LS_OK || a->count < room || room == n) {
             return rc;
@@ -206,14 +210,15 @@ static bool load_list(const struct store_calls *of, const struct acquired *a, Py
     return ready;
 }
 
-static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, size_t n, bool load) {
+static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, size_t n,
+                         bool load) {
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
     struct acquired a = {.rows = NULL};
-    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, n, LS_TRY, &a) : LS_WOULD_WAIT;
+    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, after, n, LS_TRY, &a) : LS_WOULD_WAIT;
     if (rc == LS_WOULD_WAIT) {
         Py_BEGIN_ALLOW_THREADS
-        rc = acquire_rows(calls, store, self->id, n, 0, &a);
+        rc = acquire_rows(calls, store, self->id, after, n, 0, &a);
         Py_END_ALLOW_THREADS
     }
     PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
@@ -256,8 +261,22 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
         usual = PyTuple_GET_ITEM(names, 0) == state->load && PyBool_Check(args[count]);
         load = args[count] == Py_True;
     }
-    return usual ? acquire(self, of, (size_t)n, load)
+    return usual ? acquire(self, of, NULL, (size_t)n, load)
                  : hot_slow((PyObject *)self, state->acquire_slow, args, count, names);
+}
+
+PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args) {
+    unsigned long long n, position;
+    int load;
+    if (!PyArg_ParseTuple(args, "KKp:_acquire_after", &n, &position, &load)) {
+        return NULL;
+    }
+    const struct store_calls *of = store_after_drops(self);
+    if (of == NULL || of->store == NULL) {
+        return PyErr_Format(PyExc_ValueError, "this queue is of no store: call _attach first");
+    }
+    uint64_t after = position;
+    return acquire(self, of, &after, (size_t)(n < ROWS_MAX ? n : ROWS_MAX), load != 0);
 }
 
 /* ---- settling ---- */

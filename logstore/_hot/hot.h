@@ -184,6 +184,8 @@ PyObject *hot_released_queues(struct store_calls *self, PyObject *unused);
 int hot_visit_dropped(const struct store_calls *store, visitproc visit, void *arg);
 void hot_free_dropped(struct store_calls *store);
 /* The methods of a queue in consume.c. */
+/* _acquire_after(n, position, load) */
+PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);

@@ -38,12 +38,17 @@ static void queue_dealloc(struct queue_calls *self) {
 static PyMethodDef queue_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))hot_acquire, WITH_KEYWORDS,
      PyDoc_STR(
-         "acquire($self, n=1, *, load=False)\n--\n\n"
+         "acquire($self, n=1, *, after=None, load=False)\n--\n\n"
          "Acquires up to ``n`` messages from the front, in order. Only durable, unlocked, not acquired ones count.\n\n"
+         "With ``after``, the position of a place, only places after it count. Those before are left for other\n"
+         "calls, and what is taken so and released is offered in its old order: 1 comes before 7.\n\n"
          "With ``load`` their headers and contents are read in one call, up to 1 MiB together, which is much\n"
          "cheaper than one by one. A message that could not be loaded is read on access, which raises the error\n"
          "if that fails again.\n\n"
-         "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.")},
+         "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted, and\n"
+         ":class:`~logstore.errors.OptionError` for a position that no place of the queue has had in this open.")},
+    {"_acquire_after", (PyCFunction)(void (*)(void))hot_acquire_after, METH_VARARGS,
+     PyDoc_STR("_acquire_after($self, n, position, load, /)\n--\n\n``acquire`` with ``after``.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},

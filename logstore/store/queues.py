@@ -21,7 +21,7 @@ from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
-from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
+from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _place_of(delivery: Delivery | DeliveryToken) -> tuple[int, int, int]:
     """Id, position and count."""
     if isinstance(delivery, DeliveryToken):
         return delivery.id, delivery.position, delivery.count
-    return delivery.id, delivery._position, delivery.delivery_count
+    return delivery.id, delivery.position, delivery.delivery_count
 
 
 @contextlib.contextmanager
@@ -105,9 +105,11 @@ class Queue(QueueCalls):
 
     # ---- acquiring ----
 
-    def _acquire_slow(self, n: int = 1, *, load: bool = False) -> list[Delivery]:
+    def _acquire_slow(self, n: int = 1, *, after: int | None = None, load: bool = False) -> list[Delivery]:
         """``acquire`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         n = arguments.integer("n", n, 0, arguments.LSN_MAX)
+        if after is not None:
+            return self._acquire_after(n, checked_position("after", after), bool(load))
         return self.acquire(n, load=bool(load)) if n > 0 else []
 
     # ---- settling ----
@@ -115,7 +117,7 @@ class Queue(QueueCalls):
     def _token_of(self, delivery: Delivery) -> DeliveryToken:
         """For ``Delivery.detach``, which marks the delivery then."""
         self._check_acquired(delivery)
-        return DeliveryToken(self._id, delivery.id, delivery._position, delivery.delivery_count, self._store._opened_as)
+        return DeliveryToken(self._id, delivery.id, delivery.position, delivery.delivery_count, self._store._opened_as)
 
     def _check_token(self, token: DeliveryToken) -> None:
         for name, most in (("id", arguments.LSN_MAX), ("position", arguments.LSN_MAX), ("count", _COUNT_MAX)):
@@ -298,13 +300,20 @@ class Queue(QueueCalls):
     # ---- the rest ----
 
     @overload
-    def browse(self, *, load: bool = False, views: Literal[False] = False) -> Iterator[Message]: ...
+    def browse(
+        self, *, after: int | None = None, load: bool = False, views: Literal[False] = False
+    ) -> Iterator[Message]: ...
     @overload
-    def browse(self, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
-    def browse(self, *, load: bool = False, views: bool = False) -> Iterator[Message]:
-        """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
-        messages = self._store.messages
-        return messages(self, views=True) if views else messages(self, load=load)
+    def browse(
+        self, *, after: int | None = None, load: bool = False, views: Literal[True]
+    ) -> Iterator[MessageView]: ...
+    def browse(self, *, after: int | None = None, load: bool = False, views: bool = False) -> Iterator[Message]:
+        """All places in order, acquired and locked ones included; see ``MessageStore.messages``.
+
+        With ``after``, the position of a place, only those after it. Raises ``OptionError`` for a position that no
+        place of the queue has had in this open.
+        """
+        return self._store._messages(self, after=after, load=load, views=views)
 
     def purge(self, *, wait: bool = True) -> int:
         """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.

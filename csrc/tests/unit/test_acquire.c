@@ -48,12 +48,17 @@ static void step_publish(void) {
     }
 }
 
+/* From the front, or after any place, also one that is gone. */
 static void step_acquire(void) {
     ls_delivery got[AT_ONCE];
     size_t n = chance(&luck) % AT_ONCE, done, at = 0;
+    size_t from = chance(&luck) % 3 == 0 && places > 0 ? 1 + chance(&luck) % places : 0;
 
-    check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
-    for (size_t i = 0; i < places && at < n; i++) {
+    if (from == 0)
+        check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
+    else
+        check(ls_acquire_after(r.store, 1, from - 1, got, n, 0, &done) == LS_OK);
+    for (size_t i = from; i < places && at < n; i++) {
         struct known *k = &known[i];
 
         if (k->state != FREE || !k->durable)
@@ -171,6 +176,27 @@ static void step_dequeue(void) {
     check(ls_purge(r.store, 1, ids, n, 4, 0, &done) == LS_OK && done == expected);
 }
 
+/* A cursor that is moved behind any place lists the places from there on. */
+static void step_look(void) {
+    ls_cursor *c;
+    ls_place got[AT_ONCE];
+    size_t from = places > 0 ? chance(&luck) % places : 0, done, at = 0;
+
+    check(ls_cursor_open(r.store, 1, LS_CURSOR_ALL, &c) == LS_OK);
+    check(ls_cursor_after(c, places) == LS_OPTION);
+    if (places > 0)
+        check(ls_cursor_after(c, from++) == LS_OK);
+    check(ls_cursor_next(c, got, AT_ONCE, &done) == LS_OK);
+    for (size_t i = from; i < places && at < AT_ONCE; i++) {
+        if (known[i].state == GONE)
+            continue;
+        require(at < done);
+        check(got[at++].position == i);
+    }
+    check(at == done);
+    ls_cursor_close(c);
+}
+
 static void counts_are_right(void) {
     uint64_t depth, locked, acquired, all = 0, lock = 0, held = 0;
 
@@ -184,16 +210,37 @@ static void counts_are_right(void) {
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == held);
 }
 
+static void a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood(void) {
+    ls_delivery seventh, got[10];
+    size_t n;
+
+    fresh();
+    for (int i = 0; i < 10; i++)
+        put_bytes(1, 1, 10, LS_WAIT);
+    check(ls_acquire_after(r.store, 1, 6, &seventh, 1, 0, &n) == LS_OK && n == 1 && seventh.position == 7);
+    check(ls_acquire(r.store, 1, got, 2, 0, &n) == LS_OK && n == 2 && got[0].position == 0);
+    check(ls_release(r.store, 1, &seventh, 1, 0) == LS_OK && ls_release(r.store, 1, got, 2, 0) == LS_OK);
+    check(ls_acquire(r.store, 1, got, 10, 0, &n) == LS_OK && n == 10);
+    for (size_t i = 0; i < n; i++)
+        check(got[i].position == i && got[i].count == (i < 2 || i == 7 ? 2 : 1));
+    check(ls_acquire_after(r.store, 1, 0, got, 10, 0, &n) == LS_OK && n == 0);
+    check(ls_acquire_after(r.store, 1, 10, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 1, UINT64_MAX, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 2, 0, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 9, 0, got, 10, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
+    done();
+}
+
 static void whatever_the_steps_the_first_free_places_are_acquired_with_their_counts(void) {
-    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_release,
-                                          step_settle,  step_lock,    step_outcome, step_dequeue};
+    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_acquire, step_release,
+                                          step_settle,  step_lock,    step_outcome, step_dequeue, step_look};
 
     for (uint64_t seed = 1; seed <= 60; seed += ONE_IN) {
         fresh();
         places = 0;
         luck = seed;
         for (int i = 0; i < 400 && failures_here == 0; i++) {
-            steps[chance(&luck) % 8]();
+            steps[chance(&luck) % 10]();
             counts_are_right();
         }
         for (int t = 0; t < 4; t++) {
@@ -388,6 +435,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         whatever_the_steps_the_first_free_places_are_acquired_with_their_counts,
+        a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood,
         a_stale_delivery_settles_nothing,
         a_delivery_that_is_in_a_list_twice_counts_once,
         a_deleted_queue_has_no_deliveries,
