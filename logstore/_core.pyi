@@ -1320,6 +1320,38 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_acquire_ids(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        ids: Numbers[uint64_t] | list[int] | Null,
+        n: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_publish_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        header: Numbers[uint8_t] | bytes | Null,
+        header_bytes: int,
+        content: Numbers[uint8_t] | bytes | Null,
+        content_bytes: int,
+        flags: int,
+        made: ls_delivery_ptr | Array[ls_delivery] | Null,
+        /,
+    ) -> int: ...
+    def ls_enqueue_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        queue_id: int,
+        flags: int,
+        made: ls_delivery_ptr | Array[ls_delivery] | Null,
+        /,
+    ) -> int: ...
     def ls_load_acquired(
         self,
         store: ls_store_ptr | Null,

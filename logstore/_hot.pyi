@@ -4,7 +4,7 @@ import array
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final, overload
 
 from logstore.errors import StoreError
 from logstore.store.deliveries import DeliveryToken, Message
@@ -24,6 +24,7 @@ class Owner:
 class StoreCalls:
     _notify: Callable[[None], object] | None
     def _attach(self, owner: Owner, queues: dict[int, Queue], relaxed: bool, /) -> None: ...
+    @overload
     def publish(
         self,
         queue: Queue | str | Iterable[Queue | str],
@@ -32,7 +33,19 @@ class StoreCalls:
         header: object = b"",
         transaction: Transaction | None = None,
         wait: bool = True,
+        acquire: Literal[False] = False,
     ) -> int: ...
+    @overload
+    def publish(
+        self,
+        queue: Queue | str,
+        content: object,
+        *,
+        header: object = b"",
+        transaction: None = None,
+        wait: Literal[True] = True,
+        acquire: Literal[True],
+    ) -> Delivery: ...
     def dequeue(
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
     ) -> int: ...
@@ -81,6 +94,8 @@ class QueueCalls:
     def _attach(self, store: StoreCalls, queue_id: int, /) -> None: ...
     def acquire(self, n: int = 1, *, after: int | None = None, load: bool = False) -> list[Delivery]: ...
     def _acquire_after(self, n: int, position: int, load: bool, /) -> list[Delivery]: ...
+    def _acquire_ids(self, ids: array.array[int], load: bool, /) -> list[Delivery]: ...
+    def _publish_acquired(self, header: object, content: object, staged: int, /) -> Delivery: ...
     def accept(
         self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
     ) -> None: ...

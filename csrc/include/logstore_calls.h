@@ -11,12 +11,14 @@
 #define LS_CALLS(CALL)      \
     CALL(acquire)           \
     CALL(acquire_after)     \
+    CALL(acquire_ids)       \
     CALL(columns_free)      \
     CALL(cursor_close)      \
     CALL(cursor_load)       \
     CALL(cursor_next)       \
     CALL(dequeue)           \
     CALL(durable_soon)      \
+    CALL(enqueue_acquired)  \
     CALL(free)              \
     CALL(hold_release)      \
     CALL(load_acquired)     \
@@ -27,6 +29,7 @@
     CALL(next_lsn)          \
     CALL(next_lsn_try)      \
     CALL(publish)           \
+    CALL(publish_acquired)  \
     CALL(publish_gather)    \
     CALL(publish_many)      \
     CALL(reader_close)      \

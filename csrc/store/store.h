@@ -161,6 +161,8 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
 /* (waits) ls_publish between entering the store and leaving it. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
+/* (waits) ls_enqueue, as publish_locked. */
+int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn);
 /* A list of n operations of a transaction, or NULL. */
 struct work *work_make(size_t n);
 void work_free(struct work *list);

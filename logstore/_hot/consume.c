@@ -9,6 +9,8 @@
  */
 #include "hot.h"
 
+#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
+
 enum {
     ROWS_FIRST = 1024,        /* first memory for this many rows, then for twice as many */
     ACQUIRED_HELD_MAX = 1024, /* for more places the interpreter is released */
@@ -21,14 +23,7 @@ enum {
     NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
 };
 
-#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
-
 /* ---- acquiring ---- */
-
-struct acquired {
-    ls_delivery *rows;
-    size_t count;
-};
 
 /* Acquires up to n places, from the front or after a position. */
 static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, const uint64_t *after, size_t n,
@@ -210,8 +205,27 @@ static bool load_list(const struct store_calls *of, const struct acquired *a, Py
     return ready;
 }
 
-static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, size_t n,
-                         bool load) {
+PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load) {
+    const struct store_calls *of = queue->store;
+    const ls_calls *calls = of->state->calls;
+    ls_store *store = of->store;
+    uint32_t id = queue->id;
+    PyObject *made = make_deliveries(of->state, queue, a);
+    if (made != NULL && load && a->count > 0 && !load_list(of, a, made)) {
+        disown(made, a->count);
+        made = NULL;
+    }
+    if (made == NULL && a->count > 0) {
+        Py_BEGIN_ALLOW_THREADS(void)
+        calls->release(store, id, a->rows, a->count, LS_UNSEEN);
+        Py_END_ALLOW_THREADS
+    }
+    return made;
+}
+
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
+                           bool load) {
+    size_t n = (size_t)(most < ROWS_MAX ? most : ROWS_MAX);
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
     struct acquired a = {.rows = NULL};
@@ -221,24 +235,22 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
         rc = acquire_rows(calls, store, self->id, after, n, 0, &a);
         Py_END_ALLOW_THREADS
     }
-    PyObject *made = rc == LS_OK     ? make_deliveries(of->state, self, &a)
-                     : rc == NO_ROWS ? PyErr_NoMemory()
-                                     : hot_fail(of->state, rc);
-    if (made != NULL && load && a.count > 0 && !load_list(of, &a, made)) {
-        disown(made, a.count);
-        made = NULL;
-    }
-    if (made == NULL && a.count > 0) {
-        Py_BEGIN_ALLOW_THREADS(void)
-        calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
-        Py_END_ALLOW_THREADS
+    PyObject *made = NULL;
+    if (rc == LS_OK) {
+        made = hot_hand_out(self, &a, load);
+    } else {
+        made = rc == NO_ROWS ? PyErr_NoMemory() : hot_fail(of->state, rc);
+        if (a.count > 0) {
+            Py_BEGIN_ALLOW_THREADS(void)
+            calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
+            Py_END_ALLOW_THREADS
+        }
     }
     PyMem_RawFree(a.rows);
     return made;
 }
 
-/* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
-static struct store_calls *store_after_drops(const struct queue_calls *self) {
+struct store_calls *hot_store_after_drops(const struct queue_calls *self) {
     struct store_calls *store = self->store;
     if (store != NULL && store->dropped != NULL) {
         hot_release_dropped(store);
@@ -247,7 +259,7 @@ static struct store_calls *store_after_drops(const struct queue_calls *self) {
 }
 
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     struct hot_state *state = hot_state_of((PyObject *)self);
     Py_ssize_t keywords = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     bool usual = state != NULL && of != NULL && of->store != NULL && count <= 1 && keywords <= 1, load = false;
@@ -256,27 +268,12 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
         return NULL;
     }
     usual = usual && (count == 0 || hot_id(args[0], &n));
-    n = n < ROWS_MAX ? n : ROWS_MAX;
     if (usual && keywords == 1) {
         usual = PyTuple_GET_ITEM(names, 0) == state->load && PyBool_Check(args[count]);
         load = args[count] == Py_True;
     }
-    return usual ? acquire(self, of, NULL, (size_t)n, load)
+    return usual ? hot_acquire_rows(self, of, NULL, n, load)
                  : hot_slow((PyObject *)self, state->acquire_slow, args, count, names);
-}
-
-PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args) {
-    unsigned long long n, position;
-    int load;
-    if (!PyArg_ParseTuple(args, "KKp:_acquire_after", &n, &position, &load)) {
-        return NULL;
-    }
-    const struct store_calls *of = store_after_drops(self);
-    if (of == NULL || of->store == NULL) {
-        return PyErr_Format(PyExc_ValueError, "this queue is of no store: call _attach first");
-    }
-    uint64_t after = position;
-    return acquire(self, of, &after, (size_t)(n < ROWS_MAX ? n : ROWS_MAX), load != 0);
 }
 
 /* ---- settling ---- */
@@ -314,7 +311,7 @@ static bool take_keywords(const struct hot_state *state, PyObject *const *values
 
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }
@@ -465,7 +462,7 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
 
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     PyObject *transaction;
     ls_tx *tx;
     bool waits;
@@ -526,7 +523,7 @@ static bool take_unseen(PyObject *const *given, PyObject *names, int *flags) {
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
     int unseen;
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }

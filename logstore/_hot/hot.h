@@ -183,9 +183,25 @@ PyObject *hot_release_dropped_now(struct store_calls *self, PyObject *unused);
 PyObject *hot_released_queues(struct store_calls *self, PyObject *unused);
 int hot_visit_dropped(const struct store_calls *store, visitproc visit, void *arg);
 void hot_free_dropped(struct store_calls *store);
-/* The methods of a queue in consume.c. */
-/* _acquire_after(n, position, load) */
+/* Places that were acquired. */
+struct acquired {
+    ls_delivery *rows;
+    size_t count;
+};
+
+/* The list of their deliveries. If it cannot be made, they are released unseen. */
+PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load);
+/* Acquires up to `most` places, from the front (`after` NULL) or after a position, and hands them out. */
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
+                           bool load);
+/* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
+struct store_calls *hot_store_after_drops(const struct queue_calls *self);
+/* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_ids(ids, load), and
+   _publish_acquired(header, content, staged). */
 PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
+PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);
+PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args);
+/* The methods of a queue in consume.c. */
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);

@@ -49,6 +49,12 @@ static PyMethodDef queue_methods[] = {
          ":class:`~logstore.errors.OptionError` for a position that no place of the queue has had in this open.")},
     {"_acquire_after", (PyCFunction)(void (*)(void))hot_acquire_after, METH_VARARGS,
      PyDoc_STR("_acquire_after($self, n, position, load, /)\n--\n\n``acquire`` with ``after``.")},
+    {"_acquire_ids", (PyCFunction)(void (*)(void))hot_acquire_ids, METH_VARARGS,
+     PyDoc_STR("_acquire_ids($self, ids, load, /)\n--\n\n``acquire_ids`` of an array of numbers of 64 bits.")},
+    {"_publish_acquired", (PyCFunction)(void (*)(void))hot_publish_acquired, METH_VARARGS,
+     PyDoc_STR(
+         "_publish_acquired($self, header, content, staged, /)\n--\n\n"
+         "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},

@@ -22,6 +22,7 @@ from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
+from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,18 @@ class Queue(QueueCalls):
         if after is not None:
             return self._acquire_after(n, checked_position("after", after), bool(load))
         return self.acquire(n, load=bool(load)) if n > 0 else []
+
+    def acquire_ids(self, message_ids: Iterable[int], *, load: bool = False) -> list[Delivery]:
+        """Acquires exactly these messages, as far as they can be had: durable, on this queue, not locked, not acquired.
+
+        Returns their deliveries in the order of ``message_ids``; the others are left out, as is an id's second
+        occurrence. Released, each stands in its old place. ``load`` as in ``acquire``.
+
+        Raises ``UnknownQueue`` after the queue was deleted, ``TypeError`` for an id that is no int, and
+        ``UnknownMessage`` for a number that no id can be.
+        """
+        ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
+        return self._acquire_ids(ids, bool(load))
 
     # ---- settling ----
 

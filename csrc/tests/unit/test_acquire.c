@@ -72,6 +72,50 @@ static void step_acquire(void) {
     check(at == done);
 }
 
+/* By their ids: free ones, and others that are left out; some occur twice. */
+static void step_take(void) {
+    ls_delivery got[AT_ONCE];
+    uint64_t ids[AT_ONCE];
+    size_t n = 0, done, at = 0;
+
+    while (n < AT_ONCE && places > 0 && chance(&luck) % 10 > 0)
+        ids[n++] = known[chance(&luck) % places].id + (chance(&luck) % 20 == 0 ? 1 : 0);
+    check(ls_acquire_ids(r.store, 1, ids, n, got, 0, &done) == LS_OK);
+    for (size_t i = 0; i < n; i++) {
+        struct known *k = known;
+
+        while (k < known + places && k->id != ids[i])
+            k++;
+        if (k == known + places || k->state != FREE || !k->durable)
+            continue;
+        require(at < done);
+        check(got[at].id == k->id && got[at].position == (uint64_t)(k - known) && got[at].count == ++k->count);
+        k->state = HELD;
+        k->delivery = got[at++];
+    }
+    check(at == done);
+}
+
+/* The publisher holds its message from the start, durable or not. */
+static void step_publish_acquired(void) {
+    ls_delivery made;
+    uint64_t id;
+    bool staged = chance(&luck) % 3 == 0;
+    int flags = staged || chance(&luck) % 2 == 0 ? LS_WAIT : 0;
+    static const uint8_t content[10];
+
+    if (places == MOST)
+        return;
+    if (staged) {
+        check(ls_stage(r.store, NULL, 0, content, 10, 0, &id) == LS_OK);
+        check(ls_enqueue_acquired(r.store, id, 1, flags, &made) == LS_OK && made.id == id);
+    } else {
+        check(ls_publish_acquired(r.store, 1, NULL, 0, content, 10, flags, &made) == LS_OK);
+    }
+    check(made.position == places && made.count == 1 && made.content_bytes == 10);
+    known[places++] = (struct known){.id = made.id, .state = HELD, .count = 1, .delivery = made};
+}
+
 static void step_release(void) {
     ls_delivery back[AT_ONCE] = {{.id = 0}};
     size_t n = 0;
@@ -232,15 +276,16 @@ static void a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_st
 }
 
 static void whatever_the_steps_the_first_free_places_are_acquired_with_their_counts(void) {
-    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_acquire, step_release,
-                                          step_settle,  step_lock,    step_outcome, step_dequeue, step_look};
+    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_acquire,          step_take,
+                                          step_release, step_settle,  step_lock,    step_publish_acquired, step_outcome,
+                                          step_dequeue, step_look};
 
     for (uint64_t seed = 1; seed <= 60; seed += ONE_IN) {
         fresh();
         places = 0;
         luck = seed;
         for (int i = 0; i < 400 && failures_here == 0; i++) {
-            steps[chance(&luck) % 10]();
+            steps[chance(&luck) % 12]();
             counts_are_right();
         }
         for (int t = 0; t < 4; t++) {
