@@ -1297,6 +1297,7 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_cursor_after(self, cursor: ls_cursor_ptr | Null, position: int, /) -> int: ...
     def ls_cursor_close(self, cursor: ls_cursor_ptr | Null, /) -> None: ...
     def ls_places_check(
         self,
@@ -1316,6 +1317,49 @@ class Lib:
         n: int,
         flags: int,
         done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_acquire_after(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        position: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_acquire_ids(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        ids: Numbers[uint64_t] | list[int] | Null,
+        n: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_publish_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        header: Numbers[uint8_t] | bytes | Null,
+        header_bytes: int,
+        content: Numbers[uint8_t] | bytes | Null,
+        content_bytes: int,
+        flags: int,
+        made: ls_delivery_ptr | Array[ls_delivery] | Null,
+        /,
+    ) -> int: ...
+    def ls_enqueue_acquired(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        queue_id: int,
+        flags: int,
+        made: ls_delivery_ptr | Array[ls_delivery] | Null,
         /,
     ) -> int: ...
     def ls_load_acquired(
@@ -1346,6 +1390,7 @@ class Lib:
         queue_id: int,
         deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
+        tx: ls_tx_ptr | Null,
         reason: int,
         flags: int,
         done: Numbers[size_t] | Null,

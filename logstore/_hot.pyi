@@ -4,7 +4,7 @@ import array
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final, overload
 
 from logstore.errors import StoreError
 from logstore.store.deliveries import DeliveryToken, Message
@@ -12,6 +12,7 @@ from logstore.store.queues import Queue
 from logstore.store.transactions import Transaction
 
 def bind(calls: int, failure: Callable[[int], StoreError], /) -> None: ...
+def mark_settled(batch: tuple[Delivery | tuple[int, int, int], ...], /) -> None: ...
 
 @final
 class Owner:
@@ -23,6 +24,7 @@ class Owner:
 class StoreCalls:
     _notify: Callable[[None], object] | None
     def _attach(self, owner: Owner, queues: dict[int, Queue], relaxed: bool, /) -> None: ...
+    @overload
     def publish(
         self,
         queue: Queue | str | Iterable[Queue | str],
@@ -31,7 +33,19 @@ class StoreCalls:
         header: object = b"",
         transaction: Transaction | None = None,
         wait: bool = True,
+        acquire: Literal[False] = False,
     ) -> int: ...
+    @overload
+    def publish(
+        self,
+        queue: Queue | str,
+        content: object,
+        *,
+        header: object = b"",
+        transaction: None = None,
+        wait: Literal[True] = True,
+        acquire: Literal[True],
+    ) -> Delivery: ...
     def dequeue(
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
     ) -> int: ...
@@ -78,12 +92,25 @@ class QueueCalls:
     @property
     def _id(self) -> int: ...
     def _attach(self, store: StoreCalls, queue_id: int, /) -> None: ...
-    def acquire(self, n: int = 1, *, load: bool = False, timeout: float | None = None) -> list[Delivery]: ...
+    def acquire(
+        self, n: int = 1, *, after: int | None = None, load: bool = False, timeout: float | None = None
+    ) -> list[Delivery]: ...
+    def _acquire_after(self, n: int, position: int, load: bool, /) -> list[Delivery]: ...
+    def _acquire_ids(self, ids: array.array[int], load: bool, /) -> list[Delivery]: ...
+    def _publish_acquired(self, header: object, content: object, staged: int, /) -> Delivery: ...
     def accept(
         self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
     ) -> None: ...
-    def accept_many(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None: ...
-    def _accept_batch(self, batch: tuple[Delivery | tuple[int, int, int], ...], wait: bool, /) -> None: ...
+    def accept_many(
+        self,
+        deliveries: Iterable[Delivery | DeliveryToken],
+        *,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> None: ...
+    def _accept_batch(
+        self, batch: tuple[Delivery | tuple[int, int, int], ...], wait: bool, transaction: Transaction | None, /
+    ) -> None: ...
     def release(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None: ...
     def _taker(self, n: int, inbox: Owner | None = None, number: int = 0, /) -> Taker: ...
 
@@ -109,7 +136,7 @@ class Delivery:
     @property
     def header(self) -> bytes: ...
     @property
-    def _position(self) -> int: ...
+    def position(self) -> int: ...
     @property
     def _queue(self) -> Queue: ...
     @property

@@ -325,6 +325,8 @@ typedef struct ls_span {
    ls_load_content loads it or has the error. */
 int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n, uint8_t *into, size_t bytes,
                    size_t *done);
+/* Moves the cursor to the first place after this position. LS_OPTION: no place of the queue ever had it. */
+int ls_cursor_after(ls_cursor *cursor, uint64_t position);
 void ls_cursor_close(ls_cursor *cursor);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
@@ -350,16 +352,29 @@ typedef struct ls_delivery {
 /* Acquires the first *done places of the queue that are durable, not locked and not acquired: at most n, in order.
    LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
+/* The same for places after this position; those before stay for other calls. LS_OPTION: no place of the queue ever had
+   it. */
+int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_delivery *into, size_t n, int flags,
+                     size_t *done);
+/* Acquires those of the messages whose places on the queue are durable, not locked and not acquired; `into` gets *done of
+   them, in the order of the ids. LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
+int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, ls_delivery *into, int flags,
+                   size_t *done);
+/* ls_publish and ls_enqueue on one queue, without a transaction, and the caller acquires the place: no other consumer gets
+   it in between. */
+int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
+                        const uint8_t *content, size_t content_bytes, int flags, ls_delivery *made);
+int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, int flags, ls_delivery *made);
 /* Loads the messages of the first *done deliveries, as ls_cursor_load those of places; at least one, unless n is 0. */
 int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
                      size_t bytes, size_t *done);
 /* ls_dequeue of an acquired place, with its count. Also LS_NOT_ENQUEUED: it was settled or released since. */
 int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
               uint64_t *lsn);
-/* ls_settle of n without a transaction. Checks all before it settles the first. On failure the first *done are settled,
-   and deliveries[*done] is the one that failed. */
-int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
-                  size_t *done);
+/* ls_settle of n. Checks all before it settles the first. On failure the first *done are settled, and deliveries[*done] is
+   the one that failed. */
+int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, ls_tx *tx, int reason,
+                  int flags, size_t *done);
 /* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);

@@ -10,12 +10,15 @@
 /* Each is a function of logstore.h, without its ls_. */
 #define LS_CALLS(CALL)      \
     CALL(acquire)           \
+    CALL(acquire_after)     \
+    CALL(acquire_ids)       \
     CALL(columns_free)      \
     CALL(cursor_close)      \
     CALL(cursor_load)       \
     CALL(cursor_next)       \
     CALL(dequeue)           \
     CALL(durable_soon)      \
+    CALL(enqueue_acquired)  \
     CALL(free)              \
     CALL(hold_release)      \
     CALL(inbox_free)        \
@@ -27,6 +30,7 @@
     CALL(next_lsn)          \
     CALL(next_lsn_try)      \
     CALL(publish)           \
+    CALL(publish_acquired)  \
     CALL(publish_gather)    \
     CALL(publish_many)      \
     CALL(reader_close)      \

@@ -1,5 +1,6 @@
 /*
- * Places that consumers have acquired, and those that they give back. table/offer.c has the order; dequeue.c settles.
+ * Places that consumers have acquired, and those that they give back. table/offer.c has the order; take.c acquires out of
+ * it; dequeue.c settles.
  *
  * Nothing here is written, so no call waits; takers.c has those that wait for a message. A delivery names its place by message, position and count: after a release
  * and another acquisition the count differs, and a message that is enqueued again has another position.
@@ -24,17 +25,8 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
         if (!offer_prepare(&p)) {
             return *done == 0 ? fail_memory() : LS_OK;
         }
-        const struct entry *e = place_entry(&p);
-        const struct message *m = table_message(t, e->message);
-        into[(*done)++] = (ls_delivery){
-            .position = place_position(&p),
-            .id = m->id,
-            .content_bytes = message_content_bytes(m),
-            .start_bytes = m->record_bytes,
-            .number = e->message,
-            .count = offer_acquire(q, &p),
-            .recovered = (e->state & ENTRY_RECOVERED) != 0,
-        };
+        uint32_t count = offer_acquire(q, &p);
+        into[(*done)++] = delivery_of(t, &p, count);
     }
     return LS_OK;
 }

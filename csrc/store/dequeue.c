@@ -232,10 +232,10 @@ int ls_dequeue_many(ls_store *store, const uint64_t *ids, size_t n, uint32_t que
     return dequeue_all(store, &c, tx, flags, done);
 }
 
-int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int reason, int flags,
-                  size_t *done) {
+int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, ls_tx *tx, int reason,
+                  int flags, size_t *done) {
     struct chosen c = {.held = deliveries, .n = n, .queue_id = queue_id, .reason = reason};
-    return dequeue_all(store, &c, NULL, flags, done);
+    return dequeue_all(store, &c, tx, flags, done);
 }
 
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done) {

@@ -173,8 +173,7 @@ static int enqueue_reserve(ls_store *store, uint64_t id, size_t n, uint64_t byte
     return is_still ? rc : message_reserve(store, id, n, bytes, RESERVE_GROWS);
 }
 
-static int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle,
-                          uint64_t *lsn) {
+int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn) {
     struct log *g = store->log;
     uint32_t number = 0;
     struct message *m = NULL;

@@ -161,6 +161,8 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
 /* (waits) ls_publish between entering the store and leaving it. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
+/* (waits) ls_enqueue, as publish_locked. */
+int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn);
 /* A list of n operations of a transaction, or NULL. */
 struct work *work_make(size_t n);
 void work_free(struct work *list);
@@ -180,6 +182,20 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
 void takers_serve_due(ls_store *store);
 void takers_end_queue(ls_store *store, struct queue *q, int code); /* its takers get the code */
 void takers_end_all(ls_store *store, int code);
+/* What a consumer gets of a place that it has just acquired for the `count`th time. */
+static inline ls_delivery delivery_of(const struct table *t, const struct place *p, uint32_t count) {
+    const struct entry *e = place_entry(p);
+    const struct message *m = table_message(t, e->message);
+    return (ls_delivery){
+        .position = place_position(p),
+        .id = m->id,
+        .content_bytes = message_content_bytes(m),
+        .start_bytes = m->record_bytes,
+        .number = e->message,
+        .count = count,
+        .recovered = (e->state & ENTRY_RECOVERED) != 0,
+    };
+}
 
 /* store/outcomes.c: in memory, by every client. */
 int tx_prepare_clients(const ls_store *store, struct tx *tx); /* an LS code: a client may refuse */

@@ -1,12 +1,17 @@
 /*
- * Which places a queue offers to its consumers: those that came back first, then those that were never offered, each in the
- * order of positions.
+ * Which places a queue offers to its consumers: those that came back first, then new ones, each in the order of
+ * positions. As the first kind stands before queue.fresh and the second from there on, that is the order of the queue.
  *
- * The offer of new places is at queue.fresh. Every place before it is dead, locked, acquired, or has come back;
- * `returned` counts the last kind, in the queue and in each chunk, so that a search for them skips all others. Each has
- * ENTRY_PASSED, and so have the places that were passed while they were locked. A free place keeps only its two bits
- * and its count, so waiting places need no more memory; the counts of a chunk are allocated when the first of its
- * places is acquired, so that giving a place back allocates nothing.
+ * The offer of new places is at queue.fresh. What always holds:
+ *   - a place that is not dead has ENTRY_PASSED if and only if it stands before `fresh`;
+ *   - every place before `fresh` is dead, locked, acquired, or has come back; `returned` counts the last kind, in the
+ *     queue and in each chunk, so that a search for them skips all others;
+ *   - a place from `fresh` on may be acquired: a consumer that names it, or a position before it, does not wait for its
+ *     turn. `ahead` counts these in each chunk. The offer passes them as it passes locked ones. If one is given back
+ *     before that, it is a new place again, and not one that came back: the places between are offered first.
+ *
+ * A free place keeps only its two bits and its count, so waiting places need no more memory; the counts of a chunk are
+ * allocated when the first of its places is acquired, so that giving a place back allocates nothing.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -31,7 +36,8 @@ static void find_returned(struct queue *q) {
 static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
     struct entry *e = cursor_entry(&q->fresh, &position);
-    while (e != NULL && e->order_lsn < durable_lsn && (e->state & ENTRY_LOCKED) != 0) {
+    while (e != NULL && e->order_lsn < durable_lsn && !entry_is_free(e)) {
+        q->fresh.chunk->ahead -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
         e->state |= ENTRY_PASSED;
         cursor_step(&q->fresh);
         e = cursor_entry(&q->fresh, &position);
@@ -58,20 +64,62 @@ bool offer_prepare(const struct place *p) {
     return c->handed_out != NULL;
 }
 
-uint32_t offer_acquire(struct queue *q, const struct place *p) {
+static uint32_t hand_out(struct queue *q, const struct place *p, uint8_t state) {
     struct entry *e = place_entry(p);
     uint32_t *count = &p->at.chunk->handed_out[p->slot];
-    assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED)) == 0);
+    e->state |= state;
+    q->acquired++;
+    *count += *count < UINT32_MAX ? 1 : 0;
+    return *count;
+}
+
+uint32_t offer_acquire(struct queue *q, const struct place *p) {
+    const struct entry *e = place_entry(p);
+    assert(entry_is_free(e));
     if ((e->state & ENTRY_PASSED) != 0) {
         offer_went(p);
         cursor_step(&q->front);
     } else {
         cursor_step(&q->fresh);
     }
-    e->state |= ENTRY_ACQUIRED | ENTRY_PASSED;
-    q->acquired++;
-    *count += *count < UINT32_MAX ? 1 : 0;
-    return *count;
+    return hand_out(q, p, ENTRY_ACQUIRED | ENTRY_PASSED);
+}
+
+/* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */
+static bool has_none(const struct queue *q, const struct queue_chunk *c) {
+    const struct queue_chunk *fresh = q->fresh.chunk;
+    if (fresh == NULL || c->first_position < fresh->first_position) {
+        return c->returned == 0;
+    }
+    return c != fresh && c->ahead == c->live;
+}
+
+bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p) {
+    const struct queue *q = c->queue;
+    for (;; cursor_step(c)) {
+        while (c->chunk != NULL && has_none(q, c->chunk)) {
+            c->chunk = c->chunk->next;
+            c->slot = 0;
+        }
+        uint64_t position;
+        const struct entry *e = cursor_entry(c, &position);
+        if (e == NULL || e->order_lsn >= durable_lsn) {
+            return false;
+        }
+        if (entry_is_free(e)) {
+            *p = (struct place){.at.chunk = c->chunk, .slot = c->slot, .queue_id = q->id};
+            return true;
+        }
+    }
+}
+
+uint32_t offer_take(const struct place *p) {
+    const struct entry *e = place_entry(p);
+    struct queue_chunk *c = p->at.chunk;
+    assert(entry_is_free(e));
+    offer_went(p);
+    c->ahead += (e->state & ENTRY_PASSED) == 0 ? 1 : 0;
+    return hand_out(c->queue, p, ENTRY_ACQUIRED);
 }
 
 bool offer_is_acquired(const struct place *p, uint32_t count) {
@@ -81,6 +129,7 @@ bool offer_is_acquired(const struct place *p, uint32_t count) {
 void offer_give_back(struct place *p, bool unseen) {
     struct entry *e = place_entry(p);
     assert((e->state & ENTRY_ACQUIRED) != 0);
+    p->at.chunk->ahead -= (e->state & ENTRY_PASSED) == 0 ? 1 : 0;
     e->state &= (uint8_t)~ENTRY_ACQUIRED;
     p->at.chunk->queue->acquired--;
     p->at.chunk->handed_out[p->slot] -= unseen ? 1 : 0;
@@ -90,7 +139,7 @@ void offer_give_back(struct place *p, bool unseen) {
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
     if (!entry_came_back(place_entry(p))) {
-        return; /* a consumer or a transaction still has it, or it was never offered */
+        return; /* a consumer or a transaction still has it, or the offer has not reached it */
     }
     if (q->returned == 0 || cursor_stands_after(&q->front, p)) {
         q->front.chunk = p->at.chunk;

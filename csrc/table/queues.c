@@ -121,6 +121,7 @@ static void add_chunk(struct queue *q) {
     c->used = 0;
     c->live = 0;
     c->returned = 0;
+    c->ahead = 0;
     if (q->last != NULL) {
         q->last->next = c;
     } else {
@@ -160,6 +161,7 @@ static void drop_chunk(struct queue_chunk *c) {
     }
     cursor_leave(&q->front, c, c->next);
     cursor_leave(&q->fresh, c, c->next);
+    q->sought = q->sought == c ? c->next : q->sought;
     for (struct cursor *cursor = q->cursors; cursor != NULL; cursor = cursor->next) {
         cursor_leave(cursor, c, c->next);
     }
@@ -209,6 +211,7 @@ void queue_kill(struct place *p) {
     struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
     offer_went(p);
+    c->ahead -= (e->state & (ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_ACQUIRED ? 1 : 0;
     c->queue->locked -= (e->state & ENTRY_LOCKED) != 0 ? 1 : 0;
     c->queue->acquired -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
     e->state = ENTRY_DEAD;
@@ -257,3 +260,32 @@ struct entry *cursor_entry(struct cursor *c, uint64_t *position) {
 }
 
 void cursor_step(struct cursor *c) { c->slot++; }
+
+static uint64_t distance(const struct queue_chunk *c, uint64_t position) {
+    return c->first_position < position ? position - c->first_position : c->first_position - position;
+}
+
+/*
+ * From the nearest of the two ends and the last such search to the last chunk that begins at or before the position: a
+ * walk over chunks, and one step for positions that are asked for in order.
+ */
+void cursor_seek(struct cursor *c, struct queue *q, uint64_t position) {
+    struct queue_chunk *at = q->first;
+    struct queue_chunk *const others[] = {q->last, q->sought};
+    for (size_t i = 0; i < 2; i++) {
+        at = others[i] != NULL && distance(others[i], position) < distance(at, position) ? others[i] : at;
+    }
+    while (at != NULL && at->first_position > position && at->prev != NULL) {
+        at = at->prev;
+    }
+    while (at != NULL && at->next != NULL && at->next->first_position <= position) {
+        at = at->next;
+    }
+    q->sought = at;
+    c->chunk = at;
+    c->slot = 0;
+    if (at != NULL && at->first_position < position) {
+        uint64_t slot = position - at->first_position;
+        c->slot = slot < at->used ? (uint32_t)slot : at->used;
+    }
+}

@@ -86,6 +86,7 @@ struct queue_chunk {
     uint16_t used;        /* entries ever filled */
     uint16_t live;
     uint16_t returned; /* free places that came back */
+    uint16_t ahead;    /* acquired places that the queue's offer of new places has not passed */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -120,6 +121,7 @@ struct queue {
     struct queue_chunk *first;
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
+    struct queue_chunk *sought;   /* the last search for a position ended there; NULL: at none */
     struct cursor *cursors;
     struct takers *takers; /* NULL: nobody ever waited for a message */
     uint64_t next_position;
@@ -419,18 +421,25 @@ void cursor_step(struct cursor *c);
 void cursor_start(struct cursor *c, struct queue *q, int kind);
 void cursor_stop(struct cursor *c);
 bool cursor_stands_after(const struct cursor *c, const struct place *p);
+void cursor_seek(struct cursor *c, struct queue *q, uint64_t position); /* to it, or to the next place after it */
 
 /* table/offer.c: the places that consumers acquire and give back */
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
-uint32_t offer_acquire(struct queue *q, const struct place *p); /* returns its count, this time included */
-bool offer_is_acquired(const struct place *p, uint32_t count);  /* and this was its acquisition number `count` */
+uint32_t offer_acquire(struct queue *q, const struct place *p);           /* returns its count, this time included */
+bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
+uint32_t offer_take(const struct place *p);                    /* as offer_acquire, for any place that is free */
+bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was its acquisition number `count` */
 void offer_give_back(struct place *p, bool unseen); /* to its old position; unseen: this acquisition does not count */
 void offer_came_back(const struct place *p);        /* for queues.c: it was unlocked */
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {
     return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_PASSED;
+}
+
+static inline bool entry_is_free(const struct entry *e) {
+    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED)) == 0;
 }
 
 /* Call it before a place is acquired, locked or ended. */

@@ -9,6 +9,8 @@
  */
 #include "hot.h"
 
+#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
+
 enum {
     ROWS_FIRST = 1024,        /* first memory for this many rows, then for twice as many */
     ACQUIRED_HELD_MAX = 1024, /* for more places the interpreter is released */
@@ -21,13 +23,11 @@ enum {
     NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
 };
 
-#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
-
 /* ---- acquiring ---- */
 
-/* Acquires up to n places. */
-static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, size_t n, int flags,
-                        struct acquired *a) {
+/* Acquires up to n places, from the front or after a position. */
+static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, const uint64_t *after, size_t n,
+                        int flags, struct acquired *a) {
     for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
         ls_delivery *rows = PyMem_RawRealloc(a->rows, room * sizeof *rows);
         size_t done = 0;
@@ -35,7 +35,11 @@ static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, 
             return NO_ROWS;
         }
         a->rows = rows;
-        int rc = calls->acquire(store, queue, rows + a->count, room - a->count, flags, &done);
+        ls_delivery *into = rows + a->count;
+        size_t left = room - a->count;
+        int rc = after == NULL ? calls->acquire(store, queue, into, left, flags, &done)
+                               : calls->acquire_after(store, queue, a->count > 0 ? into[-1].position : *after, into,
+                                                      left, flags, &done);
         a->count += done;
         if (rc != LS_OK || a->count < room || room == n) {
             return rc;
@@ -219,14 +223,16 @@ PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool
     return made;
 }
 
-static PyObject *acquire(struct queue_calls *self, const struct store_calls *of, size_t n, bool load) {
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
+                           bool load) {
+    size_t n = (size_t)(most < ROWS_MAX ? most : ROWS_MAX);
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
     struct acquired a = {.rows = NULL};
-    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, n, LS_TRY, &a) : LS_WOULD_WAIT;
+    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, after, n, LS_TRY, &a) : LS_WOULD_WAIT;
     if (rc == LS_WOULD_WAIT) {
         Py_BEGIN_ALLOW_THREADS
-        rc = acquire_rows(calls, store, self->id, n, 0, &a);
+        rc = acquire_rows(calls, store, self->id, after, n, 0, &a);
         Py_END_ALLOW_THREADS
     }
     PyObject *made = NULL;
@@ -244,8 +250,7 @@ static PyObject *acquire(struct queue_calls *self, const struct store_calls *of,
     return made;
 }
 
-/* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
-static struct store_calls *store_after_drops(const struct queue_calls *self) {
+struct store_calls *hot_store_after_drops(const struct queue_calls *self) {
     struct store_calls *store = self->store;
     if (store != NULL && store->dropped != NULL) {
         hot_release_dropped(store);
@@ -254,7 +259,7 @@ static struct store_calls *store_after_drops(const struct queue_calls *self) {
 }
 
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     struct hot_state *state = hot_state_of((PyObject *)self);
     Py_ssize_t keywords = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     bool usual = state != NULL && of != NULL && of->store != NULL && count <= 1 && keywords <= 1, load = false;
@@ -263,12 +268,11 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
         return NULL;
     }
     usual = usual && (count == 0 || hot_id(args[0], &n));
-    n = n < ROWS_MAX ? n : ROWS_MAX;
     if (usual && keywords == 1) {
         usual = PyTuple_GET_ITEM(names, 0) == state->load && PyBool_Check(args[count]);
         load = args[count] == Py_True;
     }
-    return usual ? acquire(self, of, (size_t)n, load)
+    return usual ? hot_acquire_rows(self, of, NULL, n, load)
                  : hot_slow((PyObject *)self, state->acquire_slow, args, count, names);
 }
 
@@ -286,15 +290,19 @@ static bool is_lost(int rc) {
     return rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_UNKNOWN_QUEUE || rc == LS_OUTCOME_UNKNOWN;
 }
 
-/* The only keyword argument may be `wait`, a bool; false: the slow path must look at them. */
-static bool take_wait(const struct hot_state *state, PyObject *const *values, PyObject *names, bool *waits) {
+/* The keyword arguments may be `wait`, a bool, and `transaction`; false: the slow path must look at them. */
+static bool take_keywords(const struct hot_state *state, PyObject *const *values, PyObject *names, bool *waits,
+                          PyObject **transaction) {
     Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     *waits = true;
+    *transaction = Py_None;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         if (name == state->wait && PyBool_Check(values[i])) {
             *waits = values[i] == Py_True;
-        } else if (name != state->transaction || values[i] != Py_None) {
+        } else if (name == state->transaction) {
+            *transaction = values[i];
+        } else {
             return false;
         }
     }
@@ -303,13 +311,14 @@ static bool take_wait(const struct hot_state *state, PyObject *const *values, Py
 
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }
     struct delivery *d = of != NULL && of->store != NULL && count == 1 ? held(state, self, args[0]) : NULL;
+    PyObject *transaction;
     bool waits;
-    if (d == NULL || !take_wait(state, args + count, names, &waits)) {
+    if (d == NULL || !take_keywords(state, args + count, names, &waits, &transaction) || transaction != Py_None) {
         return hot_slow((PyObject *)self, state->accept_slow, args, count, names);
     }
     const ls_calls *calls = state->calls;
@@ -403,7 +412,19 @@ static bool claim(const struct hot_state *state, struct queue_calls *self, PyObj
     return false;
 }
 
-static PyObject *accept_batch(const struct hot_state *state, struct queue_calls *self, PyObject *batch, bool waits) {
+/* The first `done` of the batch are settled when the transaction commits, which keeps them until then. */
+static bool pend(const struct hot_state *state, PyObject *transaction, PyObject *batch, size_t done) {
+    PyObject *part = done > 0 ? PyTuple_GetSlice(batch, 0, (Py_ssize_t)done) : NULL;
+    PyObject *none = part != NULL ? PyObject_CallMethodOneArg(transaction, state->settles, part) : NULL;
+    bool pends = done == 0 || none != NULL;
+    Py_XDECREF(none);
+    Py_XDECREF(part);
+    return pends;
+}
+
+/* In a transaction no delivery stays marked: each is settled by the commit. */
+static PyObject *accept_batch(const struct hot_state *state, struct queue_calls *self, PyObject *batch, bool waits,
+                              PyObject *transaction, ls_tx *tx) {
     const ls_calls *calls = state->calls;
     ls_store *store = self->store->store;
     size_t n = (size_t)PyTuple_GET_SIZE(batch), done = 0, more = 0;
@@ -417,36 +438,40 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
         return fail_after(0);
     }
     int rc = LS_WOULD_WAIT;
+    waits = waits && tx == NULL && !self->store->relaxed;
     if (!waits && n <= SETTLED_HELD_MAX) {
-        rc = calls->settle_all(store, self->id, rows, n, REASON_ACCEPTED, LS_TRY, &done);
+        rc = calls->settle_all(store, self->id, rows, n, tx, REASON_ACCEPTED, LS_TRY, &done);
     }
     if (rc == LS_WOULD_WAIT) {
         int flags = waits ? LS_WAIT : 0;
         Py_BEGIN_ALLOW_THREADS
-        rc = calls->settle_all(store, self->id, rows + done, n - done, REASON_ACCEPTED, flags, &more);
+        rc = calls->settle_all(store, self->id, rows + done, n - done, tx, REASON_ACCEPTED, flags, &more);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(rows);
-    for (size_t i = done + more; i < n; i++) {
+    done += more;
+    for (size_t i = tx != NULL ? 0 : done; i < n; i++) {
         unclaim(batch, (Py_ssize_t)i);
     }
-    if (rc != LS_OK) {
+    bool pends = tx == NULL || pend(state, transaction, batch, done);
+    if (pends && rc != LS_OK) {
         (void)hot_fail(state, rc);
-        return fail_after(done + more);
     }
-    Py_RETURN_NONE;
+    return pends && rc == LS_OK ? Py_NewRef(Py_None) : fail_after(done);
 }
 
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
+    PyObject *transaction;
+    ls_tx *tx;
     bool waits;
     if (state == NULL) {
         return NULL;
     }
     if (of == NULL || of->store == NULL || count != 1 ||
         (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) ||
-        !take_wait(state, args + count, names, &waits)) {
+        !take_keywords(state, args + count, names, &waits, &transaction) || !hot_transaction(of, transaction, &tx)) {
         return hot_slow((PyObject *)self, state->accept_many_slow, args, count, names);
     }
     PyObject *batch = PySequence_Tuple(args[0]); /* another thread may change the list */
@@ -456,23 +481,35 @@ PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ss
             return hot_slow((PyObject *)self, state->accept_many_slow, args, count, names);
         }
     }
-    PyObject *made = batch != NULL ? accept_batch(state, self, batch, waits && !of->relaxed) : NULL;
+    PyObject *made = batch != NULL ? accept_batch(state, self, batch, waits, transaction, tx) : NULL;
     Py_XDECREF(batch);
     return made;
 }
 
 PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args) {
     const struct hot_state *state = hot_state_of((PyObject *)self);
-    PyObject *batch;
+    PyObject *batch, *transaction;
+    ls_tx *tx;
     int waits;
-    if (state == NULL || !PyArg_ParseTuple(args, "O!p:_accept_batch", &PyTuple_Type, &batch, &waits)) {
+    if (state == NULL || !PyArg_ParseTuple(args, "O!pO:_accept_batch", &PyTuple_Type, &batch, &waits, &transaction)) {
         return NULL;
     }
-    if (self->store == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this queue is of no store: call _attach first");
+    if (self->store == NULL || !hot_transaction(self->store, transaction, &tx)) {
+        PyErr_SetString(PyExc_ValueError, "deliveries are for a queue of a store, and a transaction of the same store");
         return NULL;
     }
-    return accept_batch(state, self, batch, waits != 0 && !self->store->relaxed);
+    return accept_batch(state, self, batch, waits != 0, transaction, tx);
+}
+
+PyObject *hot_mark_settled(PyObject *module, PyObject *batch) {
+    const struct hot_state *state = PyModule_GetState(module);
+    for (Py_ssize_t i = 0; PyTuple_Check(batch) && i < PyTuple_GET_SIZE(batch); i++) {
+        PyObject *given = PyTuple_GET_ITEM(batch, i);
+        if (Py_IS_TYPE(given, state->delivery_type)) {
+            ((struct delivery *)given)->settled = true;
+        }
+    }
+    Py_RETURN_NONE;
 }
 
 /* Reads the only keyword argument, `unseen`, into the flags. False: there are others, or it is no bool. */
@@ -486,7 +523,7 @@ static bool take_unseen(PyObject *const *given, PyObject *names, int *flags) {
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct hot_state *state = hot_state_of((PyObject *)self);
     int unseen;
-    const struct store_calls *of = store_after_drops(self);
+    const struct store_calls *of = hot_store_after_drops(self);
     if (state == NULL) {
         return NULL;
     }

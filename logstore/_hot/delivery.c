@@ -191,9 +191,11 @@ static PyMethodDef delivery_methods[] = {
 
 static PyMemberDef delivery_members[] = {
     {"id", T_ULONGLONG, offsetof(struct delivery, row.id), READONLY, "The message's persistence ID."},
+    {"position", T_ULONGLONG, offsetof(struct delivery, row.position), READONLY,
+     "The position of its place on the queue. Positions grow in the order of the queue, and a place keeps its own.\n\n"
+     "They count the places that the queue has had since the store was opened, so they are of one open only."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
      "How often this place has been handed out, this time included; counting starts again at every open."},
-    {"_position", T_ULONGLONG, offsetof(struct delivery, row.position), READONLY, NULL},
     {"_queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, NULL},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
     {"_detached", T_BOOL, offsetof(struct delivery, detached), READONLY, NULL},

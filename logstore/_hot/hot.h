@@ -54,6 +54,7 @@ struct hot_state {
     PyObject *refuse;
     PyObject *token_of;
     PyObject *came_back;
+    PyObject *settles;
     struct delivery *spares[SPARE_DELIVERIES]; /* memory of deliveries that were freed; see delivery.c */
     size_t spare_count;
 };
@@ -196,12 +197,24 @@ struct acquired {
 PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load);
 /* _taker(n, inbox=None, number=0): an acquire that waits. */
 PyObject *hot_taker(struct queue_calls *self, PyObject *args);
+/* Acquires up to `most` places, from the front (`after` NULL) or after a position, and hands them out. */
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
+                           bool load);
+/* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
+struct store_calls *hot_store_after_drops(const struct queue_calls *self);
+/* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_ids(ids, load), and
+   _publish_acquired(header, content, staged). */
+PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
+PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);
+PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args);
 /* The methods of a queue in consume.c. */
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
-/* _accept_batch(batch, wait): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
+/* mark_settled(batch): the transaction that settles these deliveries has committed; see accept_batch. */
+PyObject *hot_mark_settled(PyObject *module, PyObject *batch);
+/* _accept_batch(batch, wait, transaction): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */
 PyObject *hot_accept_batch(struct queue_calls *self, PyObject *args);
 
 /* The handle of a transaction of this store, NULL for None; false for anything else. */

@@ -95,6 +95,7 @@ static const struct {
     {"_refuse", offsetof(struct hot_state, refuse)},
     {"_token_of", offsetof(struct hot_state, token_of)},
     {"_came_back", offsetof(struct hot_state, came_back)},
+    {"_settles", offsetof(struct hot_state, settles)},
     {"_header_slow", offsetof(struct hot_state, header_slow)},
     {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},
     {"_undurable_slow", offsetof(struct hot_state, undurable_slow)},
@@ -165,6 +166,9 @@ static void hot_free(void *module) {
 
 static PyMethodDef hot_methods[] = {
     {"bind", bind, METH_VARARGS, bind_doc},
+    {"mark_settled", hot_mark_settled, METH_O,
+     PyDoc_STR("mark_settled($module, batch, /)\n--\n\n"
+               "Marks the deliveries in a tuple: the transaction that settles them has committed.")},
     {NULL, NULL, 0, NULL},
 };
 

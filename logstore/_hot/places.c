@@ -12,9 +12,20 @@ enum {
     LOADED_BYTES_MAX = 512 << 10, /* of records; a longer one is read on access */
 };
 
-enum slot { SLOT_STORE, SLOT_ID, SLOT_SIZE, SLOT_LOCKED, SLOT_REDELIVERED, SLOT_HEADER, SLOT_CONTENT, SLOTS };
+enum slot {
+    SLOT_STORE,
+    SLOT_ID,
+    SLOT_POSITION,
+    SLOT_SIZE,
+    SLOT_LOCKED,
+    SLOT_REDELIVERED,
+    SLOT_HEADER,
+    SLOT_CONTENT,
+    SLOTS
+};
 
-static const char *const slot_names[SLOTS] = {"_store", "id", "size", "locked", "redelivered", "_header", "_content"};
+static const char *const slot_names[SLOTS] = {"_store", "id",          "position", "size",
+                                              "locked", "redelivered", "_header",  "_content"};
 
 /* The state of one call. */
 struct batch {
@@ -90,6 +101,7 @@ static PyObject *make_message(struct batch *b, size_t i) {
     bool whole =
         made != NULL && set_slot(b, made, SLOT_STORE, Py_NewRef(b->store)) &&
         set_slot(b, made, SLOT_ID, PyLong_FromUnsignedLongLong(place->id)) &&
+        set_slot(b, made, SLOT_POSITION, PyLong_FromUnsignedLongLong(place->position)) &&
         set_slot(b, made, SLOT_SIZE, size_of(b, place->content_bytes)) &&
         set_slot(b, made, SLOT_LOCKED, PyBool_FromLong(place->locked != 0)) &&
         set_slot(b, made, SLOT_REDELIVERED, PyBool_FromLong(place->recovered != 0)) &&

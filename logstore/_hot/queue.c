@@ -38,8 +38,10 @@ static void queue_dealloc(struct queue_calls *self) {
 static PyMethodDef queue_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))hot_acquire, WITH_KEYWORDS,
      PyDoc_STR(
-         "acquire($self, n=1, *, load=False, timeout=None)\n--\n\n"
+         "acquire($self, n=1, *, after=None, load=False, timeout=None)\n--\n\n"
          "Acquires up to ``n`` messages from the front, in order. Only durable, unlocked, not acquired ones count.\n\n"
+         "With ``after``, the position of a place, only places after it count. Those before are left for other\n"
+         "calls, and what is taken so and released is offered in its old order: 1 comes before 7.\n\n"
          "With ``timeout`` it waits so many seconds (``math.inf``: for ever) until there is one, then returns what\n"
          "there is, up to 1,024; an empty list when the time is over. Those that wait for one queue are served in\n"
          "the order in which they came, and before an acquire that does not wait. Ctrl-C ends a wait; nothing\n"
@@ -49,21 +51,32 @@ static PyMethodDef queue_methods[] = {
          "With ``load`` their headers and contents are read in one call, up to 1 MiB together, which is much\n"
          "cheaper than one by one. A message that could not be loaded is read on access, which raises the error\n"
          "if that fails again.\n\n"
-         "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted.")},
+         "Raises :class:`~logstore.errors.UnknownQueue` after the queue was deleted, and\n"
+         ":class:`~logstore.errors.OptionError` for a position that no place of the queue has had in this open.")},
+    {"_acquire_after", (PyCFunction)(void (*)(void))hot_acquire_after, METH_VARARGS,
+     PyDoc_STR("_acquire_after($self, n, position, load, /)\n--\n\n``acquire`` with ``after``.")},
+    {"_acquire_ids", (PyCFunction)(void (*)(void))hot_acquire_ids, METH_VARARGS,
+     PyDoc_STR("_acquire_ids($self, ids, load, /)\n--\n\n``acquire_ids`` of an array of numbers of 64 bits.")},
+    {"_publish_acquired", (PyCFunction)(void (*)(void))hot_publish_acquired, METH_VARARGS,
+     PyDoc_STR(
+         "_publish_acquired($self, header, content, staged, /)\n--\n\n"
+         "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},
     {"accept_many", (PyCFunction)(void (*)(void))hot_accept_many, WITH_KEYWORDS,
-     PyDoc_STR("accept_many($self, deliveries, *, wait=True)\n--\n\n"
+     PyDoc_STR("accept_many($self, deliveries, *, transaction=None, wait=True)\n--\n\n"
                "Accepts all of them, with one force. All are checked before the first is dequeued. Tokens of\n"
-               ":meth:`Delivery.detach` may stand among the deliveries.\n\n"
+               ":meth:`Delivery.detach` may stand among the deliveries. In a transaction they stay acquired until its\n"
+               "commit, and after a rollback.\n\n"
                "Raises the errors of :meth:`Delivery.accept`. The exception's attribute ``dequeued`` is the number of\n"
-               "deliveries, from the first on, that were accepted; the others stay acquired.")},
+               "deliveries, from the first on, that were accepted; the others stay acquired. In a transaction that\n"
+               "number is part of its work, so roll it back.")},
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
      PyDoc_STR("release($self, delivery, *, unseen=False)\n--\n\n"
                "See :meth:`Delivery.release`. Takes a delivery or its token.")},
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
-     PyDoc_STR("_accept_batch($self, batch, wait)\n--\n\n"
+     PyDoc_STR("_accept_batch($self, batch, wait, transaction)\n--\n\n"
                "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},
     {"_taker", (PyCFunction)(void (*)(void))hot_taker, METH_VARARGS,
      PyDoc_STR("_taker($self, n, inbox=None, number=0, /)\n--\n\nAn acquire that waits.")},

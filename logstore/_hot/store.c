@@ -53,11 +53,14 @@ static bool take_keywords(const struct store_calls *self, PyObject *const *value
     return true;
 }
 
-PyDoc_STRVAR(publish_doc,
-             "publish($self, queue, content, *, header=b'', transaction=None, wait=True)\n--\n\n"
-             "Puts a new message on the queue, or atomically on several queues. Returns its id.\n\n"
-             "``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises\n"
-             "``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.");
+PyDoc_STRVAR(
+    publish_doc,
+    "publish($self, queue, content, *, header=b'', transaction=None, wait=True, acquire=False)\n--\n\n"
+    "Puts a new message on the queue, or atomically on several queues. Returns its id.\n\n"
+    "With ``acquire`` returns a :class:`Delivery` instead: the caller has acquired the message, which is\n"
+    "offered to nobody before it is released. Then there is one queue and no transaction, and the call waits.\n\n"
+    "``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises\n"
+    "``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.");
 
 static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct keywords k = {.waits = true};

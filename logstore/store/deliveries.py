@@ -5,10 +5,13 @@ Header and content are read from the log on access, unless they were loaded with
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from logstore import errors
 from logstore._hot import Delivery
+from logstore.core import arguments
 
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
@@ -29,7 +32,7 @@ class DeliveryToken(NamedTuple):
     id: int
     """The message's persistence ID."""
     position: int
-    """The place's position in the queue."""
+    """The position of the place, as in :attr:`Delivery.position`."""
     count: int  # type: ignore[assignment] # in place of tuple.count
     """The delivery count, as in :attr:`Delivery.delivery_count`."""
     opened: int
@@ -43,6 +46,8 @@ class Message:
     _store: MessageStore
     id: int
     """The persistence ID: the LSN of the message's first record."""
+    position: int
+    """The position of its place on the queue, as in :attr:`Delivery.position`."""
     size: int
     """Bytes of content, the header not counted."""
     locked: bool
@@ -84,3 +89,14 @@ class MessageView(Message):
     def content(self) -> memoryview:  # type: ignore[override] # what the caller asked for
         """The whole content, as loaded with the place or else read on access, as in :class:`Message`."""
         return memoryview(self._store.load_content(self.id)) if self._content is None else self._content
+
+
+def checked_position(name: str, value: object) -> int:
+    """The position of a place as an int. The core checks whether the queue has had it."""
+    plain = None if isinstance(value, bool) or not isinstance(value, int) else operator.index(value)
+    if plain is None or not 0 <= plain <= arguments.LSN_MAX:
+        raise errors.OptionError(
+            f"{name} is the position of a place, a number from 0 on as in delivery.position or message.position, not "
+            f"{arguments.shown(value)}"
+        )
+    return plain

@@ -28,7 +28,7 @@ from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
 from logstore.store.completions import Completions
-from logstore.store.deliveries import Message, MessageView
+from logstore.store.deliveries import Message, MessageView, checked_position
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.inboxes import Inboxes
@@ -351,11 +351,17 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         """
         return self._messages(queue, load=load, views=views)
 
-    def _messages(self, queue: Queue | str, *, load: bool, views: bool) -> Iterator[Message]:
+    def _messages(self, queue: Queue | str, *, after: int | None = None, load: bool, views: bool) -> Iterator[Message]:
+        position = None if after is None else checked_position("after", after)
+        owner, cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
+        if position is not None:
+            check(lib.ls_cursor_after(cursor, position))
+        return self._read_all(owner, MessageView if views else Message, load)
+
+    def _read_all(self, owner: Owner, kind: type[Message], load: bool) -> Iterator[Message]:
         # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools
         # over it would then free it while it runs.
-        owner, _ = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
-        while found := self._read_places(owner, MessageView if views else Message, load, views):
+        while found := self._read_places(owner, kind, load, kind is MessageView):
             yield from found
             del found  # so that two batches are not held at once
         owner.free()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logstore._core import ls_store_ptr
+    from logstore.store.deliveries import Delivery
     from logstore.store.queues import Queue
     from logstore.store.transactions import Transaction
 
@@ -39,6 +40,7 @@ class Publishing(StoreCalls):
     """The part of :class:`~logstore.MessageStore` that adds messages."""
 
     _c: ls_store_ptr
+    _queues: dict[int, Queue]
     _relaxed: bool
 
     if TYPE_CHECKING:
@@ -139,13 +141,27 @@ class Publishing(StoreCalls):
         header: object = b"",
         transaction: Transaction | None = None,
         wait: bool = True,
-    ) -> int:
+        acquire: bool = False,
+    ) -> int | Delivery:
         """``publish`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         ids, count = self._queue_ids(queue)
+        acquirer = self._acquirer(ids, count, transaction, wait=wait) if acquire else None
         if not isinstance(content, _BUFFERS) and is_parts(content):
-            return self._publish_parts(ids, count, content, header, transaction, wait=wait)
+            message_id = self._stage(header, content, lib.LS_PUBLISHED)
+            try:
+                if acquirer is not None:
+                    return acquirer._publish_acquired(b"", b"", message_id)
+                self._enqueue(message_id, ids, count, transaction, wait=wait)
+            except errors.OutcomeUnknown:
+                raise
+            except BaseException:
+                self._undo_stage(message_id)
+                raise
+            return message_id
         c_header, header_bytes = as_buffer(header, "header")
         c_content, content_bytes = as_buffer(content)
+        if acquirer is not None:
+            return acquirer._publish_acquired(header, content, 0)
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
@@ -154,25 +170,21 @@ class Publishing(StoreCalls):
             raise failure(code)
         return int(made[0])
 
-    def _publish_parts(
-        self,
-        queue_ids: Any,
-        count: int,
-        content: object,
-        header: object,
-        transaction: Transaction | None,
-        *,
-        wait: bool,
-    ) -> int:
-        message_id = self._stage(header, content, lib.LS_PUBLISHED)
-        try:
-            self._enqueue(message_id, queue_ids, count, transaction, wait=wait)
-        except errors.OutcomeUnknown:
-            raise
-        except BaseException:
-            self._undo_stage(message_id)
-            raise
-        return message_id
+    def _acquirer(self, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool) -> Queue:
+        """The queue of a publish with ``acquire``, whose other arguments are checked."""
+        if count != 1:
+            raise errors.OptionError(
+                f"a publish with acquire is for one queue, not {count}: publish without it, then acquire_ids on each"
+            )
+        if transaction is not None:
+            raise errors.OptionError(
+                "a publish with acquire is for no transaction: publish without it, and acquire_ids after the commit"
+            )
+        if not wait:
+            raise errors.OptionError(
+                "a publish with acquire waits until the message is durable: leave out acquire, or wait=False"
+            )
+        return self._queues[queue_ids[0]]
 
     def publish_many(
         self,

@@ -24,7 +24,8 @@ from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
-from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
+from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
+from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _place_of(delivery: Delivery | DeliveryToken) -> tuple[int, int, int]:
     """Id, position and count."""
     if isinstance(delivery, DeliveryToken):
         return delivery.id, delivery.position, delivery.count
-    return delivery.id, delivery._position, delivery.delivery_count
+    return delivery.id, delivery.position, delivery.delivery_count
 
 
 @contextlib.contextmanager
@@ -120,11 +121,17 @@ class Queue(QueueCalls):
 
     # ---- acquiring ----
 
-    def _acquire_slow(self, n: int = 1, *, load: bool = False, timeout: float | None = None) -> list[Delivery]:
+    def _acquire_slow(
+        self, n: int = 1, *, after: int | None = None, load: bool = False, timeout: float | None = None
+    ) -> list[Delivery]:
         """``acquire`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         n = arguments.integer("n", n, 0, arguments.LSN_MAX)
         wait_s = 0.0 if timeout is None else arguments.duration("timeout", timeout)
         load = bool(load)
+        if after is not None:
+            if wait_s > 0:
+                raise errors.OptionError("acquire(after=) does not wait: leave out the timeout, or wait for the front")
+            return self._acquire_after(n, checked_position("after", after), load)
         if n == 0:
             return []
         until_ns = _until_ns(wait_s)
@@ -183,12 +190,24 @@ class Queue(QueueCalls):
             if found := await self.get():
                 return found[0]
 
+    def acquire_ids(self, message_ids: Iterable[int], *, load: bool = False) -> list[Delivery]:
+        """Acquires exactly these messages, as far as they can be had: durable, on this queue, not locked, not acquired.
+
+        Returns their deliveries in the order of ``message_ids``; the others are left out, as is an id's second
+        occurrence. Released, each stands in its old place. ``load`` as in ``acquire``.
+
+        Raises ``UnknownQueue`` after the queue was deleted, ``TypeError`` for an id that is no int, and
+        ``UnknownMessage`` for a number that no id can be.
+        """
+        ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
+        return self._acquire_ids(ids, bool(load))
+
     # ---- settling ----
 
     def _token_of(self, delivery: Delivery) -> DeliveryToken:
         """For ``Delivery.detach``, which marks the delivery then."""
         self._check_acquired(delivery)
-        return DeliveryToken(self._id, delivery.id, delivery._position, delivery.delivery_count, self._store._opened_as)
+        return DeliveryToken(self._id, delivery.id, delivery.position, delivery.delivery_count, self._store._opened_as)
 
     def _check_token(self, token: DeliveryToken) -> None:
         for name, most in (("id", arguments.LSN_MAX), ("position", arguments.LSN_MAX), ("count", _COUNT_MAX)):
@@ -255,7 +274,13 @@ class Queue(QueueCalls):
         row.id, row.position, row.count = _place_of(delivery)
         check(lib.ls_settle(self._store._c, self._id, row, tx, reason, flags, lsn))
 
-    def _accept_many_slow(self, deliveries: Iterable[Delivery | DeliveryToken], *, wait: bool = True) -> None:
+    def _accept_many_slow(
+        self,
+        deliveries: Iterable[Delivery | DeliveryToken],
+        *,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> None:
         batch: list[Delivery | tuple[int, int, int]] = []
         tokens: set[DeliveryToken] = set()
         before: int | None = None
@@ -267,15 +292,22 @@ class Queue(QueueCalls):
                     batch.append(_place_of(each))
                 else:
                     batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
-            before = sum(each._settled for each in batch if isinstance(each, Delivery))
+            handle_of(self._store, transaction)  # raises for one that is not this store's
+            before = (
+                transaction.operations
+                if transaction is not None
+                else sum(each._settled for each in batch if isinstance(each, Delivery))
+            )
             with _gone_is_settled() if tokens else contextlib.nullcontext():
-                self._accept_batch(tuple(batch), bool(wait))
+                self._accept_batch(tuple(batch), bool(wait), transaction)
         except BaseException as problem:
             if before is None or not hasattr(problem, "dequeued"):  # the core's call has not noted it
-                tell(problem, "dequeued", 0 if before is None else self._settled_of(batch) - before)
+                tell(problem, "dequeued", 0 if before is None else self._settled_of(batch, transaction) - before)
             raise
 
-    def _settled_of(self, batch: list[Delivery | tuple[int, int, int]]) -> int:
+    def _settled_of(self, batch: list[Delivery | tuple[int, int, int]], transaction: Transaction | None) -> int:
+        if transaction is not None:
+            return transaction.operations
         return sum(each._settled if isinstance(each, Delivery) else self._is_gone(each) for each in batch)
 
     def _check_new(self, token: DeliveryToken, earlier: set[DeliveryToken]) -> None:
@@ -300,7 +332,7 @@ class Queue(QueueCalls):
             if isinstance(problem, errors.UnknownQueue) or self._is_gone(_place_of(delivery)):
                 delivery._settled = True
             raise
-        transaction._on_commit.append(lambda: setattr(delivery, "_settled", True))
+        transaction._settles((delivery,))
 
     def _release_slow(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None:
         self._check_acquired(delivery)
@@ -358,13 +390,20 @@ class Queue(QueueCalls):
     # ---- the rest ----
 
     @overload
-    def browse(self, *, load: bool = False, views: Literal[False] = False) -> Iterator[Message]: ...
+    def browse(
+        self, *, after: int | None = None, load: bool = False, views: Literal[False] = False
+    ) -> Iterator[Message]: ...
     @overload
-    def browse(self, *, load: bool = False, views: Literal[True]) -> Iterator[MessageView]: ...
-    def browse(self, *, load: bool = False, views: bool = False) -> Iterator[Message]:
-        """All places in order, acquired and locked ones included; see ``MessageStore.messages``."""
-        messages = self._store.messages
-        return messages(self, views=True) if views else messages(self, load=load)
+    def browse(
+        self, *, after: int | None = None, load: bool = False, views: Literal[True]
+    ) -> Iterator[MessageView]: ...
+    def browse(self, *, after: int | None = None, load: bool = False, views: bool = False) -> Iterator[Message]:
+        """All places in order, acquired and locked ones included; see ``MessageStore.messages``.
+
+        With ``after``, the position of a place, only those after it. Raises ``OptionError`` for a position that no
+        place of the queue has had in this open.
+        """
+        return self._store._messages(self, after=after, load=load, views=views)
 
     def purge(self, *, wait: bool = True) -> int:
         """Dequeues all messages that are neither acquired nor locked. Returns their number; durable on return.

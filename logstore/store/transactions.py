@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore import errors
 from logstore._core import ffi, lib
-from logstore._hot import TransactionCalls
+from logstore._hot import TransactionCalls, mark_settled
 from logstore.core import arguments
 from logstore.core.native import check, number
 from logstore.core.xid import Xid, xid_from_c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from logstore._core import ls_tx_info_ptr, ls_tx_ptr
-    from logstore._hot import Owner, StoreCalls
+    from logstore._hot import Delivery, Owner, StoreCalls
     from logstore.store.message_store import MessageStore
 
 _STATES: Final = {1: "active", 2: "ended", 3: "prepared", 4: "committed", 5: "rolled_back"}
@@ -37,7 +35,7 @@ class Transaction(TransactionCalls):
         self._attach(store, owner)  # keeps the owner, as long as this object lives
         self._handle = handle
         self._has_outcome = False
-        self._on_commit: list[Callable[[], object]] = []
+        self._settling: list[tuple[Delivery | tuple[int, int, int], ...]] = []
         info = ffi.new("ls_tx_info *")
         self._describe(info)
         self._id: int = info.id
@@ -108,9 +106,9 @@ class Transaction(TransactionCalls):
         check(lib.ls_commit(self._handle, lib.LS_WAIT if wait else 0))
         self._has_outcome = True
         self._store._forget_transaction(self, rolled_back=False)
-        calls, self._on_commit = self._on_commit, []
-        for call in calls:
-            call()
+        batches, self._settling = self._settling, []
+        for batch in batches:
+            mark_settled(batch)
 
     def rollback(self, *, wait: bool = True) -> None:
         """Undoes all operations; the places that they locked are available again, in their old order.
@@ -120,9 +118,13 @@ class Transaction(TransactionCalls):
         try:
             check(lib.ls_rollback(self._handle, lib.LS_WAIT if wait else 0))
             self._has_outcome = True
-            self._on_commit = []  # releases deliveries to which nothing else refers
+            self._settling = []  # releases deliveries to which nothing else refers
         finally:
             self._store._forget_transaction(self, rolled_back=True)
+
+    def _settles(self, batch: tuple[Delivery | tuple[int, int, int], ...]) -> None:
+        """Keeps these deliveries until the outcome, so that they are not released before; a commit settles them."""
+        self._settling.append(batch)
 
     def __repr__(self) -> str:
         name = f" {self._xid}" if self._xid is not None else ""

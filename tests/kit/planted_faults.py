@@ -114,8 +114,8 @@ def a_rollback_forgets_to_bring_back_what_consumers_passed(patches: pytest.Monke
     def acquire(self: Any, n: int = 1, *, load: bool = False) -> Any:
         seen = getattr(self, "_furthest", -1)
         taken = real(self, n, load=load)
-        self._furthest = max([seen, *(each._position for each in taken)])
-        return [each for each in taken if each._position > seen or each.delivery_count > 1]
+        self._furthest = max([seen, *(each.position for each in taken)])
+        return [each for each in taken if each.position > seen or each.delivery_count > 1]
 
     patches.setattr(logstore.store.queues.Queue, "acquire", acquire)
 

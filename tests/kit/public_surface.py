@@ -522,6 +522,8 @@ class Driver:
                 self.findings.append(f"{what}: {type(problem).__name__}: {str(problem)[:150]} {place_of(problem)}")
         except (TypeError, ValueError, StoreError) as problem:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            for stored in getattr(problem, "published", ()):  # by publish_many, whose error names them
+                self.world.store.dequeue(stored, given["queue"], wait=False)
             if not is_flag(parameter) and not names(problem, wrong):  # a flag's own truth may be what fails
                 self.findings.append(f"{what}: {type(problem).__name__} does not name it: {str(problem)[:150]}")
             elif before != self._state():

@@ -258,10 +258,50 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=PICK, n=st.integers(1, 5), back=st.booleans())
     def acquire(self, pick: int, n: int, back: bool) -> None:
         queue = self.some_queue(pick)
+        handle = self.handle(queue)
+        self.acquired(queue, self.live.queues[queue], n, lambda: handle.acquire(n), back)
+
+    @precondition(lambda self: any(self.live.queues.values()))
+    @rule(pick=PICK, at=PICK, n=st.integers(1, 5), back=st.booleans())
+    def acquire_after(self, pick: int, at: int, n: int, back: bool) -> None:
+        queue = self.some_queue(pick)
+        handle, places = self.handle(queue), self.live.queues[queue]
+        listed = list(handle.browse())
+        if listed:
+            at %= len(listed)
+            after = listed[at].position
+            assert [message.id for message in handle.browse(after=after)] == [place.key for place in places[at + 1 :]]
+            self.acquired(queue, places[at + 1 :], n, lambda: handle.acquire(n, after=after), back)
+
+    @precondition(lambda self: self.live.messages)
+    @rule(pick=PICK, picks=st.lists(PICK, min_size=1, max_size=4), back=st.booleans())
+    def acquire_ids(self, pick: int, picks: list[int], back: bool) -> None:
+        queue = self.some_queue(pick)
+        keys = list(dict.fromkeys(self.some_message(each) for each in picks))
+        handle = self.handle(queue)
+        for key in keys:  # one by one: of several, any that is not durable may be missing
+            places = [place for place in self.live.queues[queue] if place.key == key]
+            self.acquired(queue, places, 1, lambda key=key: handle.acquire_ids([key, key]), back)
+
+    @rule(pick=PICK, size=SIZES, back=st.booleans(), parts=st.booleans())
+    def publish_acquired(self, pick: int, size: int, back: bool, parts: bool) -> None:
+        queue, content = self.some_queue(pick), self.fresh_content(size)
+        delivery = self.store.publish(
+            self.handle(queue), [content[:2], content[2:]] if parts else content, acquire=True
+        )
+        self.did("publish", delivery.id, content, b"", [queue], None, wait=True)
+        self.hold(queue, delivery, recovered=False)
+        if back:
+            self.release(sorted(self.held).index((queue, delivery.id)), True, False)
+
+    def acquired(
+        self, queue: int, places: list[Any], n: int, acquire: Callable[[], list[Delivery]], back: bool
+    ) -> None:
+        """Acquires; the first n free and durable ones of these places are expected."""
         durable = self.store.durable_lsn
         durably = {place.key for place in self.sure.queues.get(queue, [])}
         free, certain = [], 0
-        for place in self.live.queues[queue]:
+        for place in places:
             if place.order_lsn >= durable:
                 break
             if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held:
@@ -269,17 +309,20 @@ class StoreMachine(RuleBasedStateMachine):
                 # Of a long message the first record may be durable, and the one that enqueues it not yet.
                 is_short = len(self.live.messages[place.key].content) < ONE_RECORD_BYTES
                 certain += certain == len(free) - 1 and (is_short or place.key in durably)
-        got = self.handle(queue).acquire(n)
+        got = acquire()
         assert [delivery.id for delivery in got] == [place.key for place in free[: len(got)]]
         assert min(n, certain) <= len(got) <= n
         for delivery, place in zip(got, free, strict=False):
-            at = (queue, delivery.id)
-            self.counts[at] = self.counts.get(at, 0) + 1
-            assert delivery.delivery_count == self.counts[at]
-            assert delivery.redelivered == (place.recovered or self.counts[at] > 1)
-            self.held[at] = delivery
+            self.hold(queue, delivery, recovered=place.recovered)
         if back and got:
             self.release(sorted(self.held).index((queue, got[0].id)), True, False)
+
+    def hold(self, queue: int, delivery: Delivery, *, recovered: bool) -> None:
+        at = (queue, delivery.id)
+        self.counts[at] = self.counts.get(at, 0) + 1
+        assert delivery.delivery_count == self.counts[at]
+        assert delivery.redelivered == (recovered or self.counts[at] > 1)
+        self.held[at] = delivery
 
     def some_held(self, pick: int) -> tuple[tuple[int, int], Delivery]:
         places = sorted(self.held)

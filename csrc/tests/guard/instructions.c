@@ -227,7 +227,7 @@ MEASURED static void measured_acquire_and_settle(void) {
     for (size_t i = 0; i < BATCHES; i++) {
         must(ls_acquire(store, QUEUE, deliveries, AT_ONCE, 0, &acquired));
         must_be(acquired == AT_ONCE, "places are missing");
-        must(ls_settle_all(store, QUEUE, deliveries, AT_ONCE, 0, 0, &done));
+        must(ls_settle_all(store, QUEUE, deliveries, AT_ONCE, NULL, 0, 0, &done));
     }
 }
 

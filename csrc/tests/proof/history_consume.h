@@ -90,7 +90,7 @@ static inline void do_give_back(struct worker *w, struct tx_slot *slot, bool wai
     else if (kind == DEQUEUE)
         rc = ls_settle(w->store, a->queue, deliveries, c->tx != 0 ? slot->handle : NULL, 1, wait_flag(c), &lsn);
     else
-        rc = ls_settle_all(w->store, a->queue, deliveries, n, 1, wait_flag(c), &done);
+        rc = ls_settle_all(w->store, a->queue, deliveries, n, NULL, 1, wait_flag(c), &done);
     c->done = (uint32_t)done;
     if ((call_end(w, c, rc) || done > 0) && kind != RELEASE)
         mark_taken(c);

@@ -48,12 +48,17 @@ static void step_publish(void) {
     }
 }
 
+/* From the front, or after any place, also one that is gone. */
 static void step_acquire(void) {
     ls_delivery got[AT_ONCE];
     size_t n = chance(&luck) % AT_ONCE, done, at = 0;
+    size_t from = chance(&luck) % 3 == 0 && places > 0 ? 1 + chance(&luck) % places : 0;
 
-    check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
-    for (size_t i = 0; i < places && at < n; i++) {
+    if (from == 0)
+        check(ls_acquire(r.store, 1, got, n, 0, &done) == LS_OK);
+    else
+        check(ls_acquire_after(r.store, 1, from - 1, got, n, 0, &done) == LS_OK);
+    for (size_t i = from; i < places && at < n; i++) {
         struct known *k = &known[i];
 
         if (k->state != FREE || !k->durable)
@@ -65,6 +70,50 @@ static void step_acquire(void) {
         k->delivery = got[at++];
     }
     check(at == done);
+}
+
+/* By their ids: free ones, and others that are left out; some occur twice. */
+static void step_take(void) {
+    ls_delivery got[AT_ONCE];
+    uint64_t ids[AT_ONCE];
+    size_t n = 0, done, at = 0;
+
+    while (n < AT_ONCE && places > 0 && chance(&luck) % 10 > 0)
+        ids[n++] = known[chance(&luck) % places].id + (chance(&luck) % 20 == 0 ? 1 : 0);
+    check(ls_acquire_ids(r.store, 1, ids, n, got, 0, &done) == LS_OK);
+    for (size_t i = 0; i < n; i++) {
+        struct known *k = known;
+
+        while (k < known + places && k->id != ids[i])
+            k++;
+        if (k == known + places || k->state != FREE || !k->durable)
+            continue;
+        require(at < done);
+        check(got[at].id == k->id && got[at].position == (uint64_t)(k - known) && got[at].count == ++k->count);
+        k->state = HELD;
+        k->delivery = got[at++];
+    }
+    check(at == done);
+}
+
+/* The publisher holds its message from the start, durable or not. */
+static void step_publish_acquired(void) {
+    ls_delivery made;
+    uint64_t id;
+    bool staged = chance(&luck) % 3 == 0;
+    int flags = staged || chance(&luck) % 2 == 0 ? LS_WAIT : 0;
+    static const uint8_t content[10];
+
+    if (places == MOST)
+        return;
+    if (staged) {
+        check(ls_stage(r.store, NULL, 0, content, 10, 0, &id) == LS_OK);
+        check(ls_enqueue_acquired(r.store, id, 1, flags, &made) == LS_OK && made.id == id);
+    } else {
+        check(ls_publish_acquired(r.store, 1, NULL, 0, content, 10, flags, &made) == LS_OK);
+    }
+    check(made.position == places && made.count == 1 && made.content_bytes == 10);
+    known[places++] = (struct known){.id = made.id, .state = HELD, .count = 1, .delivery = made};
 }
 
 static void step_release(void) {
@@ -101,7 +150,7 @@ static void step_settle(void) {
     if (n == 1)
         check(ls_settle(r.store, 1, taken, NULL, 1, 0, &lsn) == LS_OK);
     else
-        check(ls_settle_all(r.store, 1, taken, n, 1, 0, &done) == LS_OK && done == n);
+        check(ls_settle_all(r.store, 1, taken, n, NULL, 1, 0, &done) == LS_OK && done == n);
     for (size_t i = 0; i < n; i++) {
         check(ls_settle(r.store, 1, &taken[i], NULL, 1, 0, &lsn) == LS_UNKNOWN_MESSAGE);
         check(ls_release(r.store, 1, &taken[i], 1, 0) == LS_OK);
@@ -114,6 +163,7 @@ static void step_lock(void) {
     struct known *k = any(FREE, HELD);
     ls_delivery stale;
     uint64_t lsn;
+    size_t done;
 
     if (k == NULL)
         return;
@@ -124,8 +174,9 @@ static void step_lock(void) {
         stale = k->delivery;
         stale.count++;
         check(ls_settle(r.store, 1, &stale, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
-        check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_OK);
+        check(ls_settle_all(r.store, 1, &k->delivery, 1, txs[t], 1, 0, &done) == LS_OK && done == 1);
         check(ls_settle(r.store, 1, &k->delivery, txs[t], 1, 0, &lsn) == LS_NOT_ENQUEUED);
+        check(ls_settle_all(r.store, 1, &k->delivery, 1, txs[t], 1, 0, &done) == LS_NOT_ENQUEUED && done == 0);
         check(ls_settle(r.store, 1, &k->delivery, NULL, 1, 0, &lsn) == LS_MESSAGE_LOCKED);
         k->state = LOCKED_AND_HELD;
     } else {
@@ -169,6 +220,27 @@ static void step_dequeue(void) {
     check(ls_purge(r.store, 1, ids, n, 4, 0, &done) == LS_OK && done == expected);
 }
 
+/* A cursor that is moved behind any place lists the places from there on. */
+static void step_look(void) {
+    ls_cursor *c;
+    ls_place got[AT_ONCE];
+    size_t from = places > 0 ? chance(&luck) % places : 0, done, at = 0;
+
+    check(ls_cursor_open(r.store, 1, LS_CURSOR_ALL, &c) == LS_OK);
+    check(ls_cursor_after(c, places) == LS_OPTION);
+    if (places > 0)
+        check(ls_cursor_after(c, from++) == LS_OK);
+    check(ls_cursor_next(c, got, AT_ONCE, &done) == LS_OK);
+    for (size_t i = from; i < places && at < AT_ONCE; i++) {
+        if (known[i].state == GONE)
+            continue;
+        require(at < done);
+        check(got[at++].position == i);
+    }
+    check(at == done);
+    ls_cursor_close(c);
+}
+
 static void counts_are_right(void) {
     uint64_t depth, locked, acquired, all = 0, lock = 0, held = 0;
 
@@ -182,16 +254,38 @@ static void counts_are_right(void) {
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == held);
 }
 
+static void a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood(void) {
+    ls_delivery seventh, got[10];
+    size_t n;
+
+    fresh();
+    for (int i = 0; i < 10; i++)
+        put_bytes(1, 1, 10, LS_WAIT);
+    check(ls_acquire_after(r.store, 1, 6, &seventh, 1, 0, &n) == LS_OK && n == 1 && seventh.position == 7);
+    check(ls_acquire(r.store, 1, got, 2, 0, &n) == LS_OK && n == 2 && got[0].position == 0);
+    check(ls_release(r.store, 1, &seventh, 1, 0) == LS_OK && ls_release(r.store, 1, got, 2, 0) == LS_OK);
+    check(ls_acquire(r.store, 1, got, 10, 0, &n) == LS_OK && n == 10);
+    for (size_t i = 0; i < n; i++)
+        check(got[i].position == i && got[i].count == (i < 2 || i == 7 ? 2 : 1));
+    check(ls_acquire_after(r.store, 1, 0, got, 10, 0, &n) == LS_OK && n == 0);
+    check(ls_acquire_after(r.store, 1, 10, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 1, UINT64_MAX, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 2, 0, got, 10, 0, &n) == LS_OPTION && n == 0);
+    check(ls_acquire_after(r.store, 9, 0, got, 10, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
+    done();
+}
+
 static void whatever_the_steps_the_first_free_places_are_acquired_with_their_counts(void) {
-    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_release,
-                                          step_settle,  step_lock,    step_outcome, step_dequeue};
+    static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_acquire,          step_take,
+                                          step_release, step_settle,  step_lock,    step_publish_acquired, step_outcome,
+                                          step_dequeue, step_look};
 
     for (uint64_t seed = 1; seed <= 60; seed += ONE_IN) {
         fresh();
         places = 0;
         luck = seed;
         for (int i = 0; i < 400 && failures_here == 0; i++) {
-            steps[chance(&luck) % 8]();
+            steps[chance(&luck) % 12]();
             counts_are_right();
         }
         for (int t = 0; t < 4; t++) {
@@ -218,7 +312,7 @@ static void a_stale_delivery_settles_nothing(void) {
     both[1] = old;
     check(ls_settle(r.store, 1, &old, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(ls_release(r.store, 1, &old, 1, 0) == LS_NOT_ENQUEUED);
-    check(ls_settle_all(r.store, 1, both, 2, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
+    check(ls_settle_all(r.store, 1, both, 2, NULL, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
     check(ls_release(r.store, 1, both, 2, 0) == LS_NOT_ENQUEUED);
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 1);
     check(add(id, 2, NULL) == LS_OK && ls_settle(r.store, 2, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
@@ -226,7 +320,7 @@ static void a_stale_delivery_settles_nothing(void) {
     check(ls_settle(r.store, 1, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(ls_release(r.store, 1, &now, 1, 0) == LS_OK);
     check(ls_acquire(r.store, 1, both, 2, 0, &n) == LS_OK && n == 2 && both[1].id == id && both[1].count == 1);
-    check(ls_settle_all(r.store, 1, both, 2, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
+    check(ls_settle_all(r.store, 1, both, 2, NULL, 1, LS_WAIT, &n) == LS_OK && n == 2 && has(id));
     done();
 }
 
@@ -241,7 +335,7 @@ static void a_delivery_that_is_in_a_list_twice_counts_once(void) {
     twice[1] = twice[0];
     check(ls_release(r.store, 1, twice, 2, LS_UNSEEN) == LS_OK);
     check(ls_acquire(r.store, 1, twice, 2, 0, &n) == LS_OK && n == 1 && twice[0].count == 1);
-    check(ls_settle_all(r.store, 1, twice, 2, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
+    check(ls_settle_all(r.store, 1, twice, 2, NULL, 1, 0, &n) == LS_UNKNOWN_MESSAGE && n == 1);
     done();
 }
 
@@ -257,7 +351,7 @@ static void a_deleted_queue_has_no_deliveries(void) {
     check(ls_queue_delete(r.store, 1, LS_WAIT) == LS_OK);
     check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_UNKNOWN_QUEUE && n == 0);
     check(ls_settle(r.store, 1, &had[1], NULL, 1, 0, &lsn) == LS_UNKNOWN_QUEUE);
-    check(ls_settle_all(r.store, 1, &had[1], 1, 1, 0, &n) == LS_UNKNOWN_QUEUE);
+    check(ls_settle_all(r.store, 1, &had[1], 1, NULL, 1, 0, &n) == LS_UNKNOWN_QUEUE);
     check(ls_release(r.store, 1, &had[1], 1, 0) == LS_UNKNOWN_QUEUE);
     check(ls_queue_acquired(r.store, 1, &acquired) == LS_UNKNOWN_QUEUE);
     check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 0);
@@ -315,7 +409,7 @@ static void acquired_messages_are_loaded_until_the_buffer_is_full(void) {
     check(spans[4].content_at == 0 && spans[5].content_bytes == 3000 && into[spans[5].content_at + 2999] == 7);
     check(ls_load_acquired(r.store, got, 6, spans, into, 3100, &n) == LS_OK && n == 5);
     check(ls_load_acquired(r.store, got, 0, spans, into, 3100, &n) == LS_OK && n == 0);
-    check(ls_settle_all(r.store, 1, got + 3, 3, 1, 0, &done_count) == LS_OK && done_count == 3);
+    check(ls_settle_all(r.store, 1, got + 3, 3, NULL, 1, 0, &done_count) == LS_OK && done_count == 3);
     check(ls_load_acquired(r.store, got + 3, 3, spans, into, sizeof into, &n) == LS_OK && n == 3);
     check(spans[0].content_at == 0 && spans[2].content_at == 0);
     done();
@@ -344,7 +438,7 @@ static void *takes(void *seed) {
             if (i < kept)
                 settled[at]++;
         }
-        if (ls_settle_all(r.store, 1, got, kept, 1, chance(&mine) % 20 == 0 ? LS_WAIT : 0, &done) != LS_OK ||
+        if (ls_settle_all(r.store, 1, got, kept, NULL, 1, chance(&mine) % 20 == 0 ? LS_WAIT : 0, &done) != LS_OK ||
             done != kept || ls_release(r.store, 1, got + kept, n - kept, 0) != LS_OK)
             unexpected++;
     } while (n > 0);
@@ -374,7 +468,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
            n > 0) { /* the last call released it, after the others had ended */
         for (size_t i = 0; i < n; i++)
             settled[rest[i].position]++;
-        check(ls_settle_all(r.store, 1, rest, n, 1, 0, &n) == LS_OK);
+        check(ls_settle_all(r.store, 1, rest, n, NULL, 1, 0, &n) == LS_OK);
     }
     for (int i = 0; i < SHARED; i++)
         check(settled[i] == 1);
@@ -386,6 +480,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         whatever_the_steps_the_first_free_places_are_acquired_with_their_counts,
+        a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood,
         a_stale_delivery_settles_nothing,
         a_delivery_that_is_in_a_list_twice_counts_once,
         a_deleted_queue_has_no_deliveries,

@@ -224,7 +224,7 @@ static void *takes(void *seed) {
         }
         for (size_t i = 0; i < n; i++)
             got_it[got[i].position]++;
-        if (n > 0 && ls_settle_all(r.store, 1, got, n, 1, 0, &done) != LS_OK)
+        if (n > 0 && ls_settle_all(r.store, 1, got, n, NULL, 1, 0, &done) != LS_OK)
             unexpected++;
     }
 }
