@@ -37,7 +37,9 @@ static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
     struct entry *e = cursor_entry(&q->fresh, &position);
     while (e != NULL && e->order_lsn < durable_lsn && !entry_is_free(e)) {
-        q->fresh.chunk->ahead -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
+        if ((e->state & ENTRY_ACQUIRED) != 0) {
+            q->fresh.chunk->ahead--;
+        }
         e->state |= ENTRY_PASSED;
         cursor_step(&q->fresh);
         e = cursor_entry(&q->fresh, &position);
@@ -118,7 +120,9 @@ uint32_t offer_take(const struct place *p) {
     struct queue_chunk *c = p->at.chunk;
     assert(entry_is_free(e));
     offer_went(p);
-    c->ahead += (e->state & ENTRY_PASSED) == 0 ? 1 : 0;
+    if ((e->state & ENTRY_PASSED) == 0) {
+        c->ahead++;
+    }
     return hand_out(c->queue, p, ENTRY_ACQUIRED);
 }
 
@@ -129,7 +133,9 @@ bool offer_is_acquired(const struct place *p, uint32_t count) {
 void offer_give_back(struct place *p, bool unseen) {
     struct entry *e = place_entry(p);
     assert((e->state & ENTRY_ACQUIRED) != 0);
-    p->at.chunk->ahead -= (e->state & ENTRY_PASSED) == 0 ? 1 : 0;
+    if ((e->state & ENTRY_PASSED) == 0) {
+        p->at.chunk->ahead--;
+    }
     e->state &= (uint8_t)~ENTRY_ACQUIRED;
     p->at.chunk->queue->acquired--;
     p->at.chunk->handed_out[p->slot] -= unseen ? 1 : 0;

@@ -211,7 +211,9 @@ void queue_kill(struct place *p) {
     struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
     offer_went(p);
-    c->ahead -= (e->state & (ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_ACQUIRED ? 1 : 0;
+    if ((e->state & (ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_ACQUIRED) {
+        c->ahead--;
+    }
     c->queue->locked -= (e->state & ENTRY_LOCKED) != 0 ? 1 : 0;
     c->queue->acquired -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
     e->state = ENTRY_DEAD;

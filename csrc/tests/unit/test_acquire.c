@@ -275,6 +275,27 @@ static void a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_st
     done();
 }
 
+static void a_chunk_of_places_that_were_all_taken_offers_the_one_that_comes_back(void) {
+    ls_delivery got[3 * 126];
+    size_t n;
+    uint64_t lsn;
+
+    fresh();
+    for (int i = 0; i < 3 * 126; i++)
+        put_bytes(1, 1, 10, i == 3 * 126 - 1 ? LS_WAIT : 0);
+    check(ls_acquire_after(r.store, 1, 125, got, 126, 0, &n) == LS_OK && n == 126 && got[125].position == 251);
+    check(ls_settle(r.store, 1, &got[0], NULL, 1, 0, &lsn) == LS_OK);
+    check(ls_release(r.store, 1, &got[60], 1, 0) == LS_OK);
+    check(ls_acquire_after(r.store, 1, 125, got, 2, 0, &n) == LS_OK && n == 2);
+    check(got[0].position == 186 && got[0].count == 2 && got[1].position == 252);
+    check(ls_release(r.store, 1, &got[0], 1, 0) == LS_OK);
+    check(ls_acquire(r.store, 1, got, 128, 0, &n) == LS_OK && n == 128);
+    check(got[125].position == 125 && got[126].position == 186 && got[127].position == 253);
+    check(ls_release(r.store, 1, &got[126], 1, 0) == LS_OK);
+    check(ls_acquire_after(r.store, 1, 3, got, 1, 0, &n) == LS_OK && n == 1 && got[0].position == 186);
+    done();
+}
+
 static void whatever_the_steps_the_first_free_places_are_acquired_with_their_counts(void) {
     static void (*const steps[])(void) = {step_publish, step_acquire, step_acquire, step_acquire,          step_take,
                                           step_release, step_settle,  step_lock,    step_publish_acquired, step_outcome,
@@ -481,6 +502,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         whatever_the_steps_the_first_free_places_are_acquired_with_their_counts,
         a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood,
+        a_chunk_of_places_that_were_all_taken_offers_the_one_that_comes_back,
         a_stale_delivery_settles_nothing,
         a_delivery_that_is_in_a_list_twice_counts_once,
         a_deleted_queue_has_no_deliveries,

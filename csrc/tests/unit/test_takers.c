@@ -278,7 +278,7 @@ static void many_threads_get_each_message_once_and_none_waits_beside_one(void) {
 }
 
 static void *waits_long(void *taker) {
-    check(ls_taker_wait(taker, 1) == LS_WOULD_WAIT);
+    check(ls_taker_wait(taker, UINT64_MAX) == LS_WOULD_WAIT);
     over = true;
     return NULL;
 }
