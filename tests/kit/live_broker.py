@@ -14,13 +14,16 @@ import uvloop
 import logstore
 from kit.amqp_client import RawClient
 from kit.patience import PATIENCE_S, wait_until
-from logstore.broker import Limits, Server
+from logstore.broker import Limits, Server, users
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 T = TypeVar("T")
+
+# Each test has users of its own. Processes of `logstore` have the real cost, which test_broker_users.py asserts.
+users._SCRYPT_N = 1 << 4
 
 
 def unsent(server: Server) -> int:
