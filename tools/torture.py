@@ -185,8 +185,11 @@ def fast_stages(*, part: bool) -> list[list[Job]]:
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
         *simulated(SEEDS, REAL_SEEDS),
-        [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
-        [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
+        [  # the sweeps are one thread, and take longest
+            Job("sweeps", proof("sweeps", "--tier", "fast")),
+            Job("mutants", tool("mutants.py", "--tier", "fast", "--jobs", 1, *some)),
+            Job("bytes", proof("bytes", "--tier", "fast")),
+        ],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
     ]
 
