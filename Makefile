@@ -204,6 +204,14 @@ demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker
 .PHONY: setup
 setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
 
+# For CI: installing mostly waits for the network, and the programs of the C tests need neither it nor Python.
+.PHONY: ci-setup ctest-programs
+ci-setup:
+	+@$(SUBMAKE) --output-sync=line STAGE=setup setup ctest-programs
+
+ctest-programs: $(LOOKED_FOR)
+	+@$(SUBMAKE) VARIANT=plain made-ctests
+
 # Checks without Python run on all cores while the environment is installed.
 .PHONY: test check
 test: ## set everything up and check what a change can break: lint, compilers, C and Python tests

@@ -43,6 +43,7 @@ def program(path: Path, text: str) -> None:
 def test_make_test_runs_the_checks_that_a_change_can_break_and_make_check_the_long_ones() -> None:
     assert below("test") == {"lint", "strict", "ctest", "pytest"}
     assert "$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark" in MAKEFILE
+    assert below("ci-setup") == {"setup", "ctest-programs"}
     assert below("check") == {"sanitize", "ctest-trail", "pytest-overwritten", "pytest-asan", "test-slow", "proof"}
 
 
@@ -81,12 +82,12 @@ def ci(tmp_path: Path):
 
 def test_ci_runs_make_test_and_then_make_check(ci) -> None:
     made, done = ci("nothing")
-    assert (made, done.returncode) == (["setup", "test", "check"], 0)
+    assert (made, done.returncode) == (["ci-setup", "test", "check"], 0)
     assert re.search(r"=== make test: passed in \d+ s", done.stdout)
     assert re.search(r"=== make check: passed in \d+ s", done.stdout)
 
 
-@pytest.mark.parametrize(("failing", "ran"), [("test", ["setup", "test"]), ("check", ["setup", "test", "check"])])
+@pytest.mark.parametrize(("failing", "ran"), [("test", ["ci-setup", "test"]), ("check", ["ci-setup", "test", "check"])])
 def test_ci_stops_at_the_first_command_that_fails_and_names_it(ci, failing: str, ran: list[str]) -> None:
     made, done = ci(failing)
     assert (made, done.returncode) == (ran, 1)
