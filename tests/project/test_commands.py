@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.checkouts import quick_compiler
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def test_plain_pytest_runs_one_file_in_a_fresh_clone(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["CC"] = str(quick_compiler(tmp_path / "quick"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/store/test_content.py"],
         cwd=clone,
