@@ -204,6 +204,14 @@ demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker
 .PHONY: setup
 setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
 
+# For CI: installing mostly waits for the network, and the programs of the C tests need neither it nor Python.
+.PHONY: ci-setup ctest-programs
+ci-setup:
+	+@$(SUBMAKE) --output-sync=line STAGE=setup setup ctest-programs
+
+ctest-programs: $(LOOKED_FOR)
+	+@$(SUBMAKE) VARIANT=plain made-ctests
+
 # Checks without Python run on all cores while the environment is installed.
 .PHONY: test check
 test: ## set everything up and check what a change can break: lint, compilers, C and Python tests
@@ -228,7 +236,7 @@ test-one: $(LOOKED_FOR) $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup
 	elif [ -n '$(FILES_OF_T)' ]; then $(BIN)/python -m pytest -q $(FILES_OF_T) $(PYTEST_ARGS); \
 	else $(BIN)/python -m pytest -q -k '$(T)' $(PYTEST_ARGS); fi
 
-# Workers wait often, so there is one more than there are cores. The tests with Spark share one session, in one process that
+# Workers wait often, so there are two more than there are cores. The tests with Spark share one session, in one process that
 # runs with the workers; its output is kept until it ends. With PYTEST_ARGS all run in one process, for --pdb or -s.
 # Where UNSTABLE names a file, as in CI, a few failed tests run once more, alone; those that pass then are listed there.
 PYTEST := $(BIN)/python $(if $(UNSTABLE),tools/pytest_once_more.py '$(UNSTABLE)',-m pytest)
@@ -436,7 +444,7 @@ clean: ## remove build products and caches; .venv and stores stay
 COMMA := ,
 LOUDLY = echo "logstore: SKIPPED: $(1)" >&2
 FILES_OF_T = $(shell find tests -name '$(T).py')
-WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 1) --dist worksteal)
+WORKERS = $(if $(filter-out 1,$(JOBS)),-n $(shell expr $(JOBS) + 2) --dist worksteal)
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
 # $(1): the variant; $(2): the value of -fsanitize=. Uses the first compiler whose smallest program also runs; the

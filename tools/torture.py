@@ -185,8 +185,11 @@ def fast_stages(*, part: bool) -> list[list[Job]]:
         [Job("explorer", proof("explorer", "--states", STATES_MIN))],
         [Job("replicas", proof("replicas", "--runs", REPLICA_RUNS, "--every", 10, "--deep-of", 16))],
         *simulated(SEEDS, REAL_SEEDS),
-        [Job("mutants", tool("mutants.py", "--tier", "fast", *some))],
-        [Job("sweeps", proof("sweeps", "--tier", "fast")), Job("bytes", proof("bytes", "--tier", "fast"))],
+        [  # the sweeps are one thread, and take longest
+            Job("sweeps", proof("sweeps", "--tier", "fast")),
+            Job("mutants", tool("mutants.py", "--tier", "fast", "--jobs", 1, *some)),
+            Job("bytes", proof("bytes", "--tier", "fast")),
+        ],
         [Job("fuzz", tool("fuzz.py", "--seconds", fuzz_s, "--jobs", 2, *HALVED))],
     ]
 
@@ -215,7 +218,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
         [Job("fuzz", tool("fuzz.py", "--seconds", max(2, seconds // 10), "--jobs", 2))],
         python_memory(max(2, seconds // 10)),
         slow_tests(seconds),
-        relayed_tests(seconds),
+        tests_of_members(seconds),
         deep_analysis(seconds),
     ]
 
@@ -230,12 +233,15 @@ def slow_tests(seconds: int) -> list[Job]:
     return [Job("slow-tests", [*PYTEST, "-m", "slow", "tests"], {"LOGSTORE_TORTURE_S": "1"})]
 
 
-def relayed_tests(seconds: int) -> list[Job]:
-    """The broker's own tests, and the client libraries, through a relay; `make test` relays a fixed part of them."""
+def tests_of_members(seconds: int) -> list[Job]:
+    """The broker's own tests through a relay, and at the members of a trio; `make test` runs a fixed part of them."""
     if seconds < SLOW_TESTS_MIN_S:
-        print(f"SKIPPED: tests through a relay: BUDGET_S is below {SLOW_TESTS_MIN_S}", file=sys.stderr, flush=True)
+        print(
+            f"SKIPPED: the broker's tests at members: BUDGET_S is below {SLOW_TESTS_MIN_S}", file=sys.stderr, flush=True
+        )
         return []
-    return [Job("relayed-tests", [*PYTEST, "-m", "not slow", "tests/broker"], {"LOGSTORE_TEST_RELAYED": "1"})]
+    command = [*PYTEST, "-m", "not slow", "tests/broker"]
+    return [Job(f"{way}-tests", command, {f"LOGSTORE_TEST_{way.upper()}": "1"}) for way in ("relayed", "trio")]
 
 
 def deep_analysis(seconds: int) -> list[Job]:

@@ -14,6 +14,8 @@ from kit.live_broker import Broker
 if TYPE_CHECKING:
     from kit.amqp_client import RawClient
 
+pytestmark = pytest.mark.every_way
+
 both_kinds = pytest.mark.parametrize("durable", [True, False])
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kit.live_broker import Broker
 
-pytestmark = pytest.mark.relayed_too
+pytestmark = pytest.mark.every_way
 
 
 def received(channel: Any, queue: str) -> list[bytes]:

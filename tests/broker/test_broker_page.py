@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,7 @@ import pytest
 from pamqp import body, commands, header
 
 from kit.amqp_client import RawClient, raw_frame
-from kit.live_broker import Broker, open_store
-from kit.patience import wait_until
+from kit.live_broker import Broker, Clients, open_store
 from kit.stores import ROOT
 from logstore.broker import Limits, fields
 from logstore.broker.arguments import QueueArguments
@@ -42,26 +42,35 @@ PROPERTIES, CAPABILITIES, LIMITS = table("Message properties"), table("Capabilit
 REFUSALS = table("What it refuses")
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, broker_class: type[Broker]) -> Iterator[Broker]:
+def scope_of_served(**_: Any) -> Any:
+    """The tests of a trio share the trio anyway, and each gives it back."""
+    return "function" if os.environ.get("LOGSTORE_TEST_TRIO") else "module"
+
+
+@pytest.fixture(scope=scope_of_served)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterator[Clients]:
     """A broker with the queue orders and the exchanges shop and inside."""
-    broker = broker_class(open_store(tmp_path_factory.mktemp("page") / "store"))
+    if way == "trio":
+        broker = request.getfixturevalue("broker")
+    else:
+        broker = request.getfixturevalue("broker_class")(open_store(tmp_path_factory.mktemp("page") / "store"))
     client = broker.raw().open()
     client.declare("orders", durable=True)
     for name, internal in (("shop", False), ("inside", True)):
         client.send(1, commands.Exchange.Declare(exchange=name, durable=True, internal=internal))
         client.expect(commands.Exchange.DeclareOk)
     yield broker
-    broker.stop()
-    broker.store.close()
+    if way != "trio":
+        broker.stop()
+        broker.store.close()
 
 
 @pytest.fixture
-def client(served: Broker) -> Iterator[RawClient]:
+def client(served: Any) -> Iterator[RawClient]:
     """A new connection, the only one besides that of the fixture above."""
     with served.raw() as made:
         yield made
-    wait_until(lambda: served.call(lambda: len(served.server.connections)) == 1, "the end of the connection")
+    served.wait_for_connections(1)
 
 
 def kebab(name: str) -> str:

@@ -27,6 +27,13 @@ def test_a_hash_matches_only_its_password_and_is_salted() -> None:
     assert not check_password("Secret", first)
 
 
+def test_a_check_of_a_password_needs_16_mib(run_python: Callable[..., Any]) -> None:
+    code = "from logstore.broker.users import hash_password; print(hash_password('secret'))"
+    scheme, n, r, p, *_ = run_python(code).stdout.split("$")
+    assert (scheme, p) == ("scrypt", "1")
+    assert 128 * int(n) * int(r) == 16 << 20
+
+
 @pytest.mark.parametrize("stored", ["", "secret", "scrypt$1$2", "md5$1$1$1$YQ==$YQ==", "scrypt$x$8$1$YQ==$YQ=="])
 def test_a_damaged_hash_refuses_every_login(stored: str) -> None:
     assert not check_password("secret", stored)

@@ -86,6 +86,7 @@ def test_publishers_are_told_who_is_slow_and_all_is_confirmed_when_it_is_over(am
         assert other.expect(commands.Basic.Ack).delivery_tag == 1  # and nothing before it
     publisher.publish(b"goes on")
     assert publisher.channel.queue_declare(QUEUE, passive=True).method.message_count == 3
+    publisher.client.close()
 
 
 def test_who_goes_on_publishing_stops_neither_the_broker_nor_acknowledgements_and_is_not_read(amqp: SlowTrio) -> None:

@@ -106,6 +106,12 @@ def faulty() -> Path:
     return built(ROOT / "build/mutants", "mutants", "consensus_real")
 
 
+@pytest.fixture(scope="module")
+def elections(program: Path) -> tuple[int, str]:
+    """Each way to lose a leader."""
+    return simulate(program, "--seeds", 0, 8, "--elections")
+
+
 def simulate(program: Path, *arguments: object, mutant: str = "") -> tuple[int, str]:
     environment = os.environ | {"LOGSTORE_MUTANT": mutant}
     ended = subprocess.run(
@@ -133,8 +139,8 @@ def test_each_scenario_holds_every_rule(program: Path, scenario: str) -> None:
     assert (status, counts(text)["violations"]) == (0, 0), text
 
 
-def test_another_member_serves_in_time_after_each_way_to_lose_a_leader(program: Path) -> None:
-    status, text = simulate(program, "--seeds", 0, 8, "--elections")
+def test_another_member_serves_in_time_after_each_way_to_lose_a_leader(elections: tuple[int, str]) -> None:
+    status, text = elections
     found = {(each["load"], each["fault"]): each for each in TIMES.finditer(text)}
     assert (status, len(found)) == (0, 8), text
     assert all(int(each["count"]) >= 30 and int(each["none"]) == 0 for each in found.values()), text
@@ -142,8 +148,8 @@ def test_another_member_serves_in_time_after_each_way_to_lose_a_leader(program: 
     assert float(found["saturated", "kill"]["p99"]) < 1.5, text
 
 
-def test_without_the_mark_a_full_load_makes_elections_longer(program: Path) -> None:
-    texts = [simulate(program, "--seeds", 0, 8, "--elections", *more)[1] for more in ((), ("--without", "MARK"))]
+def test_without_the_mark_a_full_load_makes_elections_longer(program: Path, elections: tuple[int, str]) -> None:
+    texts = [elections[1], simulate(program, "--seeds", 0, 8, "--elections", "--without", "MARK")[1]]
     took = [
         next(
             float(each["p50"])

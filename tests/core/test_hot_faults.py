@@ -112,6 +112,8 @@ FAULTS = {
     ),
 }
 
+CHOSEN = part_of(list(FAULTS), 3)
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -150,13 +152,13 @@ def run(copy: Path, tests: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_a_fault_the_tests_pass(copy: Path) -> None:
     build(copy)
-    tests = dict.fromkeys(name for fault in FAULTS.values() for name in fault.tests.split())
+    tests = dict.fromkeys(test for name in CHOSEN for test in FAULTS[name].tests.split())
     done = run(copy, " ".join(tests))
     assert done.returncode == 0, done.stdout
     assert str(copy) not in _core.__file__
 
 
-@pytest.mark.parametrize("name", part_of(list(FAULTS), 3))
+@pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_is_noticed(copy: Path, name: str) -> None:
     fault = FAULTS[name]
     path = copy / HOT / fault.file

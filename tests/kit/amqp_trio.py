@@ -86,7 +86,17 @@ class AmqpTrio:
     def start(self, *members: int) -> None:
         self.trio.start(*members)
         for member in members or self.trio.addresses:
-            self.brokers[member] = MemberBroker(self.trio, member, self.ports[member], self.mishaps, self._limits)
+            self._start_broker(member)
+
+    def _start_broker(self, member: int) -> None:
+        self.brokers[member] = MemberBroker(self.trio, member, self.ports[member], self.mishaps, self._limits)
+
+    def restart_brokers(self, limits: Limits) -> None:
+        """With these limits; the members go on."""
+        self._limits = limits
+        for member in list(self.brokers):
+            self.brokers.pop(member).stop()
+            self._start_broker(member)
 
     def stop(self, *members: int) -> None:
         """The broker, then the member, as a process does."""

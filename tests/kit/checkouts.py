@@ -26,6 +26,15 @@ def checkout(where: Path) -> Path:
     return where
 
 
+def quick_compiler(where: Path) -> Path:
+    """A compiler in this directory that does not optimise: for tests that build all modules and measure nothing."""
+    where.mkdir(exist_ok=True)
+    compiler = where / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("gcc") or shutil.which("clang")} "$@" -O0 -fno-lto\n')
+    compiler.chmod(0o755)
+    return compiler
+
+
 def need_an_index(not_done: str) -> None:
     """Skips the test, and says what is not done, if pip can download nothing. In continuous integration it fails."""
     command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--retries", "0", "--dest", os.devnull]

@@ -14,13 +14,19 @@ import uvloop
 import logstore
 from kit.amqp_client import RawClient
 from kit.patience import PATIENCE_S, wait_until
-from logstore.broker import Limits, Server
+from logstore.broker import Limits, Server, users
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 T = TypeVar("T")
+
+LEFT_OUT = "left out of the trio: "
+"""Why a test is skipped that cannot run against a trio."""
+
+# Each test has users of its own. Processes of `logstore` have the real cost, which test_broker_users.py asserts.
+users._SCRYPT_N = 1 << 4
 
 
 def unsent(server: Server) -> int:
@@ -43,13 +49,43 @@ class MishapHandler(logging.Handler):
             self.mishaps.append({"log": record.getMessage(), "exception": record.exc_info})
 
 
-class Broker:
+class Clients:
+    """Of the broker at ``port``."""
+
+    port: int
+
+    def __init__(self) -> None:
+        self._clients: list[Any] = []
+
+    def pika(self, **options: Any) -> pika.BlockingConnection:
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **options))
+        self._clients.append(connection)
+        return connection
+
+    def raw(self, **options: Any) -> RawClient:
+        client = RawClient(self.port, **options)
+        self._clients.append(client.socket)
+        return client
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def close_clients(self) -> None:
+        """A broker that stops does not wait for them then: most of them answer nothing."""
+        for client in self._clients:
+            with contextlib.suppress(Exception):
+                client.close()
+
+
+class Broker(Clients):
     """A server in a thread of its own, with access for tests."""
 
     socket_bytes_max = 5_000_000
     """What the kernel and both sides may hold of one client that does not read."""
 
     def __init__(self, store: Any, limits: Limits | None = None) -> None:
+        super().__init__()
         self.store = store
         self.server = Server(store, "127.0.0.1", 0, limits=limits)
         self.loop = uvloop.new_event_loop()
@@ -57,7 +93,6 @@ class Broker:
         self.loop.set_exception_handler(lambda _, context: self.mishaps.append(context))
         self._handler = MishapHandler(self.mishaps)
         logging.getLogger("logstore").addHandler(self._handler)
-        self._clients: list[Any] = []
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
         self._thread.start()
         self.call_async(self.server.start)
@@ -81,6 +116,10 @@ class Broker:
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
+    def wait_for_connections(self, count: int) -> None:
+        """Until there are no more."""
+        wait_until(lambda: self.call(lambda: len(self.server.connections)) == count, "the end of the connections")
+
     def unsent(self) -> int:
         """Bytes that wait for the slowest reader."""
         return self.call(lambda: unsent(self.server))
@@ -89,26 +128,10 @@ class Broker:
         """Until so many bytes wait for a client that reads nothing, and no more go on their way to it."""
         wait_until(lambda: self.unsent() >= size, "a reader that is behind")
 
-    def pika(self, **options: Any) -> pika.BlockingConnection:
-        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **options))
-        self._clients.append(connection)
-        return connection
-
-    def raw(self, **options: Any) -> RawClient:
-        client = RawClient(self.port, **options)
-        self._clients.append(client.socket)
-        return client
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
-
     def stop(self) -> None:
         if self.loop.is_closed():
             return
-        for client in self._clients:
-            with contextlib.suppress(Exception):
-                client.close()
+        self.close_clients()
         self.call_async(lambda: self.server.stop(3))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE_S)

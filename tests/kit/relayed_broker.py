@@ -104,6 +104,7 @@ class RelayedBroker(Broker):
     def stop(self) -> None:
         if self.loop.is_closed():
             return
+        self.close_clients()
         self.call_async(lambda: self.front.stop(3))
         self.call_async(self.links.close)
         self.acceptor.stop()

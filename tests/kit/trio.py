@@ -29,7 +29,7 @@ HOST = "orders-host"
 
 
 _LOWEST_PORT, _PORTS = 12_000, 20_000
-_WORKERS = 4
+_WORKERS = 8
 _given: set[int] = set()  # a member that is stopped takes its port again
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.checkouts import quick_compiler
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def program(path: Path, text: str) -> None:
 def test_make_test_runs_the_checks_that_a_change_can_break_and_make_check_the_long_ones() -> None:
     assert below("test") == {"lint", "strict", "ctest", "pytest"}
     assert "$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark" in MAKEFILE
+    assert below("ci-setup") == {"setup", "ctest-programs"}
     assert below("check") == {"sanitize", "ctest-trail", "pytest-overwritten", "pytest-asan", "test-slow", "proof"}
 
 
@@ -81,12 +83,12 @@ def ci(tmp_path: Path):
 
 def test_ci_runs_make_test_and_then_make_check(ci) -> None:
     made, done = ci("nothing")
-    assert (made, done.returncode) == (["setup", "test", "check"], 0)
+    assert (made, done.returncode) == (["ci-setup", "test", "check"], 0)
     assert re.search(r"=== make test: passed in \d+ s", done.stdout)
     assert re.search(r"=== make check: passed in \d+ s", done.stdout)
 
 
-@pytest.mark.parametrize(("failing", "ran"), [("test", ["setup", "test"]), ("check", ["setup", "test", "check"])])
+@pytest.mark.parametrize(("failing", "ran"), [("test", ["ci-setup", "test"]), ("check", ["ci-setup", "test", "check"])])
 def test_ci_stops_at_the_first_command_that_fails_and_names_it(ci, failing: str, ran: list[str]) -> None:
     made, done = ci(failing)
     assert (made, done.returncode) == (ran, 1)
@@ -155,6 +157,7 @@ def test_plain_pytest_runs_one_file_in_a_fresh_clone(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["CC"] = str(quick_compiler(tmp_path / "quick"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/store/test_content.py"],
         cwd=clone,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.checkouts import checkout, need_an_index
+from kit.checkouts import checkout, need_an_index, quick_compiler
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_an_environment_and_its_modules_compile_each_source_once_and_say_what_is
     where = checkout(tmp_path / "checkout")
     log = tmp_path / "compiled"
     compiler = tmp_path / "cc"
-    compiler.write_text(f'#!/bin/sh\necho "$*" >> {log}\nexec {shutil.which("gcc") or shutil.which("clang")} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\necho "$*" >> {log}\nexec {quick_compiler(tmp_path / "quick")} "$@"\n')
     compiler.chmod(0o755)
     targets = [".venv/.installed-broker", "build/.extension", f"CC={compiler}", f"PYTHON={sys.executable}"]
     done = make(where, *targets)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.checkouts import checkout, need_an_index
+from kit.checkouts import checkout, need_an_index, quick_compiler
+from kit.torture import tortured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +118,8 @@ def test_publish_kill_recover_verify_export_with_an_installed_wheel(
 ) -> None:
     need_an_index(f"the wheel for {version} was NOT tried")
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    if pythons()[version] != Path(sys.executable) and not tortured():  # one is built as it is published
+        environment["CC"] = str(quick_compiler(tmp_path / "quick"))
 
     def run(*command: str | Path, text: str = "") -> str:
         done = subprocess.run(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.checkouts import checkout
+from kit.checkouts import checkout, quick_compiler
 from kit.stores import ROOT
 
 BUILDER = ROOT / "logstore" / "_build_consensus.py"
@@ -255,7 +255,8 @@ def test_the_wheel_carries_the_module_and_the_licence_of_libraft(tmp_path: Path)
     where = checkout(tmp_path / "checkout")
     shutil.copytree(built(), where / "build" / "libraft")
     command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "-w", tmp_path, where], check=True)
+    environment = os.environ | {"CC": str(quick_compiler(tmp_path / "bin"))}
+    subprocess.run([*command, "-w", tmp_path, where], check=True, env=environment)
     (wheel,) = tmp_path.glob("logstore_engine-*.whl")
     with zipfile.ZipFile(wheel) as files:
         assert "logstore/_consensus.abi3.so" in files.namelist()
