@@ -29,9 +29,13 @@ CALLS = {
     "dequeue": "store.dequeue(store.publish(queue, body, wait=False), queue)",
     "acquire": "[each.release() for each in queue.acquire(300, load=True)]",
     "acquire and drop": "queue.acquire(300); queue.acquire()",
+    "acquire after a position": "held = queue.acquire(); queue.acquire(300, after=held[0].position, load=True)",
+    "acquire_ids": "queue.acquire_ids([key, key - 1], load=True)",
+    "publish and acquire": "store.publish(queue, body, acquire=True); store.publish(queue, [body, b'x'], acquire=True)",
     "accept": "queue.accept(queue.acquire()[0])",
     "detach": "queue.release(queue.acquire()[0].detach())",
     "accept_many": "queue.accept_many(queue.acquire(3, load=True), wait=False)",
+    "accept_many in a tx": "tx = store.begin(); queue.accept_many(queue.acquire(), transaction=tx); tx.commit()",
     "content": "(held,) = queue.acquire(); held.unload(); held.content; held.header; held.release()",
 }
 """With ``store``, ``queue``, and a message ``key`` with the content ``body``."""
@@ -79,6 +83,6 @@ def test_every_public_call_of_the_extension_is_made_here() -> None:
     made = " ".join(CALLS.values())
     classes = (_hot.StoreCalls, _hot.QueueCalls, _hot.Delivery)
     public = {name for kind in classes for name in vars(kind) if not name.startswith("_")}
-    plain = {"id", "delivery_count", "redelivered"}  # fields
+    plain = {"id", "position", "delivery_count", "redelivered"}  # fields
     of_python = {"reject"}  # it calls the queue's method
     assert {name for name in public - plain - of_python if f".{name}" not in made} == set()
