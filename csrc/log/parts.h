@@ -152,6 +152,7 @@ struct fullness {
     uint64_t since_us;        /* wall clock; 0: not refused */
     uint64_t refused_bytes;   /* the largest append refused since then */
     int error;                /* space.grow_error at the last refusal */
+    uint64_t files;           /* of the log when this disk had no room for another; 0: another copy had none */
     _Atomic uint64_t changes; /* how many times it began or ended since the open; each signals the events */
 };
 

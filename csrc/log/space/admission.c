@@ -134,13 +134,17 @@ static void note_refusal(struct log *g, uint64_t bytes) {
         change_fullness(g, g->v->now_us(g->v));
     }
     full->refused_bytes = bytes > full->refused_bytes ? bytes : full->refused_bytes;
+    full->files = g->space.cannot_grow ? log_files(g) : 0;
     full->error = g->space.cannot_grow ? g->space.grow_error : g->space.others.error;
 }
 
-/* How many files the log can have, as far as is known. UINT64_MAX: the disk has room. */
+/*
+ * How many files the log can have, as far as is known. UINT64_MAX: the disk has room. That is known once a file was made
+ * since the last refusal: a try that needed none has not asked the disk.
+ */
 static uint64_t files_within_reach(const struct log *g) {
     uint64_t files = log_files_within_all(g), most = g->max_log_bytes / g->segment_size;
-    if (log_cannot_grow(g)) {
+    if (log_cannot_grow(g) || (g->max_log_bytes == 0 && log_files(g) <= g->space.full.files)) {
         return files;
     }
     return g->max_log_bytes == 0 ? UINT64_MAX : most > files ? most : files;
