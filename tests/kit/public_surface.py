@@ -35,7 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import logstore
 from kit.torture import tortured
 from kit.wrong_values import PLAIN
-from logstore.errors import OptionError, StoreError
+from logstore.errors import NotEnqueued, OptionError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -523,7 +523,8 @@ class Driver:
         except (TypeError, ValueError, StoreError) as problem:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for stored in getattr(problem, "published", ()):  # by publish_many, whose error names them
-                self.world.store.dequeue(stored, given["queue"], wait=False)
+                with contextlib.suppress(NotEnqueued):  # in a transaction it is on no queue yet
+                    self.world.store.dequeue(stored, given["queue"], wait=False)
             if not is_flag(parameter) and not names(problem, wrong):  # a flag's own truth may be what fails
                 self.findings.append(f"{what}: {type(problem).__name__} does not name it: {str(problem)[:150]}")
             elif before != self._state():
