@@ -1,4 +1,4 @@
-"""What it costs to wait for a message: of threads and of tasks, beside what the same hand-over costs without a store.
+"""Measures what a consumer that waits costs, as a thread and as a task, beside a hand-over without a store.
 
     python benchmarks/waiting.py [--dir DIR] [--rounds 5] [--messages 1500]
 

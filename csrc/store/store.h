@@ -182,7 +182,7 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
 void takers_serve_due(ls_store *store);
 void takers_end_queue(ls_store *store, struct queue *q, int code); /* its takers get the code */
 void takers_end_all(ls_store *store, int code);
-/* What a consumer gets of a place that it has just acquired for the `count`th time. */
+/* The delivery of a place that was acquired just now, for the `count`th time. */
 static inline ls_delivery delivery_of(const struct table *t, const struct place *p, uint32_t count) {
     const struct entry *e = place_entry(p);
     const struct message *m = table_message(t, e->message);

@@ -5,7 +5,8 @@
  * places, then wakes the taker's thread or signals the event of its inbox. So a taker needs no second look at the queue, and
  * one that gives up takes the lock and finds out whether it was served meanwhile.
  *
- * A taker belongs to whoever made it, until ls_taker_end. An inbox lives until its owner and its last taker let it go.
+ * The caller of ls_taker_new owns the taker until ls_taker_end. An inbox is freed after ls_inbox_free, when its last taker
+ * has ended.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /*
- * Who waits for messages of a queue: in the order in which they came, and which queues with waiting takers may soon have
- * something for them. store/takers.c serves them.
+ * Takers are acquires that wait. Each queue lists its takers in the order in which they came. The due queues are those
+ * whose takers the next commit may serve. store/takers.c serves them.
  *
- * What always holds whenever the log's lock is free, in a store that serves:
- *   - a queue with takers offers nothing: whoever makes a place free, or durable, serves the takers under the same hold of
- *     the lock. So an acquire that does not wait never overtakes one that does;
- *   - a queue is in the list of due queues if it has takers, and places that are not durable yet.
+ * In a store that serves, this holds whenever the log's lock is free:
+ *   - a queue with takers offers nothing. The thread that makes a place free or durable serves the takers before it lets go
+ *     of the lock, so an acquire that does not wait never overtakes one that does;
+ *   - a queue that has takers, and places that are not durable yet, is in the list of due queues.
  *
  * A struct takers stays where it is until its queue is removed, so the lists may point to it.
  */

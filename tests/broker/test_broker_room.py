@@ -1,4 +1,4 @@
-"""What waits for room in the log: it goes on when there is room, in order, and nobody else waits with it."""
+"""Work of a client waits while the log lacks room, and goes on in order; other clients do not wait with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogWithoutSegment(NarrowLog):
         self._has_room.append(lambda: loop.call_soon_threadsafe(callback, None))
 
     @property
-    def room_percent(self) -> int:  # type: ignore[override]
+    def room_percent(self) -> int:  # type: ignore[override] # the test decides
         self.asked += 1
         return self.room()
 

@@ -28,7 +28,7 @@ class TrioBroker(Clients):
         self._trio = trio
 
     @property
-    def port(self) -> int:  # type: ignore[override]
+    def port(self) -> int:  # type: ignore[override] # an attribute of the other brokers
         """Of the member whose turn it is."""
         return self._trio.next_port()
 

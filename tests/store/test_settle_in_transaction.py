@@ -221,7 +221,7 @@ def test_a_batch_with_one_that_cannot_be_settled_adds_nothing_to_the_transaction
     queue.accept_many([fine, token], transaction=tx)
     with pytest.raises(logstore.NotEnqueued) as caught:
         queue.accept_many([fine], transaction=tx)
-    assert (caught.value.dequeued, tx.operations) == (0, 2)  # type: ignore[attr-defined]
+    assert (caught.value.dequeued, tx.operations) == (0, 2)  # type: ignore[attr-defined] # set on the error
     tx.commit()
     rival.rollback()
     assert counts(store) == (1, 0, 1)
@@ -240,7 +240,7 @@ def test_a_batch_is_refused_with_a_transaction_of_another_store_or_with_an_outco
     ):
         with pytest.raises(problem) as caught:
             queue.accept_many(batch, transaction=transaction)
-        assert caught.value.dequeued == 0  # type: ignore[attr-defined]
+        assert caught.value.dequeued == 0  # type: ignore[attr-defined] # set on the error
     queue.accept_many(batch)
     assert counts(store) == (0, 0, 0)
 

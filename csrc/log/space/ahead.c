@@ -3,8 +3,8 @@
  * That asks the spare thread for a spare beyond the reserved ones while the current segment still has room, and counts
  * only the bytes before the first append that would wait, until the spare thread has answered.
  *
- * What always holds: the room is small for want of a segment only while a try of the spare thread is due, whose end signals
- * the events. After the answer the room is whole, whatever it was. So a log that can have no more files is not waited for
+ * Invariant: a missing segment makes the room small only while a try of the spare thread is due. The end of that try signals
+ * the events. After it the room is whole, whether or not the try made a segment. So a log that can have no more files is not waited for
  * here: appends are refused, or wait for relocation, as they do for callers that do not ask.
  */
 #include "log/parts.h"
