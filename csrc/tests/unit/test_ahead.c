@@ -76,8 +76,9 @@ static bool has_whole_room(void) { return room() == 100; }
 
 /* Where the log stands. No other thread appends. */
 static struct {
-    size_t segments, spares, reserved;
+    size_t segments, spares, reserved, files;
     uint64_t used, left; /* bytes of the current segment */
+    bool is_full, is_asked, is_answered;
 } now;
 
 static void look(void) {
@@ -89,6 +90,10 @@ static void look(void) {
     now.reserved = g->space.needs.spares_reserved;
     now.used = g->front.append_lsn - g->segments[g->segment_count - 1]->first_lsn;
     now.left = SEGMENT - now.used;
+    now.files = log_files(g);
+    now.is_full = g->space.full.since_us != 0;
+    now.is_asked = ahead_is_asked(g);
+    now.is_answered = ahead_is_answered(g);
     log_unlock(g);
 }
 
@@ -140,7 +145,7 @@ static uint64_t with_reserved_spares(void) {
 }
 
 static void fill_to(uint64_t used) {
-    for (look(); now.used < used && r.store->log->space.full.since_us == 0; look())
+    for (look(); now.used < used && !now.is_full; look())
         (void)one();
 }
 
@@ -263,17 +268,19 @@ static void at_the_limit_of_the_log_nothing_is_asked_for_before_the_segment_is_n
         check(take(ids[i * 4], queue, NULL) == LS_OK);
     wait_until(is_asleep);
     look();
-    limit_to(log_files(g) * SEGMENT);
+    limit_to(now.files * SEGMENT);
     for (; now.left > SEGMENT / 8; look()) {
-        check(now.left < SEGMENT / 4 || (room() == 100 && !ahead_is_asked(g)));
+        check(now.left < SEGMENT / 4 || (room() == 100 && !now.is_asked));
         check(take(one(), queue, NULL) == LS_OK); /* what lives remains as it is */
         wait_until(is_asleep);
     }
     check(now.spares == now.reserved);
     (void)room();
-    check(ahead_is_asked(g));
+    look();
+    check(now.is_asked);
     wait_until(is_asleep);
-    check(ahead_is_answered(g) && room() == 100);
+    look();
+    check(now.is_answered && room() == 100);
     done();
 }
 
