@@ -64,7 +64,8 @@ static bool is_to_be_asked(const struct log *g, bool is_near, bool is_short) {
 }
 
 uint64_t ahead_room(struct log *g, uint64_t most) {
-    uint64_t at = g->front.append_lsn + SEGMENT_END_RESERVE, end = log_segment_end(g);
+    uint64_t at = g->front.append_lsn + (g->open == NULL ? BATCH_RECORD_BYTES : 0) + SEGMENT_END_RESERVE;
+    uint64_t end = log_segment_end(g);
     if (!g->threads_running || g->stopping) {
         return most;
     }
