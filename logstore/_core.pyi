@@ -1125,6 +1125,15 @@ class Lib:
     def ls_durable_soon(self, store: ls_store_ptr | Null, lsn: int, flags: int, /) -> int: ...
     def ls_queue_add(self, store: ls_store_ptr | Null, queue_id: int, /) -> int: ...
     def ls_queue_delete(self, store: ls_store_ptr | Null, queue_id: int, flags: int, /) -> int: ...
+    def ls_queues_delete(
+        self,
+        store: ls_store_ptr | Null,
+        first_id: int,
+        last_id: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_queue_depth(
         self,
         store: ls_store_ptr | Null,

@@ -234,6 +234,8 @@ int ls_durable_soon(ls_store *store, uint64_t lsn, int flags);
 int ls_queue_add(ls_store *store, uint32_t queue_id);
 /* Ends all places of the queue; ends messages that have no other place. LS_UNKNOWN_QUEUE. */
 int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags);
+/* The same for all queues with ids from first_id to last_id; `done` is their number. After an error some are deleted. */
+int ls_queues_delete(ls_store *store, uint32_t first_id, uint32_t last_id, int flags, size_t *done);
 /* The number of places, and how many of them a transaction has locked. LS_UNKNOWN_QUEUE. */
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
 

@@ -93,6 +93,30 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags) {
     return store_leave(store, rc, flags);
 }
 
+int ls_queues_delete(ls_store *store, uint32_t first_id, uint32_t last_id, int flags, size_t *done) {
+    *done = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct table *t = &store->state.table;
+    for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) { /* the array may change while a deletion waits */
+        const struct queue *q = t->queues[i];
+        if (q == NULL || q->deleted || q->id < first_id || q->id > last_id) {
+            continue;
+        }
+        uint32_t queue_id = q->id;
+        rc = queue_end(store, queue_id);
+        if (rc == LS_OK) {
+            queue_remove(store, queue_id);
+            (*done)++;
+        } else if (rc == LS_UNKNOWN_QUEUE) { /* another thread has deleted it meanwhile */
+            rc = LS_OK;
+        }
+    }
+    return store_leave(store, rc, flags);
+}
+
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked) {
     int rc = store_look(store);
     if (rc != LS_OK) {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from logstore.catalog.config import Config
 from logstore.catalog.database import CatalogDatabase
@@ -33,6 +33,7 @@ from logstore.catalog.rows import (
     checked_text,
     parsed,
 )
+from logstore.catalog.transient import BLOCKS_KEY, TransientIds
 from logstore.core.imports import late
 from logstore.errors import CatalogError, QueueExists, UnknownExchange, UnknownQueue
 
@@ -109,10 +110,7 @@ class Catalog(CatalogDatabase):
             target = None if dead_letter is None else self._known_queue(dead_letter).id
             made = StoredQueue(self._now.next_queue_id, name, text, target)
             if made.id > QUEUE_ID_MAX:
-                raise CatalogError(
-                    f"{self._backend.where} has given out all {QUEUE_ID_MAX} queue ids, "
-                    "which are never reused: continue in a new store"
-                )
+                self._refuse_ids()
             after = replace(
                 self._now,
                 queues={**self._now.queues, name: made},
@@ -171,6 +169,30 @@ class Catalog(CatalogDatabase):
                 bindings={row: None for row in self._now.bindings if row.queue_id != queue_id},
             )
             self._commit(sa.delete(queues).where(queues.c.id == queue_id), after=after)
+
+    def reserve_queue_ids(self, count: int) -> range:
+        """Gives out this many ids for transient queues, and notes them in the configuration; durable on return.
+
+        Called inside a block of :meth:`changes`.
+        """
+        late("sqlalchemy")
+        import sqlalchemy as sa
+
+        block = range(self._now.next_queue_id, self._now.next_queue_id + count)
+        if block.stop > QUEUE_ID_MAX:
+            self._refuse_ids()
+        text = str(TransientIds.of(self._now.config).with_block(block))
+        table = self._tables.config
+        after = replace(self._now, config={**self._now.config, BLOCKS_KEY: text}, next_queue_id=block.stop)
+        removed = sa.delete(table).where(table.c.key == BLOCKS_KEY)
+        self._commit(removed, sa.insert(table).values(key=BLOCKS_KEY, value=text), after=after)
+        return block
+
+    def _refuse_ids(self) -> NoReturn:
+        raise CatalogError(
+            f"{self._backend.where} has given out all {QUEUE_ID_MAX} queue ids, "
+            "which are never reused: continue in a new store"
+        )
 
     # ---- Exchanges
 

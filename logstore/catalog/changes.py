@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from logstore.catalog.catalog import Catalog
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue
+from logstore.catalog.transient import BLOCKS_KEY, TransientIds
 from logstore.codec.bodies import CatalogAction, CatalogChange, CatalogObject, CatalogRow
 from logstore.codec.layout import Cursor, decode_parts, encode_parts
 from logstore.core.imports import late
@@ -157,11 +158,12 @@ def queues_and_config(contents: Contents, changes: Iterable[Change]) -> Contents
             stored.pop(row.queue_id, None)
             if puts:
                 stored[row.queue_id] = StoredQueue(id=row.queue_id, **value)
-                next_id = max(next_id, row.queue_id + 1)
+                next_id = max(next_id, _next_after(row))
         elif row.object is CatalogObject.CONFIG:
             config.pop(value["key"], None)
             if puts:
                 config[value["key"]] = value["value"]
+            next_id = max(next_id, _next_after(row))
     queues = [stored[key] for key in sorted(stored)]
     return dataclasses.replace(
         contents,
@@ -289,24 +291,35 @@ class ChangedCatalog:
         self._make((), lsn)
 
     def _make(self, rows: tuple[CatalogRow, ...], applied_lsn: int) -> None:
-        ids = [row.queue_id for row in rows if row.object is CatalogObject.QUEUE and row.action is CatalogAction.PUT]
+        next_id = max(map(_next_after, rows), default=0)
         self._in_doubt = True
         with self._catalog.snapshot() as (connection, tables):
             _applied_table().create(connection, checkfirst=True)
             said = applied_statements(applied_lsn)
-            for statement in (*statements_of(tables, rows), *said, *_counted(tables, ids, bool(rows))):
+            for statement in (*statements_of(tables, rows), *said, *_counted(tables, next_id, bool(rows))):
                 connection.execute(statement)
         self.applied_lsn = applied_lsn
         self._in_doubt = False
 
 
-def _counted(tables: Tables, ids: Sequence[int], changes: bool) -> Iterator[Executable]:
+def _next_after(row: CatalogRow) -> int:
+    """The id after those that the row gives out; 0 if it gives out none. A deletion gave out none, or earlier."""
+    if row.action is not CatalogAction.PUT:
+        return 0
+    if row.object is CatalogObject.QUEUE:
+        return row.queue_id + 1
+    if row.object is not CatalogObject.CONFIG:
+        return 0
+    value = json.loads(row.row)
+    return TransientIds.parsed(value["value"]).end if value["key"] == BLOCKS_KEY else 0
+
+
+def _counted(tables: Tables, next_id: int, changes: bool) -> Iterator[Executable]:
     late("sqlalchemy")
     import sqlalchemy as sa
 
     store = tables.store
     if changes:
         yield sa.update(store).values(revision=store.c.revision + 1)
-    if ids:
-        next_id = max(ids) + 1
+    if next_id:
         yield sa.update(store).where(store.c.next_queue_id < next_id).values(next_queue_id=next_id)

@@ -741,5 +741,11 @@ class _LedStore(MessageStore):
 
         return Catalog.open(self._path, store_uuid=self._led._copy.member().uuid, log=LeaderLog(self._c))
 
+    def _serve(self, catalog: Catalog) -> None:
+        super()._serve(catalog)
+        done = ffi.new("size_t *")
+        for block in self._earlier_transient:  # of earlier leaders; nobody else may end them
+            check(lib.ls_queues_delete(self._c, block.start, block.stop - 1, 0, done))
+
     def _serve_core(self, queue_ids: list[int], next_queue_id: int) -> int:
         return int(lib.ls_replica_serve(self._c, queue_ids, len(queue_ids), next_queue_id))

@@ -22,12 +22,14 @@ from logstore.terminal.changing import BROKER, ask, change, plan, would_change
 from logstore.terminal.directory_group import ListsByDefault
 from logstore.terminal.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.terminal.output import age_text, print_facts, print_json, print_table
+from logstore.terminal.queue_names import nameless_text
 from logstore.terminal.state import State, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from logstore.catalog.transient import TransientIds
     from logstore.inspect import OpenTransaction
 
 DONE = {"commit": "committed", "rollback": "rolled back"}
@@ -90,10 +92,11 @@ def in_doubt_rows(state: State, now_s: float) -> list[dict[str, Any]]:
     """The transactions of ``list --json``, oldest first."""
     names = {queue.id: queue.name for queue in state.catalog.queues}
     prepared = [one for one in state.transactions if one.prepared]
-    return [_row(one, names, now_s) for one in sorted(prepared, key=lambda one: (one.prepared_us, one.id))]
+    transient = state.catalog.transient
+    return [_row(one, names, transient, now_s) for one in sorted(prepared, key=lambda one: (one.prepared_us, one.id))]
 
 
-def _row(transaction: OpenTransaction, names: dict[int, str], now_s: float) -> dict[str, Any]:
+def _row(transaction: OpenTransaction, names: dict[int, str], transient: TransientIds, now_s: float) -> dict[str, Any]:
     assert transaction.xid is not None  # a prepare carries it
     since_s = transaction.prepared_us / 1e6
     return {
@@ -105,11 +108,11 @@ def _row(transaction: OpenTransaction, names: dict[int, str], now_s: float) -> d
         "prepared_at": datetime.fromtimestamp(since_s, UTC).isoformat(" ", "seconds") if since_s else None,
         "age_s": round(max(now_s - since_s, 0), 3) if since_s else None,
         "operations": len(transaction.work),
-        "queues": _queues(transaction, names),
+        "queues": _queues(transaction, names, transient),
     }
 
 
-def _queues(transaction: OpenTransaction, names: dict[int, str]) -> list[dict[str, Any]]:
+def _queues(transaction: OpenTransaction, names: dict[int, str], transient: TransientIds) -> list[dict[str, Any]]:
     counted = Counter((one.queue_id, one.enqueues) for one in transaction.work)
     return [
         {
@@ -117,6 +120,7 @@ def _queues(transaction: OpenTransaction, names: dict[int, str]) -> list[dict[st
             "name": names.get(queue_id),
             "enqueues": counted[queue_id, True],
             "dequeues": counted[queue_id, False],
+            "transient": queue_id not in names and queue_id in transient,
         }
         for queue_id in sorted({queue_id for queue_id, _ in counted})
     ]
@@ -137,7 +141,7 @@ def queues_text(queues: Sequence[dict[str, Any]]) -> str:
     return ", ".join(
         " ".join(
             (
-                "(deleted queue)" if row["name"] is None else row["name"],
+                nameless_text(row) if row["name"] is None else row["name"],
                 *([f"+{row['enqueues']}"] if row["enqueues"] else []),
                 *([f"-{row['dequeues']}"] if row["dequeues"] else []),
             )
@@ -252,7 +256,7 @@ def _effects(outcome: str, queues: Sequence[dict[str, Any]]) -> list[tuple[str, 
     appear, go = ("would appear", "would go") if outcome == "commit" else ("would be forgotten", "would be unlocked")
     return [
         (
-            "(deleted queue)" if row["name"] is None else row["name"],
+            nameless_text(row) if row["name"] is None else row["name"],
             ", ".join(f"{row[kind]} {verb}" for kind, verb in (("enqueues", appear), ("dequeues", go)) if row[kind]),
         )
         for row in queues

@@ -13,6 +13,7 @@ from logstore.errors import CorruptLog
 from logstore.inspect import Reader, read_catalog
 from logstore.terminal.options import catalog_options, json_option, store_argument
 from logstore.terminal.output import note_lines, output_width, print_json, print_table
+from logstore.terminal.queue_names import nameless_text
 from logstore.terminal.sampling import asked
 from logstore.terminal.state import queue_rows, read_state
 
@@ -30,8 +31,8 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
     """List the queues and the number of messages on each.
 
     Depth counts all visible places, and locked counts those of them that a transaction without an outcome has
-    dequeued. A queue without a name is being deleted. A running broker adds the queues that it keeps in memory, and for
-    each queue the unacknowledged messages and the consumers.
+    dequeued. A queue without a name is transient, or is being deleted. A running broker adds the
+    queues that it keeps in memory, and for each queue the unacknowledged messages and the consumers.
     """
     sample, problem = asked(store_dir)
     try:
@@ -82,7 +83,7 @@ def _rare_text(value: str | dict[str, Any] | None) -> str:
 def name_text(row: dict[str, Any]) -> str:
     """The name of a queue for people."""
     if row["name"] is None:
-        return "(being deleted)"
+        return nameless_text(row)
     return f"{row['name']}" if row["durable"] else f"{row['name']} (in memory)"
 
 
@@ -100,6 +101,7 @@ def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None
             "content_bytes": queue["bytes"],
             "dead_letter": None,
             "arguments": {},
+            "transient": False,
             **{key: queue[key] for key in (*_OF_BROKER, "durable")},
         }
         for queue in sorted(in_memory, key=lambda queue: str(queue["name"]))
@@ -122,6 +124,7 @@ def _rows_of_broker(
             "content_bytes": None,
             "dead_letter": queue.dead_letter,
             "arguments": queue.arguments,
+            "transient": False,
         }
         for queue in catalog.queues
         if queue.id in by_id

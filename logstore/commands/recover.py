@@ -31,7 +31,10 @@ NOT_KNOWN = frozenset({"created", "direct", "bytes_rewritten"})  # unknown in a 
 SHOWN = 20  # lines of each list without --json
 
 LISTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "dropped_queues": lambda one: f"dropped: {counted(one['places'], 'place')} on queue {one['id']}, which was deleted",
+    "dropped_queues": lambda one: (
+        f"dropped: {counted(one['places'], 'place')} on queue {one['id']}, which was "
+        f"{'transient' if one['transient'] else 'deleted'}"
+    ),
     "staged": lambda one: f"dropped: message {one['id']}, never enqueued, {counted(one['content_bytes'], 'byte')}",
     "abandoned": lambda one: (
         f"rolled back: transaction {one['id']}, {_named(one)}, {counted(one['operations'], 'operation')}"

@@ -147,7 +147,7 @@ def _recovered(found: Recovery, segment_size: int) -> str:
             (found.transactions_abandoned, "transaction", "without outcome rolled back"),
             (found.transactions_in_doubt, "transaction", "in doubt"),
             (found.staged_dropped, "message", "never enqueued, and dropped"),
-            (found.places_dropped, "message", "of deleted queues dropped"),
+            (found.places_dropped, "message", "of deleted or transient queues dropped"),
         )
         if count
     ]

@@ -26,6 +26,7 @@ from logstore.terminal.output import (
     shown_table,
     size_text,
 )
+from logstore.terminal.queue_names import nameless_text
 from logstore.terminal.state import full_from_log, full_lines, held_bytes, limit_in, retried
 from logstore.terminal.tables import folded_lines, printable
 from logstore.terminal.watching import watch as watched
@@ -108,7 +109,11 @@ def read(store_dir: Path, limit: int, connect: str | None, schema: str | None) -
             catalog = read_catalog(store_dir, found.info, connect=connect, schema=schema)
             names = {queue.id: queue.name for queue in catalog.queues}
             report = read_tail(found.handle, names, list_holds(store_dir), limit)
-            document = report.as_dict() | {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
+            transient = catalog.transient
+            document = report.as_dict()
+            for queue in document["holding_queues"]:
+                queue["transient"] = queue["queue"] is None and queue["queue_id"] in transient
+            document |= {"log_bytes": found.info.log_bytes, "spares": found.info.spares}
             stored = limit_in(catalog)
             size = None if stored is None else stored.max_log_bytes
             fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
@@ -184,7 +189,7 @@ def queue_rows(document: dict[str, Any]) -> list[tuple[object, ...]]:
     is_partial = document["holding_messages"] + document["holding_transactions"] > HOLDERS_MAX
     rows: list[tuple[object, ...]] = []
     for queue in document.get("holding_queues", ()):
-        name = f"{queue['queue_id']} (being deleted)" if queue["queue"] is None else queue["queue"]
+        name = f"{queue['queue_id']} {nameless_text(queue)}" if queue["queue"] is None else queue["queue"]
         more = " or more" if is_partial else ""
         rows.append((name, f"{queue['messages']}{more}", f"{queue['bytes']}{more}", _age(queue, "oldest_age_s")))
     return rows

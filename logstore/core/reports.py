@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from logstore._core import ffi, lib
 from logstore.core.native import filled, listed
 from logstore.core.xid import Xid, xid_from_c
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,12 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class DroppedQueue:
-    """A queue that the catalog no longer has. Its deletion was missing in the log; recovery has recorded it."""
+    """A queue that the catalog does not have. Its deletion was missing in the log; recovery has recorded it."""
 
     id: int
     places: int
+    transient: bool = False
+    """It was a transient queue, and ended with the open that declared it; otherwise it was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,11 @@ class Recovery:
             field.name: int(getattr(report, field.name)) for field in fields(cls) if field.name not in names
         }
         return cls(**counts | {name: bool(counts[name]) for name in _YES_OR_NO} | names)
+
+    def _with_transient(self, ids: Container[int]) -> Recovery:
+        """The report with the dropped queues that were transient named so."""
+        queues = tuple(replace(one, transient=one.id in ids) for one in self.dropped_queues)
+        return replace(self, dropped_queues=queues) if queues else self
 
 
 _YES_OR_NO = ("created", "clean", "direct", "checkpoint_used")

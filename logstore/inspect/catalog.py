@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from logstore.catalog.at_rest import read_at_rest
 from logstore.catalog.catalog import Catalog, QueueRow
 from logstore.catalog.changes import applied_in, queues_and_config
+from logstore.catalog.transient import TransientIds
 from logstore.core import arguments
 from logstore.inspect.catalog_changes import changes_since
 from logstore.inspect.reader import ReaderInfo
@@ -29,6 +30,11 @@ class CatalogView:
     next_queue_id: int  # every id in the log is below it
     queues: tuple[QueueRow, ...]  # by id
     config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def transient(self) -> TransientIds:
+        """The ids of transient queues: one that the log has, and the catalog lacks, was not deleted."""
+        return TransientIds.of(self.config)
 
 
 def read_catalog(

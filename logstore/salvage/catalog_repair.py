@@ -19,6 +19,7 @@ from logstore.catalog.at_rest import copied_at_rest
 from logstore.catalog.backends import FILE_NAME, Backend, SqliteFile, backend_for
 from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.rows import Contents
+from logstore.catalog.transient import TransientIds
 from logstore.core.counts import counted
 from logstore.core.imports import late
 from logstore.core.lock_holder import store_locked
@@ -254,8 +255,16 @@ class _Mending:
             for work in transaction.work:
                 messages.setdefault(work.queue_id, 0)
         next_id = self._store.next_queue_id if isinstance(self._store.next_queue_id, int) else 1
+        kept = {row.key: row.value for row in self._rows(self._tables.config) if isinstance(row.value, str)}
+        transient = TransientIds.of(kept)
         for queue_id, count in sorted(messages.items()):
             if queue_id in self._queues:
+                continue
+            if queue_id in transient:
+                self._found.notes.append(
+                    f"queue {queue_id} is transient, so the catalog does not have it, and the next open drops "
+                    f"{counted(count, 'message')} on it"
+                )
                 continue
             if queue_id < next_id:
                 self._found.notes.append(

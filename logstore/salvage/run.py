@@ -18,9 +18,10 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from logstore.catalog.transient import TransientIds
 from logstore.codec.records import (
     InvalidRecord,
     Record,
@@ -28,6 +29,7 @@ from logstore.codec.records import (
     segment_seed,
 )
 from logstore.core import arguments
+from logstore.core.counts import counted
 from logstore.core.directory import lies_in
 from logstore.core.imports import late
 from logstore.core.regular_files import force_directory, told
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from logstore.salvage.state import State
 
 COMPARED_BYTES = 1 << 20  # of one content, per step
+_SHOWN: Final = 10  # ids in a note
 FOUND_QUEUE = "lost-and-found"  # for messages with unknown queues
 
 __all__ = ["FOUND_QUEUE", "Salvaged", "salvage"]
@@ -85,6 +88,10 @@ def salvage(
         dropped = names.forget(log.replay.deleted_queues)
         state = log.replay.finish(names.is_gone)
         report = Salvaged._of(source, log, state, names, dropped)
+        transient = TransientIds.of(names.config)
+        if ended := sorted(queue_id for queue_id in state.queues_gone if queue_id in transient):
+            listed = ", ".join(map(str, ended[:_SHOWN])) + (", …" if ended[_SHOWN:] else "")
+            report.notes.append(f"not copied: messages on {counted(len(ended), 'transient queue')} ({listed})")
         found_queue = _complete(names, state, report)
         if place is not None:
             _write(source, state, names, place, report, found_queue, log.end_lsn, show)

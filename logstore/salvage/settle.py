@@ -102,6 +102,7 @@ def _keep(replay: LenientReplay, transaction: Transaction, work: Work, why: str)
 def _settle_message(replay: LenientReplay, state: State, message_id: int, is_gone: Callable[[int], bool]) -> None:
     message = replay.messages[message_id]
     had_places = bool(message.places)
+    state.queues_gone |= {place.queue_id for place in message.places if is_gone(place.queue_id)}
     message.places = tuple(place for place in message.places if not is_gone(place.queue_id))
     message.pending = [work for work in message.pending or () if not is_gone(work.queue_id)] or None
     lost = message.lost or []

@@ -65,4 +65,5 @@ class State:
     doubt_lsn: int  # kept messages whose newest record lies below it may have been consumed; 0: none
     maybe_consumed: int  # the number of such messages
     deletions: bool  # whether a queue was deleted, as far as the log and the catalog tell
+    queues_gone: set[int] = field(default_factory=set)  # deleted or transient, and the log still had places on them
     dropped_in_doubt: int = 0  # messages whose known queues were all deleted, and that may have been on another one

@@ -69,7 +69,7 @@ class HeldBy:
 
     queue_id: int
     queue: str | None
-    """Its name; ``None`` while it is being deleted."""
+    """Its name; ``None`` for a transient queue of an earlier open, and while it is being deleted."""
     state: str
     """``waits``, ``locked`` (dequeued by the transaction), ``enqueue pending`` or ``dequeue pending``."""
     position: int
@@ -138,7 +138,7 @@ class Holder:
 
 
 def _name(place: HeldBy) -> str:
-    return repr(place.queue) if place.queue is not None else f"{place.queue_id} (being deleted)"
+    return repr(place.queue) if place.queue is not None else f"{place.queue_id} (not in the catalog)"
 
 
 def _outcome(state: str | None, xid: Xid | None, number: int | None) -> str:
@@ -154,7 +154,7 @@ class QueueHold:
 
     queue_id: int
     queue: str | None
-    """Its name; ``None`` while it is being deleted."""
+    """Its name; ``None`` for a transient queue of an earlier open, and while it is being deleted."""
     messages: int
     bytes: int
     """Bytes of all records that these messages need, in every segment."""

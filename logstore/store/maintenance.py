@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from logstore._core import ls_store_ptr
     from logstore.backup import BackupReport
+    from logstore.catalog.transient import TransientIds
     from logstore.core.locks import Lock
     from logstore.holds import HoldInfo
     from logstore.store.completions import Completions
@@ -45,6 +46,7 @@ class Maintenance(StoreCalls):
     _overdue: Overdue | None
     _scrub: Scrub | None
     _releases: Releases
+    _earlier_transient: TransientIds  # ids of transient queues of earlier opens
     _catalog_arguments: tuple[str | None, str | None]  # the arguments connect and catalog of the open
 
     if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Maintenance(StoreCalls):
     @property
     def recovery(self) -> Recovery:
         """The report of the recovery at open."""
-        return Recovery._of(self._c)
+        return Recovery._of(self._c)._with_transient(self._earlier_transient)
 
     def _stats_native(self) -> Any:
         """A copy of the core's ``ls_stats``."""

@@ -20,6 +20,7 @@ from logstore import errors
 from logstore._core import ffi, lib
 from logstore.catalog.backends import TIMEOUT_S as CATALOG_TIMEOUT_S
 from logstore.catalog.backends import backend_for
+from logstore.catalog.transient import TransientIds
 from logstore.core import arguments
 from logstore.core.directory import make_parents, refuse_other_things, remove_parents
 from logstore.core.imports import late
@@ -88,6 +89,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         self._limit_lock = Lock(f"the limit of the store {store_dir}")
         self._queues: dict[int, Queue] = {}
         self._by_name: dict[str, Queue] = {}
+        self._dead_letters: dict[str, set[int]] = {}
         self._prepared: dict[int, Transaction] = {}
         self._releases = Releases(self)
         self._closed = self._is_shut = True  # until the core's handle exists
@@ -163,6 +165,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
 
     def _serve(self, catalog: Catalog) -> None:
         rows = catalog.queues()
+        self._earlier_transient = TransientIds.of(catalog.config)
         check(self._serve_core([row.id for row in rows], catalog.next_queue_id))
         for row in rows:
             self._remember(self._handle(row))

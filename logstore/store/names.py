@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore._hot import StoreCalls
-from logstore.catalog.rows import ExchangeRow
+from logstore.catalog.rows import ExchangeRow, QueueRow, canonical, checked_name, parsed
 from logstore.core.arguments import instance, items, one_of, optional, shown, text
 from logstore.core.native import check, failure
 from logstore.store.fork import refuse_fork
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping
 
     from logstore._core import ls_store_ptr
-    from logstore.catalog.catalog import BindingRow, Catalog, QueueRow
+    from logstore.catalog.catalog import BindingRow, Catalog
     from logstore.catalog.rows import StoredQueue
     from logstore.store.message_store import MessageStore
 
 _ONE_QUEUE: Final = (Queue, str)
+_BLOCK_MIN: Final = 1024
+_BLOCK_MAX: Final = 65_536
+"""Ids that one commit reserves for transient queues: each commit twice as many as the one before."""
 
 
 class Names(StoreCalls):
@@ -47,6 +50,11 @@ class Names(StoreCalls):
     _queues: dict[int, Queue]
     _by_name: dict[str, Queue]  # also the queues that are being deleted
     _in_question: Mapping[int, Queue] = MappingProxyType({})  # replaced as a whole
+    _dead_letters: dict[str, set[int]]  # by the name of a dead-letter queue: the transient queues that name it
+    _unfinished: Queue | None = None  # a transient queue that is being declared
+    _ending: Queue | None = None  # one that is being deleted
+    _ids: range = range(0)  # reserved for transient queues
+    _block: int = _BLOCK_MIN // 2  # as many were reserved last
     _never_waiting_thread: int | None = None  # the thread that must not wait for the catalog
     _followed: Mapping[str, StoredQueue] | None = None  # the catalog's mapping that this class reflects
 
@@ -62,34 +70,108 @@ class Names(StoreCalls):
         return self._catalog
 
     def declare_queue(
-        self, name: str, *, arguments: Mapping[str, Any] | None = None, dead_letter: Queue | str | None = None
+        self,
+        name: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        dead_letter: Queue | str | None = None,
+        transient: bool = False,
     ) -> Queue:
         """Returns the queue of this name, and makes it if it does not exist; durable on return.
 
         ``arguments`` is a mapping that JSON can represent; the store does not interpret it. Rejected messages go to
         ``dead_letter``. Raises ``QueueExists`` if the queue exists with other arguments or another dead-letter queue,
         and ``UnknownQueue`` if the dead-letter queue does not exist.
+
+        A ``transient`` queue, such as one for a session or for replies, is not in the catalog, so it costs no commit (one
+        for each thousand). It ends with this open of the store: the next one drops its messages. Until then it is a
+        queue like any other, but it has no bindings, and no durable queue can name it for dead letters.
         """
         if dead_letter is not None:
             one_of("dead_letter", dead_letter, _ONE_QUEUE, "a Queue or its name")
         wanted = None if dead_letter is None else self._name_of(dead_letter)
         catalog = self._names()
+        if transient:
+            return self._declare_transient(catalog, checked_name("a queue", name), arguments, wanted)
         known = catalog.declared_queue(name, arguments=arguments, dead_letter=wanted)
         queue = None if known is None else self._queues.get(known.id)
         if queue is not None:
             return queue
         with catalog.changes():
             self._follow(catalog)
+            self._refuse_transient(name, dead_letter=wanted)
             row, _ = catalog.declare_queue(name, arguments=arguments, dead_letter=wanted, within=True)
             if row.id not in self._queues:
                 self._add(row)
             self._followed = catalog.stored_queues
             return self._queues[row.id]
 
+    def _declare_transient(
+        self, catalog: Catalog, name: str, arguments: Mapping[str, Any] | None, dead_letter: str | None
+    ) -> Queue:
+        text = canonical(f"queue {name!r}", arguments)
+        queue = self._same_transient(name, text, dead_letter)
+        if queue is not None and queue is not self._ending:
+            return queue
+        with catalog.changes():
+            self._follow(catalog)
+            queue = self._same_transient(name, text, dead_letter)
+            if queue is None:
+                if dead_letter is not None:
+                    self.queue(dead_letter)
+                if not self._ids:
+                    self._block = min(2 * self._block, _BLOCK_MAX)
+                    self._ids = catalog.reserve_queue_ids(self._block)
+                queue_id, self._ids = self._ids[0], self._ids[1:]
+                queue = self._handle(QueueRow(queue_id, name, parsed(text), dead_letter), transient=True)
+                self._unfinished = queue
+                self._finish()
+            return queue
+
+    def _finish(self) -> None:
+        """Completes the declaration or deletion of a transient queue, also one that an exception interrupted."""
+        if self._ending is not None:
+            self._end(self._ending)
+            self._ending = None
+        queue = self._unfinished
+        if queue is not None:
+            try:
+                check(lib.ls_queue_add(self._c, queue.id))
+            except errors.StoreError:
+                self._unfinished = None
+                raise
+            self._remember(queue)
+            self._unfinished = None
+
+    def _same_transient(self, name: str, arguments: str, dead_letter: str | None) -> Queue | None:
+        known = self._by_name.get(name)
+        if known is None:
+            return None
+        if not known.transient:
+            raise errors.QueueExists(f"queue {name!r} exists and is durable: choose another name, or delete it first")
+        found = canonical(f"queue {name!r}", known.arguments)
+        if found == arguments and known.dead_letter == dead_letter:
+            return known
+        raise errors.QueueExists(
+            f"transient queue {name!r} exists with arguments {found} and dead-letter queue {known.dead_letter!r}, but "
+            f"was declared with {arguments} and {dead_letter!r}: declare it as it exists, or delete it first"
+        )
+
+    def _refuse_transient(self, name: str, *, dead_letter: str | None) -> None:
+        known = self._by_name.get(name)
+        if known is not None and known.transient:
+            raise errors.QueueExists(f"queue {name!r} exists and is transient: choose another name, or delete it first")
+        target = None if dead_letter is None else self._by_name.get(dead_letter)
+        if target is not None and target.transient:
+            raise errors.OptionError(
+                f"queue {dead_letter!r} is transient, so it cannot be the dead-letter queue of durable queue {name!r}"
+            )
+
     def _follow(self, catalog: Catalog) -> None:
         """Applies changes of the catalog that this class missed: the catalog was read again, or an exception
         interrupted a change.
         """
+        self._finish()
         if self._has_followed(catalog):
             return
         stored = catalog.stored_queues
@@ -100,8 +182,9 @@ class Names(StoreCalls):
                 self._add(row)
             else:
                 self._remember(known)
-        for queue in [known for queue_id, known in self._all_queues().items() if queue_id not in rows]:
-            self._end(queue)
+        for queue_id, queue in self._all_queues().items():
+            if queue_id not in rows and not queue.transient:
+                self._end(queue)
         self._in_question = MappingProxyType({})
         self._followed = stored
 
@@ -136,12 +219,15 @@ class Names(StoreCalls):
         check(lib.ls_queue_add(self._c, row.id))
         self._remember(self._handle(row))
 
-    def _handle(self, row: QueueRow) -> Queue:
-        return Queue(cast("MessageStore", self), row.id, row.name, row.arguments, row.dead_letter)
+    def _handle(self, row: QueueRow, *, transient: bool = False) -> Queue:
+        owner = cast("MessageStore", self)
+        return Queue(owner, row.id, row.name, row.arguments, row.dead_letter, transient=transient)
 
     def _remember(self, queue: Queue) -> None:
         self._queues[queue.id] = queue
         self._by_name[queue.name] = queue
+        if queue.transient and queue.dead_letter is not None:
+            self._dead_letters.setdefault(queue.dead_letter, set()).add(queue.id)
 
     def _end(self, queue: Queue) -> None:
         """Removes a queue that the catalog has deleted: first its places from the log, then its handle."""
@@ -155,6 +241,11 @@ class Names(StoreCalls):
         self._queues.pop(queue.id, None)
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
+        if queue.transient and queue.dead_letter is not None:
+            users = self._dead_letters.get(queue.dead_letter, set())
+            users.discard(queue.id)
+            if not users:
+                self._dead_letters.pop(queue.dead_letter, None)
         self._end_question(queue)
         queue._forget()
 
@@ -195,18 +286,31 @@ class Names(StoreCalls):
         with catalog.changes():
             self._follow(catalog)
             known = self._known(queue)
-            self._put_in_question(known)
-            try:
-                catalog.delete_queue(known.id, within=True)
-            except errors.StoreError:
-                if catalog.settled and known.name in catalog.stored_queues:
-                    self._remember(known)
-                    self._end_question(known)
-                raise
-            self._end(known)
-            self._followed = catalog.stored_queues
+            users = self._dead_letters.get(known.name)
+            if users:
+                user = self._queues[min(users)].name
+                raise errors.CatalogError(
+                    f"queue {known.name!r} is the dead-letter queue of {user!r}: delete that one first"
+                )
+            if known.transient:
+                self._ending = known
+                self._finish()
+            else:
+                self._end_durable(catalog, known)
         if wait:
             self.force_unless_relaxed()
+
+    def _end_durable(self, catalog: Catalog, known: Queue) -> None:
+        self._put_in_question(known)
+        try:
+            catalog.delete_queue(known.id, within=True)
+        except errors.StoreError:
+            if catalog.settled and known.name in catalog.stored_queues:
+                self._remember(known)
+                self._end_question(known)
+            raise
+        self._end(known)
+        self._followed = catalog.stored_queues
 
     def _put_in_question(self, queue: Queue) -> None:
         """Marks the queue: it is unknown whether the catalog has deleted it."""
@@ -266,7 +370,13 @@ class Names(StoreCalls):
         self._names().unbind(*self._pair(exchange, queue), key, arguments=arguments)
 
     def _pair(self, exchange: ExchangeRow | str, queue: Queue | str) -> tuple[str, str]:
-        return _exchange_name(exchange), self._name_of(queue)
+        name = self._name_of(queue)
+        known = self._by_name.get(name)
+        if known is not None and known.transient:
+            raise errors.OptionError(
+                f"queue {name!r} is transient, and bindings are kept with durable queues only: publish to it by its name"
+            )
+        return _exchange_name(exchange), name
 
     def bindings(self) -> list[BindingRow]:
         """All bindings: ``exchange, queue, key, arguments``."""

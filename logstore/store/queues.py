@@ -86,12 +86,15 @@ class Queue(QueueCalls):
         name: str,
         arguments: Mapping[str, Any],
         dead_letter: str | None,
+        *,
+        transient: bool = False,
     ) -> None:
         self._store = store
         self._attach(store, queue_id)
         self._name = name
         self._arguments = dict(arguments)
         self._dead_letter = dead_letter
+        self._transient = transient
         self._c_id = ffi.new("uint32_t[1]", [queue_id])
 
     @property
@@ -113,6 +116,11 @@ class Queue(QueueCalls):
     def dead_letter(self) -> str | None:
         """The name of the queue that rejected messages go to; None if there is none."""
         return self._dead_letter
+
+    @property
+    def transient(self) -> bool:
+        """Whether it ends with this open of the store, because the catalog does not have it."""
+        return self._transient
 
     @property
     def depth(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +14,7 @@ from logstore.errors import CatalogError, StoreError, UnknownQueue
 from logstore.inspect import CatalogView, Reader, read_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     F = TypeVar("F", bound=Callable[..., object])
 
@@ -54,6 +54,11 @@ def unknown_queue(name: str, names: Iterable[str]) -> UnknownQueue:
     near = get_close_matches(name, list(names), n=3)
     like = f"; there is {' and '.join(map(repr, near))}" if near else ""
     return UnknownQueue(f"there is no queue {name!r}{like}; 'logstore queues DIR' lists the queues")
+
+
+def nameless_text(row: Mapping[str, Any]) -> str:
+    """For a queue that the catalog does not have: ``transient`` in its row says why."""
+    return "(transient)" if row.get("transient") else "(being deleted)"
 
 
 def queue_names(store_dir: Path, connect: str | None, schema: str | None) -> dict[int, str]:

@@ -103,7 +103,8 @@ def _read_once(store_dir: Path, connect: str | None, schema: str | None, as_open
         limit = limit_in(catalog)
         size = None if limit is None else limit.max_log_bytes
         fullness = inspected_fullness(found.handle, store_dir, size, held_bytes(store_dir))
-        return State(info, found.recovery, with_places, found.transactions(), fullness, found.staged, catalog)
+        recovery = found.recovery._with_transient(catalog.transient)
+        return State(info, recovery, with_places, found.transactions(), fullness, found.staged, catalog)
 
 
 def matching_catalog(
@@ -170,7 +171,7 @@ def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
 def queue_rows(state: State) -> list[dict[str, Any]]:
     """The queues of ``queues --json``: those of the catalog, and those that still have places in the log."""
     known = {queue.id: queue for queue in state.catalog.queues}
-    lives = state.queues
+    lives, transient = state.queues, state.catalog.transient
     rows = []
     for queue_id in sorted(known.keys() | lives.keys()):
         queue, counts = known.get(queue_id), lives.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
@@ -183,6 +184,7 @@ def queue_rows(state: State) -> list[dict[str, Any]]:
                 "content_bytes": counts.content_bytes,
                 "dead_letter": None if queue is None else queue.dead_letter,
                 "arguments": {} if queue is None else queue.arguments,
+                "transient": queue is None and queue_id in transient,
             }
         )
     return rows

@@ -478,3 +478,40 @@ def test_the_rows_between_two_contents_make_the_second_of_the_first(
     assert now.exchanges == before.exchanges
     assert set(now.bindings) == set(before.bindings)
     assert now.config == before.config
+
+
+# ---- transient queues
+
+
+def test_a_new_leader_ends_the_transient_queues_of_the_one_before(group: Group) -> None:
+    store = group.lead(0)
+    queue = store.declare_queue("session", transient=True)
+    store.publish_many(queue, [b"1", b"2", b"3"])
+    store.publish(["orders", "session"], b"both")
+    wait_until(lambda: all_agree(group), "the others have applied the block of ids")
+    assert contents(group.stores[2])[0] == queue.id + 1024
+    group.cease()
+    store = group.lead(1)
+    assert [one.name for one in store.queues()] == ["orders"]
+    with pytest.raises(errors.UnknownQueue):
+        store.publish("session", b"4")
+    later = store.declare_queue("session", transient=True)
+    assert later.id == queue.id + 1024
+    store.publish(later, b"5")
+    wait_until(lambda: all_agree(group), "the others have applied its block")
+    group.close()
+    for path in group.stores:
+        with Reader(path, undurable=True) as reader:
+            ended = [record.body.queue_id for record in reader.records(RecordType.QUEUE_DELETE)]
+        assert ended == [queue.id]
+
+
+def test_a_store_that_is_detached_drops_them_as_transient_ones(group: Group) -> None:
+    store = group.lead(0)
+    queue = store.declare_queue("session", transient=True)
+    store.publish(queue, b"1")
+    wait_until(lambda: all_agree(group), "the others have applied the block of ids")
+    group.close()
+    with logstore.open(detach(group.paths[1])) as single:
+        assert [(one.id, one.transient) for one in single.recovery.dropped_queues] == [(queue.id, True)]
+        assert [one.name for one in single.queues()] == ["orders"]

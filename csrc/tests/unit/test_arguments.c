@@ -181,6 +181,29 @@ static void a_queue_id_is_in_its_range(void) {
     done();
 }
 
+static void the_queues_of_a_range_of_ids_are_deleted_and_no_others(void) {
+    static const uint32_t ids[] = {10, 11, 12, 19, 20};
+    uint64_t id, places, locked;
+    size_t n = 7;
+
+    fresh();
+    for (size_t i = 0; i < 5; i++) {
+        check(ls_queue_add(r.store, ids[i]) == LS_OK);
+        check(ls_publish(r.store, &ids[i], 1, NULL, 0, NULL, 0, NULL, 0, &id) == LS_OK);
+    }
+    check(ls_publish(r.store, ids, 5, NULL, 0, NULL, 0, NULL, 0, &id) == LS_OK);
+    check(ls_queues_delete(r.store, 11, 19, LS_WAIT, &n) == LS_OK && n == 3);
+    for (size_t i = 0; i < 5; i++) {
+        bool gone = ids[i] >= 11 && ids[i] <= 19;
+        check(ls_queue_depth(r.store, ids[i], &places, &locked) == (gone ? LS_UNKNOWN_QUEUE : LS_OK));
+        check(gone || places == 2);
+    }
+    check(ls_queues_delete(r.store, 11, 19, LS_WAIT, &n) == LS_OK && n == 0);
+    check(ls_queues_delete(r.store, 20, 10, LS_WAIT, &n) == LS_OK && n == 0);
+    check(ls_queues_delete(r.store, 0, UINT32_MAX, LS_WAIT, &n) == LS_OK && n == FIRST_QUEUES + 2);
+    done();
+}
+
 static void there_are_a_million_queues_and_no_more(void) {
     uint32_t n = FIRST_QUEUES;
 
@@ -611,6 +634,7 @@ int main(void) {
         a_refused_limit_leaves_no_trace_of_a_new_store,
         a_creation_begun_by_a_later_version_is_refused,
         a_queue_id_is_in_its_range,
+        the_queues_of_a_range_of_ids_are_deleted_and_no_others,
         there_are_a_million_queues_and_no_more,
         the_queues_and_the_header_of_a_record_are_limited,
         a_publish_to_too_many_queues_leaves_nothing_behind,
