@@ -1,8 +1,8 @@
-"""Ids of transient queues: queues without a row in the catalog, which end with the open that declared them.
+"""Ids of transient queues. These have no row in the catalog, and end with the open that declared them.
 
-One commit of the catalog gives a store a block of ids, and the configuration notes the block. So a queue of a block needs
-no commit of its own, and whoever finds a queue in the log that the catalog lacks can tell a transient one from a deleted
-one. Ids are never reused, so a note stays true for ever.
+One commit of the catalog gives a store a block of ids, and the configuration notes the block. So a queue of a block
+needs no commit of its own, and a reader of the log can tell a transient queue from a deleted one, although the catalog
+lacks both. Ids are never reused, so a note stays true for ever.
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ class Names(StoreCalls):
         ``dead_letter``. Raises ``QueueExists`` if the queue exists with other arguments or another dead-letter queue,
         and ``UnknownQueue`` if the dead-letter queue does not exist.
 
-        A ``transient`` queue, such as one for a session or for replies, is not in the catalog, so it costs no commit (one
-        for each thousand). It ends with this open of the store: the next one drops its messages. Until then it is a
-        queue like any other, but it has no bindings, and no durable queue can name it for dead letters.
+        A ``transient`` queue, such as one for a session or for replies, is not in the catalog, so it costs no commit
+        (one for each thousand). It ends with this open of the store: the next one drops its messages. Until then it is
+        a queue like any other, but it has no bindings, and no durable queue can name it for dead letters.
         """
         if dead_letter is not None:
             one_of("dead_letter", dead_letter, _ONE_QUEUE, "a Queue or its name")
@@ -374,7 +374,7 @@ class Names(StoreCalls):
         known = self._by_name.get(name)
         if known is not None and known.transient:
             raise errors.OptionError(
-                f"queue {name!r} is transient, and bindings are kept with durable queues only: publish to it by its name"
+                f"queue {name!r} is transient, and bindings are for durable queues: publish to it by its name"
             )
         return _exchange_name(exchange), name
 

@@ -376,7 +376,8 @@ for queue in (gone, gone_too):
     assert (local.id, local.xid, local.operations) == (started[RecordType.TX_START], None, 1)
     assert (branch.xid, branch.operations) == (logstore.Xid(5, b"global", b"branch"), 2)
     assert (report.operations_undone, report.staged_bytes) == (3, 7)
-    assert foretold["dropped_queues"] == [{"id": 2, "places": 3}, {"id": 3, "places": 1}]
+    dropped = [{"id": 2, "places": 3, "transient": False}, {"id": 3, "places": 1, "transient": False}]
+    assert foretold["dropped_queues"] == dropped
     assert foretold["staged"] == [{"id": one.id, "content_bytes": one.content_bytes} for one in report.staged]
     assert foretold["abandoned"] == [
         {"id": local.id, "xid": None, "operations": 1},
