@@ -22,7 +22,6 @@ from logstore.terminal.changing import BROKER, ask, change, plan, would_change
 from logstore.terminal.directory_group import ListsByDefault
 from logstore.terminal.options import XID, catalog_options, dry_run_option, json_option, naming, path_argument
 from logstore.terminal.output import age_text, print_facts, print_json, print_table
-from logstore.terminal.queue_names import nameless_text
 from logstore.terminal.state import State, read_state
 
 if TYPE_CHECKING:
@@ -136,12 +135,18 @@ def _is_text(part: bytes) -> bool:
     return part.isascii() and part.decode("ascii").isprintable()
 
 
+def _queue_text(row: dict[str, Any]) -> str:
+    if row["name"] is None:
+        return "(transient queue)" if row["transient"] else "(deleted queue)"
+    return str(row["name"])
+
+
 def queues_text(queues: Sequence[dict[str, Any]]) -> str:
     """The numbers of messages that would be added to and taken from each queue."""
     return ", ".join(
         " ".join(
             (
-                nameless_text(row) if row["name"] is None else row["name"],
+                _queue_text(row),
                 *([f"+{row['enqueues']}"] if row["enqueues"] else []),
                 *([f"-{row['dequeues']}"] if row["dequeues"] else []),
             )
@@ -256,7 +261,7 @@ def _effects(outcome: str, queues: Sequence[dict[str, Any]]) -> list[tuple[str, 
     appear, go = ("would appear", "would go") if outcome == "commit" else ("would be forgotten", "would be unlocked")
     return [
         (
-            nameless_text(row) if row["name"] is None else row["name"],
+            _queue_text(row),
             ", ".join(f"{row[kind]} {verb}" for kind, verb in (("enqueues", appear), ("dequeues", go)) if row[kind]),
         )
         for row in queues

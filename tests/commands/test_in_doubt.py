@@ -46,8 +46,8 @@ def test_list_shows_the_operations_and_the_age_of_each_transaction(path: Path) -
     assert logstore.Xid.parse(second["xid"]) == FILL
     assert first["operations"] == 2
     assert first["queues"] == [
-        {"id": 1, "name": "in", "enqueues": 0, "dequeues": 1},
-        {"id": 2, "name": "out", "enqueues": 1, "dequeues": 0},
+        {"id": 1, "name": "in", "enqueues": 0, "dequeues": 1, "transient": False},
+        {"id": 2, "name": "out", "enqueues": 1, "dequeues": 0, "transient": False},
     ]
     assert by_name(second) == [("in", 2, 0), ("out", 2, 0)]
     assert first["id"] < second["id"]
@@ -154,7 +154,7 @@ def test_a_queue_deleted_meanwhile_has_no_name_and_does_not_stop_the_outcome(pat
     """After the next open it is not listed at all, because work on it has no effect with any outcome."""
     with logstore.open(path) as store:
         store.delete_queue("out")
-        assert rows(path)[0]["queues"][1] == {"id": 2, "name": None, "enqueues": 1, "dequeues": 0}
+        assert rows(path)[0]["queues"][1] == {"id": 2, "name": None, "enqueues": 1, "dequeues": 0, "transient": False}
         assert "(deleted queue) +1" in fine("in-doubt", path, "list")
     assert by_name(rows(path)[0]) == [("in", 0, 1)]
     fine("in-doubt", path, "commit", MOVE)

@@ -240,7 +240,7 @@ class World:
             "another store's queue": lambda: self.foreign,
             "a closed store's queue": lambda: self.gone_queue,
             "a deleted queue": lambda: self.deleted,
-            "an exchange": lambda: self.store.exchange("x"),
+            "an exchange": lambda: self.store.declare_exchange("x"),
             "a transaction": self.store.begin,
             "another store's transaction": self.other.begin,
             "a closed store's transaction": lambda: self.gone_transaction,
