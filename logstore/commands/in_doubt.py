@@ -137,7 +137,7 @@ def _is_text(part: bytes) -> bool:
 
 def _queue_text(row: dict[str, Any]) -> str:
     if row["name"] is None:
-        return "(transient queue)" if row["transient"] else "(deleted queue)"
+        return "(transient queue)" if row.get("transient") else "(deleted queue)"
     return str(row["name"])
 
 
