@@ -508,34 +508,38 @@ def test_init_without_the_engine_says_so_and_makes_nothing(tmp_path: Path) -> No
 
 
 def test_a_copy_is_rebuilt_beside_its_running_member_and_without_it(tmp_path: Path, m1: Path) -> None:
-    m2 = tmp_path / "m2"
-    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    """The two others are a majority without it."""
+    m2, m3 = tmp_path / "m2", tmp_path / "m3"
+
+    def are_voters() -> bool:
+        hosts = [host for one in (m1, m3) for host in told("cluster", "status", "--dir", one)["hosts"]]
+        led = [host for host in hosts if host["state"] == "leads"]
+        return any(all(seat["voter"] for seat in host["members"]) and len(host["members"]) == 3 for host in led)
+
     with running(m1):
         leads(m1)
-        fine("cluster", "join", config.read(m1).listen, "--dir", m2, "--name", "m2", "--listen", listen)
-
-        def is_voter() -> bool:
-            seats = leads(m1)["hosts"][0]["members"]
-            return [one["name"] for one in seats if one["voter"]] == ["m1", "m2"]
-
-        with running(m2) as process:
-            wait_until(is_voter, "it has joined")
-            fine("cluster", "publish", "main", "orders", "kept", "--dir", m1)
-            assert "no host called 'x': it has main" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
-            said = fine("cluster", "rebuild", "main", "--keep", "--dir", m2)
-            assert said == (
-                f"the old copy is kept: {m2}/main/kept-2\n"
-                "host main has a fresh copy here, and this member takes part with it\n"
-            )
-            fine("salvage", m2 / "main" / "kept-2", tmp_path / "salvaged")
-            assert process.stop() == 0
-        shutil.rmtree(m2 / "main" / told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["copy"])
-        said = fine("cluster", "rebuild", "main", "--dir", m2)
-        assert said == "host main has a fresh copy here, and this member takes part with it\n"
-        assert "no host called 'x'" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
-        assert told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["rebuild"] == 2
-        with running(m2):
-            wait_until(is_voter, "it takes part")
+        for place in (m2, m3):
+            named = ("--name", place.name, "--listen", f"127.0.0.1:{free_ports(1)[0]}")
+            fine("cluster", "join", config.read(m1).listen, "--dir", place, *named)
+        with running(m3):
+            with running(m2) as process:
+                wait_until(are_voters, "both have joined")
+                fine("cluster", "publish", "main", "orders", "kept", "--dir", m1)
+                assert "no host called 'x': it has main" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
+                said = fine("cluster", "rebuild", "main", "--keep", "--dir", m2)
+                assert said == (
+                    f"the old copy is kept: {m2}/main/kept-2\n"
+                    "host main has a fresh copy here, and this member takes part with it\n"
+                )
+                fine("salvage", m2 / "main" / "kept-2", tmp_path / "salvaged")
+                assert process.stop() == 0
+            shutil.rmtree(m2 / "main" / told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["copy"])
+            said = fine("cluster", "rebuild", "main", "--dir", m2)
+            assert said == "host main has a fresh copy here, and this member takes part with it\n"
+            assert "no host called 'x'" in fails(run("cluster", "rebuild", "x", "--dir", m2), 2)
+            assert told("cluster", "status", "--dir", m2)["hosts"][0]["stored"]["rebuild"] == 2
+            with running(m2):
+                wait_until(are_voters, "it takes part")
     assert "Traceback" not in (tmp_path / "m2.stderr").read_text()
 
 
