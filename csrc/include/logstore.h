@@ -237,6 +237,18 @@ int ls_queue_delete(ls_store *store, uint32_t queue_id, int flags);
 /* The number of places, and how many of them a transaction has locked. LS_UNKNOWN_QUEUE. */
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
 
+/* What a queue has at one moment: depth == ready + acquired + locked. A message counts on each of its queues. */
+typedef struct ls_queue_counts {
+    uint64_t depth;
+    uint64_t ready;       /* neither acquired nor locked; also one that is not durable yet, which no consumer gets */
+    uint64_t acquired;    /* by consumers, and not locked */
+    uint64_t locked;      /* by a transaction's dequeue, acquired before or not */
+    uint64_t bytes;       /* of content, of all places */
+    uint64_t ready_bytes; /* of the ready ones */
+} ls_queue_counts;
+/* Takes the same time for a queue of any length. LS_UNKNOWN_QUEUE. */
+int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *into);
+
 /*
  * ---- messages ----
  * A message is staged, gets content, and is enqueued on one or more queues; ls_publish does all at once. It has one
@@ -415,8 +427,6 @@ int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done);
 /* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
    failure. */
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done);
-/* The number of acquired places, locked ones included. LS_UNKNOWN_QUEUE. */
-int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired);
 
 /*
  * ---- transactions ----

@@ -25,7 +25,7 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
         if (!offer_prepare(&p)) {
             return *done == 0 ? fail_memory() : LS_OK;
         }
-        uint32_t count = offer_acquire(q, &p);
+        uint32_t count = offer_acquire(q, &p, table_message(t, place_entry(&p)->message));
         into[(*done)++] = delivery_of(t, &p, count);
     }
     return LS_OK;
@@ -56,7 +56,7 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
     for (size_t i = 0; i < n; i++) {
         struct place *p = place_of(t, queue_id, &deliveries[i]);
         if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
-            offer_give_back(p, unseen);
+            offer_give_back(p, table_message(t, place_entry(p)->message), unseen);
         }
     }
 }
@@ -74,18 +74,6 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     }
     if (rc == LS_OK) {
         acquire_give_back(store, queue_id, deliveries, n, (flags & LS_UNSEEN) != 0);
-    }
-    return store_leave(store, rc, LEAVE_QUIETLY);
-}
-
-int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired) {
-    int rc = store_enter(store);
-    if (rc != LS_OK) {
-        return rc;
-    }
-    rc = store_check_queues(store, &queue_id, 1);
-    if (rc == LS_OK) {
-        *acquired = table_queue(&store->state.table, queue_id)->acquired;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -49,7 +49,7 @@ int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_d
             rc = *done == 0 ? fail_memory() : LS_OK;
             break;
         }
-        uint32_t count = offer_take(&p);
+        uint32_t count = offer_take(&p, table_message(t, place_entry(&p)->message));
         into[(*done)++] = delivery_of(t, &p, count);
         cursor_step(&c);
     }
@@ -80,7 +80,7 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         const struct place *p = free_place(t, ids[i], queue_id, durable_lsn);
         if (p != NULL) {
-            uint32_t count = offer_take(p);
+            uint32_t count = offer_take(p, table_message(t, place_entry(p)->message));
             into[(*done)++] = delivery_of(t, p, count);
         }
     }
@@ -104,13 +104,14 @@ static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int r
                           ls_delivery *made) {
     if (rc == LS_OK) {
         const struct table *t = &store->state.table;
-        const struct place *p = message_place(table_message(t, table_find(t, id)), queue_id);
+        struct message *m = table_message(t, table_find(t, id));
+        const struct place *p = message_place(m, queue_id);
         assert(p != NULL);
         if (p->at.chunk->handed_out == NULL) {
             p->at.chunk->handed_out = counts;
             counts = NULL;
         }
-        uint32_t count = offer_take(p);
+        uint32_t count = offer_take(p, m);
         *made = delivery_of(t, p, count);
     }
     free(counts);
