@@ -391,6 +391,19 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 
+typedef struct ls_acquisition {
+    uint64_t position, id;
+    uint64_t since_us; /* wall clock, µs since 1970; up to a tenth of a second early. Recomputed at each call */
+    uint32_t count;    /* as in ls_delivery */
+    uint32_t locked;   /* a transaction has settled it and has no outcome yet */
+} ls_acquisition;
+/*
+ * Lists *done places that are acquired, at most n, in the order of the queue and from the position *from on, which becomes
+ * that of the next call; UINT64_MAX: the list is complete. One call looks at a limited part of the queue, so *done may be
+ * 0 before the end. The calls of one list are moments of their own. LS_UNKNOWN_QUEUE.
+ */
+int ls_acquisitions(ls_store *store, uint32_t queue_id, uint64_t *from, ls_acquisition *into, size_t n, size_t *done);
+
 /* ---- waiting for messages ---- */
 
 /*

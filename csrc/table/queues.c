@@ -185,7 +185,8 @@ void queue_lock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED)) == 0);
     offer_went(p);
-    entry_become(p->at.chunk->queue, e, m, e->state | ENTRY_LOCKED);
+    queue_tally(p->at.chunk->queue, m, entry_standing(e), STANDING_LOCKED);
+    e->state |= ENTRY_LOCKED;
 }
 
 bool cursor_stands_after(const struct cursor *c, const struct place *p) {
@@ -196,7 +197,8 @@ void queue_unlock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     struct queue *q = p->at.chunk->queue;
     assert((e->state & ENTRY_LOCKED) != 0);
-    entry_become(q, e, m, e->state & (uint8_t)~ENTRY_LOCKED);
+    e->state &= (uint8_t)~ENTRY_LOCKED;
+    queue_tally(q, m, STANDING_LOCKED, entry_standing(e));
     offer_came_back(p);
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
         if (c->kind == LS_CURSOR_OFFER && cursor_stands_after(c, p)) {

@@ -9,7 +9,7 @@
  *   - no change allocates: the *_prepare functions do that before the record is appended.
  *
  * It knows nothing of files. A message with one place takes 71 to 78 bytes: 48 in struct message, 16 in the run, the rest
- * in the index; and 4 more in a chunk from which consumers have acquired a place.
+ * in the index; and 8 more in a chunk from which consumers have acquired a place.
  */
 #ifndef LOGSTORE_TABLE_H
 #define LOGSTORE_TABLE_H
@@ -77,13 +77,20 @@ struct entry {
 
 struct queue;
 
+/* How often consumers have acquired a place, and when the last one did: tenths of a second of the monotonic clock, which
+   reach 13 years of uptime and stay at the highest value from then on. */
+struct hand_out {
+    uint32_t count;
+    uint32_t since_tenths;
+};
+
 struct queue_chunk {
     struct queue *queue;
     struct queue_chunk *prev;
     struct queue_chunk *next;
     uint64_t first_position;
-    uint32_t *handed_out; /* how often each place was acquired; NULL: none ever was */
-    uint16_t used;        /* entries ever filled */
+    struct hand_out *handed_out; /* of each place; NULL: none was ever acquired */
+    uint16_t used;               /* entries ever filled */
     uint16_t live;
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired places that the queue's offer of new places has not passed */
@@ -124,13 +131,12 @@ struct tally {
 
 struct queue {
     uint32_t id;
-    bool deleted;    /* its places are being removed in steps */
-    uint32_t wanted; /* a counter that a call uses while it holds the lock; else 0 */
-    struct tally tallies[STANDINGS]; /* each place is in one of them; changed only by entry_become and with a place's
-                                        beginning and end */
-    uint64_t returned;   /* free places that consumers or transactions gave back: those before `fresh` */
-    struct cursor front; /* if returned > 0: the first of them is here or later */
-    struct cursor fresh; /* no place from here on was ever offered; both are in no list of cursors */
+    bool deleted;                    /* its places are being removed in steps */
+    uint32_t wanted;                 /* a counter that a call uses while it holds the lock; else 0 */
+    struct tally tallies[STANDINGS]; /* each live place is in one of them */
+    uint64_t returned;               /* free places that consumers or transactions gave back: those before `fresh` */
+    struct cursor front;             /* if returned > 0: the first of them is here or later */
+    struct cursor fresh;             /* no place from here on was ever offered; both are in no list of cursors */
     struct queue_chunk *first;
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
@@ -429,20 +435,18 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
 static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
 
 static inline enum standing entry_standing(const struct entry *e) {
-    return (e->state & ENTRY_LOCKED) != 0 ? STANDING_LOCKED : (e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED
-                                                                                               : STANDING_READY;
+    return (e->state & ENTRY_LOCKED) != 0     ? STANDING_LOCKED
+           : (e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED
+                                              : STANDING_READY;
 }
 
-/* The only way to change by whom a live place is held: the queue's tallies follow. */
-static inline void entry_become(struct queue *q, struct entry *e, const struct message *m, uint8_t state) {
+/* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
+static inline void queue_tally(struct queue *q, const struct message *m, enum standing from, enum standing to) {
     uint64_t bytes = message_content_bytes(m);
-    struct tally *from = &q->tallies[entry_standing(e)];
-    from->places--;
-    from->bytes -= bytes;
-    e->state = state;
-    struct tally *to = &q->tallies[entry_standing(e)];
-    to->places++;
-    to->bytes += bytes;
+    q->tallies[from].places--;
+    q->tallies[from].bytes -= bytes;
+    q->tallies[to].places++;
+    q->tallies[to].bytes += bytes;
 }
 
 /* Places of all standings. */
@@ -468,13 +472,14 @@ void cursor_seek(struct cursor *c, struct queue *q, uint64_t position); /* to it
 /* table/offer.c: the places that consumers acquire and give back */
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
-uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m); /* its count, with this time */
+/* Both at this time; they return the place's count, this time included. */
+uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
-uint32_t offer_take(const struct place *p, const struct message *m); /* as offer_acquire, for any place that is free */
+uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was its acquisition number `count` */
 /* To its old position; unseen: this acquisition does not count. */
 void offer_give_back(struct place *p, const struct message *m, bool unseen);
-void offer_came_back(const struct place *p);        /* for queues.c: it was unlocked */
+void offer_came_back(const struct place *p); /* for queues.c: it was unlocked */
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {

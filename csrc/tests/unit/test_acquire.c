@@ -242,6 +242,29 @@ static void step_look(void) {
     ls_cursor_close(c);
 }
 
+/* In order, each since a time that has passed. */
+static void the_list_of_what_is_acquired_is_right(void) {
+    ls_acquisition all[MOST];
+    uint64_t from = 0;
+    size_t n, seen = 0, known_at = 0;
+
+    do {
+        check(ls_acquisitions(r.store, 1, &from, all + seen, 1 + chance(&luck) % (MOST - seen), &n) == LS_OK);
+        seen += n;
+    } while (from != UINT64_MAX && seen < MOST);
+    for (size_t i = 0; i < seen; i++, known_at++) {
+        while (known_at < places && !is_held(&known[known_at]))
+            known_at++;
+        check(known_at < places && all[i].position == known_at && all[i].id == known[known_at].id &&
+              all[i].count == known[known_at].count &&
+              (all[i].locked != 0) == (known[known_at].state == LOCKED_AND_HELD));
+        check(all[i].since_us > 0);
+    }
+    while (known_at < places && !is_held(&known[known_at]))
+        known_at++;
+    check(known_at == places);
+}
+
 static void counts_are_right(void) {
     ls_queue_counts counts;
     uint64_t all = 0, lock = 0, held = 0;
@@ -255,6 +278,7 @@ static void counts_are_right(void) {
     check(ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.depth == all && counts.locked == lock);
     check(counts.acquired == held && counts.ready == all - lock - held);
     check(counts.bytes == 10 * all && counts.ready_bytes == 10 * counts.ready);
+    the_list_of_what_is_acquired_is_right();
     check(tallies_are_those_of_a_walk(&r.store->state.table));
 }
 
