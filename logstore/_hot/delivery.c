@@ -196,7 +196,7 @@ static PyMemberDef delivery_members[] = {
      "They count the places that the queue has had since the store was opened, so they are of one open only."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
      "How often this place has been handed out, this time included; counting starts again at every open."},
-    {"_queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, NULL},
+    {"queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, "The queue that it was acquired from."},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
     {"_detached", T_BOOL, offsetof(struct delivery, detached), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},

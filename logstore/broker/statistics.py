@@ -76,13 +76,14 @@ def _rows(host: Host, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
     """The values of ``QUEUE_KEYS`` for each queue."""
     for queue in queues:
         unacknowledged = queue.unacknowledged_count
-        queue_id = size = None
+        queue_id = None
         if isinstance(queue, DurableQueue):
             queue_id = queue.handle.id
             try:
-                depth, locked = host.store._depth(queue_id)
+                counts = queue.handle.counts()
             except UnknownQueue:
                 continue  # deleted meanwhile
+            depth, locked, size = counts.depth, counts.locked, counts.bytes
         else:
             assert isinstance(queue, MemoryQueue)
             depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from logstore import errors
-from logstore._core import ffi, lib
+from logstore._core import lib
 from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.imports import late
@@ -73,7 +74,7 @@ class Maintenance(StoreCalls):
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
-        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``.
+        """Counters by name, the ``durability`` in force, and per queue the fields of ``Queue.counts()``.
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
@@ -81,10 +82,10 @@ class Maintenance(StoreCalls):
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
             try:
-                depth, locked = self._depth(queue.id)
+                counts = queue.counts()
             except errors.UnknownQueue:
                 continue  # deleted meanwhile
-            per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
+            per_queue[queue.name] = asdict(counts)
         counters["queues"] = per_queue
         return counters
 
@@ -208,8 +209,3 @@ class Maintenance(StoreCalls):
         info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
         return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
 
-    def _depth(self, queue_id: int) -> tuple[int, int]:
-        places = ffi.new("uint64_t *")
-        locked = ffi.new("uint64_t *")
-        check(lib.ls_queue_depth(self._c, queue_id, places, locked))
-        return int(places[0]), int(locked[0])
