@@ -1333,6 +1333,15 @@ class Lib:
     ) -> int: ...
     def ls_cursor_after(self, cursor: ls_cursor_ptr | Null, position: int, /) -> int: ...
     def ls_cursor_close(self, cursor: ls_cursor_ptr | Null, /) -> None: ...
+    def ls_enqueued_us(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        time_us: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_places_check(
         self,
         store: ls_store_ptr | Null,

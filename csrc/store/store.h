@@ -32,6 +32,7 @@ struct ls_store {
     int lock_file;
     struct state state;
     struct message_mover mover; /* zero except while a segment is relocated */
+    struct move_times times;    /* of batches that ls_enqueued_us has read */
     ls_options options;
     struct meta meta;
     enum phase phase;

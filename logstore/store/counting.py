@@ -1,4 +1,5 @@
-"""What a queue has at one moment: :class:`QueueCounts`, and each place that a consumer has acquired: :class:`Acquisition`.
+"""What a queue has at one moment: :class:`QueueCounts`, and each place that a consumer has acquired: :class:`Acquisition`;
+and when a place became visible.
 
 The core keeps the counts with every change of a place, so they take the same time for a queue of any length, and are
 right from the moment a store is open. It lists acquired places in steps and holds no lock in between.
@@ -16,7 +17,7 @@ from logstore.core.native import check, filled
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
 
-__all__ = ["Acquisition", "QueueCounts", "acquisitions_of", "counts_of"]
+__all__ = ["Acquisition", "QueueCounts", "acquisitions_of", "counts_of", "enqueued_at"]
 
 _STEP: Final = 1000
 _COMPLETE: Final = (1 << 64) - 1
@@ -67,6 +68,13 @@ def counts_of(store: MessageStore, queue_id: int) -> QueueCounts:
     """The counts of a queue. Raises ``UnknownQueue`` after it was deleted, and ``StoreClosed``."""
     found = filled("ls_queue_counts", lambda into: lib.ls_queue_counts_get(store._c, queue_id, into))
     return QueueCounts(found.depth, found.ready, found.acquired, found.locked, found.bytes, found.ready_bytes)
+
+
+def enqueued_at(store: MessageStore, queue_id: int, message_id: int, position: int) -> datetime | None:
+    """When the message's place at this position became visible, in UTC; None: see :attr:`Delivery.enqueued_at`."""
+    time_us = ffi.new("uint64_t *")
+    check(lib.ls_enqueued_us(store._c, queue_id, message_id, position, time_us))
+    return _EPOCH + timedelta(microseconds=time_us[0]) if time_us[0] else None
 
 
 def acquisitions_of(store: MessageStore, queue_id: int) -> list[Acquisition]:

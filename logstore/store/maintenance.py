@@ -208,4 +208,3 @@ class Maintenance(StoreCalls):
         """An estimate of the checkpoint that :meth:`checkpoint` would write now."""
         info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
         return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
-

@@ -24,13 +24,14 @@ from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
-from logstore.store.counting import acquisitions_of, counts_of
+from logstore.store.counting import acquisitions_of, counts_of, enqueued_at
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
 from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from logstore._hot import Owner, Taker
     from logstore.store.counting import Acquisition, QueueCounts
@@ -165,6 +166,10 @@ class Queue(QueueCalls):
         """
         self._store._release_dropped()
         return acquisitions_of(self._store, self._id)
+
+    def _enqueued_at(self, message_id: int, position: int) -> datetime | None:
+        """For ``Delivery.enqueued_at``."""
+        return enqueued_at(self._store, self._id, message_id, position)
 
     # ---- acquiring ----
 

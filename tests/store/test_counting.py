@@ -4,6 +4,7 @@ consumers have acquired, since when."""
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -232,3 +233,109 @@ def test_a_delivery_knows_the_queue_that_it_was_acquired_from(store: MessageStor
     with pytest.raises(AttributeError):
         delivery.queue = queue  # type: ignore[misc] # refused at run time, too
     assert contents(queue) == [b"1"]
+
+
+# ---- when a message was enqueued ----
+
+
+def test_a_place_knows_when_it_became_visible_and_after_every_open_the_same(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store()
+    queue, other = store.declare_queue("q"), store.declare_queue("other")
+    start = datetime.now(UTC)
+    first = store.publish(queue, b"1")
+    middle = datetime.now(UTC)
+    tx = store.begin()
+    store.enqueue(first, other, transaction=tx)
+    tx.commit()
+    end = datetime.now(UTC)
+    (here,), (there,) = queue.browse(), other.browse()
+    assert here.enqueued_at is not None
+    assert there.enqueued_at is not None
+    assert start <= here.enqueued_at <= middle <= there.enqueued_at <= end
+    (delivery,) = queue.acquire(1)
+    times = (delivery.enqueued_at, there.enqueued_at)
+    assert times[0] == here.enqueued_at
+    store.publish(queue, b"later, in the same segment")
+    later = list(queue.browse())[1]
+    assert later.enqueued_at is not None
+    assert end <= later.enqueued_at <= datetime.now(UTC)
+    delivery.release()
+    store.close()
+    store = open_store()
+    assert (next(store.queue("q").browse()).enqueued_at, next(store.queue("other").browse()).enqueued_at) == times
+
+
+def test_the_time_of_a_place_survives_that_its_message_is_moved(open_store: Callable[..., MessageStore]) -> None:
+    store = open_store(segment_size=1 << 20)
+    queue, other, filler = (store.declare_queue(name) for name in ("q", "other", "filler"))
+    store.publish(queue, b"short")
+    store.publish([queue, other], b"x" * 1_500_000)
+    for _ in range(8):
+        store.publish(filler, LARGE)
+    before = [(message.id, message.enqueued_at) for one in (queue, other) for message in one.browse()]
+    assert all(time is not None for _, time in before)
+    filler.purge()
+    base = store.base_lsn
+    store.compact()
+    store.force()
+    assert store.base_lsn > max(key for key, _ in before) > base
+    after = [(message.id, message.enqueued_at) for one in (queue, other) for message in one.browse()]
+    assert after == before
+    store.close()
+    store = open_store(segment_size=1 << 20)
+    again = [store.queue(name) for name in ("q", "other")]
+    assert [(message.id, message.enqueued_at) for one in again for message in one.browse()] == before
+
+
+def test_times_of_more_segments_than_are_kept_in_memory_are_read_again(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(segment_size=1 << 20)
+    queue = store.declare_queue("q")
+    for _ in range(16):
+        store.publish(queue, LARGE)
+    listed = list(queue.browse())
+    times = [message.enqueued_at for message in listed]
+    assert None not in times
+    assert times == sorted(time for time in times if time is not None)
+    assert [message.enqueued_at for message in reversed(listed)] == times[::-1]
+
+
+def test_the_time_of_a_place_that_has_ended_is_refused(store: MessageStore) -> None:
+    queue, other = store.declare_queue("q"), store.declare_queue("other")
+    store.publish([queue, other], b"1")
+    (message,), (delivery,) = other.browse(), queue.acquire(1)
+    delivery.accept()
+    with pytest.raises(errors.NotEnqueued):
+        _ = delivery.enqueued_at
+    other.purge()
+    with pytest.raises(errors.UnknownMessage):
+        _ = message.enqueued_at
+    store.publish(queue, b"2")
+    (delivery,) = queue.acquire(1)
+    store.close()
+    with pytest.raises(errors.StoreClosed):
+        _ = delivery.enqueued_at
+
+
+def test_many_threads_read_times_while_messages_are_published_and_moved(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(segment_size=1 << 20)
+    queue, filler = store.declare_queue("q"), store.declare_queue("filler")
+    for _ in range(6):
+        store.publish(queue, LARGE)
+        store.publish(filler, LARGE)
+    listed = list(queue.browse())
+    times = [message.enqueued_at for message in listed]
+
+    def read() -> bool:
+        return all([message.enqueued_at for message in listed] == times for _ in range(20))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(read) for _ in range(4)]
+        filler.purge()
+        store.compact()
+        assert all(one.result() for one in found)

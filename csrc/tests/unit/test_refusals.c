@@ -51,6 +51,7 @@ static int c_acquisitions(ls_store *s) {
 
     return ls_acquisitions(s, 1, &from, &one, 1, &n);
 }
+static int c_enqueued(ls_store *s) { return ls_enqueued_us(s, 1, id, 0, &lsn); }
 static int c_counts(ls_store *s) {
     ls_queue_counts counts;
 
@@ -116,6 +117,7 @@ static const struct call {
     {"ls_queue_add", c_queue_add, false},
     {"ls_queue_depth", c_depth, false},
     {"ls_queue_counts_get", c_counts, false},
+    {"ls_enqueued_us", c_enqueued, false},
     {"ls_acquisitions", c_acquisitions, false},
     {"ls_message", c_message, false},
     {"ls_load_header", c_load_header, false},
