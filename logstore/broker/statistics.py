@@ -80,10 +80,10 @@ def _rows(host: Host, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
         if isinstance(queue, DurableQueue):
             queue_id = queue.handle.id
             try:
-                counts = queue.handle.counts()
+                found = queue.handle.counts()
             except UnknownQueue:
                 continue  # deleted meanwhile
-            depth, locked, size = counts.depth, counts.locked, counts.bytes
+            depth, locked, size = found.depth, found.locked, found.bytes
         else:
             assert isinstance(queue, MemoryQueue)
             depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes

@@ -277,10 +277,9 @@ def test_the_time_of_a_place_survives_that_its_message_is_moved(open_store: Call
     before = [(message.id, message.enqueued_at) for one in (queue, other) for message in one.browse()]
     assert all(time is not None for _, time in before)
     filler.purge()
-    base = store.base_lsn
     store.compact()
     store.force()
-    assert store.base_lsn > max(key for key, _ in before) > base
+    assert store.base_lsn > max(key for key, _ in before)  # all were moved
     after = [(message.id, message.enqueued_at) for one in (queue, other) for message in one.browse()]
     assert after == before
     store.close()
