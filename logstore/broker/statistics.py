@@ -43,7 +43,7 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
             "memory_bytes_max": budget.bytes_max,
         },
         "queue_columns": list(QUEUE_KEYS),
-        "queue_rows": list(_rows(host, list(host.vhost.queues.values()))),
+        "queue_rows": list(_rows(list(host.vhost.queues.values()))),
     }
 
 
@@ -72,7 +72,7 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _rows(host: Host, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
+def _rows(queues: list[BrokerQueue]) -> Iterator[list[Any]]:
     """The values of ``QUEUE_KEYS`` for each queue."""
     for queue in queues:
         unacknowledged = queue.unacknowledged_count

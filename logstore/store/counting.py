@@ -1,5 +1,5 @@
-"""What a queue has at one moment: :class:`QueueCounts`, and each place that a consumer has acquired: :class:`Acquisition`;
-and when a place became visible.
+"""What a queue has at one moment: :class:`QueueCounts`, and each place that a consumer has acquired:
+:class:`Acquisition`; and when a place became visible.
 
 The core keeps the counts with every change of a place, so they take the same time for a queue of any length, and are
 right from the moment a store is open. It lists acquired places in steps and holds no lock in between.
@@ -78,7 +78,7 @@ def enqueued_at(store: MessageStore, queue_id: int, message_id: int, position: i
 
 
 def acquisitions_of(store: MessageStore, queue_id: int) -> list[Acquisition]:
-    """The acquired places of a queue, in its order. Raises ``UnknownQueue`` after it was deleted, and ``StoreClosed``."""
+    """The acquired places of a queue, in its order. Raises ``UnknownQueue`` after it was deleted."""
     made: list[Acquisition] = []
     start = ffi.new("uint64_t *")
     rows, done = ffi.new("ls_acquisition[]", _STEP), ffi.new("size_t *")

@@ -161,8 +161,8 @@ class Queue(QueueCalls):
     def acquisitions(self) -> list[Acquisition]:
         """The places that consumers have acquired, in the order of the queue, each since when.
 
-        Read in steps with no lock held in between: a place that is settled, released or acquired meanwhile is in the list
-        or not. Takes time with the length of the queue. Raises ``UnknownQueue`` after the queue was deleted.
+        Read in steps with no lock held in between: a place that is settled, released or acquired meanwhile is in the
+        list or not. Takes time with the length of the queue. Raises ``UnknownQueue`` after the queue was deleted.
         """
         self._store._release_dropped()
         return acquisitions_of(self._store, self._id)
