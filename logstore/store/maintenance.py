@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from logstore import errors
@@ -74,7 +73,8 @@ class Maintenance(StoreCalls):
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
-        """Counters by name, the ``durability`` in force, and per queue the fields of ``Queue.counts()``.
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and
+        ``acquired``, which here counts locked places too and takes time with the length of the queue.
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
@@ -82,10 +82,10 @@ class Maintenance(StoreCalls):
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
             try:
-                counts = queue.counts()
+                counts, acquired = queue.counts(), len(queue.acquisitions())
             except errors.UnknownQueue:
                 continue  # deleted meanwhile
-            per_queue[queue.name] = asdict(counts)
+            per_queue[queue.name] = {"depth": counts.depth, "locked": counts.locked, "acquired": acquired}
         counters["queues"] = per_queue
         return counters
 

@@ -175,19 +175,6 @@ def test_counts_take_one_call_of_the_core_for_a_queue_of_any_length(
     assert len(calls) == 1
 
 
-def test_statistics_of_a_store_have_the_counts_of_each_queue(store: MessageStore) -> None:
-    queue = store.declare_queue("q")
-    store.publish(queue, b"1")
-    assert store.stats()["queues"]["q"] == {
-        "depth": 1,
-        "ready": 1,
-        "acquired": 0,
-        "locked": 0,
-        "bytes": 1,
-        "ready_bytes": 1,
-    }
-
-
 # ---- what is acquired ----
 
 
