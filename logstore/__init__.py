@@ -47,6 +47,7 @@ from logstore.errors import (
     WrongState,
 )
 from logstore.store.base_holders import Compaction, Tail
+from logstore.store.counting import Acquisition, QueueCounts
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.fullness import Fullness
 from logstore.store.message_store import MessageStore
@@ -64,6 +65,8 @@ __all__ = [
     "MessageView",
     "Delivery",
     "DeliveryToken",
+    "QueueCounts",
+    "Acquisition",
     "Transaction",
     "Xid",
     "Recovery",

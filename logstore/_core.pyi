@@ -161,6 +161,16 @@ class ls_recovered(Value):
 
 class ls_recovered_ptr(ls_recovered, Pointer[ls_recovered]): ...
 
+class ls_queue_counts(Value):
+    depth: int
+    ready: int
+    acquired: int
+    locked: int
+    bytes: int
+    ready_bytes: int
+
+class ls_queue_counts_ptr(ls_queue_counts, Pointer[ls_queue_counts]): ...
+
 class ls_message_info(Value):
     id: int
     content_bytes: int
@@ -198,6 +208,15 @@ class ls_delivery(Value):
     number: int
 
 class ls_delivery_ptr(ls_delivery, Pointer[ls_delivery]): ...
+
+class ls_acquisition(Value):
+    position: int
+    id: int
+    since_us: int
+    count: int
+    locked: int
+
+class ls_acquisition_ptr(ls_acquisition, Pointer[ls_acquisition]): ...
 
 class ls_tx_info(Value):
     id: int
@@ -737,6 +756,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_recovered[]"], init: object = None, /) -> Array[ls_recovered]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_queue_counts *"], init: object = None, /) -> ls_queue_counts_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_queue_counts[]"], init: object = None, /) -> Array[ls_queue_counts]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_message_info *"], init: object = None, /) -> ls_message_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_message_info[]"], init: object = None, /) -> Array[ls_message_info]: ...
@@ -752,6 +775,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_delivery *"], init: object = None, /) -> ls_delivery_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_delivery[]"], init: object = None, /) -> Array[ls_delivery]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_acquisition *"], init: object = None, /) -> ls_acquisition_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_acquisition[]"], init: object = None, /) -> Array[ls_acquisition]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
@@ -1142,6 +1169,13 @@ class Lib:
         locked: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
+    def ls_queue_counts_get(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        into: ls_queue_counts_ptr | Array[ls_queue_counts] | Null,
+        /,
+    ) -> int: ...
     def ls_stage(
         self,
         store: ls_store_ptr | Null,
@@ -1308,6 +1342,15 @@ class Lib:
     ) -> int: ...
     def ls_cursor_after(self, cursor: ls_cursor_ptr | Null, position: int, /) -> int: ...
     def ls_cursor_close(self, cursor: ls_cursor_ptr | Null, /) -> None: ...
+    def ls_enqueued_us(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        time_us: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_places_check(
         self,
         store: ls_store_ptr | Null,
@@ -1414,6 +1457,16 @@ class Lib:
         flags: int,
         /,
     ) -> int: ...
+    def ls_acquisitions(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        from_: Numbers[uint64_t] | Null,
+        into: ls_acquisition_ptr | Array[ls_acquisition] | Null,
+        n: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_inbox_new(
         self,
         store: ls_store_ptr | Null,
@@ -1452,13 +1505,6 @@ class Lib:
         reason: int,
         flags: int,
         done: Numbers[size_t] | Null,
-        /,
-    ) -> int: ...
-    def ls_queue_acquired(
-        self,
-        store: ls_store_ptr | Null,
-        queue_id: int,
-        acquired: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
     def ls_begin(

@@ -239,6 +239,18 @@ int ls_queues_delete(ls_store *store, uint32_t first_id, uint32_t last_id, int f
 /* The number of places, and how many of them a transaction has locked. LS_UNKNOWN_QUEUE. */
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
 
+/* What a queue has at one moment: depth == ready + acquired + locked. A message counts on each of its queues. */
+typedef struct ls_queue_counts {
+    uint64_t depth;
+    uint64_t ready;       /* neither acquired nor locked; also one that is not durable yet, which no consumer gets */
+    uint64_t acquired;    /* by consumers, and not locked */
+    uint64_t locked;      /* by a transaction's dequeue, acquired before or not */
+    uint64_t bytes;       /* of content, of all places */
+    uint64_t ready_bytes; /* of the ready ones */
+} ls_queue_counts;
+/* Takes the same time for a queue of any length. LS_UNKNOWN_QUEUE. */
+int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *into);
+
 /*
  * ---- messages ----
  * A message is staged, gets content, and is enqueued on one or more queues; ls_publish does all at once. It has one
@@ -330,6 +342,10 @@ int ls_cursor_load(ls_cursor *cursor, ls_place *places, ls_span *spans, size_t n
 /* Moves the cursor to the first place after this position. LS_OPTION: no place of the queue ever had it. */
 int ls_cursor_after(ls_cursor *cursor, uint64_t position);
 void ls_cursor_close(ls_cursor *cursor);
+/* When the message's place at this position of the queue became visible: µs since 1970, of the batch that made it durable;
+   0: it is not durable yet, or the time is not known any more. The first call for a segment reads it as far as that batch,
+   without the store's lock; later calls find the time in memory. LS_UNKNOWN_MESSAGE, LS_NOT_ENQUEUED. */
+int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint64_t *time_us);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
                     uint8_t *states);
@@ -381,6 +397,19 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 
+typedef struct ls_acquisition {
+    uint64_t position, id;
+    uint64_t since_us; /* wall clock, µs since 1970; up to a tenth of a second early. Recomputed at each call */
+    uint32_t count;    /* as in ls_delivery */
+    uint32_t locked;   /* a transaction has settled it and has no outcome yet */
+} ls_acquisition;
+/*
+ * Lists *done places that are acquired, at most n, in the order of the queue and from the position *from on, which becomes
+ * that of the next call; UINT64_MAX: the list is complete. One call looks at a limited part of the queue, so *done may be
+ * 0 before the end. The calls of one list are moments of their own. LS_UNKNOWN_QUEUE.
+ */
+int ls_acquisitions(ls_store *store, uint32_t queue_id, uint64_t *from, ls_acquisition *into, size_t n, size_t *done);
+
 /* ---- waiting for messages ---- */
 
 /*
@@ -417,8 +446,6 @@ int ls_taker_end(ls_taker *taker, ls_delivery *into, int flags, size_t *done);
 /* Dequeues those of the messages that are on the queue and neither acquired nor locked. *done: their number, also after a
    failure. */
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done);
-/* The number of acquired places, locked ones included. LS_UNKNOWN_QUEUE. */
-int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired);
 
 /*
  * ---- transactions ----

@@ -116,7 +116,7 @@ static void drop_places(struct state *s, struct queue *q) {
         }
         uint32_t number = e->message;
         struct message *m = table_message(&s->table, number);
-        queue_kill(message_place(m, q->id));
+        queue_kill(message_place(m, q->id), m);
         message_drop_place(&s->table, m, q->id);
         if (message_is_dead(m)) {
             remove_message(s, number);
@@ -145,8 +145,8 @@ int inspection_drop_queues(struct inspection *i, const uint32_t *queue_ids, size
             continue;
         }
         s->report.queues_dropped++;
-        s->report.places_dropped += q->depth;
-        recovered_note(&s->recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        s->report.places_dropped += queue_depth(q);
+        recovered_note(&s->recovered, LS_RECOVERED_QUEUE, q->id, queue_depth(q), NULL);
         q->deleted = true;
     }
     if (rc == LS_OK) {
@@ -167,17 +167,6 @@ int inspection_drop_queues(struct inspection *i, const uint32_t *queue_ids, size
 
 /* ---- lists ---- */
 
-static uint64_t content_bytes_on(const struct table *t, const struct queue *q) {
-    uint64_t bytes = 0;
-    struct cursor c = {.chunk = q->first};
-    uint64_t position;
-    for (const struct entry *e = cursor_entry(&c, &position); e != NULL; e = cursor_entry(&c, &position)) {
-        bytes += message_content_bytes(table_message(t, e->message));
-        cursor_step(&c);
-    }
-    return bytes;
-}
-
 size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n) {
     size_t count = 0;
     for (uint32_t k = 0; k < t->queue_count; k++) {
@@ -186,9 +175,9 @@ size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n) {
             into[count] = (ls_queue_info){
                 .id = q->id,
                 .deleted = q->deleted,
-                .depth = q->depth,
-                .locked = q->locked,
-                .content_bytes = content_bytes_on(t, q),
+                .depth = queue_depth(q),
+                .locked = q->tallies[STANDING_LOCKED].places,
+                .content_bytes = queue_bytes(q),
             };
         }
         count += q != NULL ? 1 : 0;

@@ -147,10 +147,11 @@ static bool queues_differ(const struct sides *s) {
     for (uint32_t i = 0; i < t->queue_count; i++) {
         const struct queue *q = t->queues[i];
         const struct queue *r = q != NULL ? table_any_queue(u, q->id) : NULL;
-        if (q != NULL && r == NULL && q->depth > 0) {
+        if (q != NULL && r == NULL && queue_depth(q) > 0) {
             return differ(s, 0, q->id, "a queue that only the checkpoint has");
         }
-        if (q != NULL && r != NULL && (q->locked != r->locked || q->deleted != r->deleted)) {
+        if (q != NULL && r != NULL &&
+            (q->tallies[STANDING_LOCKED].places != r->tallies[STANDING_LOCKED].places || q->deleted != r->deleted)) {
             return differ(s, 0, q->id, "the queue's locked places, or whether it was deleted");
         }
         if (q != NULL && r != NULL && run_differs(s, q, r)) {

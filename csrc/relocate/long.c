@@ -28,10 +28,10 @@ int move_read_record(struct message_mover *v, uint64_t lsn, uint32_t bytes, uint
     int64_t got = log_pin(g, lsn, &p);
     bool sound = false;
     if (got == 0) {
-        log_unlock_for_io(g);
+        times_unlock_for_io(v);
         got = log_read(g, &p, lsn, *into, bytes);
         sound = got == bytes && format_get_record(*into, bytes, p.seed, lsn, r) == FORMAT_OK;
-        log_relock_after_io(g);
+        times_relock_after_io(v);
         log_unpin(g, &p);
     }
     if (sound) {

@@ -34,6 +34,7 @@ struct move_times {
 struct message_mover {
     struct table *t;
     struct log *g;
+    bool asks_only;      /* moves nothing: messages_enqueue_time, on any thread, which may let go of the lock */
     uint64_t victim_lsn; /* first and end LSN of the segment that is moved */
     uint64_t victim_end_lsn;
     uint64_t head_lsn;
@@ -48,5 +49,14 @@ struct message_mover {
 int messages_relocate(struct message_mover *v, struct table *t, const struct mover *of, const struct record *r);
 /* (waits) Ends the pass, which ended with `rc`: moves the deferred chains and sets `v` to zero. */
 int messages_relocate_end(struct message_mover *v, int rc);
+
+/*
+ * (waits) When the place of the message with this order LSN became visible: µs since 1970; 0: it is not known. Reads what
+ * relocation would read to learn it, and the batches of the segment once: `times` keeps them for later calls, whose
+ * segments may be others. Two threads may call it; one keeps its times, those of the other are freed.
+ */
+uint64_t messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id,
+                               uint64_t order_lsn);
+void messages_forget_times(struct move_times *times); /* frees what it keeps */
 
 #endif

@@ -12,6 +12,10 @@ void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint6
 uint64_t times_known(const struct move_times *t, uint64_t order_lsn); /* 0: not known */
 void times_free(struct message_mover *v);
 
+/* Around a read of the disk. A mover lets go of the lock only on the spare thread. */
+void times_unlock_for_io(const struct message_mover *v);
+void times_relock_after_io(const struct message_mover *v);
+
 /* ---- relocate/state.c ---- */
 
 /* The state of a chain that no single record can hold. */

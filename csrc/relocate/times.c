@@ -5,15 +5,38 @@
  * is being moved, the times of all batches of a few segments are kept.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "os/array.h"
 #include "relocate/parts.h"
 
-enum { WINDOW_BYTES = 64 << 10 };
+enum {
+    WINDOW_BYTES = 64 << 10,
+    ASKS_MAX = 4, /* of one place, whose message is moved in between */
+};
 
-void times_free(struct message_mover *v) {
-    for (unsigned i = 0; i < v->times.index_count; i++) {
-        free(v->times.indexes[i].at);
+void messages_forget_times(struct move_times *times) {
+    for (unsigned i = 0; i < times->index_count; i++) {
+        free(times->indexes[i].at);
+    }
+    times->index_count = 0;
+}
+
+void times_free(struct message_mover *v) { messages_forget_times(&v->times); }
+
+void times_unlock_for_io(const struct message_mover *v) {
+    if (v->asks_only) {
+        log_let_go(v->g);
+    } else {
+        log_unlock_for_io(v->g);
+    }
+}
+
+void times_relock_after_io(const struct message_mover *v) {
+    if (v->asks_only) {
+        log_take_back(v->g);
+    } else {
+        log_relock_after_io(v->g);
     }
 }
 
@@ -59,27 +82,40 @@ static void index_file(const struct log *g, const struct pin *p, uint64_t limit_
     }
 }
 
-/* (waits) Returns the times of the durable batches in the segment that holds lsn. */
-static const struct time_index *index_segment(struct message_mover *v, uint64_t lsn) {
-    struct log *g = v->g;
-    uint64_t first_lsn = log_segment_lsn(g, lsn);
-    for (unsigned i = 0; i < v->times.index_count; i++) {
-        if (v->times.indexes[i].first_lsn == first_lsn) {
-            return &v->times.indexes[i];
+/* The index of the segment, perhaps a new one without batches. NULL: there are too many; one that only asks drops the
+   oldest instead. */
+static struct time_index *find_index(struct move_times *t, uint64_t first_lsn, bool drops) {
+    for (unsigned i = 0; i < t->index_count; i++) {
+        if (t->indexes[i].first_lsn == first_lsn) {
+            return &t->indexes[i];
         }
     }
-    uint8_t *window = v->times.index_count < TIME_INDEXES ? malloc(WINDOW_BYTES) : NULL;
-    if (window == NULL) {
+    if (t->index_count == TIME_INDEXES && !drops) {
         return NULL;
     }
-    struct time_index *x = &v->times.indexes[v->times.index_count++];
-    struct pin p;
+    if (t->index_count == TIME_INDEXES) {
+        free(t->indexes[0].at);
+        memmove(t->indexes, t->indexes + 1, --t->index_count * sizeof t->indexes[0]);
+    }
+    struct time_index *x = &t->indexes[t->index_count++];
     *x = (struct time_index){.first_lsn = first_lsn, .end_lsn = first_lsn + SEGMENT_HEADER_BYTES};
-    if (log_pin(g, lsn, &p) == 0) {
+    return x;
+}
+
+/* (waits) Returns the times of the durable batches in the segment that holds lsn, at least up to that of lsn. */
+static const struct time_index *index_segment(struct message_mover *v, uint64_t lsn) {
+    struct log *g = v->g;
+    struct time_index *x = find_index(&v->times, log_segment_lsn(g, lsn), v->asks_only);
+    if (x == NULL || lsn < x->end_lsn) {
+        return x;
+    }
+    uint8_t *window = malloc(WINDOW_BYTES);
+    struct pin p;
+    if (window != NULL && log_pin(g, lsn, &p) == 0) {
         uint64_t limit_lsn = log_pinned_end_lsn(g, &p);
-        log_unlock_for_io(g);
+        times_unlock_for_io(v);
         index_file(g, &p, limit_lsn, window, x);
-        log_relock_after_io(g);
+        times_relock_after_io(v);
         log_unpin(g, &p);
     }
     free(window);
@@ -171,4 +207,55 @@ void times_learn(struct message_mover *v, uint64_t id, uint64_t start_lsn, uint6
             t->known[i].time_us = time_of_batch(v, t->known[i].lsn);
         }
     }
+}
+
+/* ---- one place, for a caller ---- */
+
+/* (waits) The time in a relocated start record, which is that of the places whose order LSN is the id; 0: it has none. */
+static uint64_t ask_copy(struct message_mover *v, uint64_t id, uint64_t lsn, uint32_t bytes) {
+    struct record r;
+    struct message_start from;
+    uint8_t *memory = NULL;
+    if (lsn == id || lsn + bytes > log_forced_lsn(v->g) || move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
+        return 0;
+    }
+    bool sound = r.type == MESSAGE_START && r.id == id && format_get_start(&r, &from) == FORMAT_OK;
+    uint64_t time_us = sound ? from.enqueue_time_us : 0;
+    free(memory);
+    return time_us;
+}
+
+/* (waits) False: the message was moved meanwhile, so its times may be elsewhere. */
+static bool ask_for(struct message_mover *v, uint64_t id, uint64_t order_lsn) {
+    struct move_times *t = &v->times;
+    uint32_t number = table_find(v->t, id);
+    if (number == INDEX_NONE) {
+        return true;
+    }
+    const struct message *m = table_message(v->t, number);
+    uint64_t start_lsn = message_start_lsn(m);
+    t->known[0] = (struct lsn_time){.lsn = order_lsn};
+    t->known_count = 1;
+    if (order_lsn == id) {
+        know(t, id, ask_copy(v, id, start_lsn, m->record_bytes));
+    }
+    m = chain_still_there(v, id, start_lsn);
+    if (m != NULL && !all_known(t)) {
+        ask_states(v, m);
+    }
+    if (!all_known(t)) {
+        t->known[0].time_us = time_of_batch(v, order_lsn);
+    }
+    return all_known(t) || chain_still_there(v, id, start_lsn) != NULL;
+}
+
+uint64_t messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id,
+                               uint64_t order_lsn) {
+    struct message_mover v = {.t = t, .g = g, .asks_only = true, .times = *times};
+    *times = (struct move_times){.index_count = 0}; /* another thread may come meanwhile */
+    for (int tries = 0; tries < ASKS_MAX && !ask_for(&v, id, order_lsn); tries++) {
+    }
+    messages_forget_times(times);
+    *times = v.times;
+    return v.times.known_count > 0 ? v.times.known[0].time_us : 0;
 }

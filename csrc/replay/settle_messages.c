@@ -220,8 +220,9 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
         qsort(list, n, sizeof *list, by_order);
     }
     for (size_t i = 0; i < n; i++) {
-        struct place *place = message_place(table_message(p->t, list[i].message), q->id);
-        *place = queue_append(q, list[i].message, list[i].order_lsn, list[i].order_index);
+        struct message *m = table_message(p->t, list[i].message);
+        struct place *place = message_place(m, q->id);
+        *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
         place_entry(place)->state = ENTRY_RECOVERED;
     }
     return LS_OK;
@@ -315,9 +316,10 @@ int messages_sort_work(const struct replay *p) {
  */
 void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct place *place = message_place(table_message(t, w->message), w->queue_id);
+        struct message *m = table_message(t, w->message);
+        struct place *place = message_place(m, w->queue_id);
         if (w->kind == WORK_DEQUEUE && place != NULL && (place_entry(place)->state & ENTRY_LOCKED) == 0) {
-            queue_lock(place);
+            queue_lock(place, m);
             w->locks = true;
         }
     }

@@ -2,10 +2,16 @@
  * Places that consumers have acquired, and those that they give back. table/offer.c has the order; take.c acquires out of
  * it; dequeue.c settles.
  *
- * Nothing here is written, so no call waits; takers.c has those that wait for a message. A delivery names its place by message, position and count: after a release
- * and another acquisition the count differs, and a message that is enqueued again has another position.
+ * Nothing here is written, so no call waits; takers.c has those that wait for a message. A delivery names its place by
+ * message, position and count: after a release and another acquisition the count differs, and a message that is enqueued
+ * again has another position.
  */
 #include "store/store.h"
+
+enum {
+    TENTH_US = 100 * 1000,
+    STEP_CHUNKS = 1024, /* chunks of a run that one call of ls_acquisitions looks at */
+};
 
 bool delivery_holds(const ls_delivery *d, const struct place *p) {
     return place_position(p) == d->position && offer_is_acquired(p, d->count);
@@ -16,17 +22,25 @@ int delivery_fail(uint64_t id, uint32_t queue_id) {
                 (unsigned long long)id, (unsigned)queue_id);
 }
 
+uint32_t acquire_time(const ls_store *store) {
+    uint64_t tenths = store->directory.v->monotonic_us(store->directory.v) / TENTH_US;
+    return tenths < UINT32_MAX ? (uint32_t)tenths : UINT32_MAX;
+}
+
 int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
     const struct table *t = &store->state.table;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
+    uint32_t tenths = 0;
     *done = 0;
     while (*done < n && offer_find(q, durable_lsn, &p)) {
         if (!offer_prepare(&p)) {
             return *done == 0 ? fail_memory() : LS_OK;
         }
-        uint32_t count = offer_acquire(q, &p);
-        into[(*done)++] = delivery_of(t, &p, count);
+        tenths = *done == 0 ? acquire_time(store) : tenths;
+        const struct message *m = table_message(t, place_entry(&p)->message);
+        uint32_t count = offer_acquire(q, &p, m, tenths);
+        into[(*done)++] = delivery_of(m, &p, count);
     }
     return LS_OK;
 }
@@ -45,18 +59,20 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
 }
 
 /* NULL: the delivery's place has ended, although the message may have a new one. */
-static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d) {
+static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d, struct message **m) {
     uint32_t number = table_find_at(t, d->number, d->id);
-    struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
+    *m = number != INDEX_NONE ? table_message(t, number) : NULL;
+    struct place *p = *m != NULL ? message_place(*m, queue_id) : NULL;
     return p != NULL && place_position(p) == d->position ? p : NULL;
 }
 
 void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen) {
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n; i++) {
-        struct place *p = place_of(t, queue_id, &deliveries[i]);
+        struct message *m;
+        struct place *p = place_of(t, queue_id, &deliveries[i], &m);
         if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
-            offer_give_back(p, unseen);
+            offer_give_back(p, m, unseen);
         }
     }
 }
@@ -69,7 +85,8 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     const struct table *t = &store->state.table;
     rc = store_check_queues(store, &queue_id, 1);
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        const struct place *p = place_of(t, queue_id, &deliveries[i]);
+        struct message *m;
+        const struct place *p = place_of(t, queue_id, &deliveries[i], &m);
         rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
     }
     if (rc == LS_OK) {
@@ -78,14 +95,49 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-int ls_queue_acquired(ls_store *store, uint32_t queue_id, uint64_t *acquired) {
+/* From a time of the monotonic clock to that of the wall clock, as both clocks are now. */
+static uint64_t wall_us(vfs *v, uint32_t tenths) {
+    uint64_t now_us = v->now_us(v), ago_us = v->monotonic_us(v), since_us = (uint64_t)tenths * TENTH_US;
+    ago_us = ago_us > since_us ? ago_us - since_us : 0;
+    return now_us > ago_us ? now_us - ago_us : 0;
+}
+
+static void list_acquired(const ls_store *store, struct cursor *c, ls_acquisition *into, size_t n, size_t *done) {
+    for (unsigned chunks = 0; c->chunk != NULL && *done < n && chunks < STEP_CHUNKS;) {
+        if (c->chunk->handed_out == NULL || c->slot >= c->chunk->used) {
+            c->chunk = c->chunk->next;
+            c->slot = 0;
+            chunks++;
+            continue;
+        }
+        const struct entry *e = &c->chunk->entries[c->slot];
+        if ((e->state & ENTRY_ACQUIRED) != 0) {
+            const struct hand_out *h = &c->chunk->handed_out[c->slot];
+            into[(*done)++] = (ls_acquisition){
+                .position = c->chunk->first_position + c->slot,
+                .id = table_message(&store->state.table, e->message)->id,
+                .since_us = wall_us(store->directory.v, h->since_tenths),
+                .count = h->count,
+                .locked = (e->state & ENTRY_LOCKED) != 0,
+            };
+        }
+        c->slot++;
+    }
+}
+
+int ls_acquisitions(ls_store *store, uint32_t queue_id, uint64_t *from, ls_acquisition *into, size_t n, size_t *done) {
+    *done = 0;
     int rc = store_enter(store);
     if (rc != LS_OK) {
         return rc;
     }
     rc = store_check_queues(store, &queue_id, 1);
     if (rc == LS_OK) {
-        *acquired = table_queue(&store->state.table, queue_id)->acquired;
+        struct queue *q = table_queue(&store->state.table, queue_id);
+        struct cursor c = {.queue = q}; /* in no list: used only while the lock is held */
+        cursor_seek(&c, q, *from);
+        list_acquired(store, &c, into, n, done);
+        *from = c.chunk != NULL ? c.chunk->first_position + c.slot : UINT64_MAX;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -124,6 +124,26 @@ static int gone(uint64_t id) {
                 (unsigned long long)id);
 }
 
+int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint64_t *time_us) {
+    *time_us = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct table *t = &store->state.table;
+    uint32_t number = table_find(t, id);
+    const struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
+    if (number == INDEX_NONE) {
+        rc = gone(id);
+    } else if (p == NULL || place_position(p) != position) {
+        rc = fail(LS_NOT_ENQUEUED, "message %llu is no longer on queue %u at position %llu", (unsigned long long)id,
+                  (unsigned)queue_id, (unsigned long long)position);
+    } else if (place_entry(p)->order_lsn < log_durable_lsn(store->log)) {
+        *time_us = messages_enqueue_time(t, store->log, &store->times, id, place_entry(p)->order_lsn);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
 int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done) {
     *done = 0;
     int rc = store_enter(store);

@@ -49,7 +49,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
     w->lsn = s.lsn;
     w->locks = place != NULL && last == NULL;
     if (w->locks) {
-        queue_lock(place);
+        queue_lock(place, m);
     }
     tx_add_work(&store->state.table, tx, w);
     *lsn = s.lsn;
@@ -112,7 +112,7 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     table_touch(&store->state.table, m);
     message_appended(m, s.lsn);
     *lsn = s.lsn;
-    queue_kill(place);
+    queue_kill(place, m);
     message_drop_place(&store->state.table, m, d.queue_id);
     if (last) {
         message_die(store, number);

@@ -234,6 +234,7 @@ void store_drop(ls_store *store) {
     if (store->leader != NULL) {
         store->free_leader(store->leader);
     }
+    messages_forget_times(&store->times);
     log_free(store->log);
     free(store->deaths);
     free(store);

@@ -30,7 +30,7 @@ void messages_roll_back(void *context, struct tx *tx) {
         struct message *m = table_message(&store->state.table, number);
         struct place *p = w->locks ? message_place(m, w->queue_id) : NULL;
         if (p != NULL) {
-            queue_unlock(p);
+            queue_unlock(p, m);
         }
         tx_drop_work(&store->state.table, w);
         work_gone(store, number);
@@ -75,10 +75,10 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
                 if (w->lsn != m->id) {
                     message_grows_places(t, m, 1);
                 }
-                message_add_place(t, m, queue_append(q, number, commit_lsn, w->order_index));
+                message_add_place(t, m, queue_append(q, m, number, commit_lsn, w->order_index));
             }
         } else if (p != NULL) {
-            queue_kill(p);
+            queue_kill(p, m);
             message_drop_place(t, m, w->queue_id);
         }
         tx_drop_work(t, w);

@@ -113,7 +113,7 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
     for (size_t i = 0; i < n; i++) {
         if (tx == NULL) {
             struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-            message_add_place(&store->state.table, m, queue_append(q, number, lsn, 0));
+            message_add_place(&store->state.table, m, queue_append(q, m, number, lsn, 0));
         } else {
             struct work *w = work;
             work = work->next;

@@ -85,7 +85,7 @@ static void publish_run(ls_store *store, struct publishing *m) {
         };
         uint32_t number = message_put_start(store, &start, &m->queue_id, FLAG_PUBLISHED);
         struct message *made = table_message(t, number);
-        message_add_place(t, made, queue_append(q, number, made->id, 0));
+        message_add_place(t, made, queue_append(q, made, number, made->id, 0));
         made->flags &= (uint16_t)~MESSAGE_STAGED;
         message_done(m, made->id);
     }

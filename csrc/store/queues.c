@@ -35,7 +35,7 @@ bool queue_sweep(ls_store *store, struct queue *q) {
         struct place *p = message_place(m, q->id);
         assert(p != NULL && place_entry(p) == e);
         table_touch(&store->state.table, m);
-        queue_kill(p);
+        queue_kill(p, m);
         message_drop_place(&store->state.table, m, q->id);
         if (message_is_dead(m)) {
             message_die(store, number);
@@ -126,8 +126,29 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
     if (q == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     } else {
-        *places = q->depth;
-        *locked = q->locked;
+        *places = queue_depth(q);
+        *locked = q->tallies[STANDING_LOCKED].places;
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *into) {
+    int rc = store_look(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct queue *q = table_queue(&store->state.table, queue_id);
+    if (q == NULL) {
+        rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
+    } else {
+        *into = (ls_queue_counts){
+            .depth = queue_depth(q),
+            .ready = q->tallies[STANDING_READY].places,
+            .acquired = q->tallies[STANDING_ACQUIRED].places,
+            .locked = q->tallies[STANDING_LOCKED].places,
+            .bytes = queue_bytes(q),
+            .ready_bytes = q->tallies[STANDING_READY].bytes,
+        };
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -133,8 +133,8 @@ static int log_deletions(ls_store *store, const uint32_t *sorted, size_t n, bool
             continue;
         }
         store->state.report.queues_dropped++;
-        store->state.report.places_dropped += q->depth;
-        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, q->depth, NULL);
+        store->state.report.places_dropped += queue_depth(q);
+        recovered_note(&store->state.recovered, LS_RECOVERED_QUEUE, q->id, queue_depth(q), NULL);
         rc = queue_end(store, q->id);
     }
     if (rc == LS_OK) {

@@ -32,6 +32,7 @@ struct ls_store {
     int lock_file;
     struct state state;
     struct message_mover mover; /* zero except while a segment is relocated */
+    struct move_times times;    /* of batches that ls_enqueued_us has read */
     ls_options options;
     struct meta meta;
     enum phase phase;
@@ -173,6 +174,8 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);
 int delivery_fail(uint64_t id, uint32_t queue_id);
+/* The time at which places are acquired now; see struct hand_out. */
+uint32_t acquire_time(const ls_store *store);
 /* Acquires what the queue offers, at most n. LS_NO_MEMORY: none was acquired. */
 int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done);
 /* Those of n deliveries that still hold their places; the takers are served before the lock is let go (store_leave). */
@@ -182,10 +185,9 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
 void takers_serve_due(ls_store *store);
 void takers_end_queue(ls_store *store, struct queue *q, int code); /* its takers get the code */
 void takers_end_all(ls_store *store, int code);
-/* The delivery of a place that was acquired just now, for the `count`th time. */
-static inline ls_delivery delivery_of(const struct table *t, const struct place *p, uint32_t count) {
+/* The delivery of the message's place that was acquired just now, for the `count`th time. */
+static inline ls_delivery delivery_of(const struct message *m, const struct place *p, uint32_t count) {
     const struct entry *e = place_entry(p);
-    const struct message *m = table_message(t, e->message);
     return (ls_delivery){
         .position = place_position(p),
         .id = m->id,

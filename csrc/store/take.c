@@ -44,13 +44,15 @@ int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_d
     rc = rc == LS_OK ? cursor_behind(&c, c.queue, position) : rc;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
+    uint32_t tenths = acquire_time(store);
     while (rc == LS_OK && *done < n && offer_next(&c, durable_lsn, &p)) {
         if (!offer_prepare(&p)) {
             rc = *done == 0 ? fail_memory() : LS_OK;
             break;
         }
-        uint32_t count = offer_take(&p);
-        into[(*done)++] = delivery_of(t, &p, count);
+        const struct message *m = table_message(t, place_entry(&p)->message);
+        uint32_t count = offer_take(&p, m, tenths);
+        into[(*done)++] = delivery_of(m, &p, count);
         cursor_step(&c);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
@@ -72,6 +74,7 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
     }
     const struct table *t = &store->state.table;
     uint64_t durable_lsn = log_durable_lsn(store->log);
+    uint32_t tenths = acquire_time(store);
     rc = store_check_queues(store, &queue_id, 1);
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         const struct place *p = free_place(t, ids[i], queue_id, durable_lsn);
@@ -80,8 +83,9 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         const struct place *p = free_place(t, ids[i], queue_id, durable_lsn);
         if (p != NULL) {
-            uint32_t count = offer_take(p);
-            into[(*done)++] = delivery_of(t, p, count);
+            const struct message *m = table_message(t, place_entry(p)->message);
+            uint32_t count = offer_take(p, m, tenths);
+            into[(*done)++] = delivery_of(m, p, count);
         }
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
@@ -90,7 +94,7 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
 /* ---- messages that their publisher acquires ---- */
 
 /* The counts of the place's chunk are allocated before its record is appended; whether they are needed is known after. */
-static int enter_with_counts(ls_store *store, int flags, uint32_t **counts) {
+static int enter_with_counts(ls_store *store, int flags, struct hand_out **counts) {
     *counts = calloc(CHUNK_PLACES, sizeof **counts);
     int rc = *counts == NULL ? fail_memory() : work_try(store, NULL, flags);
     if (rc != LS_OK) {
@@ -100,18 +104,19 @@ static int enter_with_counts(ls_store *store, int flags, uint32_t **counts) {
 }
 
 /* Unless `rc` is a failure, acquires the place that the caller has just made, under the same hold of the lock. */
-static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int rc, int flags, uint32_t *counts,
+static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int rc, int flags, struct hand_out *counts,
                           ls_delivery *made) {
     if (rc == LS_OK) {
         const struct table *t = &store->state.table;
-        const struct place *p = message_place(table_message(t, table_find(t, id)), queue_id);
+        struct message *m = table_message(t, table_find(t, id));
+        const struct place *p = message_place(m, queue_id);
         assert(p != NULL);
         if (p->at.chunk->handed_out == NULL) {
             p->at.chunk->handed_out = counts;
             counts = NULL;
         }
-        uint32_t count = offer_take(p);
-        *made = delivery_of(t, p, count);
+        uint32_t count = offer_take(p, m, acquire_time(store));
+        *made = delivery_of(m, p, count);
     }
     free(counts);
     return work_leave(store, NULL, rc, flags);
@@ -119,7 +124,7 @@ static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int r
 
 int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
                         const uint8_t *content, size_t content_bytes, int flags, ls_delivery *made) {
-    uint32_t *counts;
+    struct hand_out *counts;
     uint64_t id = 0;
     int rc = enter_with_counts(store, flags, &counts);
     if (rc != LS_OK) {
@@ -130,7 +135,7 @@ int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *heade
 }
 
 int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, int flags, ls_delivery *made) {
-    uint32_t *counts;
+    struct hand_out *counts;
     uint64_t lsn;
     int rc = enter_with_counts(store, flags, &counts);
     if (rc != LS_OK) {

@@ -66,16 +66,18 @@ bool offer_prepare(const struct place *p) {
     return c->handed_out != NULL;
 }
 
-static uint32_t hand_out(struct queue *q, const struct place *p, uint8_t state) {
+static uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, uint8_t state,
+                         uint32_t tenths) {
     struct entry *e = place_entry(p);
-    uint32_t *count = &p->at.chunk->handed_out[p->slot];
+    struct hand_out *h = &p->at.chunk->handed_out[p->slot];
     e->state |= state;
-    q->acquired++;
-    *count += *count < UINT32_MAX ? 1 : 0;
-    return *count;
+    queue_tally(q, m, STANDING_READY, STANDING_ACQUIRED);
+    h->count += h->count < UINT32_MAX ? 1 : 0;
+    h->since_tenths = tenths;
+    return h->count;
 }
 
-uint32_t offer_acquire(struct queue *q, const struct place *p) {
+uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths) {
     const struct entry *e = place_entry(p);
     assert(entry_is_free(e));
     if ((e->state & ENTRY_PASSED) != 0) {
@@ -84,7 +86,7 @@ uint32_t offer_acquire(struct queue *q, const struct place *p) {
     } else {
         cursor_step(&q->fresh);
     }
-    return hand_out(q, p, ENTRY_ACQUIRED | ENTRY_PASSED);
+    return hand_out(q, p, m, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */
@@ -115,7 +117,7 @@ bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p) {
     }
 }
 
-uint32_t offer_take(const struct place *p) {
+uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths) {
     const struct entry *e = place_entry(p);
     struct queue_chunk *c = p->at.chunk;
     assert(entry_is_free(e));
@@ -123,22 +125,24 @@ uint32_t offer_take(const struct place *p) {
     if ((e->state & ENTRY_PASSED) == 0) {
         c->ahead++;
     }
-    return hand_out(c->queue, p, ENTRY_ACQUIRED);
+    return hand_out(c->queue, p, m, ENTRY_ACQUIRED, tenths);
 }
 
 bool offer_is_acquired(const struct place *p, uint32_t count) {
-    return (place_entry(p)->state & ENTRY_ACQUIRED) != 0 && p->at.chunk->handed_out[p->slot] == count;
+    return (place_entry(p)->state & ENTRY_ACQUIRED) != 0 && p->at.chunk->handed_out[p->slot].count == count;
 }
 
-void offer_give_back(struct place *p, bool unseen) {
+void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     struct entry *e = place_entry(p);
     assert((e->state & ENTRY_ACQUIRED) != 0);
     if ((e->state & ENTRY_PASSED) == 0) {
         p->at.chunk->ahead--;
     }
+    if (entry_standing(e) == STANDING_ACQUIRED) { /* one that a transaction has locked stays locked */
+        queue_tally(p->at.chunk->queue, m, STANDING_ACQUIRED, STANDING_READY);
+    }
     e->state &= (uint8_t)~ENTRY_ACQUIRED;
-    p->at.chunk->queue->acquired--;
-    p->at.chunk->handed_out[p->slot] -= unseen ? 1 : 0;
+    p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
     offer_came_back(p);
 }
 

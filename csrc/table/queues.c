@@ -134,7 +134,8 @@ static void add_chunk(struct queue *q) {
     }
 }
 
-struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn, uint32_t order_index) {
+struct place queue_append(struct queue *q, const struct message *m, uint32_t number, uint64_t order_lsn,
+                          uint32_t order_index) {
     assert(order_index <= ORDER_INDEX_MAX);
     if (q->last == NULL || q->last->used == CHUNK_PLACES) {
         add_chunk(q);
@@ -142,11 +143,12 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     struct queue_chunk *c = q->last;
     struct place p = {.at.chunk = c, .slot = c->used, .queue_id = q->id};
     c->entries[c->used] = (struct entry){
-        .order_lsn = order_lsn, .message = message, .order_index = order_index & ORDER_INDEX_MAX, .state = 0};
+        .order_lsn = order_lsn, .message = number, .order_index = order_index & ORDER_INDEX_MAX, .state = 0};
     c->used++;
     c->live++;
     q->next_position++;
-    q->depth++;
+    q->tallies[STANDING_READY].places++;
+    q->tallies[STANDING_READY].bytes += message_content_bytes(m);
     if (q->takers != NULL && q->takers->first != NULL) {
         takers_set_due(q->takers, true);
     }
@@ -179,24 +181,24 @@ static void drop_chunk(struct queue_chunk *c) {
     free(c);
 }
 
-void queue_lock(struct place *p) {
+void queue_lock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED)) == 0);
     offer_went(p);
+    queue_tally(p->at.chunk->queue, m, entry_standing(e), STANDING_LOCKED);
     e->state |= ENTRY_LOCKED;
-    p->at.chunk->queue->locked++;
 }
 
 bool cursor_stands_after(const struct cursor *c, const struct place *p) {
     return c->chunk == NULL || c->chunk->first_position + c->slot > place_position(p);
 }
 
-void queue_unlock(struct place *p) {
+void queue_unlock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     struct queue *q = p->at.chunk->queue;
     assert((e->state & ENTRY_LOCKED) != 0);
     e->state &= (uint8_t)~ENTRY_LOCKED;
-    q->locked--;
+    queue_tally(q, m, STANDING_LOCKED, entry_standing(e));
     offer_came_back(p);
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
         if (c->kind == LS_CURSOR_OFFER && cursor_stands_after(c, p)) {
@@ -206,7 +208,7 @@ void queue_unlock(struct place *p) {
     }
 }
 
-void queue_kill(struct place *p) {
+void queue_kill(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
@@ -214,11 +216,11 @@ void queue_kill(struct place *p) {
     if ((e->state & (ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_ACQUIRED) {
         c->ahead--;
     }
-    c->queue->locked -= (e->state & ENTRY_LOCKED) != 0 ? 1 : 0;
-    c->queue->acquired -= (e->state & ENTRY_ACQUIRED) != 0 ? 1 : 0;
+    struct tally *from = &c->queue->tallies[entry_standing(e)];
+    from->places--;
+    from->bytes -= message_content_bytes(m);
     e->state = ENTRY_DEAD;
     c->live--;
-    c->queue->depth--;
     drop_chunk(c);
 }
 

@@ -9,7 +9,7 @@
  *   - no change allocates: the *_prepare functions do that before the record is appended.
  *
  * It knows nothing of files. A message with one place takes 71 to 78 bytes: 48 in struct message, 16 in the run, the rest
- * in the index; and 4 more in a chunk from which consumers have acquired a place.
+ * in the index; and 8 more in a chunk from which consumers have acquired a place.
  */
 #ifndef LOGSTORE_TABLE_H
 #define LOGSTORE_TABLE_H
@@ -77,13 +77,20 @@ struct entry {
 
 struct queue;
 
+/* How often consumers have acquired a place, and when the last one did: tenths of a second of the monotonic clock, which
+   reach 13 years of uptime and stay at the highest value from then on. */
+struct hand_out {
+    uint32_t count;
+    uint32_t since_tenths;
+};
+
 struct queue_chunk {
     struct queue *queue;
     struct queue_chunk *prev;
     struct queue_chunk *next;
     uint64_t first_position;
-    uint32_t *handed_out; /* how often each place was acquired; NULL: none ever was */
-    uint16_t used;        /* entries ever filled */
+    struct hand_out *handed_out; /* of each place; NULL: none was ever acquired */
+    uint16_t used;               /* entries ever filled */
     uint16_t live;
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired places that the queue's offer of new places has not passed */
@@ -108,16 +115,28 @@ struct cursor {
     struct cursor *next;
 };
 
+/* What holds a place; entry_standing() says it of an entry. */
+enum standing {
+    STANDING_READY,    /* nothing: it waits for a consumer */
+    STANDING_ACQUIRED, /* a consumer, and no transaction */
+    STANDING_LOCKED,   /* a transaction, whether a consumer has acquired it or not */
+    STANDINGS,
+};
+
+/* Places of one standing, and the bytes of content of their messages. */
+struct tally {
+    uint64_t places;
+    uint64_t bytes;
+};
+
 struct queue {
     uint32_t id;
-    bool deleted;    /* its places are being removed in steps */
-    uint32_t wanted; /* a counter that a call uses while it holds the lock; else 0 */
-    uint64_t depth;
-    uint64_t locked;
-    uint64_t acquired;
-    uint64_t returned;   /* free places that consumers or transactions gave back: those before `fresh` */
-    struct cursor front; /* if returned > 0: the first of them is here or later */
-    struct cursor fresh; /* no place from here on was ever offered; both are in no list of cursors */
+    bool deleted;                    /* its places are being removed in steps */
+    uint32_t wanted;                 /* a counter that a call uses while it holds the lock; else 0 */
+    struct tally tallies[STANDINGS]; /* each live place is in one of them */
+    uint64_t returned;               /* free places that consumers or transactions gave back: those before `fresh` */
+    struct cursor front;             /* if returned > 0: the first of them is here or later */
+    struct cursor fresh;             /* no place from here on was ever offered; both are in no list of cursors */
     struct queue_chunk *first;
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
@@ -409,13 +428,40 @@ struct queue *table_any_queue(const struct table *t, uint32_t id); /* also one t
 bool table_add_queue(struct table *t, uint32_t id);                /* false: no memory */
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; no message has a place there any more */
 bool queue_prepare(struct queue *q, uint64_t more);        /* memory for `more` places */
-struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn, uint32_t order_index);
+/* The functions below that change a place get its message: the content of a message that has a place never changes. */
+struct place queue_append(struct queue *q, const struct message *m, uint32_t number, uint64_t order_lsn,
+                          uint32_t order_index);
 
 static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
 
-void queue_lock(struct place *p);
-void queue_unlock(struct place *p); /* LS_CURSOR_OFFER cursors behind it move back to it */
-void queue_kill(struct place *p);   /* ends the place; frees its chunk if that is empty now */
+static inline enum standing entry_standing(const struct entry *e) {
+    return (e->state & ENTRY_LOCKED) != 0     ? STANDING_LOCKED
+           : (e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED
+                                              : STANDING_READY;
+}
+
+/* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
+static inline void queue_tally(struct queue *q, const struct message *m, enum standing from, enum standing to) {
+    uint64_t bytes = message_content_bytes(m);
+    q->tallies[from].places--;
+    q->tallies[from].bytes -= bytes;
+    q->tallies[to].places++;
+    q->tallies[to].bytes += bytes;
+}
+
+/* Places of all standings. */
+static inline uint64_t queue_depth(const struct queue *q) {
+    return q->tallies[STANDING_READY].places + q->tallies[STANDING_ACQUIRED].places +
+           q->tallies[STANDING_LOCKED].places;
+}
+
+static inline uint64_t queue_bytes(const struct queue *q) {
+    return q->tallies[STANDING_READY].bytes + q->tallies[STANDING_ACQUIRED].bytes + q->tallies[STANDING_LOCKED].bytes;
+}
+
+void queue_lock(struct place *p, const struct message *m);
+void queue_unlock(struct place *p, const struct message *m); /* LS_CURSOR_OFFER cursors behind it move back to it */
+void queue_kill(struct place *p, const struct message *m);   /* ends it; frees its chunk if that is empty now */
 struct entry *cursor_entry(struct cursor *c, uint64_t *position); /* the entry at the cursor, or NULL at the end */
 void cursor_step(struct cursor *c);
 void cursor_start(struct cursor *c, struct queue *q, int kind);
@@ -426,12 +472,14 @@ void cursor_seek(struct cursor *c, struct queue *q, uint64_t position); /* to it
 /* table/offer.c: the places that consumers acquire and give back */
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
-uint32_t offer_acquire(struct queue *q, const struct place *p);           /* returns its count, this time included */
+/* Both at this time; they return the place's count, this time included. */
+uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
-uint32_t offer_take(const struct place *p);                    /* as offer_acquire, for any place that is free */
+uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was its acquisition number `count` */
-void offer_give_back(struct place *p, bool unseen); /* to its old position; unseen: this acquisition does not count */
-void offer_came_back(const struct place *p);        /* for queues.c: it was unlocked */
+/* To its old position; unseen: this acquisition does not count. */
+void offer_give_back(struct place *p, const struct message *m, bool unseen);
+void offer_came_back(const struct place *p); /* for queues.c: it was unlocked */
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {

@@ -76,6 +76,11 @@ static PyObject *delivery_header(struct delivery *self, void *Py_UNUSED(closure)
     return PyObject_CallMethod((PyObject *)self->queue->store, "header", "K", (unsigned long long)self->row.id);
 }
 
+static PyObject *delivery_enqueued_at(struct delivery *self, void *Py_UNUSED(closure)) {
+    return PyObject_CallMethod((PyObject *)self->queue, "_enqueued_at", "KK", (unsigned long long)self->row.id,
+                               (unsigned long long)self->row.position);
+}
+
 static PyObject *delivery_redelivered(struct delivery *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(self->row.count > 1 || self->row.recovered != 0);
 }
@@ -196,7 +201,7 @@ static PyMemberDef delivery_members[] = {
      "They count the places that the queue has had since the store was opened, so they are of one open only."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
      "How often this place has been handed out, this time included; counting starts again at every open."},
-    {"_queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, NULL},
+    {"queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, "The queue that it was acquired from."},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
     {"_detached", T_BOOL, offsetof(struct delivery, detached), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -205,6 +210,14 @@ static PyMemberDef delivery_members[] = {
 static PyGetSetDef delivery_getset[] = {
     {"redelivered", (getter)(void (*)(void))delivery_redelivered, NULL,
      "Whether a consumer may have seen it before: handed out earlier, or recovered.", NULL},
+    {"enqueued_at", (getter)(void (*)(void))delivery_enqueued_at, NULL,
+     "When the message was put on this queue: a ``datetime`` in UTC, the same after every open.\n\n"
+     "It is the time of the group commit that made the place durable. None: it is not durable yet, or the log does "
+     "not\n"
+     "have the time any more. The first access to a segment of the log reads it as far as that commit; the times of "
+     "three\n"
+     "segments are kept in memory. Raises ``UnknownMessage`` or ``NotEnqueued`` if the place has ended.",
+     NULL},
     {"content", (getter)(void (*)(void))delivery_content, NULL,
      "The whole content, read from the log at each access unless it was acquired with ``load``.", NULL},
     {"header", (getter)(void (*)(void))delivery_header, NULL,

@@ -161,7 +161,7 @@ bool hot_id(PyObject *given, uint64_t *id);
 /* Gives the pointer that an owner of this kind holds. False: ValueError is set; `given` is no such owner, or empty. */
 bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, union owned *at);
 
-/* _read_places(cursor, Message, load, views): the next places; an empty list at the end. */
+/* _read_places(cursor, queue id, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 
 /* _publish_items(queue_id, contents, headers, transaction, flags, ids): all of a tuple, in pieces. */

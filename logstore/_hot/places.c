@@ -14,6 +14,7 @@ enum {
 
 enum slot {
     SLOT_STORE,
+    SLOT_QUEUE_ID,
     SLOT_ID,
     SLOT_POSITION,
     SLOT_SIZE,
@@ -24,14 +25,15 @@ enum slot {
     SLOTS
 };
 
-static const char *const slot_names[SLOTS] = {"_store", "id",          "position", "size",
-                                              "locked", "redelivered", "_header",  "_content"};
+static const char *const slot_names[SLOTS] = {"_store", "_queue_id",   "id",      "position", "size",
+                                              "locked", "redelivered", "_header", "_content"};
 
 /* The state of one call. */
 struct batch {
     PyTypeObject *type; /* Message */
     Py_ssize_t offsets[SLOTS];
     PyObject *store;
+    PyObject *queue_id;
     PyObject *loaded; /* bytes; NULL: contents are read on access */
     PyObject *view;   /* of `loaded`; NULL: contents are copied */
     PyObject *size;   /* of the message made last; NULL: none yet */
@@ -100,6 +102,7 @@ static PyObject *make_message(struct batch *b, size_t i) {
     PyObject *made = b->type->tp_alloc(b->type, 0);
     bool whole =
         made != NULL && set_slot(b, made, SLOT_STORE, Py_NewRef(b->store)) &&
+        set_slot(b, made, SLOT_QUEUE_ID, Py_NewRef(b->queue_id)) &&
         set_slot(b, made, SLOT_ID, PyLong_FromUnsignedLongLong(place->id)) &&
         set_slot(b, made, SLOT_POSITION, PyLong_FromUnsignedLongLong(place->position)) &&
         set_slot(b, made, SLOT_SIZE, size_of(b, place->content_bytes)) &&
@@ -153,10 +156,11 @@ static PyObject *read_batch(const struct store_calls *self, ls_cursor *cursor, s
 }
 
 PyObject *hot_read_places(struct store_calls *self, PyObject *args) {
-    PyObject *cursor, *type;
+    PyObject *cursor, *queue_id, *type;
     union owned at;
     int load, views;
-    if (!PyArg_ParseTuple(args, "OO!pp:_read_places", &cursor, &PyType_Type, &type, &load, &views) ||
+    if (!PyArg_ParseTuple(args, "OO!O!pp:_read_places", &cursor, &PyLong_Type, &queue_id, &PyType_Type, &type, &load,
+                          &views) ||
         !hot_owned(self->state, cursor, OWNS_CURSOR, &at)) {
         return NULL;
     }
@@ -166,6 +170,7 @@ PyObject *hot_read_places(struct store_calls *self, PyObject *args) {
     }
     b->type = (PyTypeObject *)type;
     b->store = (PyObject *)self;
+    b->queue_id = queue_id;
     PyObject *list = read_batch(self, at.cursor, b, load, views);
     Py_XDECREF(b->size);
     Py_XDECREF(b->view);

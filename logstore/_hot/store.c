@@ -334,7 +334,8 @@ static PyMethodDef store_methods[] = {
                "Publishes each item of an iterator before it asks for the next. Returns 1 if there are more headers\n"
                "than contents, -1 if there are fewer, else 0.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,
-     PyDoc_STR("_read_places($self, cursor, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
+     PyDoc_STR(
+         "_read_places($self, cursor, queue_id, kind, load, views)\n--\n\nThe next messages of a cursor of the core.")},
     {"_undurable", (PyCFunction)(void (*)(void))store_undurable, METH_O, undurable_doc},
     {"_release_dropped", (PyCFunction)(void (*)(void))hot_release_dropped_now, METH_NOARGS,
      PyDoc_STR("_release_dropped($self)\n--\n\nGives back the places of deliveries that were dropped.")},

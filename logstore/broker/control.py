@@ -99,7 +99,7 @@ class BrokerControl:
             messages = await self._socket.in_thread(queue.unlocked_count if is_dry_run else queue.handle.purge)
             if not is_dry_run:
                 queue.was_purged()
-            locked = self._host.store._depth(queue.handle.id)[1]
+            locked = queue.handle.locked
         left = {"unacknowledged": queue.unacknowledged_count, "locked": locked, "unreadable": queue.unreadable_count}
         return {"messages": messages, **left}
 

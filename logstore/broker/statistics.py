@@ -43,7 +43,7 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
             "memory_bytes_max": budget.bytes_max,
         },
         "queue_columns": list(QUEUE_KEYS),
-        "queue_rows": list(_rows(host, list(host.vhost.queues.values()))),
+        "queue_rows": list(_rows(list(host.vhost.queues.values()))),
     }
 
 
@@ -72,17 +72,18 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _rows(host: Host, queues: list[BrokerQueue]) -> Iterator[list[Any]]:
+def _rows(queues: list[BrokerQueue]) -> Iterator[list[Any]]:
     """The values of ``QUEUE_KEYS`` for each queue."""
     for queue in queues:
         unacknowledged = queue.unacknowledged_count
-        queue_id = size = None
+        queue_id = None
         if isinstance(queue, DurableQueue):
             queue_id = queue.handle.id
             try:
-                depth, locked = host.store._depth(queue_id)
+                found = queue.handle.counts()
             except UnknownQueue:
                 continue  # deleted meanwhile
+            depth, locked, size = found.depth, found.locked, found.bytes
         else:
             assert isinstance(queue, MemoryQueue)
             depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes

@@ -64,7 +64,7 @@ def purge(store_dir: Path, queue: str, dry_run: bool, as_json: bool, connect: st
 def purge_opened(store: MessageStore, queue: str) -> dict[str, Any]:
     """Purges a queue of a store that nothing else uses. Raises ``UnknownQueue``."""
     handle = store.queue(queue)
-    return {"messages": handle.purge(), **_left(store._depth(handle.id)[1])}
+    return {"messages": handle.purge(), **_left(handle.locked)}
 
 
 def _left(locked: int) -> dict[str, int]:

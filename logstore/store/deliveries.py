@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from logstore import errors
 from logstore._hot import Delivery
 from logstore.core import arguments
+from logstore.store.counting import enqueued_at
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from logstore.store.message_store import MessageStore
 
 __all__ = ["Delivery", "DeliveryToken", "Message", "MessageView"]
@@ -44,6 +47,7 @@ class Message:
     """One place on a queue, as ``messages()`` and ``browse()`` list it."""
 
     _store: MessageStore
+    _queue_id: int = field(repr=False)
     id: int
     """The persistence ID: the LSN of the message's first record."""
     position: int
@@ -56,6 +60,11 @@ class Message:
     """Whether it was stored before this open, so that it may have been delivered before."""
     _header: bytes | None = field(default=None, repr=False, compare=False)
     _content: bytes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        """When it was put on this queue: see :attr:`Delivery.enqueued_at`."""
+        return enqueued_at(self._store, self._queue_id, self.id, self.position)
 
     @property
     def header(self) -> bytes:

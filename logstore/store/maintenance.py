@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logstore import errors
-from logstore._core import ffi, lib
+from logstore._core import lib
 from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.imports import late
@@ -75,7 +75,8 @@ class Maintenance(StoreCalls):
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
-        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and ``acquired``.
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and
+        ``acquired``, which here counts locked places too and takes time with the length of the queue.
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
@@ -83,10 +84,10 @@ class Maintenance(StoreCalls):
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
             try:
-                depth, locked = self._depth(queue.id)
+                counts, acquired = queue.counts(), len(queue.acquisitions())
             except errors.UnknownQueue:
                 continue  # deleted meanwhile
-            per_queue[queue.name] = {"depth": depth, "locked": locked, "acquired": queue._acquired_count()}
+            per_queue[queue.name] = {"depth": counts.depth, "locked": counts.locked, "acquired": acquired}
         counters["queues"] = per_queue
         return counters
 
@@ -209,9 +210,3 @@ class Maintenance(StoreCalls):
         """An estimate of the checkpoint that :meth:`checkpoint` would write now."""
         info = filled("ls_checkpoint_info", lambda into: lib.ls_checkpoint_size(self._c, into))
         return Checkpoint(self.next_lsn, info.bytes, info.messages, info.transactions, 0.0)
-
-    def _depth(self, queue_id: int) -> tuple[int, int]:
-        places = ffi.new("uint64_t *")
-        locked = ffi.new("uint64_t *")
-        check(lib.ls_queue_depth(self._c, queue_id, places, locked))
-        return int(places[0]), int(locked[0])

@@ -356,15 +356,16 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
 
     def _messages(self, queue: Queue | str, *, after: int | None = None, load: bool, views: bool) -> Iterator[Message]:
         position = None if after is None else checked_position("after", after)
-        owner, cursor = self._open_cursor(self._known(queue), lib.LS_CURSOR_ALL)
+        known = self._known(queue)
+        owner, cursor = self._open_cursor(known, lib.LS_CURSOR_ALL)
         if position is not None:
             check(lib.ls_cursor_after(cursor, position))
-        return self._read_all(owner, MessageView if views else Message, load)
+        return self._read_all(owner, known.id, MessageView if views else Message, load)
 
-    def _read_all(self, owner: Owner, kind: type[Message], load: bool) -> Iterator[Message]:
+    def _read_all(self, owner: Owner, queue_id: int, kind: type[Message], load: bool) -> Iterator[Message]:
         # A generator refuses to be entered again by another thread or a signal handler. An iterator of itertools
         # over it would then free it while it runs.
-        while found := self._read_places(owner, kind, load, kind is MessageView):
+        while found := self._read_places(owner, queue_id, kind, load, kind is MessageView):
             yield from found
             del found  # so that two batches are not held at once
         owner.free()

@@ -24,14 +24,17 @@ from logstore._core import ffi, lib
 from logstore._hot import QueueCalls
 from logstore.core import arguments
 from logstore.core.native import check, tell
+from logstore.store.counting import acquisitions_of, counts_of, enqueued_at
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
 from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from logstore._hot import Owner, Taker
+    from logstore.store.counting import Acquisition, QueueCounts
     from logstore.store.message_store import MessageStore
     from logstore.store.transactions import Transaction
 
@@ -125,7 +128,56 @@ class Queue(QueueCalls):
     @property
     def depth(self) -> int:
         """The number of its places: waiting, acquired and locked ones."""
-        return self._store._depth(self._id)[0]
+        return counts_of(self._store, self._id).depth
+
+    @property
+    def ready(self) -> int:
+        """The number of places that are neither acquired nor locked.
+
+        Some may not be durable yet; an acquire gets durable ones only.
+        """
+        return self.counts().ready
+
+    @property
+    def acquired(self) -> int:
+        """The number of places that consumers have acquired; one that a transaction has locked too is not counted."""
+        return self.counts().acquired
+
+    @property
+    def locked(self) -> int:
+        """The number of places that transactions without an outcome have dequeued."""
+        return self.counts().locked
+
+    @property
+    def bytes(self) -> int:
+        """Content bytes of all its places, headers not counted."""
+        return self.counts().bytes
+
+    @property
+    def ready_bytes(self) -> int:
+        """Content bytes of its ready places."""
+        return self.counts().ready_bytes
+
+    def counts(self) -> QueueCounts:
+        """All counts of one moment; the properties, read one after another, are of several moments.
+
+        Takes the same time for a queue of any length. Raises ``UnknownQueue`` after the queue was deleted.
+        """
+        self._store._release_dropped()
+        return counts_of(self._store, self._id)
+
+    def acquisitions(self) -> list[Acquisition]:
+        """The places that consumers have acquired, in the order of the queue, each since when.
+
+        Read in steps with no lock held in between: a place that is settled, released or acquired meanwhile is in the
+        list or not. Takes time with the length of the queue. Raises ``UnknownQueue`` after the queue was deleted.
+        """
+        self._store._release_dropped()
+        return acquisitions_of(self._store, self._id)
+
+    def _enqueued_at(self, message_id: int, position: int) -> datetime | None:
+        """For ``Delivery.enqueued_at``."""
+        return enqueued_at(self._store, self._id, message_id, position)
 
     # ---- acquiring ----
 
@@ -228,12 +280,12 @@ class Queue(QueueCalls):
     def _check_acquired(self, delivery: Delivery | DeliveryToken) -> None:
         if isinstance(delivery, DeliveryToken):
             self._check_token(delivery)
-        elif getattr(delivery, "_queue", None) is not self or delivery._settled or self._is_deleted:
+        elif getattr(delivery, "queue", None) is not self or delivery._settled or self._is_deleted:
             self._refuse(delivery)
 
     def _refuse(self, delivery: Delivery) -> NoReturn:
         arguments.instance("delivery", delivery, Delivery, what=_A_DELIVERY)
-        if delivery._queue is not self:
+        if delivery.queue is not self:
             raise errors.NotEnqueued(f"message {delivery.id} was not acquired from queue {self._name!r}")
         if delivery._detached:
             raise errors.NotEnqueued(
@@ -435,14 +487,6 @@ class Queue(QueueCalls):
         done = ffi.new("size_t *")
         check(lib.ls_purge(self._store._c, self._id, ids, len(places), REASON_PURGED, 0, done))
         return int(done[0])
-
-    def _acquired_count(self) -> int:
-        self._store._release_dropped()
-        acquired = ffi.new("uint64_t *")
-        code = lib.ls_queue_acquired(self._store._c, self._id, acquired)
-        if code != lib.LS_UNKNOWN_QUEUE:  # it may have been deleted meanwhile
-            check(code)
-        return int(acquired[0])
 
     def _forget(self) -> None:
         """The queue was deleted: its deliveries cannot be settled any more."""

@@ -122,7 +122,7 @@ def test_any_call_of_a_consumer_gives_dropped_deliveries_back(store: MessageStor
     elif call == "stats":
         assert acquired(store) == 1
     else:
-        getattr(other._queue, call)([other] if call == "accept_many" else other)
+        getattr(other.queue, call)([other] if call == "accept_many" else other)
         assert store._released_queues() == set()  # nothing is left to do
     assert kept.content == b"0"
     kept.accept()

@@ -24,6 +24,7 @@ CALLS = {
     "publish_many of a stream": "store.publish_many(queue, (bytearray(body) for _ in range(5)))",
     "load_content": "store.load_content(key)",
     "header": "store.header(key)",
+    "enqueued_at": "queue.acquire()[0].enqueued_at",
     "messages": "list(store.messages(queue, load=True)); list(store.messages(queue, views=True))",
     "next_lsn": "store._undurable(store.next_lsn)",
     "dequeue": "store.dequeue(store.publish(queue, body, wait=False), queue)",
@@ -83,6 +84,6 @@ def test_every_public_call_of_the_extension_is_made_here() -> None:
     made = " ".join(CALLS.values())
     classes = (_hot.StoreCalls, _hot.QueueCalls, _hot.Delivery)
     public = {name for kind in classes for name in vars(kind) if not name.startswith("_")}
-    plain = {"id", "position", "delivery_count", "redelivered"}  # fields
+    plain = {"id", "position", "queue", "delivery_count", "redelivered"}  # fields
     of_python = {"reject"}  # it calls the queue's method
     assert {name for name in public - plain - of_python if f".{name}" not in made} == set()

@@ -261,7 +261,7 @@ class World:
         with self._releasing:  # the store's thread may be releasing one, which is in no list then
             store._release_dropped()  # else a later call would, and would look as if it had changed something
         return (
-            [(queue.id, queue.depth, queue._acquired_count()) for queue in store.queues()],
+            [(queue.id, queue.depth, queue.acquired) for queue in store.queues()],
             len(store.exchanges()),
             len(store.bindings()),
             dict(store.config),

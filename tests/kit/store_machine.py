@@ -27,11 +27,12 @@ from hypothesis.stateful import (
 
 from kit.simulated import ALL_LOST, BY_SEED, Disk
 from kit.store_model import DEQUEUE, ENQUEUE, State, shown_by
-from logstore import Xid, errors
+from logstore import QueueCounts, Xid, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kit.store_model import Place
     from logstore import Delivery, MessageStore, Transaction
 
 PICK = st.integers(0, 1_000_000)
@@ -580,6 +581,23 @@ class StoreMachine(RuleBasedStateMachine):
         assert shown_by(self.store) == self.live.shown()
         for key, message in self.live.messages.items():
             assert self.store.load_content(key) == message.content
+
+    @invariant()
+    def the_counts_are_those_of_the_places(self) -> None:
+        for queue, places in self.live.queues.items():
+            handle, size = self.handle(queue), self.size_of
+            locked = [place for place in places if self.live.locked(place.key, queue)]
+            held = [place for place in places if (queue, place.key) in self.held]
+            acquired = [place for place in held if place not in locked]
+            ready = [place for place in places if place not in locked and place not in held]
+            assert handle.counts() == QueueCounts(
+                len(places), len(ready), len(acquired), len(locked), sum(map(size, places)), sum(map(size, ready))
+            )
+            listed = [(one.id, one.delivery_count, one.locked) for one in handle.acquisitions()]
+            assert listed == [(one.key, self.counts[queue, one.key], one in locked) for one in held]
+
+    def size_of(self, place: Place) -> int:
+        return len(self.live.messages[place.key].content)
 
     @invariant()
     def the_lsns_are_in_order(self) -> None:

@@ -239,7 +239,9 @@ def test_a_listing_that_is_entered_again_while_it_reads_refuses_that_and_goes_on
 def test_a_listed_message_equals_one_that_its_class_makes(store: MessageStore, queue: Queue) -> None:
     for kind in LISTINGS:
         for listed in store.messages(queue, **kind):
-            made = type(listed)(store, listed.id, listed.position, listed.size, listed.locked, listed.redelivered)
+            made = type(listed)(
+                store, queue.id, listed.id, listed.position, listed.size, listed.locked, listed.redelivered
+            )
             assert (listed, hash(listed), repr(listed)) == (made, hash(made), repr(made))
             assert fields(listed) == fields(made) == fields(copy.copy(listed))
             assert dataclasses.replace(listed, size=7).size == 7

@@ -206,7 +206,7 @@ def test_whichever_allocation_fails_the_exception_says_how_many_were_dequeued(
         for each in held:
             with contextlib.suppress(errors.NotEnqueued, errors.UnknownMessage):
                 each.release()
-        assert queue._acquired_count() == 0
+        assert queue.acquired == 0
         passed_in_a_row = passed_in_a_row + 1 if problem is None else 0
         if passed_in_a_row > 20:  # some allocations may fail without harm
             break

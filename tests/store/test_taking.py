@@ -155,7 +155,7 @@ def test_a_position_that_is_none_is_refused_with_where_one_comes_from(queue: Que
     }
     with pytest.raises(errors.OptionError, match=r"after is the position of a place, .* delivery\.position"):
         calls[call](WRONG[wrong])
-    assert queue._acquired_count() == 0
+    assert queue.acquired == 0
 
 
 def test_a_position_that_the_queue_has_not_had_is_refused(
@@ -250,7 +250,7 @@ def test_a_message_on_two_queues_is_acquired_on_the_one_that_is_asked(store: Mes
 def test_a_number_that_no_id_can_be_is_refused_and_nothing_is_acquired(queue: Queue, wrong: int) -> None:
     with pytest.raises(errors.UnknownMessage, match=r"there is no message .*: ids are 1 to 2\*\*63 - 1"):
         queue.acquire_ids([*ids_of(queue), wrong])
-    assert queue._acquired_count() == 0
+    assert queue.acquired == 0
 
 
 @pytest.mark.parametrize("wrong", ["1", 1.5, True, None, b"1"])
@@ -259,7 +259,7 @@ def test_an_id_that_is_no_int_is_refused_and_nothing_is_acquired(queue: Queue, w
         queue.acquire_ids([*ids_of(queue), wrong])
     with pytest.raises(TypeError, match="message_ids is an iterable of message ids, not"):
         queue.acquire_ids(wrong)
-    assert queue._acquired_count() == 0
+    assert queue.acquired == 0
 
 
 def test_a_deleted_queue_and_a_closed_store_give_none_by_id(store: MessageStore, queue: Queue) -> None:
@@ -342,7 +342,7 @@ def test_a_publish_that_acquires_is_for_one_queue_without_a_transaction_and_wait
             publish(queue, wrong, acquire=True)
     with pytest.raises(errors.OptionError):
         publish(queue, b"x", header=bytes(1 << 20), acquire=True)
-    assert (len(ids_of(queue)), queue._acquired_count(), other.depth, tx.operations) == (10, 0, 0, 0)
+    assert (len(ids_of(queue)), queue.acquired, other.depth, tx.operations) == (10, 0, 0, 0)
     assert store.next_lsn >= before
     (own,) = [publish([queue], b"x", acquire=True)]
     assert own.content == b"x"
@@ -371,7 +371,7 @@ def test_whichever_allocation_fails_no_message_is_taken_without_its_delivery(sto
                 testcapi.remove_mem_hooks()
             held = made if isinstance(made, list) else [made] if made is not None else []
             is_new = made is not None and not isinstance(made, list)
-            assert (queue.depth, queue._acquired_count()) == (10 + is_new, len(held)), number
+            assert (queue.depth, queue.acquired) == (10 + is_new, len(held)), number
             for each in held:
                 if is_new:
                     each.accept()
@@ -396,5 +396,5 @@ def test_a_handler_that_raises_leaves_nothing_acquired(store: MessageStore, queu
         raise Interrupted
 
     for _ in every_step(lambda _: calls[kind](), handler):
-        assert queue._acquired_count() == 0
+        assert queue.acquired == 0
     assert [each.delivery_count >= 1 for each in queue.acquire(20)][:10] == [True] * 10

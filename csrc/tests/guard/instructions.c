@@ -231,6 +231,14 @@ MEASURED static void measured_acquire_and_settle(void) {
     }
 }
 
+MEASURED static void measured_queue_counts(void) {
+    ls_queue_counts counts;
+    for (size_t i = 0; i < MANY; i++) {
+        must(ls_queue_counts_get(store, QUEUE, &counts));
+        must_be(counts.ready == MANY, "places are missing");
+    }
+}
+
 MEASURED static void measured_acquire_and_release(void) {
     ls_delivery deliveries[AT_ONCE];
     size_t acquired;
@@ -354,6 +362,8 @@ static void measure_changes(void) {
     tell("load_content_1024", MANY);
     measured_load_in_order_1024();
     tell("load_in_order_1024", MANY);
+    measured_queue_counts();
+    tell("queue_counts", MANY);
     measured_acquire_and_release();
     tell("acquire_and_release", MANY);
     measured_acquire_and_settle();

@@ -6,6 +6,7 @@
 #define LOGSTORE_STORE_VERDICT_H
 
 #include "tests/kit/store_model.h"
+#include "tests/kit/tallies.h"
 
 /* ---- the state of an open store ---- */
 
@@ -83,6 +84,13 @@ static inline bool toys_are(ls_store *store, const struct model_state *s) {
     return same;
 }
 
+static inline bool tallies_are_right(const ls_store *store) {
+    log_lock(store->log);
+    bool right = tallies_are_those_of_a_walk(&store->state.table);
+    log_unlock(store->log);
+    return right;
+}
+
 static inline bool store_is(ls_store *store, const struct model_state *s, unsigned catalog) {
     uint64_t ids[TXS + 1];
     size_t n = 0;
@@ -96,7 +104,7 @@ static inline bool store_is(ls_store *store, const struct model_state *s, unsign
         same = model_tx((struct model_state *)(uintptr_t)s, ids[i]) != NULL;
     for (int q = 1; same && q <= QUEUES; q++)
         same = (catalog & 1u << q) == 0 || queue_is(store, s, q, true);
-    return same && toys_are(store, s);
+    return same && toys_are(store, s) && tallies_are_right(store);
 }
 
 /* Only pending work on deleted queues refers to it: then a relocation may already have ended the message. */

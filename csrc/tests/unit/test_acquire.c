@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "tests/kit/one_store.h"
+#include "tests/kit/tallies.h"
 
 enum { MOST = 3000, AT_ONCE = 40, TAKERS = 6, SHARED = 4000 };
 
@@ -241,17 +242,44 @@ static void step_look(void) {
     ls_cursor_close(c);
 }
 
+/* In order, each since a time that has passed. */
+static void the_list_of_what_is_acquired_is_right(void) {
+    ls_acquisition all[MOST];
+    uint64_t from = 0;
+    size_t n, seen = 0, known_at = 0;
+
+    do {
+        check(ls_acquisitions(r.store, 1, &from, all + seen, 1 + chance(&luck) % (MOST - seen), &n) == LS_OK);
+        seen += n;
+    } while (from != UINT64_MAX && seen < MOST);
+    for (size_t i = 0; i < seen; i++, known_at++) {
+        while (known_at < places && !is_held(&known[known_at]))
+            known_at++;
+        check(known_at < places && all[i].position == known_at && all[i].id == known[known_at].id &&
+              all[i].count == known[known_at].count &&
+              (all[i].locked != 0) == (known[known_at].state == LOCKED_AND_HELD));
+        check(all[i].since_us > 0);
+    }
+    while (known_at < places && !is_held(&known[known_at]))
+        known_at++;
+    check(known_at == places);
+}
+
 static void counts_are_right(void) {
-    uint64_t depth, locked, acquired, all = 0, lock = 0, held = 0;
+    ls_queue_counts counts;
+    uint64_t all = 0, lock = 0, held = 0;
 
     for (size_t i = 0; i < places; i++) {
         all += known[i].state != GONE ? 1 : 0;
         lock += known[i].state == LOCKED || known[i].state == LOCKED_AND_HELD ? 1 : 0;
-        held += is_held(&known[i]) ? 1 : 0;
+        held += known[i].state == HELD ? 1 : 0;
         known[i].durable = known[i].durable || known[i].id < ls_durable_lsn(r.store);
     }
-    check(ls_queue_depth(r.store, 1, &depth, &locked) == LS_OK && depth == all && locked == lock);
-    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == held);
+    check(ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.depth == all && counts.locked == lock);
+    check(counts.acquired == held && counts.ready == all - lock - held);
+    check(counts.bytes == 10 * all && counts.ready_bytes == 10 * counts.ready);
+    the_list_of_what_is_acquired_is_right();
+    check(tallies_are_those_of_a_walk(&r.store->state.table));
 }
 
 static void a_place_that_is_taken_out_of_order_and_given_back_stands_where_it_stood(void) {
@@ -319,7 +347,8 @@ static void whatever_the_steps_the_first_free_places_are_acquired_with_their_cou
 
 static void a_stale_delivery_settles_nothing(void) {
     ls_delivery old, now, both[2];
-    uint64_t id, lsn, acquired;
+    ls_queue_counts counts;
+    uint64_t id, lsn;
     size_t n;
 
     fresh();
@@ -335,7 +364,7 @@ static void a_stale_delivery_settles_nothing(void) {
     check(ls_release(r.store, 1, &old, 1, 0) == LS_NOT_ENQUEUED);
     check(ls_settle_all(r.store, 1, both, 2, NULL, 1, 0, &n) == LS_NOT_ENQUEUED && n == 0);
     check(ls_release(r.store, 1, both, 2, 0) == LS_NOT_ENQUEUED);
-    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 1);
+    check(ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.acquired == 1);
     check(add(id, 2, NULL) == LS_OK && ls_settle(r.store, 2, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
     check(take(id, 1, NULL) == LS_OK && add(id, 1, NULL) == LS_OK); /* a new place, behind the other one */
     check(ls_settle(r.store, 1, &now, NULL, 1, 0, &lsn) == LS_NOT_ENQUEUED);
@@ -362,7 +391,8 @@ static void a_delivery_that_is_in_a_list_twice_counts_once(void) {
 
 static void a_deleted_queue_has_no_deliveries(void) {
     ls_delivery had[2], none;
-    uint64_t lsn, acquired;
+    ls_queue_counts counts;
+    uint64_t lsn;
     size_t n;
 
     fresh();
@@ -374,7 +404,7 @@ static void a_deleted_queue_has_no_deliveries(void) {
     check(ls_settle(r.store, 1, &had[1], NULL, 1, 0, &lsn) == LS_UNKNOWN_QUEUE);
     check(ls_settle_all(r.store, 1, &had[1], 1, NULL, 1, 0, &n) == LS_UNKNOWN_QUEUE);
     check(ls_release(r.store, 1, &had[1], 1, 0) == LS_UNKNOWN_QUEUE);
-    check(ls_queue_acquired(r.store, 1, &acquired) == LS_UNKNOWN_QUEUE);
+    check(ls_queue_counts_get(r.store, 1, &counts) == LS_UNKNOWN_QUEUE);
     check(ls_queue_add(r.store, 1) == LS_OK && ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 0);
     (void)put(1, "three", NULL);
     check(ls_acquire(r.store, 1, &none, 1, 0, &n) == LS_OK && n == 1 && none.count == 1);
@@ -468,7 +498,8 @@ static void *takes(void *seed) {
 
 static void many_threads_settle_each_place_once_and_count_each_time(void) {
     pthread_t threads[TAKERS];
-    uint64_t depth, locked, acquired;
+    ls_queue_counts counts;
+    uint64_t depth, locked;
     ls_delivery rest[32];
     size_t n;
 
@@ -494,7 +525,7 @@ static void many_threads_settle_each_place_once_and_count_each_time(void) {
     for (int i = 0; i < SHARED; i++)
         check(settled[i] == 1);
     check(unexpected == 0 && ls_queue_depth(r.store, 1, &depth, &locked) == LS_OK && depth == 0);
-    check(ls_queue_acquired(r.store, 1, &acquired) == LS_OK && acquired == 0);
+    check(ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.acquired == 0 && counts.bytes == 0);
     done();
 }
 

@@ -61,7 +61,7 @@ static bool same_queue(const ls_store *a, const struct queue *q, const ls_store 
     const struct entry *e;
 
     if (other == NULL)
-        return q->depth == 0;
+        return queue_depth(q) == 0;
     while ((e = cursor_entry(&c, &position)) != NULL) {
         const struct entry *f = cursor_entry(&d, &position);
 
@@ -73,7 +73,7 @@ static bool same_queue(const ls_store *a, const struct queue *q, const ls_store 
         cursor_step(&c);
         cursor_step(&d);
     }
-    return q->depth == other->depth && q->locked == other->locked;
+    return memcmp(q->tallies, other->tallies, sizeof q->tallies) == 0;
 }
 
 static bool same_queues(const ls_store *a, const ls_store *b) {

@@ -44,6 +44,19 @@ static int c_commit(ls_store *s) { return (void)s, ls_commit(ended, LS_WAIT); }
 static int c_rollback(ls_store *s) { return (void)s, ls_rollback(ended, LS_WAIT); }
 static int c_queue_add(ls_store *s) { return ls_queue_add(s, 5); }
 static int c_depth(ls_store *s) { return ls_queue_depth(s, 1, ids, &lsn); }
+static int c_acquisitions(ls_store *s) {
+    ls_acquisition one;
+    uint64_t from = 0;
+    size_t n;
+
+    return ls_acquisitions(s, 1, &from, &one, 1, &n);
+}
+static int c_enqueued(ls_store *s) { return ls_enqueued_us(s, 1, id, 0, &lsn); }
+static int c_counts(ls_store *s) {
+    ls_queue_counts counts;
+
+    return ls_queue_counts_get(s, 1, &counts);
+}
 static int c_message(ls_store *s) {
     ls_message_info info;
     return ls_message(s, id, &info);
@@ -103,6 +116,9 @@ static const struct call {
     {"ls_force", c_force, true},
     {"ls_queue_add", c_queue_add, false},
     {"ls_queue_depth", c_depth, false},
+    {"ls_queue_counts_get", c_counts, false},
+    {"ls_enqueued_us", c_enqueued, false},
+    {"ls_acquisitions", c_acquisitions, false},
     {"ls_message", c_message, false},
     {"ls_load_header", c_load_header, false},
     {"ls_load_content", c_load_content, false},

@@ -228,11 +228,11 @@ static int op_cursor(ls_tx *tx) {
 static int op_acquire(ls_tx *tx) {
     ls_delivery got[30];
     size_t n, again;
-    uint64_t acquired;
+    ls_queue_counts counts;
     int rc = ls_acquire(r.store, 2, got, 30, 0, &n);
 
     (void)tx;
-    check(ls_queue_acquired(r.store, 2, &acquired) == LS_OK && acquired == n && (n > 0) == (rc == LS_OK));
+    check(ls_queue_counts_get(r.store, 2, &counts) == LS_OK && counts.acquired == n && (n > 0) == (rc == LS_OK));
     if (rc == LS_OK)
         rc = ls_release(r.store, 2, got, n, 0);
     counting = false;

@@ -127,6 +127,7 @@ static void the_index_finds_keys_far_from_their_home_slot(void) {
 static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     static struct place places[RUN];
     static bool there[RUN];
+    static const struct message any = {.content_bytes = 7};
     struct table t;
     struct cursor cursor, late;
     struct queue *q;
@@ -142,14 +143,14 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
 
         for (uint32_t n = (uint32_t)(chance(&c) % 40); n > 0 && next < RUN; n--, next++) {
             require(queue_prepare(q, 1));
-            places[next] = queue_append(q, next, next, 0);
+            places[next] = queue_append(q, &any, next, next, 0);
             there[next] = true;
         }
         for (uint64_t n = chance(&c) % 60; n > 0 && next > 0; n--) {
             uint32_t k = (uint32_t)(chance(&c) % next);
 
             if (there[k])
-                queue_kill(&places[k]);
+                queue_kill(&places[k], &any);
             there[k] = false;
         }
         for (uint64_t n = chance(&c) % 30; n > 0 && (e = cursor_entry(&cursor, &position)) != NULL; n--) {
@@ -168,22 +169,22 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
             struct entry *e = cursor_entry(&late, &position);
 
             check(e != NULL && position == k);
-            queue_lock(&places[k]);
+            queue_lock(&places[k], &any);
             cursor_step(&late);
         }
     }
     check(cursor_entry(&late, &position) == NULL);
     for (uint32_t k = RUN; k-- > 0;) { /* unlocks from the end: the cursor goes back step by step */
         if (there[k]) {
-            queue_unlock(&places[k]);
+            queue_unlock(&places[k], &any);
             check(cursor_entry(&late, &position) != NULL && position == k);
         }
     }
     for (uint32_t k = 0; k < RUN; k++) {
         if (there[k])
-            queue_kill(&places[k]);
+            queue_kill(&places[k], &any);
     }
-    check(q->depth == 0 && q->locked == 0 && cursor_entry(&late, &position) == NULL);
+    check(queue_depth(q) == 0 && queue_bytes(q) == 0 && cursor_entry(&late, &position) == NULL);
     cursor_stop(&late);
     cursor_stop(&cursor);
     table_free(&t);
@@ -204,7 +205,8 @@ static void prefetching_messages_changes_nothing(void) {
 
         require(table_prepare(&t, 1) && queue_prepare(table_queue(&t, 1), 1));
         uint32_t number = table_add(&t, id, MESSAGE_PUBLISHED);
-        message_add_place(&t, table_message(&t, number), queue_append(table_queue(&t, 1), number, id, 0));
+        struct message *m = table_message(&t, number);
+        message_add_place(&t, m, queue_append(table_queue(&t, 1), m, number, id, 0));
     }
 #ifndef LOGSTORE_POISON /* there each slab has memory of its own, so that it can move */
     require(t.slab_count == 2 * SLABS_AT_ONCE);
@@ -218,13 +220,13 @@ static void prefetching_messages_changes_nothing(void) {
         uint32_t number = table_find(&t, ids[0]);
         struct message *m = table_message(&t, number);
         require(m->id == ids[0] && table_find(&t, ids[1]) == INDEX_NONE);
-        queue_kill(message_place(m, 1));
+        queue_kill(message_place(m, 1), m);
         message_drop_place(&t, m, 1);
         table_remove(&t, number);
         if (i % 1000 == 0)
             table_prefetch(&t, ids, 3);
     }
-    check(t.message_count == 0 && t.place_count == 0 && table_queue(&t, 1)->depth == 0);
+    check(t.message_count == 0 && t.place_count == 0 && queue_depth(table_queue(&t, 1)) == 0);
     table_free(&t);
 }
 
