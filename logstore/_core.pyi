@@ -166,6 +166,7 @@ class ls_queue_counts(Value):
     ready: int
     acquired: int
     locked: int
+    acquired_locked: int
     bytes: int
     ready_bytes: int
 

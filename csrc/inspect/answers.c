@@ -176,7 +176,7 @@ size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n) {
                 .id = q->id,
                 .deleted = q->deleted,
                 .depth = queue_depth(q),
-                .locked = q->tallies[STANDING_LOCKED].places,
+                .locked = queue_locked(q),
                 .content_bytes = queue_bytes(q),
             };
         }

@@ -150,8 +150,7 @@ static bool queues_differ(const struct sides *s) {
         if (q != NULL && r == NULL && queue_depth(q) > 0) {
             return differ(s, 0, q->id, "a queue that only the checkpoint has");
         }
-        if (q != NULL && r != NULL &&
-            (q->tallies[STANDING_LOCKED].places != r->tallies[STANDING_LOCKED].places || q->deleted != r->deleted)) {
+        if (q != NULL && r != NULL && (queue_locked(q) != queue_locked(r) || q->deleted != r->deleted)) {
             return differ(s, 0, q->id, "the queue's locked places, or whether it was deleted");
         }
         if (q != NULL && r != NULL && run_differs(s, q, r)) {

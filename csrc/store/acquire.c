@@ -95,14 +95,20 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* From a time of the monotonic clock to that of the wall clock, as both clocks are now. */
-static uint64_t wall_us(vfs *v, uint32_t tenths) {
-    uint64_t now_us = v->now_us(v), ago_us = v->monotonic_us(v), since_us = (uint64_t)tenths * TENTH_US;
-    ago_us = ago_us > since_us ? ago_us - since_us : 0;
-    return now_us > ago_us ? now_us - ago_us : 0;
+struct clocks {
+    uint64_t wall_us, monotonic_us;
+};
+
+/* From a time of the monotonic clock to that of the wall clock. */
+static uint64_t wall_us(const struct clocks *now, uint32_t tenths) {
+    uint64_t since_us = (uint64_t)tenths * TENTH_US;
+    uint64_t ago_us = now->monotonic_us > since_us ? now->monotonic_us - since_us : 0;
+    return now->wall_us > ago_us ? now->wall_us - ago_us : 0;
 }
 
 static void list_acquired(const ls_store *store, struct cursor *c, ls_acquisition *into, size_t n, size_t *done) {
+    vfs *v = store->directory.v;
+    const struct clocks now = {.wall_us = v->now_us(v), .monotonic_us = v->monotonic_us(v)};
     for (unsigned chunks = 0; c->chunk != NULL && *done < n && chunks < STEP_CHUNKS;) {
         if (c->chunk->handed_out == NULL || c->slot >= c->chunk->used) {
             c->chunk = c->chunk->next;
@@ -116,7 +122,7 @@ static void list_acquired(const ls_store *store, struct cursor *c, ls_acquisitio
             into[(*done)++] = (ls_acquisition){
                 .position = c->chunk->first_position + c->slot,
                 .id = table_message(&store->state.table, e->message)->id,
-                .since_us = wall_us(store->directory.v, h->since_tenths),
+                .since_us = wall_us(&now, h->since_tenths),
                 .count = h->count,
                 .locked = (e->state & ENTRY_LOCKED) != 0,
             };

@@ -127,7 +127,7 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     } else {
         *places = queue_depth(q);
-        *locked = q->tallies[STANDING_LOCKED].places;
+        *locked = queue_locked(q);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -145,7 +145,8 @@ int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *int
             .depth = queue_depth(q),
             .ready = q->tallies[STANDING_READY].places,
             .acquired = q->tallies[STANDING_ACQUIRED].places,
-            .locked = q->tallies[STANDING_LOCKED].places,
+            .locked = queue_locked(q),
+            .acquired_locked = q->tallies[STANDING_BOTH].places,
             .bytes = queue_bytes(q),
             .ready_bytes = q->tallies[STANDING_READY].bytes,
         };

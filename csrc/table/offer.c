@@ -138,10 +138,9 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     if ((e->state & ENTRY_PASSED) == 0) {
         p->at.chunk->ahead--;
     }
-    if (entry_standing(e) == STANDING_ACQUIRED) { /* one that a transaction has locked stays locked */
-        queue_tally(p->at.chunk->queue, m, STANDING_ACQUIRED, STANDING_READY);
-    }
-    e->state &= (uint8_t)~ENTRY_ACQUIRED;
+    enum standing before = entry_standing(e);
+    e->state &= (uint8_t)~ENTRY_ACQUIRED; /* one that a transaction has locked stays locked */
+    queue_tally(p->at.chunk->queue, m, before, entry_standing(e));
     p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
     offer_came_back(p);
 }

@@ -185,8 +185,9 @@ void queue_lock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     assert((e->state & (ENTRY_DEAD | ENTRY_LOCKED)) == 0);
     offer_went(p);
-    queue_tally(p->at.chunk->queue, m, entry_standing(e), STANDING_LOCKED);
+    enum standing before = entry_standing(e);
     e->state |= ENTRY_LOCKED;
+    queue_tally(p->at.chunk->queue, m, before, entry_standing(e));
 }
 
 bool cursor_stands_after(const struct cursor *c, const struct place *p) {
@@ -197,8 +198,9 @@ void queue_unlock(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     struct queue *q = p->at.chunk->queue;
     assert((e->state & ENTRY_LOCKED) != 0);
+    enum standing before = entry_standing(e);
     e->state &= (uint8_t)~ENTRY_LOCKED;
-    queue_tally(q, m, STANDING_LOCKED, entry_standing(e));
+    queue_tally(q, m, before, entry_standing(e));
     offer_came_back(p);
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
         if (c->kind == LS_CURSOR_OFFER && cursor_stands_after(c, p)) {

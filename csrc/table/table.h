@@ -115,11 +115,12 @@ struct cursor {
     struct cursor *next;
 };
 
-/* What holds a place; entry_standing() says it of an entry. */
+/* What holds a place, two bits; entry_standing() says it of an entry. */
 enum standing {
-    STANDING_READY,    /* nothing: it waits for a consumer */
-    STANDING_ACQUIRED, /* a consumer, and no transaction */
-    STANDING_LOCKED,   /* a transaction, whether a consumer has acquired it or not */
+    STANDING_READY = 0,    /* nothing: it waits for a consumer */
+    STANDING_ACQUIRED = 1, /* a consumer */
+    STANDING_LOCKED = 2,   /* a transaction */
+    STANDING_BOTH = 3,     /* a consumer, which has settled it in a transaction without an outcome */
     STANDINGS,
 };
 
@@ -435,9 +436,8 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
 static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
 
 static inline enum standing entry_standing(const struct entry *e) {
-    return (e->state & ENTRY_LOCKED) != 0     ? STANDING_LOCKED
-           : (e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED
-                                              : STANDING_READY;
+    return ((e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED : 0U) |
+           ((e->state & ENTRY_LOCKED) != 0 ? STANDING_LOCKED : 0U);
 }
 
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
@@ -451,12 +451,23 @@ static inline void queue_tally(struct queue *q, const struct message *m, enum st
 
 /* Places of all standings. */
 static inline uint64_t queue_depth(const struct queue *q) {
-    return q->tallies[STANDING_READY].places + q->tallies[STANDING_ACQUIRED].places +
-           q->tallies[STANDING_LOCKED].places;
+    uint64_t places = 0;
+    for (int i = 0; i < STANDINGS; i++) {
+        places += q->tallies[i].places;
+    }
+    return places;
+}
+
+static inline uint64_t queue_locked(const struct queue *q) {
+    return q->tallies[STANDING_LOCKED].places + q->tallies[STANDING_BOTH].places;
 }
 
 static inline uint64_t queue_bytes(const struct queue *q) {
-    return q->tallies[STANDING_READY].bytes + q->tallies[STANDING_ACQUIRED].bytes + q->tallies[STANDING_LOCKED].bytes;
+    uint64_t bytes = 0;
+    for (int i = 0; i < STANDINGS; i++) {
+        bytes += q->tallies[i].bytes;
+    }
+    return bytes;
 }
 
 void queue_lock(struct place *p, const struct message *m);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore._core import ffi, lib
 from logstore.core.native import check, filled
@@ -17,7 +17,7 @@ from logstore.core.native import check, filled
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
 
-__all__ = ["Acquisition", "QueueCounts", "acquisitions_of", "counts_of", "enqueued_at"]
+__all__ = ["Acquisition", "QueueCounts", "acquisitions_of", "counts_in_core", "counts_of", "enqueued_at"]
 
 _STEP: Final = 1000
 _COMPLETE: Final = (1 << 64) - 1
@@ -64,9 +64,14 @@ class Acquisition:
     """Whether a transaction that has no outcome yet has settled it."""
 
 
+def counts_in_core(store: Any, queue_id: int) -> Any:
+    """The core's ``ls_queue_counts`` of a queue of its ``ls_store``. Raises as :func:`counts_of` does."""
+    return filled("ls_queue_counts", lambda into: lib.ls_queue_counts_get(store, queue_id, into))
+
+
 def counts_of(store: MessageStore, queue_id: int) -> QueueCounts:
     """The counts of a queue. Raises ``UnknownQueue`` after it was deleted, and ``StoreClosed``."""
-    found = filled("ls_queue_counts", lambda into: lib.ls_queue_counts_get(store._c, queue_id, into))
+    found = counts_in_core(store._c, queue_id)
     return QueueCounts(found.depth, found.ready, found.acquired, found.locked, found.bytes, found.ready_bytes)
 
 

@@ -13,6 +13,7 @@ from logstore.core.native import check, filled
 from logstore.core.reports import Checkpoint, Recovery, stats_from_c
 from logstore.store.base_holders import HOLDERS, Compaction, Tail, compaction_of, read_tail
 from logstore.store.completions import check_loop
+from logstore.store.counting import counts_in_core
 from logstore.store.fork import refuse_fork
 from logstore.store.fullness import Fullness, fullness_of
 from logstore.store.limit import checked_limit, keep_limit
@@ -76,7 +77,7 @@ class Maintenance(StoreCalls):
 
     def stats(self) -> dict[str, Any]:
         """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and
-        ``acquired``, which here counts locked places too and takes time with the length of the queue.
+        ``acquired``, which here counts the locked places that a consumer has, too.
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
@@ -84,9 +85,10 @@ class Maintenance(StoreCalls):
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():
             try:
-                counts, acquired = queue.counts(), len(queue.acquisitions())
+                counts = counts_in_core(self._c, queue.id)
             except errors.UnknownQueue:
                 continue  # deleted meanwhile
+            acquired = counts.acquired + counts.acquired_locked
             per_queue[queue.name] = {"depth": counts.depth, "locked": counts.locked, "acquired": acquired}
         counters["queues"] = per_queue
         return counters
