@@ -61,12 +61,13 @@ class WakeUps:
         self._sweep_timer: asyncio.TimerHandle | None = None
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
-        store.on_durable(self._committed, loop=loop)
-        store._on_room(self._has_room, loop=loop)
+        self._listeners = [store.on_durable(self._committed, loop=loop), store._on_room(self._has_room, loop=loop)]
 
     def stop(self) -> None:
-        """Ignore every later report. The callback itself stays registered in the store."""
+        """Ignore every later report."""
         self.stopped = True
+        for listener in self._listeners:
+            listener.close()
         self._room.set()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

@@ -33,6 +33,7 @@ from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.inboxes import Inboxes
 from logstore.store.limit import StoredLimit, keep_limit
+from logstore.store.listeners import check_callback
 from logstore.store.maintenance import Maintenance
 from logstore.store.names import Names
 from logstore.store.overdue import Overdue
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from logstore._core import ls_cursor_ptr, ls_store_ptr
     from logstore._hot import Owner
     from logstore.catalog.catalog import Catalog
+    from logstore.store.listeners import Listener
     from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
 
@@ -383,7 +385,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
                 return
             yield from places_of(places, done[0])
 
-    def on_release(self, callback: Callable[[Queue], object]) -> None:
+    def on_release(self, callback: Callable[[Queue], object], *, weak: bool = False) -> Listener:
         """Calls ``callback`` with the queue when places come back to it; one call may stand for several.
 
         A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it;
@@ -391,10 +393,10 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         thread of the store calls it. Exceptions of the callback are logged. For newly durable messages use
         :meth:`on_durable`.
         """
-        arguments.function("callback", callback)
+        check_callback(callback, weak=weak)
         refuse_fork(self._pid)
         with self._lock:
-            self._releases.add(callback)
+            return self._releases.add(callback, weak=weak)
 
     # ---- transactions ----
 

@@ -11,8 +11,10 @@ import weakref
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from logstore import errors
 from logstore.core.threads import Worker, start
 from logstore.store.completions import call_all
+from logstore.store.listeners import Listener, Listeners
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,15 +28,18 @@ class Releases:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = weakref.ref(store)  # so that the thread does not keep an unused store open
-        self._listeners: tuple[Callable[[Queue], object], ...] = ()  # replaced as a whole
+        self._listeners = Listeners()
         #: True: a transaction was abandoned; None: a delivery was dropped; False: the thread ends
         self._notices: SimpleQueue[bool | None] = SimpleQueue()
         self.thread: Worker | None = None
 
-    def add(self, listener: Callable[[Queue], object]) -> None:
+    def add(self, callback: Callable[[Queue], object], *, weak: bool) -> Listener:
         """Adds a listener. Called under the store's lock."""
-        self._listeners = (*self._listeners, listener)
+        store = self._store()
+        if store is None or store._closed:
+            raise errors.StoreClosed("the store was closed; open it again")
         self._start()
+        return self._listeners.add(callback, weak=weak)
 
     def watch(self) -> None:
         """From now on places of dropped deliveries come back at once, for those that wait for a message."""
@@ -72,6 +77,7 @@ class Releases:
             self._notices.put(False)
             if self.thread is not threading.current_thread():
                 self.thread.join()
+        self._listeners.end()
 
     def _run(self) -> None:
         while (notice := self._notices.get()) is not False:
