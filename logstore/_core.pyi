@@ -199,6 +199,12 @@ class ls_delivery(Value):
 
 class ls_delivery_ptr(ls_delivery, Pointer[ls_delivery]): ...
 
+class ls_event(Value):
+    queue_id: int
+    kinds: int
+
+class ls_event_ptr(ls_event, Pointer[ls_event]): ...
+
 class ls_tx_info(Value):
     id: int
     prepared_us: int
@@ -753,6 +759,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_delivery[]"], init: object = None, /) -> Array[ls_delivery]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_event *"], init: object = None, /) -> ls_event_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_event[]"], init: object = None, /) -> Array[ls_event]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info[]"], init: object = None, /) -> Array[ls_tx_info]: ...
@@ -956,6 +966,9 @@ class Lib:
     LS_CURSOR_OFFER: Final[int]
     LS_UNSEEN: Final[int]
     LS_TAKER_MAX: Final[int]
+    LS_ARRIVED: Final[int]
+    LS_RELEASED: Final[int]
+    LS_QUEUE_DELETED: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1413,6 +1426,14 @@ class Lib:
         /,
     ) -> int: ...
     def ls_inbox_next(self, inbox: ls_inbox_ptr | Null, numbers: Numbers[uint64_t] | Null, n: int, /) -> int: ...
+    def ls_inbox_watch(self, inbox: ls_inbox_ptr | Null, queue_id: int, kinds: int, /) -> int: ...
+    def ls_inbox_events(
+        self,
+        inbox: ls_inbox_ptr | Null,
+        into: ls_event_ptr | Array[ls_event] | Null,
+        n: int,
+        /,
+    ) -> int: ...
     def ls_inbox_free(self, inbox: ls_inbox_ptr | Null, /) -> None: ...
     def ls_taker_new(
         self,

@@ -147,8 +147,8 @@ struct place queue_append(struct queue *q, uint32_t message, uint64_t order_lsn,
     c->live++;
     q->next_position++;
     q->depth++;
-    if (q->takers != NULL && q->takers->first != NULL) {
-        takers_set_due(q->takers, true);
+    if (q->takers != NULL) {
+        takers_place_added(q->takers, order_lsn);
     }
     return p;
 }

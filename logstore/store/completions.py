@@ -4,9 +4,9 @@ The core never calls Python. After each group commit it adds to eventfds. Each e
 or for which a callback is registered, watches its own eventfd; one more wakes the thread that runs the other callbacks,
 once per group commit. After a failed write or sync every waiter and every callback gets the exception once.
 
-A loop that has no callback and no waiter left gives its eventfd back: at once after the last callback was closed in the
-loop's thread, else after a few group commits, so that a task may wait for one LSN after another with one eventfd. So
-does the thread at the next group commit. The thread stays, and sleeps.
+A loop that has no callback and no waiter left gives its eventfd back: in its next turn after the last callback was
+closed, else after a few group commits, so that a task may wait for one LSN after another with one eventfd. So does the
+thread at the next group commit. The thread stays, and sleeps; it also calls the listeners of queues (queue_events.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from logstore import errors
@@ -25,18 +25,17 @@ from logstore._hot import Waiters
 from logstore.core import arguments
 from logstore.core.locks import Lock
 from logstore.core.native import check
-from logstore.core.threads import Worker, log_error, start
+from logstore.core.threads import Worker, start
 from logstore.store.fullness import fullness_of
-from logstore.store.listeners import Listener, Listeners
+from logstore.store.listeners import Listener, Listeners, call_all, tell_all
+from logstore.store.queue_events import QueueInbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from logstore._core import ls_store_ptr
     from logstore._hot import Owner
 
-_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
-_Argument = TypeVar("_Argument")
 _LSN_END = (1 << 64) - 1
 _IDLE_MAX = 16  # group commits without a waiter, after which a loop gives its eventfd back
 _STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
@@ -101,8 +100,8 @@ class _Loop(Waiters):
 
     def _unused(self) -> None:
         """The last listener of one kind was closed, on any thread."""
-        if runs_here(self.loop) or self.loop.is_closed():
-            with contextlib.suppress(errors.ReentrantCall):  # of a finalizer: the loop finds out when it is next woken
+        if self.loop.is_closed():
+            with contextlib.suppress(errors.ReentrantCall):  # of a finalizer: the next loop finds it
                 self._all_of.retire(self)
         else:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
@@ -190,6 +189,7 @@ class Completions:
         self._wake = -1  # an eventfd for the thread
         self._fd = -1  # the core's eventfd for the thread, while it has callbacks; closed by the thread only
         self._reported_lsn = 0
+        self._inbox: QueueInbox | None = None  # of the listeners that the thread calls
         self._failed: Callable[[], Exception] | None = None  # makes the exception
         self._closed = False
         _COMPLETIONS.add(self)
@@ -225,6 +225,15 @@ class Completions:
         with self._lock:
             self._listen()
             return self._fullness.add(callback, weak=weak)
+
+    def inbox(self) -> QueueInbox:
+        """For the listeners of queues that the thread calls."""
+        with self._lock:
+            if self._inbox is None:
+                self._check_open()
+                self._inbox = QueueInbox(self._c)
+            self._run_thread()
+            return self._inbox
 
     def of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """The waiters of this loop. Raises the failure if the log has failed, ``StoreClosed`` after the close."""
@@ -273,15 +282,23 @@ class Completions:
 
     def _listen(self) -> None:
         """There will be a callback for the thread. Called under the lock."""
-        if self._closed:
-            raise _closed()
-        if self._wake < 0:
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._check_open()
         if self._fd < 0:
             fd = ffi.new("int *")
             check(lib.ls_event_fd(self._c, fd))
             self._reported_lsn = int(lib.ls_durable_lsn(self._c))  # read here, so that later progress is reported
             self._fd = int(fd[0])
+        self._run_thread()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+    def _run_thread(self) -> None:
+        """The thread runs, and watches all eventfds that there are now. Called under the lock."""
+        self._check_open()
+        if self._wake < 0:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if self.thread is None or self.thread.failure is not None:
             self.thread = start("logstore-completions", self._run)
         else:
@@ -291,11 +308,12 @@ class Completions:
         watched: tuple[int, ...] = ()
         poll = select.poll()
         while True:
-            if watched != (self._wake, self._fd):
-                watched = self._wake, self._fd
+            if watched != self._eventfds():
+                watched = self._eventfds()
                 poll = select.poll()
                 for fd in watched:
-                    poll.register(fd, select.POLLIN)
+                    if fd >= 0:
+                        poll.register(fd, select.POLLIN)
             for fd, _ in poll.poll(_STOP_POLL_MS):
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 8)
@@ -307,7 +325,12 @@ class Completions:
             if self._fd >= 0 and not self._callbacks and not self._fullness:
                 self._stop_listening()
 
+    def _eventfds(self) -> tuple[int, int, int]:
+        return self._wake, self._fd, -1 if self._inbox is None else self._inbox.fd
+
     def _report(self) -> None:
+        if self._inbox is not None and not self._closed:
+            self._inbox.tell()
         durable = lib.ls_durable_lsn(self._c)
         if durable > self._reported_lsn:
             self._reported_lsn = durable
@@ -328,6 +351,8 @@ class Completions:
         """The store is closed, and the thread does nothing more."""
         self._callbacks.end()
         self._fullness.end()
+        if self._inbox is not None:
+            self._inbox.end()
         with self._lock:
             fd, self._wake = self._wake, -1
         if fd >= 0:
@@ -358,20 +383,3 @@ def _closed() -> errors.StoreClosed:
 
 def _forked() -> errors.StoreForked:
     return errors.StoreForked("this process is a fork of the one that opened the store; open it again after fork")
-
-
-def tell_all(callbacks: Iterable[Callable[[Any], object]], failed: Callable[[], Exception]) -> None:
-    """Calls every callback with an exception of its own: one that is raised twice would keep both callers' frames."""
-    for callback in callbacks:
-        call_all((callback,), failed())
-
-
-def call_all(callbacks: Iterable[Callable[[_Argument], object]], value: _Argument, *, kind: str = "completion") -> None:
-    """Calls every callback with ``value``. An exception is logged; it stops neither the others nor the thread."""
-    for callback in callbacks:
-        try:
-            callback(value)
-        except BaseException as problem:
-            log_error(problem, "a %s callback failed", kind)
-            if isinstance(problem, _ENDS_PROCESS) and threading.current_thread() is threading.main_thread():
-                raise  # Ctrl-C in an event loop; the store's own thread, in contrast, must survive everything

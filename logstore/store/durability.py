@@ -77,8 +77,8 @@ class Durability(StoreCalls):
             except RuntimeError:
                 refuse_fork(self._pid)  # asyncio runs no loop of the parent in a child
                 raise
-            waiters = self._completions.loops.get(loop) or self._completions.of(loop)
-            while waiters.reported_lsn < wanted:
+            all_of = self._completions
+            while (waiters := all_of.loops.get(loop) or all_of.of(loop)).reported_lsn < wanted:
                 await waiters.until(wanted)
 
     def _undurable_slow(self, lsn: int) -> int:

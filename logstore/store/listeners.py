@@ -8,17 +8,21 @@ is taken. The owner of a list stops what the core does for it once the list is e
 
 from __future__ import annotations
 
+import threading
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakMethod, ref
 
 from logstore import errors
 from logstore.core import arguments
+from logstore.core.threads import log_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
+_Argument = TypeVar("_Argument")
 _Callback = Any  # a callable of one argument, which each event types where it is registered
 
 
@@ -109,6 +113,23 @@ class Listeners:
         unused = self._unused
         if unused is not None and not self._all:
             unused()
+
+
+def tell_all(callbacks: Iterable[Callable[[Any], object]], failed: Callable[[], Exception]) -> None:
+    """Calls every callback with an exception of its own: one that is raised twice would keep both callers' frames."""
+    for callback in callbacks:
+        call_all((callback,), failed())
+
+
+def call_all(callbacks: Iterable[Callable[[_Argument], object]], value: _Argument, *, kind: str = "completion") -> None:
+    """Calls every callback with ``value``. An exception is logged; it stops neither the others nor the thread."""
+    for callback in callbacks:
+        try:
+            callback(value)
+        except BaseException as problem:
+            log_error(problem, "a %s callback failed", kind)
+            if isinstance(problem, _ENDS_PROCESS) and threading.current_thread() is threading.main_thread():
+                raise  # Ctrl-C in an event loop; the store's own thread, in contrast, must survive everything
 
 
 def check_callback(callback: object, *, weak: bool) -> None:

@@ -27,7 +27,7 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.completions import Completions
+from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView, checked_position
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
@@ -42,6 +42,7 @@ from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
@@ -388,15 +389,35 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
     def on_release(self, callback: Callable[[Queue], object], *, weak: bool = False) -> Listener:
         """Calls ``callback`` with the queue when places come back to it; one call may stand for several.
 
-        A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it;
-        after a rollback the callback is called for every queue. If a delivery was dropped or a transaction abandoned, a
-        thread of the store calls it. Exceptions of the callback are logged. For newly durable messages use
-        :meth:`on_durable`.
+        A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it. The
+        thread that released or rolled back calls it; if a delivery was dropped or a transaction abandoned, a thread of
+        the store. ``weak`` as for :meth:`on_durable`; exceptions of the callback are logged. For single queues, with an
+        event loop, and for messages that arrive, see :meth:`Queue.on_released` and :meth:`Queue.on_arrived`.
         """
         check_callback(callback, weak=weak)
         refuse_fork(self._pid)
         with self._lock:
             return self._releases.add(callback, weak=weak)
+
+    def _listen(
+        self,
+        queue: Queue,
+        kind: int,
+        callback: Callable[[Queue], object],
+        loop: asyncio.AbstractEventLoop | None,
+        *,
+        weak: bool,
+    ) -> Listener:
+        check_callback(callback, weak=weak)
+        if loop is not None:
+            check_loop(loop)
+        refuse_fork(self._pid)
+        inbox = self._completions.inbox() if loop is None else self._inboxes.of(loop)
+        try:
+            return inbox.listen(queue, kind, callback, weak=weak)
+        except BaseException:
+            inbox.unused()
+            raise
 
     # ---- transactions ----
 
@@ -445,4 +466,4 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         with self._lock:
             self._prepared.pop(transaction.id, None)
         if rolled_back:
-            self._releases.rolled_back()
+            self._releases.tell()

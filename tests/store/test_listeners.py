@@ -36,7 +36,15 @@ def eventfds() -> int:
 def of_thread(store: MessageStore, kind: str) -> Callable[..., Listener]:
     """The registering call of this kind."""
     store.declare_queue("q")
-    return {"durable": store.on_durable, "release": store.on_release, "fullness": store.on_fullness}[kind]
+    queue = store.queue("q")
+    calls: dict[str, Callable[..., Listener]] = {
+        "durable": store.on_durable,
+        "release": store.on_release,
+        "fullness": store.on_fullness,
+        "arrived": queue.on_arrived,
+        "released": queue.on_released,
+    }
+    return calls[kind]
 
 
 class Heard:
@@ -55,7 +63,7 @@ def release_one(store: MessageStore) -> None:
     store.queue("q").acquire()[0].release()
 
 
-KINDS = ["durable", "release", "fullness"]
+KINDS = ["durable", "release", "fullness", "arrived", "released"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,7 +84,7 @@ def test_a_listener_may_be_closed_twice_by_any_thread_and_after_the_store(store:
     listener.close()
 
 
-@pytest.mark.parametrize("kind", ["durable", "release"])
+@pytest.mark.parametrize("kind", ["durable", "release", "arrived", "released"])
 def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     closed, kept = Heard(), Heard()
@@ -90,6 +98,11 @@ def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore,
         store.force()
         kept_of = store.durable_lsn
         wait_until(lambda: store._completions._reported_lsn >= kept_of)
+    if kind in ("arrived", "released"):  # the thread has ended the call that it may have begun before the close
+        ended = Heard()
+        with register(ended.listen):
+            release_one(store)
+            ended.heard.get(timeout=PATIENCE_S)
     while not closed.heard.empty():
         closed.heard.get()
     release_one(store)
@@ -98,7 +111,7 @@ def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore,
     assert not kept.heard.empty()
 
 
-@pytest.mark.parametrize("kind", ["durable", "release"])
+@pytest.mark.parametrize("kind", ["durable", "release", "arrived", "released"])
 def test_callbacks_may_close_themselves_and_each_other(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     calls: list[str] = []
@@ -116,7 +129,7 @@ def test_callbacks_may_close_themselves_and_each_other(store: MessageStore, kind
     register(heard.listen)
     for _ in range(3):
         release_one(store)
-    heard.heard.get(timeout=PATIENCE_S)
+        heard.heard.get(timeout=PATIENCE_S)
     store.close()
     assert calls == ["one", "three"]
 
@@ -135,6 +148,18 @@ def test_a_weak_listener_ends_with_its_object(store: MessageStore, kind: str) ->
     if kind != "fullness":
         release_one(store)
         kept.heard.get(timeout=PATIENCE_S)
+
+
+def test_2000_loops_that_listened_to_a_queue_leave_neither_eventfd_nor_watch(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    before = eventfds()
+    for _ in range(2000):
+        loop = asyncio.SelectorEventLoop()
+        listener = queue.on_arrived(print, loop=loop)
+        loop.close()
+        listener.close()
+    assert eventfds() == before
+    assert store._inboxes._all == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,7 +183,7 @@ def test_the_loop_of_another_thread_is_refused(store: MessageStore) -> None:
         loop = asyncio.get_running_loop()
 
         def elsewhere() -> None:
-            for register in (store.on_durable, store.on_fullness):
+            for register in (store.on_durable, store.on_fullness, store.declare_queue("q").on_arrived):
                 with pytest.raises(errors.OptionError, match="runs in another thread"):
                     register(print, loop=loop)
 
@@ -168,7 +193,7 @@ def test_the_loop_of_another_thread_is_refused(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-@pytest.mark.parametrize("kind", ["durable", "fullness"])
+@pytest.mark.parametrize("kind", ["durable", "fullness", "arrived", "released"])
 def test_a_loop_without_a_listener_has_no_eventfd(store: MessageStore, run: Any, kind: str) -> None:
     register = of_thread(store, kind)
 
@@ -180,6 +205,7 @@ def test_a_loop_without_a_listener_has_no_eventfd(store: MessageStore, run: Any,
         first.close()
         assert eventfds() == between
         second.close()
+        await asyncio.sleep(0)
         return before, between, eventfds()
 
     before, between, after = run(main())
