@@ -250,7 +250,7 @@ class Completions:
             return mine
 
     def retire(self, mine: _Loop) -> None:
-        """Gives the loop's eventfd back if nothing uses it. Called in the loop's thread, or after the loop was closed."""
+        """Gives its eventfd back if nothing uses it. Called in the loop's thread, or after the loop was closed."""
         with self._lock:
             if not mine.is_used and mine.failed is None and self.loops.get(mine.loop) is mine:
                 del self.loops[mine.loop]

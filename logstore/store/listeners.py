@@ -1,9 +1,9 @@
 """The callbacks that a program registered, and the handle that ends one: :class:`Listener`.
 
-Invariant: every change of a list of listeners is one step of CPython on a dict with keys that run no Python code. So any
-thread, signal handler or finalizer may close a listener at any moment, also while the list is being called, and no lock
-is taken. The owner of a list stops what the core does for it once the list is empty: at once where it may (``unused`` of
-:class:`Listeners`), else when it is next woken.
+Invariant: every change of a list of listeners is one step of CPython on a dict with keys that run no Python code. So
+any thread, signal handler or finalizer may close a listener at any moment, also while the list is being called, and no
+lock is taken. The owner of a list stops what the core does for it once the list is empty: at once where it may
+(``unused`` of :class:`Listeners`), else when it is next woken.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _Callback = Any  # a callable of one argument, which each event types where it i
 class Listener:
     """A registered callback; :meth:`close` ends it. A context manager, which closes it at the end of the block.
 
-    After :meth:`close` has returned, no new call of the callback begins. A call that another thread has begun before may
-    still run; none runs if the loop's own thread closes a listener of the loop. A second :meth:`close` does nothing. It
-    may be called from any thread, in the callback itself, after the close of the store and in a forked child. The close of
-    the store ends every listener, and so does the deletion of the queue, for a listener of a queue.
+    After :meth:`close` has returned, no new call of the callback begins. A call that another thread has begun before
+    may still run; none runs if the loop's own thread closes a listener of the loop. A second :meth:`close` does
+    nothing. It may be called from any thread, in the callback itself, after the close of the store and in a forked
+    child. The close of the store ends every listener; the deletion of a queue ends those of the queue.
     """
 
     __slots__ = ("__weakref__", "_callback", "_listeners", "_method")

@@ -206,6 +206,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         if self._scrub is not None:
             self._scrub.stop()
         self._releases.close()
+        self._notify = None  # the garbage collector may take the queue of notices apart before the last delivery goes
         if not self._close_codes:
             self._close_codes.extend(map(lib.ls_close, (self._c,)))
         if self._close_codes[0] != 0 and self._close_problem is None:
@@ -235,6 +236,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         self.close()
 
     def __del__(self) -> None:
+        self._notify = None  # as in close()
         if not getattr(self, "_is_shut", True) and os.getpid() == self._pid:
             warnings.warn(f"the store {self._path} was not closed", ResourceWarning, stacklevel=2, source=self)
             with contextlib.suppress(errors.StoreError):

@@ -2,11 +2,11 @@
 
 Each event loop with such a listener has an inbox in the core, and so has the thread that calls the others. The core
 marks the queues on which something happened, and signals the inbox's eventfd when the first is marked; so nothing runs
-for a queue on which nothing happens, and a call stands for all events of the queue since the last one. The mark is taken
-off before the listeners are called, so a listener that looks at its queue misses nothing.
+for a queue on which nothing happens, and a call stands for all events of the queue since the last one. The mark is
+taken off before the listeners are called, so a listener that looks at its queue misses nothing.
 
-A queue is watched in the core while it has listeners. If the last one was closed by a finalizer in the middle of a change
-here, or ended with its object, the watch ends with the next event of the queue.
+A queue is watched in the core while it has listeners. If the last one was closed by a finalizer in the middle of a
+change here, or ended with its object, the watch ends with the next event of the queue.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Releases:
         found = ffi.new("ls_event[]", _AT_ONCE)
         while count := lib.ls_inbox_events(inbox[1][0], found, _AT_ONCE):
             for queue_id in [event.queue_id for event in found[0:count]]:
-                queue = store._all_queues().get(queue_id)
+                queue = store._queue_of(queue_id)
                 if queue is not None:
                     call_all(self._listeners, queue, kind="release")
 

@@ -59,7 +59,7 @@ def test_a_message_is_told_when_it_can_be_acquired(store: MessageStore, queue: Q
     queue.on_arrived(take)
     for number in range(50):
         store.publish(queue, b"%d" % number, wait=number % 2 == 0)
-        store.next_lsn  # noqa: B018 - it asks for the flush
+        store.next_lsn
         assert got.get(timeout=PATIENCE_S) == b"%d" % number
 
 
@@ -214,7 +214,7 @@ def test_a_closed_store_calls_no_listener_and_refuses_new_ones(store: MessageSto
         store.dequeue(key, queue, transaction)
         await asyncio.to_thread(store.close)  # it rolls back
         async with asyncio.timeout(PATIENCE_S):
-            while not listener.closed:
+            while not listener.closed:  # noqa: ASYNC110 - nobody is told of the end of a listener
                 await asyncio.sleep(0)
         del transaction
         for loop in (None, asyncio.get_running_loop()):
@@ -284,7 +284,7 @@ def test_a_consumer_that_looks_only_when_told_gets_every_message(
         for number in range(first, wanted, 2):
             store.publish(queue, b"x", wait=number % 3 == 0)
             if number % 3:
-                store.next_lsn  # noqa: B018 - it asks for the flush
+                store.next_lsn
 
     def churn() -> None:
         while not stop.is_set():
@@ -295,7 +295,7 @@ def test_a_consumer_that_looks_only_when_told_gets_every_message(
         queue.on_arrived(look, loop=loop)
         queue.on_released(look, loop=loop)
         look(queue)  # the publishers began before
-        while not done.is_set():
+        while not done.is_set():  # noqa: ASYNC110 - a thread or the loop sets it
             await asyncio.sleep(0.001)
 
     if not in_loop:
