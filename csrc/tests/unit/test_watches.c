@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "tests/kit/failing_memory.h"
 #include "tests/kit/one_store.h"
 
 enum { ROUNDS = 400, SEEN_MAX = 16 };
@@ -155,6 +156,45 @@ static void a_closed_store_has_no_watch_and_its_inbox_may_go_later(void) {
     done();
 }
 
+/* ---- no memory ---- */
+
+static int watch_one(void) { return ls_inbox_watch(inbox, 1, LS_ARRIVED); }
+static int watch_every_queue(void) { return ls_inbox_watch(inbox, 0, LS_ARRIVED); }
+static int add_a_queue(void) { return ls_queue_add(r.store, QUEUES + 1); }
+
+/* The nth allocation of the call fails, n = 1, 2 ...; each failure changes nothing, and the call succeeds at last. */
+static void succeeds_in_the_end(int (*call)(void)) {
+    int rc;
+
+    fail_at_nth = 0;
+    do {
+        fail_at_nth++;
+        failed = allocations = 0;
+        counting = true;
+        rc = call();
+        counting = false;
+        check(failed == 0 ? rc == LS_OK : rc == LS_NO_MEMORY || rc == LS_OK);
+        check(rc == LS_OK || told(0, 0));
+    } while (failed > 0);
+    fail_at_nth = 0;
+    check(rc == LS_OK);
+}
+
+static void a_watch_for_which_there_is_no_memory_is_refused_whole(void) {
+    if (TAKEN_OVER == 0)
+        return;
+    fresh_inbox();
+    succeeds_in_the_end(watch_one);
+    (void)put(1, "one", NULL);
+    check(told(1, LS_ARRIVED));
+    check(ls_inbox_watch(inbox, 1, 0) == LS_OK);
+    succeeds_in_the_end(watch_every_queue);
+    succeeds_in_the_end(add_a_queue);
+    (void)put(QUEUES + 1, "two", NULL);
+    check(told(QUEUES + 1, LS_ARRIVED));
+    done_inbox();
+}
+
 /* ---- threads ---- */
 
 static atomic_bool stop;
@@ -221,6 +261,7 @@ int main(void) {
         a_deleted_queue_is_told_as_its_last_event,
         every_queue_is_watched_also_a_later_one,
         a_closed_store_has_no_watch_and_its_inbox_may_go_later,
+        a_watch_for_which_there_is_no_memory_is_refused_whole,
         no_message_is_missed_by_who_looks_after_each_event,
     };
     int failed = 0, count = (int)(sizeof tests / sizeof *tests);
