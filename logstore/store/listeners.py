@@ -37,9 +37,9 @@ class Listener:
 
     __slots__ = ("__weakref__", "_callback", "_listeners", "_method")
 
-    def __init__(self, listeners: Listeners, callback: _Callback) -> None:
-        self._listeners: Listeners | None = listeners
-        self._callback: _Callback | None = callback
+    def __init__(self) -> None:
+        self._listeners: Listeners | None = None
+        self._callback: _Callback | None = None
         self._method: WeakMethod[Any] | None = None  # in place of the callback, if that is weak
 
     @property
@@ -82,10 +82,12 @@ class Listeners:
 
     def add(self, callback: _Callback, *, weak: bool) -> Listener:
         """Adds a callback that :func:`check_callback` has checked."""
-        made = Listener(self, callback)
+        made = Listener()
+        made._listeners = self
         if weak:
             made._method = _weak_method(callback, self._all, made)
-            made._callback = None
+        else:
+            made._callback = callback
         self._all[made] = None
         return made
 
