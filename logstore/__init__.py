@@ -50,6 +50,7 @@ from logstore.store.base_holders import Compaction, Tail
 from logstore.store.counting import Acquisition, QueueCounts
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.fullness import Fullness
+from logstore.store.listeners import Listener
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
@@ -72,6 +73,7 @@ __all__ = [
     "Recovery",
     "Compaction",
     "Fullness",
+    "Listener",
     "Tail",
     "SegmentLife",
     "StoreError",

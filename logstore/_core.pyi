@@ -218,6 +218,11 @@ class ls_acquisition(Value):
     locked: int
 
 class ls_acquisition_ptr(ls_acquisition, Pointer[ls_acquisition]): ...
+class ls_event(Value):
+    queue_id: int
+    kinds: int
+
+class ls_event_ptr(ls_event, Pointer[ls_event]): ...
 
 class ls_tx_info(Value):
     id: int
@@ -780,6 +785,9 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_acquisition *"], init: object = None, /) -> ls_acquisition_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_acquisition[]"], init: object = None, /) -> Array[ls_acquisition]: ...
+    def __call__(self, cdecl: Literal["ls_event *"], init: object = None, /) -> ls_event_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_event[]"], init: object = None, /) -> Array[ls_event]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_tx_info *"], init: object = None, /) -> ls_tx_info_ptr: ...
     @overload
@@ -984,6 +992,9 @@ class Lib:
     LS_CURSOR_OFFER: Final[int]
     LS_UNSEEN: Final[int]
     LS_TAKER_MAX: Final[int]
+    LS_ARRIVED: Final[int]
+    LS_RELEASED: Final[int]
+    LS_QUEUE_DELETED: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1476,6 +1487,14 @@ class Lib:
         /,
     ) -> int: ...
     def ls_inbox_next(self, inbox: ls_inbox_ptr | Null, numbers: Numbers[uint64_t] | Null, n: int, /) -> int: ...
+    def ls_inbox_watch(self, inbox: ls_inbox_ptr | Null, queue_id: int, kinds: int, /) -> int: ...
+    def ls_inbox_events(
+        self,
+        inbox: ls_inbox_ptr | Null,
+        into: ls_event_ptr | Array[ls_event] | Null,
+        n: int,
+        /,
+    ) -> int: ...
     def ls_inbox_free(self, inbox: ls_inbox_ptr | Null, /) -> None: ...
     def ls_taker_new(
         self,

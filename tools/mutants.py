@@ -64,6 +64,7 @@ TESTS = (
     "test_ahead",
     "test_acquire",
     "test_takers",
+    "test_watches",
     "test_trail",
     "test_vote",
     "test_host",

@@ -423,10 +423,31 @@ typedef struct ls_inbox ls_inbox;
 
 #define LS_TAKER_MAX 1024 /* places that one taker gets at most */
 
-/* `fd` is an eventfd, readable when a taker of the inbox is served. It belongs to the inbox. */
+/* `fd` is an eventfd, readable when a taker of the inbox is served, or a queue that it watches has an event. It belongs to
+   the inbox. */
 int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 /* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
+/* What happened on a queue since it was told last; bits, for one event or for many. */
+#define LS_ARRIVED       1 /* places may be acquired that could not before, because their records are durable now */
+#define LS_RELEASED      2 /* places may be acquired again: released, or unlocked by a rollback */
+#define LS_QUEUE_DELETED 4 /* the last event of the queue */
+
+typedef struct ls_event {
+    uint32_t queue_id;
+    uint32_t kinds;
+} ls_event;
+
+/*
+ * From now on the inbox is told of these kinds of events (LS_ARRIVED, LS_RELEASED) of the queue; 0: of none. It takes the
+ * place of an earlier call for the queue. Queue 0: every queue, those that are added later included; an inbox watches
+ * either single queues or every queue, and the latter is not told of deletions. Places that are there already are not
+ * told; those whose records are not durable yet arrive. LS_UNKNOWN_QUEUE, LS_OPTION.
+ */
+int ls_inbox_watch(ls_inbox *inbox, uint32_t queue_id, int kinds);
+/* Up to n queues with events, each once. The next look finds only what happened after this one. Read the eventfd first. A
+   closed store has none. */
+size_t ls_inbox_events(ls_inbox *inbox, ls_event *into, size_t n);
 /* Closes the eventfd. Takers of the inbox remain, and are told nowhere. NULL: does nothing. */
 void ls_inbox_free(ls_inbox *inbox);
 

@@ -6,6 +6,20 @@
 
 enum { SWEEP_PLACES = 1024 }; /* places of a deleted queue that are removed under one hold of the lock */
 
+static int add_queue(ls_store *store, uint32_t queue_id) {
+    struct table *t = &store->state.table;
+    if (!table_add_queue(t, queue_id)) {
+        return fail_memory();
+    }
+    struct queue *q = table_queue(t, queue_id);
+    int rc = inboxes_add_queue(store, q);
+    if (rc != LS_OK) {
+        inboxes_end_queue(store, q);
+        table_remove_queue(t, q);
+    }
+    return rc;
+}
+
 int ls_queue_add(ls_store *store, uint32_t queue_id) {
     int rc = store_enter(store);
     if (rc != LS_OK) {
@@ -15,9 +29,8 @@ int ls_queue_add(ls_store *store, uint32_t queue_id) {
         rc = fail(LS_OPTION, "a queue id is 1 to %u", (unsigned)QUEUE_ID_MAX);
     } else if (store->state.table.live_queues >= QUEUES_MAX) {
         rc = fail(LS_BUSY, "%d queues are declared, the most there may be", QUEUES_MAX);
-    } else if (table_any_queue(&store->state.table, queue_id) == NULL &&
-               !table_add_queue(&store->state.table, queue_id)) {
-        rc = fail_memory();
+    } else if (table_any_queue(&store->state.table, queue_id) == NULL) {
+        rc = add_queue(store, queue_id);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -59,7 +72,8 @@ int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes) {
         state_note_deletion(&store->state, queue_id, s.lsn);
         log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
         q->deleted = true;
-        takers_end_queue(store, q, LS_UNKNOWN_QUEUE);
+        takers_end_queue(q, LS_UNKNOWN_QUEUE);
+        inboxes_end_queue(store, q);
         while (q->cursors != NULL) {
             cursor_stop(q->cursors);
         }

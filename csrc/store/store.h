@@ -183,7 +183,12 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
 
 /* takers.c, with the log's lock */
 void takers_serve_due(ls_store *store);
-void takers_end_queue(ls_store *store, struct queue *q, int code); /* its takers get the code */
+void takers_end_queue(struct queue *q, int code);           /* its takers get the code */
+struct takers *takers_of(ls_store *store, struct queue *q); /* NULL: no memory */
+void takers_await(ls_store *store); /* tells the log whether anybody waits for what others make durable */
+/* inboxes.c, with the log's lock: a queue is added, for those that watch every queue; a queue is deleted. */
+int inboxes_add_queue(ls_store *store, struct queue *q);
+void inboxes_end_queue(ls_store *store, const struct queue *q);
 void takers_end_all(ls_store *store, int code);
 /* The delivery of the message's place that was acquired just now, for the `count`th time. */
 static inline ls_delivery delivery_of(const struct message *m, const struct place *p, uint32_t count) {

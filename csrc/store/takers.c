@@ -2,11 +2,11 @@
  * Acquires that wait for a message. table/takers.h has the lists and what always holds.
  *
  * A queue's takers are served under the log's lock, by the thread that made a place free or durable: it hands over the
- * places, then wakes the taker's thread or signals the event of its inbox. So a taker needs no second look at the queue, and
- * one that gives up takes the lock and finds out whether it was served meanwhile.
+ * places, then wakes the taker's thread or signals the event of its inbox (inboxes.c). So a taker needs no second look at the
+ * queue, and one that gives up takes the lock and finds out whether it was served meanwhile. In the same moment the watches
+ * of the queue are told of arrivals.
  *
- * The caller of ls_taker_new owns the taker until ls_taker_end. An inbox is freed after ls_inbox_free, when its last taker
- * has ended.
+ * The caller of ls_taker_new owns the taker until ls_taker_end.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,16 +15,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "store/store.h"
+#include "store/inboxes.h"
 
 enum { WAITING = -1 };
-
-struct ls_inbox {
-    ls_store *store;
-    int event;              /* -1: closed */
-    size_t users;           /* its owner, and its takers */
-    ls_taker *first, *last; /* served, and not told yet */
-};
 
 struct ls_taker {
     struct taker place;    /* the first field; among those that wait */
@@ -40,21 +33,21 @@ struct ls_taker {
     ls_delivery rows[]; /* `asked` of them */
 };
 
-/* ---- inboxes, with the lock ---- */
+/* ---- its inbox, with the lock ---- */
 
 static void inbox_put(ls_inbox *inbox, ls_taker *one) {
     if (inbox->event < 0) {
         return;
     }
+    bool is_quiet = inbox->first == NULL;
     one->prev = inbox->last;
     one->next = NULL;
     one->listed = true;
-    if (inbox->last != NULL) {
-        inbox->last->next = one;
-    } else {
+    if (is_quiet) {
         inbox->first = one;
-        vfs *v = inbox->store->directory.v;
-        (void)v->event_signal(v, inbox->event);
+        inbox_signal(inbox);
+    } else {
+        inbox->last->next = one;
     }
     inbox->last = one;
 }
@@ -73,18 +66,32 @@ static void inbox_remove(ls_inbox *inbox, ls_taker *one) {
     one->listed = false;
 }
 
-/* Also without the lock, in a fork, where the parent's threads do not run. */
-static void inbox_drop(ls_inbox *inbox) {
-    if (inbox != NULL && --inbox->users == 0) {
-        free(inbox);
+size_t inbox_take(ls_inbox *inbox, uint64_t *numbers, size_t n) {
+    size_t count = 0;
+    while (count < n && inbox->first != NULL) {
+        numbers[count++] = inbox->first->number;
+        inbox_remove(inbox, inbox->first);
     }
+    return count;
 }
 
 /* ---- serving, with the lock ---- */
 
+struct takers *takers_of(ls_store *store, struct queue *q) {
+    if (q->takers == NULL) {
+        q->takers = takers_new(&store->state.table.due, q->id);
+    }
+    return q->takers;
+}
+
+void takers_await(ls_store *store) {
+    const struct due_queues *all = &store->state.table.due;
+    log_consumers_wait(store->log, all->waiting > 0 || all->watching > 0);
+}
+
 static void leave(ls_taker *one) {
     takers_remove(&one->place);
-    log_consumers_wait(one->store->log, one->store->state.table.due.waiting > 0);
+    takers_await(one->store);
 }
 
 /* It waits no longer. */
@@ -112,7 +119,10 @@ static void serve(ls_store *store, struct takers *t) {
     }
     uint64_t position;
     bool more_comes = q != NULL && t->first != NULL && cursor_entry(&q->fresh, &position) != NULL;
-    takers_set_due(t, more_comes);
+    if (pending_passed(&t->watched.arrived, log_durable_lsn(store->log))) {
+        watched_tell(&t->watched, LS_ARRIVED);
+    }
+    takers_set_due(t, more_comes || t->watched.arrived.since != 0);
 }
 
 void takers_serve_due(ls_store *store) {
@@ -127,8 +137,7 @@ void takers_serve_due(ls_store *store) {
     }
 }
 
-void takers_end_queue(ls_store *store, struct queue *q, int code) {
-    (void)store;
+void takers_end_queue(struct queue *q, int code) {
     while (q->takers != NULL && q->takers->first != NULL) {
         finish((ls_taker *)q->takers->first, code);
     }
@@ -138,73 +147,13 @@ void takers_end_all(ls_store *store, int code) {
     const struct table *t = &store->state.table;
     for (uint32_t i = 0; t->due.waiting > 0 && i < t->queue_count; i++) {
         if (t->queues[i] != NULL) {
-            takers_end_queue(store, t->queues[i], code);
+            takers_end_queue(t->queues[i], code);
         }
     }
 }
 
 /* ---- the calls ---- */
 
-int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd) {
-    *inbox = NULL;
-    ls_inbox *made = calloc(1, sizeof *made);
-    int rc = made == NULL ? fail_memory() : store_enter(store);
-    if (rc != LS_OK) {
-        free(made);
-        return rc;
-    }
-    vfs *v = store->directory.v;
-    int event = v->event_new(v);
-    if (event < 0) {
-        free(made);
-        rc = fail_errno(LS_IO, -event, "no eventfd can be made");
-    } else {
-        *made = (ls_inbox){.store = store, .event = event, .users = 1};
-        atomic_fetch_add(&store->handles, 1);
-        *inbox = made;
-        *fd = event;
-    }
-    return store_leave(store, rc, LEAVE_QUIETLY);
-}
-
-size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n) {
-    ls_store *store = inbox->store;
-    size_t count = 0;
-    if (atomic_load(&store->foreign)) {
-        return 0;
-    }
-    log_lock(store->log);
-    while (count < n && inbox->first != NULL) {
-        numbers[count++] = inbox->first->number;
-        inbox_remove(inbox, inbox->first);
-    }
-    log_unlock(store->log);
-    return count;
-}
-
-void ls_inbox_free(ls_inbox *inbox) {
-    if (inbox == NULL) {
-        return;
-    }
-    ls_store *store = inbox->store;
-    vfs *v = store->directory.v;
-    bool foreign = atomic_load(&store->foreign);
-    if (!foreign) {
-        log_lock(store->log);
-    }
-    (void)v->event_close(v, inbox->event);
-    inbox->event = -1;
-    while (inbox->first != NULL) {
-        inbox_remove(inbox, inbox->first);
-    }
-    inbox_drop(inbox);
-    if (!foreign) {
-        log_unlock(store->log);
-    }
-    store_drop(store);
-}
-
-/* The queue has a struct takers. */
 static int join(ls_store *store, uint32_t queue_id, ls_taker *one) {
     int rc = store_check_queues(store, &queue_id, 1);
     if (rc != LS_OK) {
@@ -213,14 +162,13 @@ static int join(ls_store *store, uint32_t queue_id, ls_taker *one) {
     if (log_poison(store->log) != 0) {
         return log_fail_poisoned(store->log, LS_POISONED);
     }
-    struct table *t = &store->state.table;
-    struct queue *q = table_queue(t, queue_id);
-    if (q->takers == NULL && (q->takers = takers_new(&t->due, queue_id)) == NULL) {
+    struct takers *t = takers_of(store, table_queue(&store->state.table, queue_id));
+    if (t == NULL) {
         return fail_memory();
     }
-    takers_add(q->takers, &one->place);
-    log_consumers_wait(store->log, true);
-    serve(store, q->takers);
+    takers_add(t, &one->place);
+    takers_await(store);
+    serve(store, t);
     return LS_OK;
 }
 

@@ -147,6 +147,9 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
 
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
+    if (q->takers != NULL && entry_is_free(place_entry(p))) {
+        takers_place_freed(q->takers);
+    }
     if (!entry_came_back(place_entry(p))) {
         return; /* a consumer or a transaction still has it, or the offer has not reached it */
     }
@@ -156,8 +159,4 @@ void offer_came_back(const struct place *p) {
     }
     p->at.chunk->returned++;
     q->returned++;
-    if (q->takers != NULL && q->takers->first != NULL) {
-        takers_set_due(q->takers, true);
-        q->takers->all->came_back = true;
-    }
 }

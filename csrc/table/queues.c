@@ -149,8 +149,8 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
     q->next_position++;
     q->tallies[STANDING_READY].places++;
     q->tallies[STANDING_READY].bytes += message_content_bytes(m);
-    if (q->takers != NULL && q->takers->first != NULL) {
-        takers_set_due(q->takers, true);
+    if (q->takers != NULL) {
+        takers_place_added(q->takers, order_lsn);
     }
     return p;
 }

@@ -143,7 +143,7 @@ struct queue {
     struct queue_chunk *prepared; /* prepared, not yet in the run */
     struct queue_chunk *sought;   /* the last search for a position ended there; NULL: at none */
     struct cursor *cursors;
-    struct takers *takers; /* NULL: nobody ever waited for a message */
+    struct takers *takers; /* NULL: nobody ever waited for a message, or watched the queue */
     uint64_t next_position;
 };
 

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "logstore.h"
+
 struct takers *takers_new(struct due_queues *all, uint32_t queue_id) {
     struct takers *t = calloc(1, sizeof *t);
     if (t != NULL) {
@@ -15,7 +17,7 @@ struct takers *takers_new(struct due_queues *all, uint32_t queue_id) {
 
 void takers_free(struct takers *t) {
     if (t != NULL) {
-        assert(t->first == NULL);
+        assert(t->first == NULL && t->watched.first == NULL);
         takers_set_due(t, false);
         free(t);
     }
@@ -66,4 +68,21 @@ void takers_set_due(struct takers *t, bool due) {
         t->next->prev = due ? t : t->prev;
     }
     t->due = due;
+}
+
+void takers_place_added(struct takers *t, uint64_t order_lsn) {
+    if (t->watched.for_arrivals > 0) {
+        pending_add(&t->watched.arrived, order_lsn);
+        takers_set_due(t, true);
+    } else if (t->first != NULL) {
+        takers_set_due(t, true);
+    }
+}
+
+void takers_place_freed(struct takers *t) {
+    if (t->first != NULL) {
+        takers_set_due(t, true);
+        t->all->came_back = true;
+    }
+    watched_tell(&t->watched, LS_RELEASED);
 }

@@ -1,11 +1,11 @@
 /*
  * Takers are acquires that wait. Each queue lists its takers in the order in which they came. The due queues are those
- * whose takers the next commit may serve. store/takers.c serves them.
+ * whose takers the next commit may serve, or whose watches (watches.h) it may tell of arrivals. store/takers.c serves them.
  *
  * In a store that serves, this holds whenever the log's lock is free:
  *   - a queue with takers offers nothing. The thread that makes a place free or durable serves the takers before it lets go
  *     of the lock, so an acquire that does not wait never overtakes one that does;
- *   - a queue that has takers, and places that are not durable yet, is in the list of due queues.
+ *   - a queue that has takers, or a watch of arrivals, and places that are not durable yet, is in the list of due queues.
  *
  * A struct takers stays where it is until its queue is removed, so the lists may point to it.
  */
@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "table/watches.h"
 
 struct takers;
 
@@ -26,14 +28,17 @@ struct taker {
 
 /* Those of one store. All zero: none waits. */
 struct due_queues {
-    struct takers *first; /* the due queues, the last to become due first */
-    uint64_t waiting;     /* takers of all queues */
-    bool came_back;       /* a place came back to a queue with takers, which are not served yet */
+    struct takers *first;  /* the due queues, the last to become due first */
+    uint64_t waiting;      /* takers of all queues */
+    bool came_back;        /* a place came back to a queue with takers, which are not served yet */
+    uint64_t watching;     /* watches of arrivals */
+    struct watcher *every; /* those that watch every queue */
 };
 
-/* Those of one queue. */
+/* Those of one queue, and its watches. */
 struct takers {
     struct taker *first, *last;
+    struct watched watched;
     struct takers *next, *prev; /* due queues */
     struct due_queues *all;
     uint32_t queue_id;
@@ -42,9 +47,11 @@ struct takers {
 
 /* NULL: no memory. */
 struct takers *takers_new(struct due_queues *all, uint32_t queue_id);
-void takers_free(struct takers *t); /* nobody waits; NULL: does nothing */
+void takers_free(struct takers *t); /* nobody waits or watches; NULL: does nothing */
 void takers_add(struct takers *t, struct taker *one);
 void takers_remove(struct taker *one);
 void takers_set_due(struct takers *t, bool due);
+void takers_place_added(struct takers *t, uint64_t order_lsn); /* it is offered once this is durable */
+void takers_place_freed(struct takers *t);                     /* it may be acquired again */
 
 #endif

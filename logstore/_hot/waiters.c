@@ -444,6 +444,15 @@ static PyMethodDef waiters_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *waiters_waiting(struct waiters *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromSize_t(self->count - self->over);
+}
+
+static PyGetSetDef waiters_properties[] = {
+    {"waiting", (getter)(void (*)(void))waiters_waiting, NULL, "How many tasks wait.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef waiters_members[] = {
     {"failed", T_OBJECT, offsetof(struct waiters, failed), 0,
      "Makes the exception for every task that would still wait; None while there is none."},
@@ -457,6 +466,7 @@ static PyType_Slot waiters_slots[] = {
     {Py_tp_init, waiters_init},
     {Py_tp_methods, waiters_methods},
     {Py_tp_members, waiters_members},
+    {Py_tp_getset, waiters_properties},
     {Py_tp_traverse, waiters_traverse},
     {Py_tp_clear, waiters_clear},
     {Py_tp_dealloc, waiters_dealloc},

@@ -93,12 +93,13 @@ class DurableQueue(BrokerQueue):
     def add_consumer(self, consumer: Consumer) -> None:
         """Add a consumer."""
         super().add_consumer(consumer)
-        self.wakeups.watch(self, True)
+        self.wakeups.watch(self, self.handle)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer."""
         super().remove_consumer(consumer)
-        self.wakeups.watch(self, bool(self.consumers))
+        if not self.consumers:
+            self.wakeups.unwatch(self)
 
     def rejected(self) -> None:
         """A place was rejected: wake its dead-letter queue."""

@@ -38,7 +38,7 @@ class Host:
         self.blocking = Blocking(server, self)
         self.control = BrokerControl(server, self)
         self._is_full = False
-        store.on_fullness(self._on_fullness, loop=server.loop)
+        self._fullness_listener = store.on_fullness(self._on_fullness, loop=server.loop)
         self._on_fullness(store.fullness())
         store.never_wait_for_names_here()
 
@@ -49,6 +49,7 @@ class Host:
 
     def stop(self) -> None:
         """Ignore every later report of the store; the connections have ended."""
+        self._fullness_listener.close()
         self.wakeups.stop()
         self.blocking.stop()
 

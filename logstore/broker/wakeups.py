@@ -5,8 +5,9 @@ room in a socket, a group commit) calls `wake`; all queues woken in one turn of 
 together in the next turn. The store reports group commits to the loop; several commits before the loop
 runs count as one.
 
-The broker is not the store's only user: a tool may settle a transaction, a program may publish. That
-also ends in a group commit, so every queue with consumers is served a short time after each commit.
+The broker is not the store's only user: a tool may settle a transaction, a program may publish. So the
+broker listens to each queue with consumers: the store reports messages that arrived or came back. While
+a queue waits for a commit of the broker's own messages, that commit wakes it, and arrivals do not.
 
 Invariant: after a commit, everything that waited for an LSN at or below `durable_lsn` is served in the
 same turn of the loop.
@@ -15,13 +16,16 @@ same turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
+
+from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore import MessageStore
+    from logstore import Listener, MessageStore, Queue
     from logstore.broker.queues import BrokerQueue
 
 logger = logging.getLogger(__name__)
@@ -32,7 +36,6 @@ logger = logging.getLogger(__name__)
 PUBLISH_PERCENT: Final = 75
 SERVE_PERCENT: Final = 60  # below it consumers get nothing, as outcomes need room
 ANY_PERCENT: Final = 40
-SWEEP_S: Final = 0.25  # after a commit: the longest time until messages of other programs are noticed
 
 
 class Waiter(Protocol):
@@ -57,20 +60,19 @@ class WakeUps:
         self._undurable: dict[BrokerQueue, int] = {}
         self.stopped = False
         self._room = asyncio.Event()  # set for a moment
-        self._watched: set[BrokerQueue] = set()
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._watched: dict[BrokerQueue, list[Listener]] = {}
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
-        store.on_durable(self._committed, loop=loop)
-        store._on_room(self._has_room, loop=loop)
+        self._listeners = [store.on_durable(self._committed, loop=loop), store._on_room(self._has_room, loop=loop)]
 
     def stop(self) -> None:
-        """Ignore every later report. The callback itself stays registered in the store."""
+        """Ignore every later report."""
         self.stopped = True
+        for listener in self._listeners:
+            listener.close()
         self._room.set()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-        self._watched.clear()
+        for queue in list(self._watched):
+            self.unwatch(queue)
         self._queues.clear()
         self._waiters.clear()
         self._undurable.clear()
@@ -80,12 +82,23 @@ class WakeUps:
         """Everything below this LSN may be confirmed: it is durable, or the store's durability is relaxed."""
         return self.store.next_lsn if self._relaxed else self.store.durable_lsn
 
-    def watch(self, queue: BrokerQueue, wanted: bool) -> None:
-        """Whether to watch a queue for messages that other programs publish; wanted while it has consumers."""
-        if wanted:
-            self._watched.add(queue)
-        else:
-            self._watched.discard(queue)
+    def watch(self, queue: BrokerQueue, handle: Queue) -> None:
+        """Wake a queue also when other programs publish to it, or give messages back, until `unwatch`."""
+        if queue in self._watched or self.stopped:
+            return
+
+        def told(_: Queue) -> None:
+            if queue not in self._undurable:
+                self.wake(queue)
+
+        with contextlib.suppress(StoreError):  # deleted from the store, or the store has ended: nothing will come
+            arrivals = handle.on_arrived(told, loop=self.loop)
+            self._watched[queue] = [arrivals, handle.on_released(told, loop=self.loop)]
+
+    def unwatch(self, queue: BrokerQueue) -> None:
+        """End `watch`: the queue has no consumer."""
+        for listener in self._watched.pop(queue, []):
+            listener.close()
 
     def wake(self, queue: BrokerQueue) -> None:
         """Serve a queue in the next turn of the loop."""
@@ -110,7 +123,7 @@ class WakeUps:
 
     def forget(self, queue: BrokerQueue) -> None:
         """Forget a deleted queue."""
-        self._watched.discard(queue)
+        self.unwatch(queue)
         self._queues.pop(queue, None)
         self._undurable.pop(queue, None)
 
@@ -121,8 +134,6 @@ class WakeUps:
             self._on_poison(report)
             return
         durable_lsn = self.store.durable_lsn
-        if self._watched and self._sweep_timer is None:
-            self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
         if self._undurable:
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
@@ -143,11 +154,6 @@ class WakeUps:
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)
-
-    def _sweep(self) -> None:
-        self._sweep_timer = None
-        for queue in self._watched:
-            self.wake(queue)
 
     def _serve(self) -> None:
         queues, self._queues = self._queues, {}

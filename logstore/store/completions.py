@@ -1,8 +1,12 @@
 """Reports to Python that the log has become durable: callbacks and awaitables, driven by the core's eventfds.
 
-The core never calls Python. After each group commit it adds to eventfds. Each event loop in which a task awaits an LSN
-watches its own eventfd; one more wakes the thread that runs the callbacks, once per group commit. After a failed write
-or sync every waiter and every callback gets the exception once.
+The core never calls Python. After each group commit it adds to eventfds. Each event loop in which a task awaits an LSN,
+or for which a callback is registered, watches its own eventfd; one more wakes the thread that runs the other callbacks,
+once per group commit. After a failed write or sync every waiter and every callback gets the exception once.
+
+A loop that has no callback and no waiter left gives its eventfd back: in its next turn after the last callback was
+closed, else after a few group commits, so that a task may wait for one LSN after another with one eventfd. So does the
+thread at the next group commit. The thread stays, and sleeps; it also calls the listeners of queues (queue_events.py).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import contextlib
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from logstore import errors
@@ -21,36 +25,63 @@ from logstore._hot import Waiters
 from logstore.core import arguments
 from logstore.core.locks import Lock
 from logstore.core.native import check
-from logstore.core.threads import Worker, log_error, start
-from logstore.store.fullness import Fullness, fullness_of
+from logstore.core.threads import Worker, start
+from logstore.store.fullness import fullness_of
+from logstore.store.listeners import Listener, Listeners, call_all, tell_all
+from logstore.store.queue_events import QueueInbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from logstore._core import ls_store_ptr
     from logstore._hot import Owner
 
-_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
-_Argument = TypeVar("_Argument")
 _LSN_END = (1 << 64) - 1
+_IDLE_MAX = 16  # group commits without a waiter, after which a loop gives its eventfd back
 _STOP_POLL_MS = 1000  # so that the thread ends even if it missed its last event
 
 
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread runs the loop now."""
+    return asyncio._get_running_loop() is loop
+
+
+class _FullnessListeners(Listeners):
+    """They are called when the store has become full, and when it has room again."""
+
+    def __init__(self, handle: ls_store_ptr, unused: Callable[[], object] | None = None) -> None:
+        super().__init__(unused)
+        self._c = handle
+        self._changes = 0  # of which the listeners know
+
+    def add(self, callback: Callable[..., object], *, weak: bool) -> Listener:
+        if not self:
+            self._changes = lib.ls_fullness_changes(self._c)
+        return super().add(callback, weak=weak)
+
+    def tell(self) -> None:
+        """Calls them if the fullness has changed since."""
+        if self and (changes := lib.ls_fullness_changes(self._c)) != self._changes:
+            self._changes = changes
+            with contextlib.suppress(errors.StoreClosed):
+                call_all(self, fullness_of(self._c), kind="fullness")
+
+
 class _Loop(Waiters):
-    """The waiters of one event loop. The loop watches its own eventfd, without a thread between it and the core.
+    """The waiters and callbacks of one event loop, which watches its own eventfd: no thread is between it and the core.
 
     Used in that loop's thread only, or after the loop was closed.
     """
 
-    def __init__(self, handle: ls_store_ptr, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, handle: ls_store_ptr, all_of: Completions, loop: asyncio.AbstractEventLoop) -> None:
         done = loop.create_future()
         done.set_result(None)
         super().__init__(loop, done)
-        self._c, self._owner = handle, owner
-        self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()
-        self._room_callbacks: tuple[Callable[[None], object], ...] = ()
-        self._fullness_callbacks: tuple[Callable[[Fullness], object], ...] = ()
-        self._fullness_changes = 0  # of which the callbacks know
+        self._c, self._all_of = handle, all_of
+        self.callbacks = Listeners(self._unused)
+        self.room = Listeners(self._unused)
+        self.fullness = _FullnessListeners(handle, self._unused)
+        self._idle = 0  # group commits for which nobody waited
         self._fd = -1
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -62,23 +93,19 @@ class _Loop(Waiters):
             self.end()
             raise
 
-    def add_callback(self, callback: Callable[[int | Exception], object]) -> None:
-        self._callbacks = (*self._callbacks, callback)
+    @property
+    def is_used(self) -> bool:
+        """Whether a task waits, or a callback is registered."""
+        return bool(self.waiting or self.callbacks or self.room or self.fullness)
 
-    def add_room_callback(self, callback: Callable[[None], object]) -> None:
-        self._room_callbacks = (*self._room_callbacks, callback)
-
-    def add_fullness_callback(self, callback: Callable[[Fullness], object]) -> None:
-        if not self._fullness_callbacks:
-            self._fullness_changes = lib.ls_fullness_changes(self._c)
-        self._fullness_callbacks = (*self._fullness_callbacks, callback)
-
-    def _tell_fullness(self) -> None:
-        changes = lib.ls_fullness_changes(self._c)
-        if changes != self._fullness_changes:
-            self._fullness_changes = changes
-            with contextlib.suppress(errors.StoreClosed):
-                call_all(self._fullness_callbacks, fullness_of(self._c), kind="fullness")
+    def _unused(self) -> None:
+        """The last listener of one kind was closed, on any thread."""
+        if self.loop.is_closed():
+            with contextlib.suppress(errors.ReentrantCall):  # of a finalizer: the next loop finds it
+                self._all_of.retire(self)
+        else:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self.loop.call_soon_threadsafe(self._all_of.retire, self)
 
     def _ready(self) -> None:
         if self._fd < 0:
@@ -89,15 +116,17 @@ class _Loop(Waiters):
         if durable > self.reported_lsn:
             self.reported_lsn = durable
             try:
-                call_all(self._callbacks, durable)
+                call_all(self.callbacks, durable)
             finally:
                 self._wake(durable)
         else:  # the spare thread has ended a try, or the fullness changed
-            call_all(self._room_callbacks, None, kind="room")
-        if self._fullness_callbacks:
-            self._tell_fullness()
+            call_all(self.room, None, kind="room")
+        self.fullness.tell()
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome)
+        self._idle = 0 if self.is_used else self._idle + 1
+        if self._idle > _IDLE_MAX:
+            self._all_of.retire(self)
 
     def fail(self, failed: Callable[[], Exception], *, callbacks: bool = True) -> None:
         """Gives every waiter an exception that ``failed`` makes. The loop has then no further use for this store."""
@@ -107,7 +136,7 @@ class _Loop(Waiters):
         self.end()
         try:
             if callbacks:
-                tell_all(self._callbacks, failed)
+                tell_all(tuple(self.callbacks), failed)
         finally:
             self._wake(_LSN_END)
 
@@ -115,6 +144,8 @@ class _Loop(Waiters):
         """Called after the core's close: reports the last group commit, then ``StoreClosed``."""
         self._ready()
         self.fail(_closed, callbacks=False)
+        for each in (self.callbacks, self.room, self.fullness):
+            each.end()
 
     def end(self) -> None:
         """Closes the eventfd, once: later another file may have its number."""
@@ -133,11 +164,13 @@ class _Loop(Waiters):
 
 
 def check_loop(loop: object) -> None:
-    """Raises ``TypeError`` if it is not an event loop, ``OptionError`` if the loop is closed."""
+    """Raises ``TypeError`` if it is not an event loop, ``OptionError`` if it is closed or runs in another thread."""
     if not isinstance(loop, asyncio.AbstractEventLoop):
         raise TypeError(f"loop is an asyncio event loop, not {arguments.shown(loop)}")
     if loop.is_closed():
         raise errors.OptionError("loop is an event loop that is closed; pass the running one")
+    if loop.is_running() and not runs_here(loop):
+        raise errors.OptionError("loop is an event loop that runs in another thread; make the call in that thread")
 
 
 class Completions:
@@ -149,31 +182,58 @@ class Completions:
     def __init__(self, handle: ls_store_ptr, owner: Owner) -> None:
         self._c, self._owner = handle, owner
         self._lock = Lock("the store's list of callbacks")
-        self._callbacks: tuple[Callable[[int | Exception], object], ...] = ()  # replaced as a whole
-        self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; only `of` changes it
+        self._callbacks = Listeners()
+        self._fullness = _FullnessListeners(handle)
+        self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; changed under the lock
         self.thread: Worker | None = None
-        self._fd = -1
+        self._wake = -1  # an eventfd for the thread
+        self._fd = -1  # the core's eventfd for the thread, while it has callbacks; closed by the thread only
+        self._reported_lsn = 0
+        self._inbox: QueueInbox | None = None  # of the listeners that the thread calls
         self._failed: Callable[[], Exception] | None = None  # makes the exception
         self._closed = False
         _COMPLETIONS.add(self)
 
     def add_callback(
-        self, callback: Callable[[int | Exception], object], loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+        self,
+        callback: Callable[[int | Exception], object],
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        weak: bool = False,
+    ) -> Listener:
         """Calls ``callback`` with the new durable LSN after every group commit from now on.
 
         Without ``loop`` the store's thread calls it. With ``loop`` the loop calls it; this method must then be called
         from that loop's thread.
         """
         if loop is not None:
-            self.of(loop).add_callback(callback)
-            return
+            return self.of(loop).callbacks.add(callback, weak=weak)
         with self._lock:
-            self._start()
-            self._callbacks = (*self._callbacks, callback)
+            self._listen()
+            made = self._callbacks.add(callback, weak=weak)
             failed = self._failed
         if failed is not None:
             tell_all([callback], failed)
+        return made
+
+    def add_fullness_callback(
+        self, callback: Callable[..., object], loop: asyncio.AbstractEventLoop | None, *, weak: bool
+    ) -> Listener:
+        """Calls ``callback`` when the store has become full or has room again; threads as for :meth:`add_callback`."""
+        if loop is not None:
+            return self.of(loop).fullness.add(callback, weak=weak)
+        with self._lock:
+            self._listen()
+            return self._fullness.add(callback, weak=weak)
+
+    def inbox(self) -> QueueInbox:
+        """For the listeners of queues that the thread calls."""
+        with self._lock:
+            if self._inbox is None:
+                self._check_open()
+                self._inbox = QueueInbox(self._c)
+            self._run_thread()
+            return self._inbox
 
     def of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """The waiters of this loop. Raises the failure if the log has failed, ``StoreClosed`` after the close."""
@@ -186,22 +246,31 @@ class Completions:
             if mine is None:
                 for other in [other for other in self.loops if other.is_closed()]:
                     self.loops.pop(other).end()
-                mine = self.loops[loop] = _Loop(self._c, self._owner, loop)
+                mine = self.loops[loop] = _Loop(self._c, self, loop)
             return mine
+
+    def retire(self, mine: _Loop) -> None:
+        """Gives its eventfd back if nothing uses it. Called in the loop's thread, or after the loop was closed."""
+        with self._lock:
+            if not mine.is_used and mine.failed is None and self.loops.get(mine.loop) is mine:
+                del self.loops[mine.loop]
+                mine.end()
 
     def close(self) -> None:
         """Called after the core's close: reports the last group commit; remaining waiters get ``StoreClosed``."""
         with self._lock:
             self._closed = True
             thread = self.thread
-        for mine in self.loops.values():  # none comes or goes any more
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+        for mine in tuple(self.loops.values()):
             try:
                 mine.loop.call_soon_threadsafe(mine.close)
             except RuntimeError:  # the loop is closed, so none of its waiters is ever resumed
                 mine.end()
         if thread is not None and thread is not threading.current_thread():
-            os.eventfd_write(self._fd, 1)  # it may have read the core's last event before _closed was set
             thread.join()
+            self._end()
 
     def forked(self) -> None:
         """Called in a forked child: forgets the parent's loops."""
@@ -211,33 +280,83 @@ class Completions:
 
     # ---- the thread ----
 
-    def _start(self) -> None:
-        if (self.thread is None or self.thread.failure is not None) and not self._closed:
-            if self._fd < 0:
-                fd = ffi.new("int *")
-                check(lib.ls_event_fd(self._c, fd))
-                self._fd = int(fd[0])
-            reported_lsn = int(lib.ls_durable_lsn(self._c))  # read here, so that later progress is reported
-            self.thread = start("logstore-completions", self._run, reported_lsn)
+    def _listen(self) -> None:
+        """There will be a callback for the thread. Called under the lock."""
+        self._check_open()
+        if self._fd < 0:
+            fd = ffi.new("int *")
+            check(lib.ls_event_fd(self._c, fd))
+            self._reported_lsn = int(lib.ls_durable_lsn(self._c))  # read here, so that later progress is reported
+            self._fd = int(fd[0])
+        self._run_thread()
 
-    def _run(self, reported_lsn: int) -> None:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+    def _run_thread(self) -> None:
+        """The thread runs, and watches all eventfds that there are now. Called under the lock."""
+        self._check_open()
+        if self._wake < 0:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        if self.thread is None or self.thread.failure is not None:
+            self.thread = start("logstore-completions", self._run)
+        else:
+            os.eventfd_write(self._wake, 1)  # it watches the eventfd from now on
+
+    def _run(self) -> None:
+        watched: tuple[int, ...] = ()
         poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
         while True:
-            if poll.poll(_STOP_POLL_MS):
+            if watched != self._eventfds():
+                watched = self._eventfds()
+                poll = select.poll()
+                for fd in watched:
+                    if fd >= 0:
+                        poll.register(fd, select.POLLIN)
+            for fd, _ in poll.poll(_STOP_POLL_MS):
                 with contextlib.suppress(BlockingIOError):
-                    os.read(self._fd, 8)
+                    os.read(fd, 8)
             closed = self._closed
-            durable = lib.ls_durable_lsn(self._c)
-            if durable > reported_lsn:
-                reported_lsn = durable
-                call_all(self._callbacks, durable)
-            if self._failed is None and lib.ls_poisoned(self._c):
-                with self._lock:  # a callback that is added meanwhile is called by one of the two
-                    callbacks, self._failed = self._callbacks, _unknown_outcome
-                tell_all(callbacks, _unknown_outcome)
+            self._report()
             if closed:
+                self._end()
                 return
+            if self._fd >= 0 and not self._callbacks and not self._fullness:
+                self._stop_listening()
+
+    def _eventfds(self) -> tuple[int, int, int]:
+        return self._wake, self._fd, -1 if self._inbox is None else self._inbox.fd
+
+    def _report(self) -> None:
+        if self._inbox is not None and not self._closed:
+            self._inbox.tell()
+        durable = lib.ls_durable_lsn(self._c)
+        if durable > self._reported_lsn:
+            self._reported_lsn = durable
+            call_all(self._callbacks, durable)
+        self._fullness.tell()
+        if self._failed is None and lib.ls_poisoned(self._c):
+            with self._lock:  # a callback that is added meanwhile is called by one of the two
+                callbacks, self._failed = tuple(self._callbacks), _unknown_outcome
+            tell_all(callbacks, _unknown_outcome)
+
+    def _stop_listening(self) -> None:
+        with self._lock:
+            if not self._callbacks and not self._fullness:
+                fd, self._fd = self._fd, -1
+                lib.ls_event_end(self._c, fd)
+
+    def _end(self) -> None:
+        """The store is closed, and the thread does nothing more."""
+        self._callbacks.end()
+        self._fullness.end()
+        if self._inbox is not None:
+            self._inbox.end()
+        with self._lock:
+            fd, self._wake = self._wake, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 _COMPLETIONS: WeakSet[Completions] = WeakSet()
@@ -264,20 +383,3 @@ def _closed() -> errors.StoreClosed:
 
 def _forked() -> errors.StoreForked:
     return errors.StoreForked("this process is a fork of the one that opened the store; open it again after fork")
-
-
-def tell_all(callbacks: Iterable[Callable[[Any], object]], failed: Callable[[], Exception]) -> None:
-    """Calls every callback with an exception of its own: one that is raised twice would keep both callers' frames."""
-    for callback in callbacks:
-        call_all((callback,), failed())
-
-
-def call_all(callbacks: Iterable[Callable[[_Argument], object]], value: _Argument, *, kind: str = "completion") -> None:
-    """Calls every callback with ``value``. An exception is logged; it stops neither the others nor the thread."""
-    for callback in callbacks:
-        try:
-            callback(value)
-        except BaseException as problem:
-            log_error(problem, "a %s callback failed", kind)
-            if isinstance(problem, _ENDS_PROCESS) and threading.current_thread() is threading.main_thread():
-                raise  # Ctrl-C in an event loop; the store's own thread, in contrast, must survive everything

@@ -14,6 +14,7 @@ from logstore.core import arguments
 from logstore.core.native import check
 from logstore.store.completions import check_loop
 from logstore.store.fork import refuse_fork
+from logstore.store.listeners import check_callback
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from logstore._core import ls_store_ptr
     from logstore.store.completions import Completions
+    from logstore.store.listeners import Listener
 
 
 class Durability(StoreCalls):
@@ -75,8 +77,8 @@ class Durability(StoreCalls):
             except RuntimeError:
                 refuse_fork(self._pid)  # asyncio runs no loop of the parent in a child
                 raise
-            waiters = self._completions.loops.get(loop) or self._completions.of(loop)
-            while waiters.reported_lsn < wanted:
+            all_of = self._completions
+            while (waiters := all_of.loops.get(loop) or all_of.of(loop)).reported_lsn < wanted:
                 await waiters.until(wanted)
 
     def _undurable_slow(self, lsn: int) -> int:
@@ -89,22 +91,27 @@ class Durability(StoreCalls):
         return 0 if durable else lsn
 
     def on_durable(
-        self, callback: Callable[[int | Exception], object], *, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
-        """Calls ``callback`` with the new durable LSN once per group commit.
+        self,
+        callback: Callable[[int | Exception], object],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        weak: bool = False,
+    ) -> Listener:
+        """Calls ``callback`` with the new durable LSN once per group commit, until the listener is closed.
 
         If the log fails, it is called once with the exception. A thread of the store calls it; with ``loop``, that
-        event loop calls it, and this method must be called from that loop. The callback stays registered.
+        event loop calls it, and this method must be called from that loop's thread. With ``weak`` the callback is a
+        method, whose object is not kept: the listener ends with it. Exceptions of the callback are logged.
         """
-        arguments.function("callback", callback)
+        check_callback(callback, weak=weak)
         if loop is not None:
             check_loop(loop)
         refuse_fork(self._pid)
-        self._completions.add_callback(callback, loop)
+        return self._completions.add_callback(callback, loop, weak=weak)
 
-    def _on_room(self, callback: Callable[[None], object], *, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_room(self, callback: Callable[[None], object], *, loop: asyncio.AbstractEventLoop) -> Listener:
         """That loop calls ``callback`` when :attr:`room_percent` may have grown without a group commit.
 
         Call it from that loop, as :meth:`on_durable`, whose callbacks are called at each group commit.
         """
-        self._completions.of(loop).add_room_callback(callback)
+        return self._completions.of(loop).room.add(callback, weak=False)

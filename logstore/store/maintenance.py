@@ -17,6 +17,7 @@ from logstore.store.counting import counts_in_core
 from logstore.store.fork import refuse_fork
 from logstore.store.fullness import Fullness, fullness_of
 from logstore.store.limit import checked_limit, keep_limit
+from logstore.store.listeners import check_callback
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from logstore.core.locks import Lock
     from logstore.holds import HoldInfo
     from logstore.store.completions import Completions
+    from logstore.store.listeners import Listener
     from logstore.store.overdue import Overdue
     from logstore.store.queues import Queue
     from logstore.store.releases import Releases
@@ -112,16 +114,23 @@ class Maintenance(StoreCalls):
         refuse_fork(self._pid)
         return fullness_of(self._c)
 
-    def on_fullness(self, callback: Callable[[Fullness], object], *, loop: asyncio.AbstractEventLoop) -> None:
-        """Calls ``callback`` in this event loop when the store has become full, and when it has room again.
+    def on_fullness(
+        self,
+        callback: Callable[[Fullness], object],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        weak: bool = False,
+    ) -> Listener:
+        """Calls ``callback`` when the store has become full, and when it has room again, until the listener is closed.
 
-        It is called once for each change, or once for several that follow closely. This method must be called from that
-        loop. The callback stays registered; its exceptions are logged.
+        It is called once for each change, or once for several that follow closely. ``loop``, ``weak`` and exceptions as
+        for :meth:`on_durable`.
         """
-        arguments.function("callback", callback)
-        check_loop(loop)
+        check_callback(callback, weak=weak)
+        if loop is not None:
+            check_loop(loop)
         refuse_fork(self._pid)
-        self._completions.of(loop).add_fullness_callback(callback)
+        return self._completions.add_fullness_callback(callback, loop, weak=weak)
 
     def set_max_log_bytes(self, max_log_bytes: int | str) -> None:
         """Changes the limit of the log on disk while the store is in use, as the option of :func:`logstore.open` does.

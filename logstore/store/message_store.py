@@ -28,12 +28,13 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.completions import Completions
+from logstore.store.completions import Completions, check_loop
 from logstore.store.deliveries import Message, MessageView, checked_position
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.inboxes import Inboxes
 from logstore.store.limit import StoredLimit, keep_limit
+from logstore.store.listeners import check_callback
 from logstore.store.maintenance import Maintenance
 from logstore.store.names import Names
 from logstore.store.overdue import Overdue
@@ -42,12 +43,14 @@ from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from logstore._core import ls_cursor_ptr, ls_store_ptr
     from logstore._hot import Owner
     from logstore.catalog.catalog import Catalog
+    from logstore.store.listeners import Listener
     from logstore.store.queues import Queue
     from logstore.store.scrub import Scrub
 
@@ -206,6 +209,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         if self._scrub is not None:
             self._scrub.stop()
         self._releases.close()
+        self._notify = None  # the garbage collector may take the queue of notices apart before the last delivery goes
         if not self._close_codes:
             self._close_codes.extend(map(lib.ls_close, (self._c,)))
         if self._close_codes[0] != 0 and self._close_problem is None:
@@ -235,6 +239,7 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         self.close()
 
     def __del__(self) -> None:
+        self._notify = None  # as in close()
         if not getattr(self, "_is_shut", True) and os.getpid() == self._pid:
             warnings.warn(f"the store {self._path} was not closed", ResourceWarning, stacklevel=2, source=self)
             with contextlib.suppress(errors.StoreError):
@@ -387,18 +392,38 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
                 return
             yield from places_of(places, done[0])
 
-    def on_release(self, callback: Callable[[Queue], object]) -> None:
+    def on_release(self, callback: Callable[[Queue], object], *, weak: bool = False) -> Listener:
         """Calls ``callback`` with the queue when places come back to it; one call may stand for several.
 
-        A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it;
-        after a rollback the callback is called for every queue. If a delivery was dropped or a transaction abandoned, a
-        thread of the store calls it. Exceptions of the callback are logged. For newly durable messages use
-        :meth:`on_durable`.
+        A place comes back by a release, by a delivery that was dropped unsettled, or by a rollback that unlocks it. The
+        thread that released or rolled back calls it; if a delivery was dropped or a transaction abandoned, a thread of
+        the store. ``weak`` as for :meth:`on_durable`; exceptions of the callback are logged. For single queues, with an
+        event loop, and for messages that arrive, see :meth:`Queue.on_released` and :meth:`Queue.on_arrived`.
         """
-        arguments.function("callback", callback)
+        check_callback(callback, weak=weak)
         refuse_fork(self._pid)
         with self._lock:
-            self._releases.add(callback)
+            return self._releases.add(callback, weak=weak)
+
+    def _listen(
+        self,
+        queue: Queue,
+        kind: int,
+        callback: Callable[[Queue], object],
+        loop: asyncio.AbstractEventLoop | None,
+        *,
+        weak: bool,
+    ) -> Listener:
+        check_callback(callback, weak=weak)
+        if loop is not None:
+            check_loop(loop)
+        refuse_fork(self._pid)
+        inbox = self._completions.inbox() if loop is None else self._inboxes.of(loop)
+        try:
+            return inbox.listen(queue, kind, callback, weak=weak)
+        except BaseException:
+            inbox.unused()
+            raise
 
     # ---- transactions ----
 
@@ -447,4 +472,4 @@ class MessageStore(Publishing, Durability, Maintenance, Names):
         with self._lock:
             self._prepared.pop(transaction.id, None)
         if rolled_back:
-            self._releases.rolled_back()
+            self._releases.tell()

@@ -252,6 +252,10 @@ class Names(StoreCalls):
     def _all_queues(self) -> dict[int, Queue]:
         return {**self._queues, **self._in_question}
 
+    def _queue_of(self, queue_id: int) -> Queue | None:
+        """The handle, without a question to the catalog. None: the queue was deleted."""
+        return self._in_question.get(queue_id) or self._queues.get(queue_id)
+
     def queue(self, name: str) -> Queue:
         """The handle of a declared queue.
 

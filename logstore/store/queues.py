@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from logstore._hot import Owner, Taker
     from logstore.store.counting import Acquisition, QueueCounts
+    from logstore.store.listeners import Listener
     from logstore.store.message_store import MessageStore
     from logstore.store.transactions import Transaction
 
@@ -250,6 +251,32 @@ class Queue(QueueCalls):
             if found := await self.get():
                 return found[0]
 
+    def on_arrived(
+        self, callback: Callable[[Queue], object], *, loop: asyncio.AbstractEventLoop | None = None, weak: bool = False
+    ) -> Listener:
+        """Calls ``callback`` with the queue after messages arrived: they were published and are durable.
+
+        One call says "one or more since the last call"; another consumer may have them already. What happens after the
+        call began is told by another call, so a callback that acquires what there is misses nothing. Messages that are
+        on the queue before this call are not told: look once after it. A thread of the store calls it; with ``loop``,
+        that event loop, and this method must be called from that loop's thread. The deletion of the queue ends the
+        listener, without a call. ``weak`` and exceptions as for :meth:`MessageStore.on_durable`.
+
+        Raises ``UnknownQueue`` after the queue was deleted.
+        """
+        return self._store._listen(self, lib.LS_ARRIVED, callback, loop, weak=weak)
+
+    def on_released(
+        self, callback: Callable[[Queue], object], *, loop: asyncio.AbstractEventLoop | None = None, weak: bool = False
+    ) -> Listener:
+        """As :meth:`on_arrived`, after places came back.
+
+        They were released, also by a delivery that was dropped unsettled, or a rollback unlocked them.
+        """
+        made = self._store._listen(self, lib.LS_RELEASED, callback, loop, weak=weak)
+        self._store._releases.watch()
+        return made
+
     def acquire_ids(self, message_ids: Iterable[int], *, load: bool = False) -> list[Delivery]:
         """Acquires exactly these messages, as far as they can be had: durable, on this queue, not locked, not acquired.
 
@@ -412,7 +439,7 @@ class Queue(QueueCalls):
 
     def _came_back(self) -> None:
         """A place was released."""
-        self._store._releases.tell(self)
+        self._store._releases.tell()
 
     def reject(
         self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True

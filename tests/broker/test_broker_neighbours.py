@@ -55,6 +55,56 @@ def test_messages_that_a_program_publishes_reach_waiting_consumers(broker: Broke
     assert client.delivery()[1] == b"in a transaction"
 
 
+def test_what_a_program_gives_back_reaches_a_waiting_consumer(broker: Broker) -> None:
+    broker.raw().open().declare("q", durable=True)
+    queue = broker.store.queue("q")
+    key = broker.store.publish(queue, b"kept back", header=b"")
+    transaction = broker.store.begin()
+    broker.store.dequeue(key, queue, transaction)
+    client = consume(broker, "q")
+    transaction.rollback()
+    assert client.delivery()[1] == b"kept back"
+    held = broker.store.publish(queue, b"acquired", header=b"", acquire=True)
+    held.release()
+    assert client.delivery()[1] == b"acquired"
+
+
+def test_only_the_queue_on_which_something_happens_is_served(broker: Broker) -> None:
+    client = broker.raw().open()
+    for name in ("idle", "q"):
+        client.declare(name, durable=True)
+    consume(broker, "idle")
+    busy = consume(broker, "q")
+    host = broker.server.hosts["/"]
+    served: list[str] = []
+
+    def count() -> None:
+        for name in ("idle", "q"):
+            queue = host.vhost.queues[name]
+            queue.serve = lambda name=name, serve=queue.serve: (served.append(name), serve())
+
+    broker.call(count)
+    for number in range(20):
+        broker.store.publish("q", b"%d" % number, header=b"")
+        assert busy.delivery()[1] == b"%d" % number
+    assert set(broker.call(lambda: list(served))) == {"q"}
+
+
+def test_a_queue_is_listened_to_while_it_has_consumers(broker: Broker) -> None:
+    broker.raw().open().declare("q", durable=True)
+    host = broker.server.hosts["/"]
+    client = consume(broker, "q")
+    listeners = [one for each in host.wakeups._watched.values() for one in each]
+    assert [one.closed for one in listeners] == [False, False]
+    client.socket.close()
+    wait_until(lambda: all(one.closed for one in listeners))
+    assert not host.wakeups._watched
+    consume(broker, "q")
+    listeners = [one for each in host.wakeups._watched.values() for one in each]
+    broker.stop()
+    assert [one.closed for one in listeners] == [True, True]
+
+
 @pytest.mark.parametrize("header", [b"\x00", b"\x01\x00", b"\x01\x00 short", b"\x01\x00" + bytes(11), b"\x01\x01"])
 def test_a_header_of_a_program_that_looks_like_the_broker_s_own_is_delivered_as_none(
     broker: Broker, header: bytes

@@ -10,7 +10,7 @@ from pamqp import commands
 from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
 from kit.patience import wait_until
-from kit.store_proxies import NarrowLog
+from kit.store_proxies import NarrowLog, Registered
 from logstore.broker.consumers import SLICE_MAX
 from logstore.broker.headers import encode_header
 from logstore.broker.queues import TURN_MAX
@@ -30,12 +30,12 @@ class LogWithoutSegment(NarrowLog):
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        self._has_room: list[Callable[[], None]] = []
+        self._has_room: list[Callable[[Any], None]] = []
         self.asked = 0
         self.room: Callable[[], int] = lambda: 100
 
-    def _on_room(self, callback: Callable[[None], object], *, loop: Any) -> None:
-        self._has_room.append(lambda: loop.call_soon_threadsafe(callback, None))
+    def _on_room(self, callback: Callable[[None], object], *, loop: Any) -> Registered:
+        return Registered(self._has_room, lambda _: loop.call_soon_threadsafe(callback, None))
 
     @property
     def room_percent(self) -> int:  # type: ignore[override] # the test decides
@@ -45,7 +45,7 @@ class LogWithoutSegment(NarrowLog):
     def segment_is_ready(self) -> None:
         self.room = lambda: 100
         for each in self._has_room:
-            each()
+            each(None)
 
 
 @pytest.fixture

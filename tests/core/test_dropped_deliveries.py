@@ -377,6 +377,26 @@ assert known() is None
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
+def test_the_collector_may_take_a_closed_store_apart_in_any_order(tmp_path: Path) -> None:
+    """It may clear the queue of notices before it frees the last delivery, which must notify nobody then."""
+    code = f"""
+import gc, logstore
+for number in range(20):
+    store = logstore.open({str(tmp_path)!r} + f"/{{number}}")
+    queue = store.declare_queue("q")
+    store.publish_many(queue, [b""] * 10)
+    store.on_release(print)
+    for each in queue.acquire(10):
+        queue.held = [each, getattr(queue, "held", None)]
+    store.held = [[one] for one in (queue, store, queue.held)]
+    queue.notices = store._releases._notices
+    store.close()
+    del store, queue, each
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+
+
 def test_threads_that_drop_and_accept_lose_and_double_nothing(store: MessageStore, queue: Queue) -> None:
     listener = Listener(store)
     messages = 4000

@@ -296,6 +296,7 @@ def owners(world: World) -> dict[str, Callable[[], Any]]:
         "Transaction": world.branch,
         "Compaction": lambda: world.store.compact(dry_run=True),
         "Fullness": lambda: world.store.fullness(),
+        "Listener": lambda: world.store.on_fullness(print),
         "Tail": lambda: world.store.tail(),
         "Hold": held,
         "Reader": lambda: inspect.Reader(world.closed),

@@ -28,6 +28,18 @@ def _in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], r
         loop.call_soon_threadsafe(callback, report)
 
 
+class Registered:
+    """Ends a callback that a proxy has registered."""
+
+    def __init__(self, callbacks: list[Callable[[Any], None]], callback: Callable[[Any], None]) -> None:
+        self._callbacks, self._callback = callbacks, callback
+        callbacks.append(callback)
+
+    def close(self) -> None:
+        if self._callback in self._callbacks:
+            self._callbacks.remove(self._callback)
+
+
 class HeldDisk(Proxy):
     """Between `hold` and `let_go` no new operation is reported as durable."""
 
@@ -38,8 +50,8 @@ class HeldDisk(Proxy):
         self._lock = threading.Lock()
         store.on_durable(self._report)
 
-    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> None:
-        self._callbacks.append(lambda report: _in_loop(loop, callback, report))
+    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> Registered:
+        return Registered(self._callbacks, lambda report: _in_loop(loop, callback, report))
 
     @property
     def durable_lsn(self) -> int:
@@ -58,7 +70,7 @@ class HeldDisk(Proxy):
     def _report(self, report: Any) -> None:
         if self._held_at is None:
             with self._lock:
-                for callback in self._callbacks:
+                for callback in tuple(self._callbacks):
                     callback(report)
 
 
@@ -114,10 +126,11 @@ class BrokenStore(HeldDisk):
         self._held_at = None
         self._report(self._failure())
 
-    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> None:
-        super().on_durable(callback, loop=loop)
+    def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> Registered:
+        made = super().on_durable(callback, loop=loop)
         if self.broken:  # a poisoned store also tells objects that register later
             _in_loop(loop, callback, self._failure())
+        return made
 
     @staticmethod
     def _failure() -> OutcomeUnknown:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import pytest
 
 import logstore
 from kit.command import fine, told
+from kit.patience import PATIENCE_S
 from kit.stores import SMALL_SEGMENT
 from logstore.holds import hold
 from logstore.store.fullness import Fullness, QueueLoad
@@ -135,8 +138,23 @@ def test_a_callback_is_called_once_when_the_store_is_full_and_once_when_it_has_r
     assert [found.full for found in asyncio.run(watched())] == [True, False]
 
 
-def test_a_callback_needs_the_loop_that_is_to_call_it(store: MessageStore) -> None:
+def test_without_a_loop_a_thread_of_the_store_calls_until_the_listener_is_closed(open_store: Open) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    heard: SimpleQueue[tuple[bool, str]] = SimpleQueue()
+    ended = store.on_fullness(print)
+    with store.on_fullness(lambda found: heard.put((found.full, threading.current_thread().name))):
+        ended.close()
+        ids = fill(store)
+        assert heard.get(timeout=PATIENCE_S) == (True, "logstore-completions")
+        store.dequeue_many(ids, "orders")
+        assert heard.get(timeout=PATIENCE_S) == (False, "logstore-completions")
+    fill(store)
+    store.close()
+    assert heard.empty()
+
+
+def test_what_cannot_be_called_is_refused(store: MessageStore) -> None:
     with pytest.raises(TypeError):
-        store.on_fullness(print, loop=None)  # type: ignore[arg-type] # what is refused
+        store.on_fullness(None)  # type: ignore[arg-type] # what is refused
     with pytest.raises(TypeError):
-        store.on_fullness(None, loop=None)  # type: ignore[arg-type] # what is refused
+        store.on_fullness(print, loop=1)  # type: ignore[arg-type] # what is refused

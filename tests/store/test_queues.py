@@ -404,7 +404,9 @@ def test_a_commit_makes_its_messages_available_in_the_order_of_commits(store: Me
     assert numbers(queue.acquire(10)) == [2, 3, 0, 1]
 
 
-def test_listeners_hear_of_released_places_and_of_rollbacks(store: MessageStore, queue: Queue) -> None:
+def test_listeners_hear_of_released_places_and_of_rollbacks_of_their_queues_only(
+    store: MessageStore, queue: Queue
+) -> None:
     heard: list[str] = []
     store.on_release(lambda released: heard.append(released.name))
     store.declare_queue("other")
@@ -414,7 +416,7 @@ def test_listeners_hear_of_released_places_and_of_rollbacks(store: MessageStore,
     transaction = store.begin()
     store.dequeue(ids[0], queue, transaction)
     transaction.rollback()
-    assert sorted(heard) == ["other", "q", "q"]
+    assert heard == ["q", "q"]
 
 
 def test_listeners_hear_of_an_abandoned_transaction_from_no_finalizer(store: MessageStore, queue: Queue) -> None:
@@ -482,11 +484,12 @@ def test_a_listener_that_fails_is_logged_and_hides_nothing(
         raise RuntimeError("not the store's fault")
 
     store.on_release(fail)
-    fill(store, queue, 1)
+    ids = fill(store, queue, 1)
     queue.acquire()[0].release()
-    with pytest.raises(KeyError), store.transaction():
+    with pytest.raises(KeyError), store.transaction() as transaction:
+        store.dequeue(ids[0], queue, transaction)
         raise KeyError
-    assert caplog.text.count("a release callback failed") >= 2
+    assert caplog.text.count("a release callback failed") == 2
 
 
 # ---- any order of steps ----
