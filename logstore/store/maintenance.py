@@ -83,6 +83,7 @@ class Maintenance(StoreCalls):
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
+        self._release_dropped()
         counters = self._counters()
         per_queue: dict[str, dict[str, int]] = {}
         for queue in self.queues():

@@ -76,7 +76,8 @@ def test_in_doubt_lists_ten_thousand_prepared_transactions_with_their_work(doubt
     rows = doubtful["in-doubt"]["in_doubt"]
     assert {row["readable"] for row in rows} == {f"1:order-{number}:db" for number in range(PREPARED)}
     assert {row["operations"] for row in rows} == {1}
-    assert all(row["queues"] == [{"id": 1, "name": "in", "enqueues": 1, "dequeues": 0}] for row in rows)
+    queue = {"id": 1, "name": "in", "enqueues": 1, "dequeues": 0, "transient": False}
+    assert all(row["queues"] == [queue] for row in rows)
 
 
 def test_a_dry_recovery_names_ten_thousand_prepared_transactions(doubtful: dict[str, Any]) -> None:
