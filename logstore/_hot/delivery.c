@@ -211,7 +211,7 @@ static PyGetSetDef delivery_getset[] = {
     {"redelivered", (getter)(void (*)(void))delivery_redelivered, NULL,
      "Whether a consumer may have seen it before: handed out earlier, or recovered.", NULL},
     {"enqueued_at", (getter)(void (*)(void))delivery_enqueued_at, NULL,
-     "When the message was put on this queue: a ``datetime`` in UTC, the same after every open.\n\n"
+     "When the message was put on this queue: a ``datetime`` in UTC, kept through opens and relocation.\n\n"
      "It is the time of the group commit that made the place durable. None: it is not durable yet, or the log does "
      "not\n"
      "have the time any more. The first access to a segment of the log reads it as far as that commit; the times of "
