@@ -138,9 +138,12 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     if ((e->state & ENTRY_PASSED) == 0) {
         p->at.chunk->ahead--;
     }
-    enum standing before = entry_standing(e);
-    e->state &= (uint8_t)~ENTRY_ACQUIRED; /* one that a transaction has locked stays locked */
-    queue_tally(p->at.chunk->queue, m, before, entry_standing(e));
+    if ((e->state & ENTRY_LOCKED) == 0) {
+        queue_tally(p->at.chunk->queue, m, STANDING_ACQUIRED, STANDING_READY);
+    } else { /* a transaction has locked it, and it stays locked */
+        queue_tally(p->at.chunk->queue, m, STANDING_BOTH, STANDING_LOCKED);
+    }
+    e->state &= (uint8_t)~ENTRY_ACQUIRED;
     p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
     offer_came_back(p);
 }

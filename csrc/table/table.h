@@ -436,8 +436,8 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
 static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
 
 static inline enum standing entry_standing(const struct entry *e) {
-    return ((e->state & ENTRY_ACQUIRED) != 0 ? STANDING_ACQUIRED : 0U) |
-           ((e->state & ENTRY_LOCKED) != 0 ? STANDING_LOCKED : 0U);
+    return (e->state & ENTRY_ACQUIRED) / ENTRY_ACQUIRED * STANDING_ACQUIRED +
+           (e->state & ENTRY_LOCKED) / ENTRY_LOCKED * STANDING_LOCKED;
 }
 
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
