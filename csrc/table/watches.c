@@ -106,10 +106,13 @@ struct watch *watch_set(struct watcher *by, struct watched *of, uint32_t queue_i
 
 /* The queue lists it no longer. */
 static void leave_queue(struct watch *one) {
+    if (one->of == NULL) {
+        return; /* the queue was deleted */
+    }
     want(one, 0);
     if (one->prev != NULL) {
         one->prev->next = one->next;
-    } else if (one->of != NULL) {
+    } else {
         one->of->first = one->next;
     }
     if (one->next != NULL) {
@@ -144,8 +147,8 @@ void watched_tell(struct watched *of, uint8_t kind) {
 }
 
 void watched_end(struct watched *of) {
-    while (of->first != NULL) {
-        struct watch *one = of->first;
+    for (struct watch *one = of->first, *next; one != NULL; one = next) {
+        next = one->next;
         if (one->by->every != 0) {
             watch_end(one);
         } else {
