@@ -239,7 +239,7 @@ int ls_queues_delete(ls_store *store, uint32_t first_id, uint32_t last_id, int f
 /* The number of places, and how many of them a transaction has locked. LS_UNKNOWN_QUEUE. */
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
 
-/* What a queue has at one moment: depth == ready + acquired + locked. A message counts on each of its queues. */
+/* Counts of a queue at one moment: depth == ready + acquired + locked. A message counts on each of its queues. */
 typedef struct ls_queue_counts {
     uint64_t depth;
     uint64_t ready;    /* neither acquired nor locked; also one that is not durable yet, which no consumer gets */
@@ -428,7 +428,7 @@ typedef struct ls_inbox ls_inbox;
 int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 /* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
-/* What happened on a queue since it was told last; bits, for one event or for many. */
+/* Kinds of events of a queue since the last look, as bits; a bit stands for one event or for many. */
 #define LS_ARRIVED       1 /* places may be acquired that could not before, because their records are durable now */
 #define LS_RELEASED      2 /* places may be acquired again: released, or unlocked by a rollback */
 #define LS_QUEUE_DELETED 4 /* the last event of the queue */

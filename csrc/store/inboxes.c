@@ -2,7 +2,7 @@
  * Inboxes and their watches: how a program is told that something happened, without a thread that asks. table/watches.h
  * has the lists and what always holds, takers.c who tells of arrivals.
  *
- * Whoever makes a place free or durable sets the bits under the log's lock. An inbox's eventfd is signalled when a list of
+ * A thread that makes a place free or durable sets the bits under the log's lock. An inbox's eventfd is signalled when a list of
  * it that was empty gets an entry, so one read of the eventfd is followed by taking everything off both lists. A queue
  * that nobody watches costs one test of a pointer.
  *

@@ -115,7 +115,7 @@ struct cursor {
     struct cursor *next;
 };
 
-/* What holds a place, two bits; entry_standing() says it of an entry. */
+/* The holder of a place, in two bits; entry_standing() computes it. */
 enum standing {
     STANDING_READY = 0,    /* nothing: it waits for a consumer */
     STANDING_ACQUIRED = 1, /* a consumer */

@@ -3,7 +3,7 @@
  *
  *   - an event sets a bit at each watch that wants it. A watch with a bit is in the list of its watcher, once, however
  *     many events it stands for; the watcher is woken when its list was empty before;
- *   - whoever takes a watch off the list takes all its bits, so an event after that is told again;
+ *   - taking a watch off the list clears all its bits, so a later event is told again;
  *   - events that count once their record is durable are `pending` until then.
  *
  * A watch is allocated when the first listener comes, so an event allocates nothing.

@@ -1,4 +1,4 @@
-"""What a queue has at one moment: :class:`QueueCounts`, and each place that a consumer has acquired:
+"""Counts of a queue at one moment: :class:`QueueCounts`; each place that a consumer has acquired:
 :class:`Acquisition`; and when a place became visible.
 
 The core keeps the counts with every change of a place, so they take the same time for a queue of any length, and are

@@ -1,4 +1,4 @@
-"""What a queue counts: places and bytes by who holds them, at one moment and without a walk; and the list of what
+"""Counts of a queue: places and bytes by holder, at one moment and without a walk; and the list of what
 consumers have acquired, since when."""
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ static void what_a_taker_gives_back_unseen_goes_to_the_next(void) {
     done();
 }
 
-/* What was settled or ended meanwhile is not given back. */
+/* Places that were settled or ended meanwhile are not given back. */
 static void a_place_that_ended_is_not_given_back(void) {
     ls_delivery got[4];
     size_t n;

@@ -222,7 +222,7 @@ static void *watch_and_leave(void *unused) {
     return NULL;
 }
 
-/* Who looks at the queue after each event, and only then, gets every message. */
+/* A consumer that looks at the queue only after each event gets every message. */
 static void no_message_is_missed_by_who_looks_after_each_event(void) {
     pthread_t publisher, others[2];
     size_t got = 0;
