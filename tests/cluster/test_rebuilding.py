@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.cluster.jobs import Found
+    from logstore.cluster.member_loop import MemberLoop
 
 KEPT = 128 << 10
 
@@ -314,10 +316,14 @@ STEPS = ("begin", "_leave", "put_aside", "discard", "end", "reopen")
 
 
 class Stopped:
-    """Stops a rebuild after one of its steps, with the directory as it is then: as a kill leaves it."""
+    """Stops a rebuild after one of its steps, with the directory as it is then: as a kill leaves it.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    The member's connections are gone by then, because a killed one acknowledges nothing more.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: str, dying: Member) -> None:
         self.is_there, self.goes_on = threading.Event(), threading.Event()
+        running = dying._running
         target: Any = rebuilding
         if step == "_leave":
             target = rebuilding.Rebuilding
@@ -325,17 +331,21 @@ class Stopped:
             from logstore.cluster.member_loop import MemberLoop as target  # noqa: N813
         real: Callable[..., Any] = getattr(target, step)
 
-        def in_thread(*given: Any) -> Any:
+        def returning(*given: Any) -> Any:
             made = real(*given)
+            cut = asyncio.run_coroutine_threadsafe(cut_off(running), running.loop)
+            if threading.get_ident() != running.thread_id:  # else it is the first thing that the loop does later
+                cut.result(PATIENCE_S)
             self.stop()
             return made
 
         async def on_loop(*given: Any) -> Any:
             made = await real(*given)
+            await cut_off(running)
             self.stop()
             return made
 
-        monkeypatch.setattr(target, step, on_loop if step in ("_leave", "reopen") else in_thread)
+        monkeypatch.setattr(target, step, on_loop if step in ("_leave", "reopen") else returning)
 
     def stop(self) -> None:
         self.is_there.set()
@@ -357,8 +367,8 @@ def test_a_member_that_is_killed_after_any_step_goes_on_when_it_runs_again(
 def killed_after(trio: Trio, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Member 3 is rebuilt, and its directory is as a kill after this step leaves it."""
     with monkeypatch.context() as patched:
-        stopped = Stopped(patched, step)
         dying = trio.members.pop(3)
+        stopped = Stopped(patched, step, dying)
         rebuilder = threading.Thread(target=rebuild_and_ignore, args=(dying,))
         rebuilder.start()
         assert stopped.is_there.wait(PATIENCE_S)
@@ -400,6 +410,11 @@ def test_a_member_that_is_closed_while_its_fresh_copy_is_opened_leaves_it_closed
     assert trio.members[3].standings()[HOST].problem == ""
     wait_until(lambda: is_rebuilt(trio), "the rebuild has gone on")
     judge(trio, stay)
+
+
+async def cut_off(running: MemberLoop) -> None:
+    assert running._transport is not None
+    await running._transport.close()
 
 
 def rebuild_and_ignore(member: Member) -> None:
