@@ -466,8 +466,9 @@ FLAGS_trail := -O2 -DLOGSTORE_CHECK -DLOGSTORE_TRAIL=2
 FLAGS_asan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=address,undefined
 FLAGS_tsan := $(SANITIZED) -DLOGSTORE_POISON -DLOGSTORE_CHECK -fsanitize=thread
 FLAGS_coverage := -O0 --coverage -fprofile-update=atomic
+# Warnings of gcc depend on what its optimiser finds, those of clang do not.
 FLAGS_strict-gcc := -O2 -Wconversion -Werror
-FLAGS_strict-clang := -O2 -Wconversion -Werror
+FLAGS_strict-clang := -O0 -Wconversion -Werror
 
 export ASAN_OPTIONS ?= detect_leaks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS ?= print_stacktrace=1

@@ -17,6 +17,7 @@ from kit.copy_group import Group
 from kit.killed import killed
 from kit.patience import wait_until
 from kit.stores import SMALL_SEGMENT, contents, segment_files
+from kit.torture import stride
 from logstore.cluster import config
 from logstore.cluster.directory import read_vote
 from logstore.cluster.member import Member
@@ -258,7 +259,7 @@ def test_the_same_command_goes_on_after_a_kill_before_any_call(tmp_path: Path, w
     content = [b"one", b"two"] if with_store else []
     number, was_killed = 0, True
     while was_killed:
-        number += 1
+        number += stride(3)
         place = tmp_path / str(number)
         place.mkdir()
         more: tuple[object, ...] = ()

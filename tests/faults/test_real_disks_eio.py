@@ -39,6 +39,7 @@ STEPS = 45  # of each of three threads
 KEPT = list(Kept) if TORTURE_S else [Kept.NOTHING, Kept.ALL, Kept.SECTORS]
 # Errors that may end a thread after its disk has failed.
 KNOWN_FAILURES = {"OutcomeUnknown", "StorePoisoned", "CatalogError", "CatalogUnavailable", "StoreError"}
+KNOWN_FAILURES |= {"StoreFull"}  # it was the write or flush of a spare: "another segment cannot be made"
 MEMORIES = {
     "segments": False,
     "flushes": True,

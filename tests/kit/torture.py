@@ -21,6 +21,11 @@ def tortured() -> bool:
     return "LOGSTORE_TORTURE_S" in os.environ
 
 
+def stride(every: int) -> int:
+    """1 where LOGSTORE_TORTURE_S is set, otherwise ``every``: between the steps of a loop over very many of them."""
+    return 1 if tortured() else every
+
+
 def part_of(cases: Sequence[T], every: int, *, first: int = 0) -> Sequence[T]:
     """All cases where LOGSTORE_TORTURE_S is set, otherwise one in ``every``: the same ones in each run."""
     return cases if tortured() else cases[first % every :: every]

@@ -17,6 +17,7 @@ import pytest
 import logstore
 from kit.killed import and_then_killed, quick_directory, remove
 from kit.stores import SMALL_SEGMENT
+from kit.torture import part_of
 from logstore.commands.verify import describe
 from logstore.verify import Verification
 
@@ -131,7 +132,7 @@ def test_after_every_short_sequence_verify_finds_nothing_and_the_checkpoint_is_u
     work, how, tried = STORES[begin]
     before = [] if work is None else and_then_killed(work, str(memory / "before"), how)
     wrong = {}
-    for number, sequence in enumerate(tried):
+    for number, sequence in enumerate(part_of(tried, 3)):
         path, ids, found = memory / str(number), list(before), []
         if before:
             shutil.copytree(memory / "before", path)
