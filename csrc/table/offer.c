@@ -5,7 +5,8 @@
  * The offer of new places is at queue.fresh. What always holds:
  *   - a place that is not dead has ENTRY_PASSED if and only if it stands before `fresh`;
  *   - every place before `fresh` is dead, locked, acquired, or has come back; `returned` counts the last kind, in the
- *     queue and in each chunk, so that a search for them skips all others;
+ *     queue and in each chunk; queue.back has the chunks that have some, so that the first of them is found in as many
+ *     steps as the run has chunks in binary digits;
  *   - a place from `fresh` on may be acquired: a consumer that names it, or a position before it, does not wait for its
  *     turn. `ahead` counts these in each chunk. The offer passes them as it passes locked ones. If one is given back
  *     before that, it is a new place again, and not one that came back: the places between are offered first.
@@ -18,20 +19,74 @@
 
 #include "table/table.h"
 
+/* ---- the chunks with places that came back ---- */
+
+static void back_put(struct queue *q, uint32_t at, struct queue_chunk *c) {
+    q->back[at] = c;
+    c->back_at = at + 1;
+}
+
+/* Puts the chunk at this place of the heap or above it. */
+static void back_rise(struct queue *q, uint32_t at, struct queue_chunk *c) {
+    while (at > 0 && q->back[(at - 1) / 2]->first_position > c->first_position) {
+        back_put(q, at, q->back[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    back_put(q, at, c);
+}
+
+/* The same, or below it. */
+static void back_sink(struct queue *q, uint32_t at, struct queue_chunk *c) {
+    for (uint32_t child = 2 * at + 1; child < q->back_count; child = 2 * at + 1) {
+        if (child + 1 < q->back_count && q->back[child + 1]->first_position < q->back[child]->first_position) {
+            child++;
+        }
+        if (q->back[child]->first_position > c->first_position) {
+            break;
+        }
+        back_put(q, at, q->back[child]);
+        at = child;
+    }
+    back_put(q, at, c);
+}
+
+static void one_is_back(struct queue_chunk *c) {
+    struct queue *q = c->queue;
+    assert(q->back_count < q->back_capacity); /* queue_prepare saw to that */
+    q->back_count++;
+    back_rise(q, q->back_count - 1, c);
+}
+
+void offer_none_back(struct queue_chunk *c) {
+    struct queue *q = c->queue;
+    uint32_t at = c->back_at - 1;
+    struct queue_chunk *last = q->back[--q->back_count];
+    c->back_at = 0;
+    if (last == c) {
+        return;
+    }
+    if (at > 0 && q->back[(at - 1) / 2]->first_position > last->first_position) {
+        back_rise(q, at, last);
+    } else {
+        back_sink(q, at, last);
+    }
+}
+
 static void find_returned(struct queue *q) {
     struct cursor *c = &q->front;
-    for (;;) {
-        if (c->chunk->returned == 0 || c->slot == c->chunk->used) {
-            c->chunk = c->chunk->next;
-            c->slot = 0;
-            assert(c->chunk != NULL);
-        } else if (entry_came_back(&c->chunk->entries[c->slot])) {
+    if (c->chunk != q->back[0]) {
+        c->chunk = q->back[0];
+        c->slot = 0;
+    }
+    for (;; c->slot++) {
+        assert(c->slot < c->chunk->used);
+        if (entry_came_back(&c->chunk->entries[c->slot])) {
             return;
-        } else {
-            c->slot++;
         }
     }
 }
+
+/* ---- offering ---- */
 
 static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
@@ -156,10 +211,12 @@ void offer_came_back(const struct place *p) {
     if (!entry_came_back(place_entry(p))) {
         return; /* a consumer or a transaction still has it, or the offer has not reached it */
     }
-    if (q->returned == 0 || cursor_stands_after(&q->front, p)) {
-        q->front.chunk = p->at.chunk;
+    struct queue_chunk *c = p->at.chunk;
+    if (q->front.chunk == c && q->front.slot > p->slot) {
         q->front.slot = p->slot;
     }
-    p->at.chunk->returned++;
+    if (c->returned++ == 0) {
+        one_is_back(c);
+    }
     q->returned++;
 }

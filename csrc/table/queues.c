@@ -73,6 +73,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
         q->prepared = next;
     }
     takers_free(q->takers);
+    free(q->back);
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
     index_remove(&t->queue_index, q->id, number);
@@ -86,10 +87,15 @@ void table_remove_queue(struct table *t, struct queue *q) {
 
 bool queue_prepare(struct queue *q, uint64_t more) {
     uint64_t room = q->last != NULL ? CHUNK_PLACES - q->last->used : 0;
+    uint32_t chunks = q->chunk_count;
     for (struct queue_chunk *c = q->prepared; c != NULL; c = c->next) {
         room += CHUNK_PLACES;
+        chunks++;
     }
     while (room < more) {
+        if (!array_grow(&q->back, &q->back_capacity, chunks, 1)) {
+            return false;
+        }
         struct queue_chunk *c = malloc(sizeof *c);
         if (c == NULL) {
             return false;
@@ -97,6 +103,7 @@ bool queue_prepare(struct queue *q, uint64_t more) {
         c->next = q->prepared;
         q->prepared = c;
         room += CHUNK_PLACES;
+        chunks++;
     }
     return true;
 }
@@ -122,6 +129,8 @@ static void add_chunk(struct queue *q) {
     c->live = 0;
     c->returned = 0;
     c->ahead = 0;
+    c->back_at = 0;
+    q->chunk_count++;
     if (q->last != NULL) {
         q->last->next = c;
     } else {
@@ -161,6 +170,8 @@ static void drop_chunk(struct queue_chunk *c) {
     if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
         return;
     }
+    assert(c->back_at == 0);
+    q->chunk_count--;
     cursor_leave(&q->front, c, c->next);
     cursor_leave(&q->fresh, c, c->next);
     q->sought = q->sought == c ? c->next : q->sought;

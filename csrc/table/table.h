@@ -94,6 +94,7 @@ struct queue_chunk {
     uint16_t live;
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired places that the queue's offer of new places has not passed */
+    uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -136,8 +137,12 @@ struct queue {
     uint32_t wanted;                 /* a counter that a call uses while it holds the lock; else 0 */
     struct tally tallies[STANDINGS]; /* each live place is in one of them */
     uint64_t returned;               /* free places that consumers or transactions gave back: those before `fresh` */
-    struct cursor front;             /* if returned > 0: the first of them is here or later */
+    struct cursor front;             /* in its chunk no returned place stands before it */
     struct cursor fresh;             /* no place from here on was ever offered; both are in no list of cursors */
+    struct queue_chunk **back;       /* the chunks that have returned places: a heap, the first position on top */
+    uint32_t back_count;
+    uint32_t back_capacity; /* at least chunk_count */
+    uint32_t chunk_count;   /* in the run */
     struct queue_chunk *first;
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
@@ -491,6 +496,7 @@ bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was i
 /* To its old position; unseen: this acquisition does not count. */
 void offer_give_back(struct place *p, const struct message *m, bool unseen);
 void offer_came_back(const struct place *p); /* for queues.c: it was unlocked */
+void offer_none_back(struct queue_chunk *c); /* the last of its returned places went */
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {
@@ -504,8 +510,11 @@ static inline bool entry_is_free(const struct entry *e) {
 /* Call it before a place is acquired, locked or ended. */
 static inline void offer_went(const struct place *p) {
     if (entry_came_back(place_entry(p))) {
-        p->at.chunk->returned--;
-        p->at.chunk->queue->returned--;
+        struct queue_chunk *c = p->at.chunk;
+        c->queue->returned--;
+        if (--c->returned == 0) {
+            offer_none_back(c);
+        }
     }
 }
 

@@ -190,6 +190,71 @@ static void a_cursor_misses_nothing_and_repeats_nothing(void) {
     table_free(&t);
 }
 
+/* The first place that is free and was not offered before, or came back; RUN: none. */
+static uint32_t first_free(const struct place *places, uint32_t count) {
+    uint32_t k = 0;
+
+    while (k < count && (places[k].at.chunk == NULL || !entry_is_free(place_entry(&places[k]))))
+        k++;
+    return k;
+}
+
+/* Consumers and transactions take and give back places all over a long queue, and chunks end in between. */
+static void the_first_place_that_came_back_is_offered_first(void) {
+    static struct place places[RUN];
+    static const struct message any = {.content_bytes = 7};
+    struct table t;
+    struct queue *q;
+    struct place found;
+    uint64_t c = 4;
+    uint32_t count = 0, offered = 0;
+
+    table_init(&t);
+    require(table_add_queue(&t, 9));
+    q = table_queue(&t, 9);
+    memset(places, 0, sizeof places);
+    for (uint32_t step = 0; step < 60000; step++) {
+        uint64_t what = chance(&c) % 10;
+        struct place *p = &places[count > 0 ? chance(&c) % count : 0];
+        struct entry *e = p->at.chunk != NULL ? place_entry(p) : NULL;
+
+        if (count < RUN && step % 8 == 0) {
+            require(queue_prepare(q, 1));
+            places[count] = queue_append(q, &any, count, count, 0);
+            count++;
+        } else if (e == NULL) {
+            continue;
+        } else if (what < 4 && (e->state & ENTRY_ACQUIRED) != 0) {
+            offer_give_back(p, &any, what == 0);
+        } else if (what == 4 && (e->state & ENTRY_LOCKED) == 0) {
+            queue_lock(p, &any);
+        } else if (what == 5 && (e->state & ENTRY_LOCKED) != 0) {
+            queue_unlock(p, &any);
+        } else if (what == 6 && step % 5 == 0) {
+            queue_kill(p, &any);
+            p->at.chunk = NULL;
+        } else if (what > 6) {
+            uint32_t first = first_free(places, count);
+            bool any_free = offer_find(q, UINT64_MAX, &found);
+
+            require(any_free == (first < count));
+            if (any_free) {
+                require(found.at.chunk == places[first].at.chunk && found.slot == places[first].slot);
+                require(offer_prepare(&found));
+                (void)offer_acquire(q, &found, &any, 0);
+                offered++;
+            }
+        }
+    }
+    check(offered > 10000);
+    for (uint32_t k = 0; k < count; k++) {
+        if (places[k].at.chunk != NULL)
+            queue_kill(&places[k], &any);
+    }
+    check(queue_depth(q) == 0 && q->returned == 0 && q->back_count == 0);
+    table_free(&t);
+}
+
 /* Unknown ids, live ids and ended ids, of more messages than one slab has. */
 static void prefetching_messages_changes_nothing(void) {
     enum { MANY = (SLABS_AT_ONCE + 1) * SLAB_MESSAGES };
@@ -241,5 +306,8 @@ int main(void) {
     failures_here = 0;
     a_cursor_misses_nothing_and_repeats_nothing();
     failed += failures_here > 0;
-    return verdict(2 - failed, failed);
+    failures_here = 0;
+    the_first_place_that_came_back_is_offered_first();
+    failed += failures_here > 0;
+    return verdict(3 - failed, failed);
 }
