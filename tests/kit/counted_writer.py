@@ -1,8 +1,8 @@
 """A writer process that says before and after each durable change what every queue must count, until it is killed.
 
 ``python -m kit.counted_writer DIR SEED`` prints JSON lines: ``{"next": counts}`` before a change, ``{"done": counts}``
-after it. ``counts`` is the state that an open would find, per queue ``[depth, locked, bytes, locked bytes]``, from plain
-sums of its own. Work of local transactions, and what consumers hold, is in none of them. It ends by itself after
+after it. ``counts`` is the state that an open would find, per queue ``[depth, locked, bytes, locked bytes]``, from
+plain sums of its own. Work of local transactions, and what consumers hold, is in none of them. It ends by itself after
 ``CHANGES_MAX`` changes.
 """
 
