@@ -156,7 +156,7 @@ def _queue_lines(document: dict[str, Any], queues: list[dict[str, Any]], width: 
         rates = document["seconds"] is not None
         keys = {"queue": "name", "depth": "depth", "ready": "ready", "unacked": "unacknowledged"}
         keys |= {"unreadable": "unreadable"} if document["totals"]["unreadable"] else {}
-        keys |= {"consumers": "consumers", "bytes": "bytes"}
+        keys |= {"consumers": "consumers"}
         keys |= {f"{name}/s": f"{name}_per_s" for name in COUNTERS} if rates else {name: name for name in COUNTERS}
     rows = [[_cell(queue, key) for key in keys.values()] for queue in queues]
     return table_lines(list(keys), rows, width=width, right=list(keys)[1:])

@@ -125,8 +125,8 @@ def test_stats_of_a_broker_count_messages_consumers_and_memory_queues(path: Path
     assert (sample["scrub"], sample["full"], sample["threads_failed"]) == (None, None, [])
     assert sample["seconds"] is orders["published_per_s"] is None
     assert f"served by the broker of process {served.pid} (logstore {logstore.__version__})" in text
-    assert re.search(r"^orders +5 +0 +5 +1 +15 +5 +8 +2$", text, re.MULTILINE)
-    assert re.search(r"^scratch \(in memory\) +3 +2 +1 +0 +\d+ +4 +2 +1$", text, re.MULTILINE)
+    assert re.search(r"^orders +5 +0 +5 +1 +5 +8 +2$", text, re.MULTILINE)
+    assert re.search(r"^scratch \(in memory\) +3 +2 +1 +0 +4 +2 +1$", text, re.MULTILINE)
     by_name = {row["name"]: row for row in queues["queues"]}
     assert (by_name["orders"]["unacknowledged"], by_name["orders"]["consumers"]) == (5, 1)
     assert {key: by_name["orders"][key] for key in PLACE_COUNTS} == {key: orders[key] for key in PLACE_COUNTS}
