@@ -627,6 +627,7 @@ class ls_queue_info(Value):
     depth: int
     locked: int
     content_bytes: int
+    ready_bytes: int
 
 class ls_queue_info_ptr(ls_queue_info, Pointer[ls_queue_info]): ...
 

@@ -60,6 +60,7 @@ TESTS = (
     "test_checkpoint_rules",
     "test_checkpoint_faults",
     "test_load",
+    "test_enqueued",
     "test_wakes",
     "test_ahead",
     "test_acquire",

@@ -345,7 +345,8 @@ int ls_cursor_after(ls_cursor *cursor, uint64_t position);
 void ls_cursor_close(ls_cursor *cursor);
 /* When the message's place at this position of the queue became visible: µs since 1970, of the batch that made it durable;
    0: it is not durable yet, or the time is not known any more. The first call for a segment reads it as far as that batch,
-   without the store's lock; later calls find the time in memory. LS_UNKNOWN_MESSAGE, LS_NOT_ENQUEUED. */
+   without the store's lock; later calls find the time in memory. LS_UNKNOWN_MESSAGE, LS_NOT_ENQUEUED; LS_IO, LS_CORRUPT
+   or LS_NO_MEMORY if a read fails: the next call reads again. */
 int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint64_t *time_us);
 /* Checks whether ids[i] still has its place at positions[i] of the queue. states[i]: 0 gone, 1 there, 2 locked. */
 int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, const uint64_t *positions, size_t n,
@@ -1254,8 +1255,8 @@ typedef struct ls_inspection {
 
 typedef struct ls_queue_info {
     uint32_t id;
-    int deleted; /* the log deletes it; it has no places */
-    uint64_t depth, locked, content_bytes;
+    int deleted;                                        /* the log deletes it; it has no places */
+    uint64_t depth, locked, content_bytes, ready_bytes; /* ready: those that are not locked */
 } ls_queue_info;
 
 typedef struct ls_open_tx {

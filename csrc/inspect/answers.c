@@ -178,6 +178,7 @@ size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n) {
                 .depth = queue_depth(q),
                 .locked = queue_locked(q),
                 .content_bytes = queue_bytes(q),
+                .ready_bytes = q->tallies[STANDING_READY].bytes,
             };
         }
         count += q != NULL ? 1 : 0;

@@ -39,6 +39,7 @@ struct message_mover {
     uint64_t victim_end_lsn;
     uint64_t head_lsn;
     uint64_t time_us; /* time of the batch that is being read */
+    int time_failure; /* of the latest read for a time that failed, an ls_code; LS_OK: none did */
     uint64_t *later;  /* deferred chains, which have several records in the segment; moved once it was read */
     size_t later_count;
     size_t later_capacity;
@@ -53,10 +54,11 @@ int messages_relocate_end(struct message_mover *v, int rc);
 /*
  * (waits) When the place of the message with this order LSN became visible: µs since 1970; 0: it is not known. Reads what
  * relocation would read to learn it, and the batches of the segment once: `times` keeps them for later calls, whose
- * segments may be others. Two threads may call it; one keeps its times, those of the other are freed.
+ * segments may be others. Two threads may call it; one keeps its times, those of the other are freed. A call that fails
+ * (LS_IO, LS_CORRUPT, LS_NO_MEMORY) sets the time to 0, and the next one reads again.
  */
-uint64_t messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id,
-                               uint64_t order_lsn);
+int messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id, uint64_t order_lsn,
+                          uint64_t *time_us);
 void messages_forget_times(struct move_times *times); /* frees what it keeps */
 
 #endif

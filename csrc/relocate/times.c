@@ -1,6 +1,6 @@
 /*
- * Learns when a message's places became visible, for the states that relocations write. Only analysis uses these times,
- * so a time that cannot be found cheaply and exactly is written as unknown, and no failure here fails a move. The
+ * Learns when a message's places became visible, for the states that relocations write, and for a caller. No failure here
+ * fails a move: a time that cannot be found cheaply and exactly is written as unknown. A caller gets the failure. The
  * sources are an earlier state, an inline copy, or the batch of the order LSN while the log has it. While one segment
  * is being moved, the times of all batches of a few segments are kept.
  */
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "os/array.h"
+#include "read/damage.h"
 #include "relocate/parts.h"
 
 enum {
@@ -59,27 +60,34 @@ static bool index_batch(struct time_index *x, uint64_t lsn, uint64_t time_us) {
     return true;
 }
 
-/* Reads batch after batch, up to the first incomplete one. No lock is held. */
-static void index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
-                       struct time_index *x) {
+/* Reads batch after batch up to the limit. No lock is held. LS_NO_MEMORY, LS_IO, LS_CORRUPT. */
+static int index_file(const struct log *g, const struct pin *p, uint64_t limit_lsn, uint8_t *window,
+                      struct time_index *x) {
     uint64_t lsn = x->end_lsn, window_lsn = lsn, bytes = 0;
     while (lsn < limit_lsn) {
         if (lsn + BATCH_RECORD_BYTES > window_lsn + bytes) {
             int64_t got = log_read(g, p, lsn, window, WINDOW_BYTES);
+            if (got < 0) {
+                return fail_errno(LS_IO, (int)-got, "a segment cannot be read");
+            }
             window_lsn = lsn;
-            bytes = got > 0 ? (uint64_t)got : 0;
+            bytes = (uint64_t)got;
         }
         struct record r;
         struct batch b;
         uint64_t at = lsn - window_lsn;
         if (bytes < at + BATCH_RECORD_BYTES ||
             format_get_record(window + at, (size_t)(bytes - at), p->seed, lsn, &r) != FORMAT_OK ||
-            format_get_batch(&r, &b) != FORMAT_OK || !index_batch(x, lsn, b.time_us)) {
-            return;
+            format_get_batch(&r, &b) != FORMAT_OK) {
+            return fail_at(LS_CORRUPT, p->first_lsn, lsn, "the record of a batch is damaged");
+        }
+        if (!index_batch(x, lsn, b.time_us)) {
+            return fail_memory();
         }
         lsn += b.bytes;
         x->end_lsn = lsn;
     }
+    return LS_OK;
 }
 
 /* The index of the segment, perhaps a new one without batches. NULL: there are too many; one that only asks drops the
@@ -110,13 +118,21 @@ static const struct time_index *index_segment(struct message_mover *v, uint64_t 
         return x;
     }
     uint8_t *window = malloc(WINDOW_BYTES);
+    if (window == NULL) {
+        v->time_failure = fail_memory();
+        return x;
+    }
     struct pin p;
-    if (window != NULL && log_pin(g, lsn, &p) == 0) {
+    int sys = log_pin(g, lsn, &p);
+    if (sys == 0) {
         uint64_t limit_lsn = log_pinned_end_lsn(g, &p);
         times_unlock_for_io(v);
-        index_file(g, &p, limit_lsn, window, x);
+        int rc = index_file(g, &p, limit_lsn, window, x);
         times_relock_after_io(v);
         log_unpin(g, &p);
+        v->time_failure = rc != LS_OK ? rc : v->time_failure;
+    } else {
+        v->time_failure = fail_errno(LS_IO, -sys, "a segment cannot be opened");
     }
     free(window);
     return x;
@@ -150,13 +166,20 @@ static bool all_known(const struct move_times *t) {
     return true;
 }
 
+/* (waits) move_read_record; a failure is in v->time_failure. */
+static bool read_record(struct message_mover *v, uint64_t lsn, uint32_t bytes, uint8_t **into, struct record *r) {
+    int rc = move_read_record(v, lsn, bytes, into, r);
+    v->time_failure = rc != LS_OK ? rc : v->time_failure;
+    return rc == LS_OK;
+}
+
 /* (waits) Learns times from one record of an earlier state; that record and its message may be gone by now. */
 static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
     struct record r;
     struct message_relocated m;
     uint8_t *memory = NULL;
     if (log_segment_lsn(v->g, lsn) == 0 || lsn + bytes > log_forced_lsn(v->g) ||
-        move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
+        !read_record(v, lsn, bytes, &memory, &r)) {
         return;
     }
     if (r.type == MESSAGE_RELOCATED && format_get_relocated(&r, &m) == FORMAT_OK) {
@@ -216,7 +239,7 @@ static uint64_t ask_copy(struct message_mover *v, uint64_t id, uint64_t lsn, uin
     struct record r;
     struct message_start from;
     uint8_t *memory = NULL;
-    if (lsn == id || lsn + bytes > log_forced_lsn(v->g) || move_read_record(v, lsn, bytes, &memory, &r) != LS_OK) {
+    if (lsn == id || lsn + bytes > log_forced_lsn(v->g) || !read_record(v, lsn, bytes, &memory, &r)) {
         return 0;
     }
     bool sound = r.type == MESSAGE_START && r.id == id && format_get_start(&r, &from) == FORMAT_OK;
@@ -236,6 +259,7 @@ static bool ask_for(struct message_mover *v, uint64_t id, uint64_t order_lsn) {
     uint64_t start_lsn = message_start_lsn(m);
     t->known[0] = (struct lsn_time){.lsn = order_lsn};
     t->known_count = 1;
+    v->time_failure = LS_OK;
     if (order_lsn == id) {
         know(t, id, ask_copy(v, id, start_lsn, m->record_bytes));
     }
@@ -249,13 +273,14 @@ static bool ask_for(struct message_mover *v, uint64_t id, uint64_t order_lsn) {
     return all_known(t) || chain_still_there(v, id, start_lsn) != NULL;
 }
 
-uint64_t messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id,
-                               uint64_t order_lsn) {
+int messages_enqueue_time(struct table *t, struct log *g, struct move_times *times, uint64_t id, uint64_t order_lsn,
+                          uint64_t *time_us) {
     struct message_mover v = {.t = t, .g = g, .asks_only = true, .times = *times};
     *times = (struct move_times){.index_count = 0}; /* another thread may come meanwhile */
     for (int tries = 0; tries < ASKS_MAX && !ask_for(&v, id, order_lsn); tries++) {
     }
     messages_forget_times(times);
     *times = v.times;
-    return v.times.known_count > 0 ? v.times.known[0].time_us : 0;
+    *time_us = v.times.known_count > 0 ? v.times.known[0].time_us : 0;
+    return *time_us != 0 ? LS_OK : v.time_failure;
 }

@@ -139,7 +139,7 @@ int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t pos
         rc = fail(LS_NOT_ENQUEUED, "message %llu is no longer on queue %u at position %llu", (unsigned long long)id,
                   (unsigned)queue_id, (unsigned long long)position);
     } else if (place_entry(p)->order_lsn < log_durable_lsn(store->log)) {
-        *time_us = messages_enqueue_time(t, store->log, &store->times, id, place_entry(p)->order_lsn);
+        rc = messages_enqueue_time(t, store->log, &store->times, id, place_entry(p)->order_lsn, time_us);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -13,7 +13,7 @@ from logstore import __version__
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.errors import UnknownQueue
-from logstore.store.statistics import QUEUE_KEYS, statistics_of
+from logstore.store.statistics import PLACE_COUNTS, QUEUE_KEYS, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,10 +83,11 @@ def _rows(queues: list[BrokerQueue]) -> Iterator[list[Any]]:
                 found = queue.handle.counts()
             except UnknownQueue:
                 continue  # deleted meanwhile
-            depth, locked, size = found.depth, found.locked, found.bytes
+            places = [getattr(found, name) for name in PLACE_COUNTS]
         else:
             assert isinstance(queue, MemoryQueue)
-            depth, locked, size = queue.ready_count + unacknowledged, 0, queue.held_bytes
+            ready = queue.ready_count
+            places = [ready + unacknowledged, ready, unacknowledged, 0, queue.held_bytes, None]
         counts = (queue.published, queue.delivered, queue.acknowledged)
         here = (unacknowledged, queue.unreadable_count, len(queue.consumers))
-        yield [queue_id, queue.name, queue.durable, depth, locked, *here, size, *counts]
+        yield [queue_id, queue.name, queue.durable, *places, *here, *counts]

@@ -11,6 +11,7 @@ from logstore.codec.records import LSN_LIMIT
 from logstore.core.directory import with_directory
 from logstore.errors import CorruptLog
 from logstore.inspect import Reader, read_catalog
+from logstore.store.statistics import PLACE_COUNTS
 from logstore.terminal.options import catalog_options, json_option, store_argument
 from logstore.terminal.output import note_lines, output_width, print_json, print_table
 from logstore.terminal.queue_names import nameless_text
@@ -30,9 +31,10 @@ _OF_BROKER = ("unacknowledged", "unreadable", "consumers")  # what only a broker
 def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """List the queues and the number of messages on each.
 
-    Depth counts all visible places, and locked counts those of them that a transaction without an outcome has
-    dequeued. A queue without a name is transient, or is being deleted. A running broker adds the
-    queues that it keeps in memory, and for each queue the unacknowledged messages and the consumers.
+    Depth counts all visible places, ready those that a consumer can get, and locked those that a transaction
+    without an outcome has dequeued; bytes counts content. A queue without a name is transient, or is being deleted. A
+    running broker gives the counts of this moment, adds the queues that it keeps in memory, and for each queue the
+    unacknowledged messages and the consumers.
     """
     sample, problem = asked(store_dir)
     try:
@@ -41,7 +43,7 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
         if sample is None:
             raise
         rows = _rows_of_broker(store_dir, sample["queues"], connect, schema)
-        problem = f"the bytes of the queues are unknown: {with_directory(error.message, store_dir)}"
+        problem = f"queues without a name are not listed: {with_directory(error.message, store_dir)}"
     rows = with_broker(rows, None if sample is None else sample["queues"])
     if as_json:
         print_json({"store": str(store_dir), "problem": problem, "queues": rows})
@@ -54,21 +56,19 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
         known.insert(1, "unreadable")
     rare = [key for key in ("dead_letter", "arguments") if any(row[key] for row in rows)]
     named = ["unacked" if key == "unacknowledged" else key for key in known]
-    columns = ("id", "queue", "depth", "locked", *named, "bytes", *(key.replace("_", " ") for key in rare))
+    columns = ("id", "queue", "depth", "ready", "locked", *named, "bytes", *(key.replace("_", " ") for key in rare))
     print_table(
         columns,
         (
             (
                 "" if row["id"] is None else row["id"],
                 name_text(row),
-                row["depth"],
-                row["locked"],
-                *(("-" if row[key] is None else row[key]) for key in (*known, "content_bytes")),
+                *(("-" if row[key] is None else row[key]) for key in ("depth", "ready", "locked", *known, "bytes")),
                 *(_rare_text(row[key]) for key in rare),
             )
             for row in rows
         ),
-        right=("id", "depth", "locked", *named, "bytes"),
+        right=("id", "depth", "ready", "locked", *named, "bytes"),
     )
     for line in note_lines(problem, output_width()):
         click.echo(line)
@@ -88,17 +88,19 @@ def name_text(row: dict[str, Any]) -> str:
 
 
 def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """The rows with what a broker knows: the keys are null where it was not asked, or does not have the queue yet."""
+    """The rows with what a broker knows: its counts, which are of one moment, instead of those of the log. Its own keys
+    are null where it was not asked, or does not have the queue yet.
+    """
     by_id = {queue["id"]: queue for queue in sampled or ()}
     found = []
     for row in rows:
         queue = by_id.get(row["id"], {})
-        found.append(row | {key: queue.get(key) for key in _OF_BROKER} | {"durable": True})
+        counts = {key: queue[key] for key in PLACE_COUNTS} if queue else {}
+        found.append(row | counts | {key: queue.get(key) for key in _OF_BROKER} | {"durable": True})
     in_memory = [queue for queue in sampled or () if not queue["durable"]]
     return found + [
         {
-            **{key: queue[key] for key in ("id", "name", "depth", "locked")},
-            "content_bytes": queue["bytes"],
+            **{key: queue[key] for key in ("id", "name", *PLACE_COUNTS)},
             "dead_letter": None,
             "arguments": {},
             "transient": False,
@@ -111,21 +113,18 @@ def with_broker(rows: list[dict[str, Any]], sampled: list[dict[str, Any]] | None
 def _rows_of_broker(
     store_dir: Path, sampled: list[dict[str, Any]], connect: str | None, schema: str | None
 ) -> list[dict[str, Any]]:
-    """The rows of the stored queues, without bytes, while a broker runs and its log cannot be read."""
+    """The rows of the stored queues, without counts, while a broker runs and its log cannot be read."""
     with Reader(store_dir, from_lsn=LSN_LIMIT - 1) as reader:
         catalog = read_catalog(store_dir, reader.info, connect=connect, schema=schema)
-    by_id = {queue["id"]: queue for queue in sampled}
+    known = {queue["id"] for queue in sampled}
     return [
         {
             "id": queue.id,
             "name": queue.name,
-            "depth": by_id[queue.id]["depth"],
-            "locked": by_id[queue.id]["locked"],
-            "content_bytes": None,
             "dead_letter": queue.dead_letter,
             "arguments": queue.arguments,
             "transient": False,
         }
         for queue in catalog.queues
-        if queue.id in by_id
+        if queue.id in known
     ]

@@ -96,7 +96,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
             ("clients", f"{counted(broker['connections'], 'connection')}, {counted(broker['channels'], 'channel')}"),
             ("messages in memory", f"{used} of {most}"),
         ]
-    facts.append(("messages", f"{totals['depth']} on queues" if broker is None else _messages(totals)))
+    facts.append(("messages", _messages(totals)))
     if document["forces"] is not None:
         facts.append(("forces", _forces(document["forces"])))
     if document["relocation"] is not None:
@@ -120,9 +120,11 @@ def _state(document: dict[str, Any]) -> str:
 
 
 def _messages(totals: dict[str, Any]) -> str:
-    parts = [f"{totals['depth']} on queues"]
+    parts = [f"{totals['depth']} on queues, {totals['ready']} of them ready"]
+    if totals["locked"]:
+        parts.append(f"{totals['locked']} locked")
     if totals["unacknowledged"] is not None:
-        parts.append(f"{totals['unacknowledged']} of them unacknowledged")
+        parts.append(f"{totals['unacknowledged']} unacknowledged")
     if totals["unreadable"]:
         parts.append(f"{totals['unreadable']} unreadable and set aside (the broker's log says why)")
     for name in COUNTERS:
@@ -149,10 +151,10 @@ def _scrub(scrub: dict[str, Any] | None) -> str:
 
 def _queue_lines(document: dict[str, Any], queues: list[dict[str, Any]], width: int) -> list[str]:
     if document["broker"] is None:
-        keys = {"queue": "name", "depth": "depth", "locked": "locked", "bytes": "bytes"}
+        keys = {"queue": "name", "depth": "depth", "ready": "ready", "locked": "locked", "bytes": "bytes"}
     else:
         rates = document["seconds"] is not None
-        keys = {"queue": "name", "depth": "depth", "unacked": "unacknowledged"}
+        keys = {"queue": "name", "depth": "depth", "ready": "ready", "unacked": "unacknowledged"}
         keys |= {"unreadable": "unreadable"} if document["totals"]["unreadable"] else {}
         keys |= {"consumers": "consumers"}
         keys |= {f"{name}/s": f"{name}_per_s" for name in COUNTERS} if rates else {name: name for name in COUNTERS}

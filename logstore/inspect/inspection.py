@@ -93,6 +93,14 @@ class QueueLife:
     locked: int
     """Of these, places that a transaction without an outcome has dequeued."""
     content_bytes: int
+    """Of all places."""
+    ready_bytes: int
+    """Content bytes of the ready places."""
+
+    @property
+    def ready(self) -> int:
+        """Places that no transaction has dequeued; a log does not know what consumers have acquired."""
+        return self.depth - self.locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +291,10 @@ class Inspection:
     def queues(self) -> list[QueueLife]:
         """The queues that the log knows, by id."""
         found = listed("ls_queue_info", lambda *into: lib.ls_inspect_queues(self._c, *into))
-        made = [QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes) for one in found]
+        made = [
+            QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes, one.ready_bytes)
+            for one in found
+        ]
         return sorted(made, key=lambda one: one.id)
 
     def transactions(self) -> list[OpenTransaction]:

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
     from logstore.store.message_store import MessageStore
 
-__all__ = ["COUNTERS", "QUEUE_KEYS", "sampled_queues", "statistics_of", "totals_of", "with_rates"]
+__all__ = ["COUNTERS", "PLACE_COUNTS", "QUEUE_KEYS", "sampled_queues", "statistics_of", "totals_of", "with_rates"]
 
 COUNTERS: Final = ("published", "delivered", "acknowledged")
+PLACE_COUNTS: Final = ("depth", "ready", "acquired", "locked", "bytes", "ready_bytes")  # as of ``QueueCounts``
 QUEUE_KEYS: Final = (
-    *("id", "name", "durable", "depth", "locked", "unacknowledged", "unreadable", "consumers", "bytes"),
+    *("id", "name", "durable", *PLACE_COUNTS, "unacknowledged", "unreadable", "consumers"),
     *COUNTERS,
 )
-_SUMS: Final = ("depth", "unacknowledged", "unreadable", "consumers", *COUNTERS)
+_SUMS: Final = ("depth", "ready", "acquired", "locked", "unacknowledged", "unreadable", "consumers", *COUNTERS)
 
 
 def statistics_of(store: MessageStore) -> dict[str, Any]:

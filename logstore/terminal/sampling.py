@@ -77,13 +77,15 @@ def _from_log(store_dir: Path, state: State) -> dict[str, Any]:
 
 
 def _queue(queue_id: int, name: str, life: QueueLife | None) -> dict[str, Any]:
-    found = QueueLife(queue_id, False, 0, 0, 0) if life is None else life
+    found = QueueLife(queue_id, False, 0, 0, 0, 0) if life is None else life
     known = {
         "id": queue_id,
         "name": name,
         "durable": True,
         "depth": found.depth,
+        "ready": found.ready,
         "locked": found.locked,
         "bytes": found.content_bytes,
+        "ready_bytes": found.ready_bytes,
     }
     return dict.fromkeys(QUEUE_KEYS) | known

@@ -174,14 +174,17 @@ def queue_rows(state: State) -> list[dict[str, Any]]:
     lives, transient = state.queues, state.catalog.transient
     rows = []
     for queue_id in sorted(known.keys() | lives.keys()):
-        queue, counts = known.get(queue_id), lives.get(queue_id, QueueLife(queue_id, False, 0, 0, 0))
+        queue, counts = known.get(queue_id), lives.get(queue_id, QueueLife(queue_id, False, 0, 0, 0, 0))
         rows.append(
             {
                 "id": queue_id,
                 "name": None if queue is None else queue.name,
                 "depth": counts.depth,
+                "ready": counts.ready,
+                "acquired": None,
                 "locked": counts.locked,
-                "content_bytes": counts.content_bytes,
+                "bytes": counts.content_bytes,
+                "ready_bytes": counts.ready_bytes,
                 "dead_letter": None if queue is None else queue.dead_letter,
                 "arguments": {} if queue is None else queue.arguments,
                 "transient": queue is None and queue_id in transient,

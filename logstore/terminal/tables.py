@@ -1,4 +1,5 @@
-"""Tables of text: each row on one line if the width allows it, otherwise with narrower gaps, then with cells folded.
+"""Tables of text: each row on one line if the width allows it, otherwise with narrower gaps, then with cells folded
+between words, and then within words, those of columns of numbers last.
 
 A column of ``whole`` is never folded or cut, since its values are copied into other commands. If such a table does not
 fit into the width, each row becomes a block of lines ``name: value``.
@@ -51,7 +52,8 @@ def table_lines(
     words = list(map(_longest_word, by_column))
     by_word = [size if kept else min(word, size) for word, size, kept in zip(words, widths, is_whole, strict=True)]
     least = [size if kept else min(FOLDED_MIN, size) for size, kept in zip(widths, is_whole, strict=True)]
-    for floors, gap in product((widths, by_word, least), GAPS):
+    numbers = [size if name in right else low for name, size, low in zip(columns, widths, least, strict=True)]
+    for floors, gap in (*product((widths, by_word), GAPS), (numbers, GAPS[-1]), (least, GAPS[-1])):
         fitted = _fitted(widths, floors, width - len(gap) * (len(columns) - 1))
         if fitted is not None:
             break

@@ -173,7 +173,7 @@ class Verification:
                 self.findings.damage(damage)
             self.batches, self.footers, self.records = witness.batches, witness.footers, witness.replay.records
             self._queue_id_max = witness.replay.queue_id_max
-            self.queues = [QueueLife(one, True, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
+            self.queues = [QueueLife(one, True, 0, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
         elif witness.end_state is not None and _of_one_moment(info, log.info):
             self._compare(log, witness.end_state)
 

@@ -82,10 +82,10 @@ def test_queues_lists_queues_with_depths_and_without_terminal_controls(store: Pa
         (2, "bad \x1b[31m", 1, 0),
     ]
     assert (queues[0]["arguments"], queues[1]["dead_letter"]) == ({"x": [1]}, "orders")
-    assert queues[0]["content_bytes"] == 60 * 20_000 + 4
+    assert queues[0]["bytes"] == queues[0]["ready_bytes"] == 60 * 20_000 + 4
     table = fine("queues", store)
     assert "\x1b" not in table
-    assert re.search(r"2 +bad \\x1b\[31m +1 +0 +4 +orders", table)
+    assert re.search(r"2 +bad \\x1b\[31m +1 +1 +0 +4 +orders", table)
 
 
 def test_dump_prints_every_record_once_and_json_lines_are_the_same_records(store: Path) -> None:

@@ -24,7 +24,7 @@ from kit.patience import PATIENCE_S
 from kit.serve_process import ServeProcess
 from kit.stores import ROOT
 from logstore.store import control
-from logstore.store.statistics import COUNTERS, QUEUE_KEYS, with_rates
+from logstore.store.statistics import COUNTERS, PLACE_COUNTS, QUEUE_KEYS, with_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,17 +100,23 @@ def test_stats_of_a_broker_count_messages_consumers_and_memory_queues(path: Path
     orders, scratch = queue_of(sample, "orders"), queue_of(sample, "scratch")
     assert set(orders) == QUEUE
     # Three settled, so three more deliveries could follow; 8 messages were there, 5 are left and all are delivered.
-    assert {key: orders[key] for key in ("durable", "depth", "unacknowledged", "consumers")} == {
+    assert {key: orders[key] for key in ("durable", *PLACE_COUNTS, "unacknowledged", "consumers")} == {
         "durable": True,
         "depth": 5,
+        "ready": 0,
+        "acquired": 5,
+        "locked": 0,
+        "bytes": 15,
+        "ready_bytes": 0,
         "unacknowledged": 5,
         "consumers": 1,
     }
     assert [orders[name] for name in COUNTERS] == [5, 8, 2]
     assert (scratch["id"], scratch["durable"], scratch["consumers"]) == (None, False, 0)
-    assert (scratch["depth"], scratch["unacknowledged"], scratch["bytes"] > 300) == (3, 1, True)
+    assert (scratch["depth"], scratch["ready"], scratch["acquired"], scratch["unacknowledged"]) == (3, 2, 1, 1)
+    assert (scratch["bytes"] > 300, scratch["ready_bytes"]) == (True, None)
     assert [scratch[name] for name in COUNTERS] == [4, 2, 1]
-    assert sample["totals"]["depth"] == 8
+    assert [sample["totals"][name] for name in ("depth", "ready", "acquired", "locked")] == [8, 2, 6, 0]
     assert sample["totals"]["published"] == 9
     assert (sample["broker"]["pid"], sample["broker"]["connections"]) == (served.pid, 1)
     assert sample["log"]["max_bytes"] == 32 << 20
@@ -122,14 +128,15 @@ def test_stats_of_a_broker_count_messages_consumers_and_memory_queues(path: Path
     assert (sample["scrub"], sample["full"], sample["threads_failed"]) == (None, None, [])
     assert sample["seconds"] is orders["published_per_s"] is None
     assert f"served by the broker of process {served.pid} (logstore {logstore.__version__})" in text
-    assert re.search(r"^orders +5 +5 +1 +5 +8 +2$", text, re.MULTILINE)
-    assert re.search(r"^scratch \(in memory\) +3 +1 +0 +4 +2 +1$", text, re.MULTILINE)
+    assert re.search(r"^orders +5 +0 +5 +1 +5 +8 +2$", text, re.MULTILINE)
+    assert re.search(r"^scratch \(in memory\) +3 +2 +1 +0 +4 +2 +1$", text, re.MULTILINE)
     by_name = {row["name"]: row for row in queues["queues"]}
     assert (by_name["orders"]["unacknowledged"], by_name["orders"]["consumers"]) == (5, 1)
+    assert {key: by_name["orders"][key] for key in PLACE_COUNTS} == {key: orders[key] for key in PLACE_COUNTS}
     assert (by_name["scratch"]["id"], by_name["scratch"]["depth"], by_name["scratch"]["durable"]) == (None, 3, False)
     assert queues["problem"] is None
-    assert re.search(r"^ +1 +orders +5 +0 +5 +1 +\d+$", table, re.MULTILINE)
-    assert re.search(r"^ +scratch \(in memory\) +3 +0 +1 +0 +\d+$", table, re.MULTILINE)
+    assert re.search(r"^ +1 +orders +5 +0 +0 +5 +1 +15$", table, re.MULTILINE)
+    assert re.search(r"^ +scratch \(in memory\) +3 +2 +0 +1 +0 +\d+$", table, re.MULTILINE)
 
 
 def test_unacknowledged_messages_are_counted_until_they_are_settled_or_given_back(
@@ -291,12 +298,15 @@ def test_a_closed_store_shows_what_its_log_knows_and_says_what_it_cannot(path: P
     assert (sample["through"], sample["state"]) == ("log", "closed")
     orders = queue_of(sample, "orders")
     assert set(orders) == QUEUE
-    assert (orders["depth"], orders["locked"], orders["bytes"]) == (3, 0, 15)
+    assert [orders[key] for key in PLACE_COUNTS] == [3, 3, None, 0, 15, 15]
     assert orders["unacknowledged"] is orders["consumers"] is orders["published"] is None
     assert sample["forces"] is sample["relocation"] is sample["broker"] is sample["seconds"] is None
     assert sample["log"]["max_bytes"] == 32 << 20
     assert sample["totals"] == {
         "depth": 3,
+        "ready": 3,
+        "acquired": None,
+        "locked": 0,
         **dict.fromkeys(
             ("unacknowledged", "unreadable", "consumers", *COUNTERS, *(f"{name}_per_s" for name in COUNTERS))
         ),

@@ -1,4 +1,4 @@
-"""The tables and settings in docs/plugin.md are those of the code; test_pages.py runs its Python."""
+"""The tables, calls and settings in docs/plugin.md are those of the code; test_pages.py runs its Python."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import configparser
 import inspect
 import re
 from typing import TYPE_CHECKING
+
+import pytest
 
 import logstore
 from kit.stores import ROOT
@@ -18,6 +20,62 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = (ROOT / "docs" / "plugin.md").read_text()
+SURFACE = (ROOT / "tests" / "project" / "public_surface.txt").read_text()
+# What a name before the dot stands for in the tables.
+KINDS = {
+    "logstore": "logstore",
+    "store": "logstore.MessageStore",
+    "queue": "logstore.Queue",
+    "delivery": "logstore.Delivery",
+    "message": "logstore.Message",
+    "transaction": "logstore.Transaction",
+    "receiver": "logstore.replay.Receiver",
+}
+BROKERS = ("Apache Qpid Broker-J", "ActiveMQ Classic", "ActiveMQ Artemis", "RabbitMQ")
+
+
+def section(title: str) -> str:
+    """The text below the heading, to the next one of its level or above."""
+    level = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
+    assert level is not None, title
+    text = PAGE[level.end() :]
+    end = re.search(rf"^#{{1,{len(level[1])}}} ", text, re.MULTILINE)
+    return text if end is None else text[: end.start()]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables' rows, without their heads."""
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    heads = {at - 1 for at, row in enumerate(cells) if set(row[0]) <= set("- |")}
+    return [row for at, row in enumerate(cells) if at not in heads and at - 1 not in heads]
+
+
+def calls(text: str) -> list[tuple[str, str, list[str]]]:
+    """The calls of this package in a text: object, name, and the names of keyword arguments."""
+    found = []
+    for code in re.findall(r"`([^`]+)`", text):
+        for kind, name, arguments in re.findall(r"\b([a-z]+)\.(\w+)(?:\(([^)]*)\)?)?", code):
+            if kind in KINDS:
+                found.append((kind, name, re.findall(r"(\w+)=", arguments)))
+    return found
+
+
+@pytest.mark.parametrize("title", [*BROKERS, "Which call for which event"])
+def test_every_call_that_a_table_names_is_public_and_takes_the_arguments_that_it_names(title: str) -> None:
+    named = [call for row in rows(section(title)) for call in calls(" ".join(row[1:]))]
+    assert len(named) > 20
+    for kind, name, arguments in named:
+        found = re.search(rf"^{re.escape(KINDS[kind])}\.{name}(\(.*\))?(:.*)?$", SURFACE, re.MULTILINE)
+        assert found is not None, f"{kind}.{name} is not public"
+        taken = re.findall(r"(\w+)(?==)", found[1] or "")
+        assert set(arguments) <= set(taken), f"{kind}.{name} takes {taken}"
+
+
+@pytest.mark.parametrize("title", BROKERS)
+def test_every_row_for_a_broker_has_a_call_or_says_plainly_that_there_is_none(title: str) -> None:
+    for theirs, here in rows(section(title)):
+        assert re.match(r"`\w", theirs), theirs
+        assert calls(here) or here.startswith(("nothing: ", "not here: ", "`replay(store, receiver)`")), here
 
 
 def test_the_table_of_callbacks_is_the_receivers_methods_in_their_order() -> None:

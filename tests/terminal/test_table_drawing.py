@@ -74,6 +74,17 @@ def test_a_number_or_a_heading_is_not_folded_in_the_middle(width: int) -> None:
     assert {"1073741824", "acknowledged", "limit"} <= set(words)
 
 
+def test_long_names_are_folded_within_words_before_the_numbers_beside_them_are() -> None:
+    columns = ("queue", "consumers", "acknowledged")
+    lines = table_lines(columns, [("x" * 20, 1, 22)], width=34, right=columns[1:])
+    assert lines == [
+        "queue       consumers acknowledged",
+        "──────────────────────────────────",
+        "xxxxxxxxxxx         1           22",
+        "xxxxxxxxx",
+    ]
+
+
 def test_a_fact_with_a_long_name_leaves_the_others_their_place() -> None:
     lines = facts_lines([("orders", "1 would go"), ("n" * 90, "1 would appear")], 80)
     assert lines == ["orders  1 would go", "n" * 90, "        1 would appear"]
