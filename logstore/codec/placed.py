@@ -27,8 +27,10 @@ from logstore.codec.layout import (
     padded_rows,
     queue_list,
     reserved,
-    rows as rows_of,
     within,
+)
+from logstore.codec.layout import (
+    rows as rows_of,
 )
 
 if TYPE_CHECKING:
