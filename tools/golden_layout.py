@@ -25,6 +25,10 @@ TYPES = {
     "MESSAGE_DEQUEUE": 0x0104,
     "MESSAGE_DELETE": 0x0105,
     "MESSAGE_RELOCATED": 0x0106,
+    "MESSAGE_PLACE": 0x0107,
+    "MESSAGE_MOVE": 0x0108,
+    "MESSAGE_START_PLACED": 0x0109,
+    "MESSAGE_RELOCATED_PLACED": 0x010A,
     "DTX_START": 0x0201,
     "TX_START": 0x0202,
     "TX_END": 0x0203,
@@ -38,6 +42,7 @@ TYPES = {
     "FOOTER": 0x0303,
     "QUEUE_DELETE": 0x0304,
     "CLOSE": 0x0305,
+    "PLACE_STATES": 0x0306,
     "MEMBERS": 0x0401,
     "CATALOG_CHANGE": 0x0402,
     "0x8001": 0x8001,  # of a later version, which readers of this one skip

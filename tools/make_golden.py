@@ -51,6 +51,7 @@ from golden_layout import (
     tx_relocated,
     xid,
 )
+from golden_places import move, place_note, place_states, relocated_placed, start_placed
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "v1"
 
@@ -227,6 +228,50 @@ def inline() -> Segment:
     return s
 
 
+def places() -> Segment:
+    """Every record with states of places: times, counts, notes and headers, with and without a transaction."""
+    s = Segment(0x50000, epoch=3, prev_end_lsn=0x4F3A8)
+    hour = TIME_US + 3_600_000_000
+    s.begin(0x10000)
+    later = s.add("MESSAGE_START_PLACED", start_placed([1], b"h", b"later", {"not_before_us": hour}), None)
+    state = {"not_before_us": 1, "expires_us": 2**63 - 1, "note": text(255).hex()}
+    both = s.add("MESSAGE_START_PLACED", start_placed([1, 2, 3], b"", b"", state), None, flags=PUBLISHED)
+    s.add("PLACE_STATES", place_states([(later, 0, hour, 1, 1), (both, 0, 0, 3, 2**32 - 1)]))
+    s.add("MESSAGE_PLACE", place_note(1, b"seen by the billing job"), later)
+    s.add("MESSAGE_PLACE", place_note(1, b""), later)
+    s.end()
+    s.begin(0x10000)
+    dead = {"delivery_count": 7, "header": b"x-death: 1".hex(), "note": b"why".hex()}
+    s.add("MESSAGE_MOVE", move(1, 4, dead, bits=1, reason="DEAD_LETTERED"), later)
+    s.add("MESSAGE_MOVE", move(4, 4, {"delivery_count": 8}, bits=6), later)
+    s.add("MESSAGE_MOVE", move(0, 5, {"expires_us": hour}, bits=1), later)
+    local = s.add("TX_START", empty(), None)
+    s.add("MESSAGE_MOVE", move(2, 6, {}, tx_id=local, order_index=0), both)
+    s.add("MESSAGE_PLACE", place_note(3, b"in a transaction", local), both)
+    s.add("MESSAGE_START_PLACED", start_placed([7], b"", b"t", {"note": b"n".hex()}, local), None, flags=PUBLISHED)
+    s.add("TX_COMMIT", empty(), local)
+    s.end()
+    s.begin(0x10000)
+    moved, open_tx = 0x21068, 0x31000  # both began below the base
+    start = s.add("MESSAGE_START", message_start([], b"", b"abc"), moved, prev=moved, flags=COPY | PUBLISHED)
+    rows: list[Json] = [
+        {"order_lsn": 0x22000, "enqueue_time_us": TIME_US, "queue_id": 1, "order_index": 3, "delivery_count": 4},
+        {"order_lsn": 0x22000, "enqueue_time_us": TIME_US, "queue_id": 2, "note": text(5).hex(), "not_before_us": hour},
+    ]
+    s.add("MESSAGE_RELOCATED_PLACED", relocated_placed(3, start, rows, []), moved, flags=PART)
+    own: Json = {"state_bits": 1, "header": text(70).hex(), "delivery_count": 2, "expires_us": hour}
+    work: list[Json] = [
+        {"tx_id": open_tx, "lsn": 0x31080, "queue_id": 3, "kind": "ENQUEUE", "order_index": 9} | own,
+        {"tx_id": open_tx, "lsn": 0x31080, "queue_id": 1, "kind": "DEQUEUE"},
+        {"tx_id": open_tx, "lsn": 0x31100, "queue_id": 2, "kind": "NOTE", "note": text(3).hex()},
+    ]
+    s.add("MESSAGE_RELOCATED_PLACED", relocated_placed(3, start, [], work, 1), moved)
+    s.end()
+    s.begin(0x50000)
+    s.end()
+    return s
+
+
 def padding() -> Segment:
     """Bodies that need 0 to 7 bytes of padding, short and long fillers, and a type to be skipped."""
     s = Segment(0x10000)
@@ -378,7 +423,7 @@ def replicated() -> tuple[Segment, ...]:
 def generate() -> dict[str, bytes]:
     """Every golden file: its path below tests/golden/v1 and its bytes."""
     made = store()
-    for case in (messages, transactions, relocation, inline, padding, torn, recycled):
+    for case in (messages, transactions, relocation, inline, places, padding, torn, recycled):
         segment = case()
         made[f"{case.__name__}/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
     for segment in replicated():

@@ -153,7 +153,7 @@ const char *ls_rows_column(unsigned column) { return column < LS_ROWS_COLUMNS ? 
 
 uint16_t ls_rows_type(const ls_rows *rows, unsigned number) {
     if (number < TYPES_KNOWN) {
-        return (uint16_t)((number / 8 + 1) << 8 | (number % 8 + 1));
+        return (uint16_t)((number / TYPES_PER_STREAM + 1) << 8 | (number % TYPES_PER_STREAM + 1));
     }
     number -= TYPES_KNOWN;
     return number < rows->unknown_count ? rows->unknown[number] : 0;

@@ -7,7 +7,7 @@
 
 enum {
     ROWS_TYPES_UNKNOWN = 128 - TYPES_KNOWN, /* a type's number has seven bits; those known have format_type_ordinal */
-    ROWS_TYPE_BIT_UNKNOWN = 31,
+    ROWS_TYPE_BIT_UNKNOWN = 63,
 };
 
 /* Every column, once: how its values are kept, and its type as ls_rows_column gives it. */

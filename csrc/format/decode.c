@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "format/fields.h"
+#include "format/parts.h"
 #include "format/xxh64.h"
 
 /* ---- the rules of a type ---- */
@@ -29,8 +29,6 @@ static struct type_rule rule_of(uint16_t type) {
     bool within = type >> 8 <= STREAMS_KNOWN && (type & 255) < 16;
     return within ? type_rules[type >> 8][type & 15] : (struct type_rule){LINK_UNKNOWN, 0, 0};
 }
-
-static enum format_result verdict(bool possible) { return possible ? FORMAT_OK : FORMAT_MALFORMED; }
 
 /* id and prev, where the type says what they must be; both lie below or at the record in any case. */
 static bool is_linked(const struct record *r, uint8_t link) {
@@ -170,26 +168,7 @@ bool format_stood_here(const uint8_t header[RECORD_HEADER_BYTES], uint64_t seed,
 
 /* ---- bodies ---- */
 
-/* The body must fill the record but for zero padding of less than 8 bytes. */
-static bool body_ends(const struct record *r, uint64_t end) {
-    return end <= r->length && r->length - end < 8 && all_zero(r->bytes + end, r->length - end);
-}
-
-/* An LSN in a body names what was written before the record. */
-static bool is_earlier(const struct record *r, uint64_t lsn) { return lsn > 0 && lsn < r->lsn; }
-
-static bool is_queue_id(uint32_t id) { return id > 0 && id <= QUEUE_ID_MAX; }
-
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index) { return get32(queues + 4 * (size_t)index); }
-
-static bool are_queue_ids(const uint8_t *queues, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
-        if (!is_queue_id(format_queue_id(queues, i))) {
-            return false;
-        }
-    }
-    return true;
-}
 
 enum format_result format_get_batch(const struct record *r, struct batch *b) {
     if (r->type != BATCH || r->length != BATCH_RECORD_BYTES) {
@@ -211,11 +190,6 @@ enum format_result format_get_batch(const struct record *r, struct batch *b) {
         b->index > 0 && b->epoch < TERM_LIMIT && r->lsn >> TERM_SHIFT == b->epoch && b->known_durable_lsn <= r->lsn;
     bool alone = b->index == 0 && b->known_durable_lsn == 0;
     return verdict(b->epoch > 0 && sized && placed && (replicated || alone));
-}
-
-/* The enqueues of a transaction are numbered; others are not. */
-static bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t count) {
-    return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
 /* Whether the flags fit together, and section 6 allows the places. */
@@ -352,18 +326,6 @@ struct queue_rows format_pending_queues(const struct message_relocated *m) {
 
 uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index) {
     return get32(rows->first + (size_t)index * rows->row_bytes);
-}
-
-static bool are_chunk_rows(const struct record *r, const struct message_relocated *m) {
-    for (uint32_t i = 0; i < m->chunk_count; i++) {
-        struct chunk_row row = format_chunk_row(m->chunks, i);
-        bool inside = row.offset <= m->content_bytes && row.content_bytes <= m->content_bytes - row.offset;
-        if (!inside || !is_earlier(r, row.lsn) ||
-            GET(m->chunks + RELOCATED_CHUNK_BYTES * (size_t)i, RELOCATED_CHUNK, zero) != 0) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static bool are_place_rows(const struct record *r, const struct message_relocated *m) {

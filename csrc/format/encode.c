@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "format/fields.h"
+#include "format/parts.h"
 #include "format/xxh64.h"
 
 uint64_t format_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t queue_count) {
@@ -31,30 +31,6 @@ uint32_t format_tx_relocated_bytes(const struct xid *x) {
     return (uint32_t)pad8(AT(TX_RELOCATED, names) + (uint64_t)x->gtrid_bytes + x->bqual_bytes);
 }
 
-/*
- * The header of every record; the body begins at 48. Zeroes the last 8 bytes first, so that a body may end in them.
- *  0          8              12       16     18      20      24    32   40     48
- *  | checksum | header_check | length | type | flags | spare | lsn | id | prev |
- */
-static void start_record(const struct slot *s, uint16_t type, uint32_t length) {
-    assert(length >= RECORD_HEADER_BYTES && length % 8 == 0);
-    put64(s->at + length - 8, 0);
-    PUT(s->at, RECORD_HEADER, length, length);
-    PUT(s->at, RECORD_HEADER, type, type);
-    PUT(s->at, RECORD_HEADER, flags, s->flags);
-    PUT(s->at, RECORD_HEADER, spare, 0);
-    PUT(s->at, RECORD_HEADER, lsn, s->lsn);
-    PUT(s->at, RECORD_HEADER, id, s->id);
-    PUT(s->at, RECORD_HEADER, prev, s->prev);
-}
-
-static uint32_t seal_record(const struct slot *s, uint32_t length) {
-    PUT(s->at, RECORD_HEADER, header_check, (uint32_t)xxh64(s->at + AT(RECORD_HEADER, length), CHECKED_BYTES, s->seed));
-    PUT(s->at, RECORD_HEADER, checksum,
-        xxh64(s->at + AT(RECORD_HEADER, header_check), length - AT(RECORD_HEADER, header_check), s->seed));
-    return length;
-}
-
 uint32_t format_put_plain(const struct slot *s, enum record_type type) {
     start_record(s, (uint16_t)type, PLAIN_RECORD_BYTES);
     return seal_record(s, PLAIN_RECORD_BYTES);
@@ -69,12 +45,6 @@ uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, 
         memcpy(s->at + RECORD_HEADER_BYTES, body, body_bytes);
     }
     return seal_record(s, length);
-}
-
-static void put_queues(uint8_t *at, const uint32_t *queues, uint32_t queue_count) {
-    for (uint32_t i = 0; i < queue_count; i++) {
-        put32(at + 4 * (size_t)i, queues[i]);
-    }
 }
 
 /*
@@ -149,20 +119,6 @@ uint32_t format_put_dequeue(const struct slot *s, const struct message_dequeue *
     PUT(s->at, MESSAGE_DEQUEUE, delivery_count, d->delivery_count);
     PUT(s->at, MESSAGE_DEQUEUE, reason, d->reason);
     return seal_record(s, DEQUEUE_RECORD_BYTES);
-}
-
-/*
- *  0     8        16              20  24
- *  | lsn | offset | content_bytes | 0 |
- */
-static uint8_t *put_chunk_rows(uint8_t *at, const struct chunk_row *rows, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++, at += RELOCATED_CHUNK_BYTES) {
-        PUT(at, RELOCATED_CHUNK, lsn, rows[i].lsn);
-        PUT(at, RELOCATED_CHUNK, offset, rows[i].offset);
-        PUT(at, RELOCATED_CHUNK, content_bytes, rows[i].content_bytes);
-        PUT(at, RELOCATED_CHUNK, zero, 0);
-    }
-    return at;
 }
 
 /*

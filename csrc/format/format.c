@@ -29,7 +29,8 @@ const char *format_result_text(enum format_result result) {
 /* ---- sizes and names ------------------------------------------------------------------------------------- */
 
 const struct format_type format_types[TYPES_KNOWN] = {
-#define RECORD(type, code, link, flags, bytes) [((code) >> 8) * 8 - 8 + ((code)&255) - 1] = {code, #type},
+#define RECORD(type, code, link, flags, bytes) \
+    [(((code) >> 8) - 1) * TYPES_PER_STREAM + ((code)&255) - 1] = {code, #type},
 #include "format/layout.def"
 };
 

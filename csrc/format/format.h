@@ -30,6 +30,7 @@ enum {
     XID_PART_BYTES_MAX = 64,
     XID_RECORD_BYTES_MAX = 64 + 2 * XID_PART_BYTES_MAX,
     DEQUEUE_REASON_MAX = 6,
+    NOTE_BYTES_MAX = 255,
     MEMBERS_CONFIG_MAX = 4032, /* so that a MEMBERS fits the records of the smallest segment */
 };
 
@@ -39,24 +40,28 @@ enum {
 #define QUEUE_ID_MAX      ((uint32_t)0xfffffffe)
 #define ORDER_INDEX_MAX   ((uint32_t)0xffffff) /* enqueues of one transaction are numbered from 0 */
 #define CONTENT_BYTES_MAX ((uint64_t)INT64_MAX)
+#define PLACE_TIME_MAX    ((uint64_t)INT64_MAX) /* in microseconds since 1970 */
 
 enum record_type {
 #define RECORD(type, code, link, flags, bytes) type = (code),
 #include "format/layout.def"
 };
 
-/* A type's high byte, without bit 15, is its stream. A stream has at most eight types; a footer counts those of streams 1 to 3. */
+/* A type's high byte, without bit 15, is its stream. A footer counts the types of streams 1 to 3. */
 enum {
+    TYPES_PER_STREAM = 12, /* at most */
     STREAMS_MAX = 128,
     STREAMS_COUNTED = 3,
     STREAMS_KNOWN = 4,
-    TYPES_COUNTED = STREAMS_COUNTED * 8,
-    TYPES_KNOWN = STREAMS_KNOWN * 8,
+    TYPES_COUNTED = STREAMS_COUNTED * TYPES_PER_STREAM,
+    TYPES_KNOWN = STREAMS_KNOWN * TYPES_PER_STREAM,
 };
 
 static inline uint32_t format_stream_of(uint16_t type) { return type >> 8 & 0x7fu; }
 
-static inline uint32_t format_type_ordinal(uint16_t type) { return ((type >> 8) - 1u) * 8u + (type & 0xffu) - 1u; }
+static inline uint32_t format_type_ordinal(uint16_t type) {
+    return ((type >> 8) - 1u) * TYPES_PER_STREAM + (type & 0xffu) - 1u;
+}
 
 /* Every type at its ordinal; an ordinal without a type has type 0 and no name. */
 struct format_type {
@@ -86,7 +91,7 @@ enum record_flag {
 };
 
 /* Kind and state of relocated work and of a relocated transaction; 0 is never valid. */
-enum pending_kind { PENDING_ENQUEUE = 1, PENDING_DEQUEUE = 2 };
+enum pending_kind { PENDING_ENQUEUE = 1, PENDING_DEQUEUE = 2, PENDING_NOTE = 3 }; /* a note only in rows with states */
 enum tx_kind { TX_KIND_LOCAL = 1, TX_KIND_DISTRIBUTED = 2 };
 enum tx_state { TX_STATE_ACTIVE = 1, TX_STATE_ENDED = 2, TX_STATE_PREPARED = 3 };
 
@@ -284,6 +289,56 @@ struct pending_row {
     uint32_t order_index; /* within the transaction */
 };
 
+/* What a place remembers beside its order; all zero: it has no state. */
+struct place_state {
+    uint64_t not_before_us; /* it is not offered before this time; 0: none */
+    uint64_t expires_us;    /* nor from this time on; 0: none */
+    uint32_t delivery_count;
+    uint32_t header_bytes;
+    const uint8_t *header; /* NULL: none of its own; the message's counts */
+    const uint8_t *note;
+    uint8_t note_bytes;
+};
+
+/* Bits of a record or row with a place's state. */
+enum place_state_bit {
+    STATE_HAS_HEADER = 1,
+    STATE_KEEPS_HEADER = 2, /* of the place that ends; both only in a move */
+    STATE_KEEPS_NOTE = 4,
+};
+
+struct message_place {
+    uint64_t tx_id;
+    uint32_t queue_id;
+    uint8_t note_bytes; /* 0: the note is taken away */
+    const uint8_t *note;
+};
+
+struct message_move {
+    uint64_t tx_id;
+    uint32_t from_queue_id; /* of the place that ends; 0: none */
+    uint32_t queue_id;
+    uint32_t order_index;
+    uint8_t reason;    /* why the place ends */
+    bool keeps_header; /* the own header of the place that ends, if it has one */
+    bool keeps_note;
+    struct place_state state; /* of the new place, without what is kept */
+};
+
+/* A row of PLACE_STATES. */
+struct state_row {
+    uint64_t id; /* of the message */
+    uint64_t not_before_us;
+    uint64_t expires_us;
+    uint32_t queue_id;
+    uint32_t delivery_count;
+};
+
+struct place_states {
+    uint32_t row_count;
+    const uint8_t *rows; /* read with format_state_row */
+};
+
 struct xid {
     int64_t format_id;
     uint8_t gtrid_bytes;
@@ -384,6 +439,30 @@ uint32_t format_put_relocated(const struct slot *s, const struct message_relocat
                               const struct place_row *places, const struct pending_row *pending);
 uint32_t format_put_xid(const struct slot *s, enum record_type type, const struct xid *x);
 uint32_t format_put_tx_relocated(const struct slot *s, const struct tx_relocated *t);
+/*
+ * Records with states of places (placed.c).
+ *
+ * A message's first record with one state for all its places. Its header and content are those of a MESSAGE_START; the
+ * state has times and a note alone.
+ */
+uint64_t format_start_placed_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t queue_count,
+                                   uint32_t note_bytes);
+uint32_t format_put_start_placed(const struct slot *s, const struct message_start *m, const uint32_t *queues,
+                                 const struct place_state *state);
+uint64_t format_place_bytes(uint32_t note_bytes);
+uint32_t format_put_place(const struct slot *s, const struct message_place *p);
+uint64_t format_move_bytes(uint64_t header_bytes, uint32_t note_bytes);
+uint32_t format_put_move(const struct slot *s, const struct message_move *m);
+uint64_t format_placed_row_bytes(const struct place_state *state);
+/* `rows_bytes`: of all places and all pending work. */
+uint64_t format_relocated_placed_bytes(uint64_t chunk_count, uint64_t rows_bytes);
+/* As format_put_relocated; state n belongs to row n. Of a note's state only the note counts. */
+uint32_t format_put_relocated_placed(const struct slot *s, const struct message_relocated *m,
+                                     const struct chunk_row *chunks, const struct place_row *places,
+                                     const struct place_state *place_states, const struct pending_row *pending,
+                                     const struct place_state *pending_states);
+uint64_t format_place_states_bytes(uint64_t row_count);
+uint32_t format_put_place_states(const struct slot *s, const struct state_row *rows, uint32_t row_count);
 /* A record with an encoder elsewhere, such as another client's: the body, padded to a multiple of 8. */
 uint64_t format_body_record_bytes(uint64_t body_bytes);
 uint32_t format_put_body(const struct slot *s, uint16_t type, const void *body, uint32_t body_bytes);
@@ -418,6 +497,13 @@ enum format_result format_get_chunk(const struct record *r, struct message_chunk
 enum format_result format_get_enqueue(const struct record *r, struct message_enqueue *m);
 enum format_result format_get_dequeue(const struct record *r, struct message_dequeue *m);
 enum format_result format_get_relocated(const struct record *r, struct message_relocated *m);
+/* A MESSAGE_START_PLACED; what they point to lies in the record. */
+enum format_result format_get_start_placed(const struct record *r, struct message_start *m, struct place_state *state);
+enum format_result format_get_place(const struct record *r, struct message_place *p);
+enum format_result format_get_move(const struct record *r, struct message_move *m);
+/* A MESSAGE_RELOCATED_PLACED: its places and pending work are read with format_placed_place and format_placed_pending. */
+enum format_result format_get_relocated_placed(const struct record *r, struct message_relocated *m);
+enum format_result format_get_place_states(const struct record *r, struct place_states *p);
 enum format_result format_get_xid(const struct record *r, struct xid *x);
 enum format_result format_get_tx_relocated(const struct record *r, struct tx_relocated *t);
 enum format_result format_get_queue_delete(const struct record *r, uint32_t *queue_id);
@@ -442,6 +528,10 @@ uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);
+/* The row at *at, in a record that was found valid; *at moves behind it. */
+struct place_row format_placed_place(const uint8_t **at, struct place_state *state);
+struct pending_row format_placed_pending(const uint8_t **at, struct place_state *state);
+struct state_row format_state_row(const uint8_t *rows, uint32_t index);
 
 /* The checksum that stands in a record's header. */
 uint64_t format_record_checksum(const uint8_t header[RECORD_HEADER_BYTES]);

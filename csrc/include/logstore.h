@@ -801,7 +801,7 @@ typedef struct ls_rows_options {
     uint64_t as_of_lsn; /* outcomes as known below this LSN; 0: at the end */
     uint64_t rows_max;  /* of one batch */
     uint64_t body_max;  /* give at most this many bytes of a body */
-    uint32_t types;     /* bit n: records of type number n (see ls_rows_type); the highest bit: unknown types; 0: all */
+    uint64_t types;     /* bit n: records of type number n (see ls_rows_type); the highest bit: unknown types; 0: all */
     int timed;          /* 1: only records of batches with start_us <= time < stop_us */
     uint64_t start_us, stop_us;
     const uint64_t *queue_ids; /* ascending: only rows with one of these queue ids; NULL: all */

@@ -88,6 +88,7 @@ class PendingKind(IntEnum):
 
     ENQUEUE = 1
     DEQUEUE = 2
+    NOTE = 3  # only in rows with states
 
 
 class TxKind(IntEnum):
@@ -338,6 +339,10 @@ class QueuePlace(Body):
     )
 
 
+def _enqueue_or_dequeue(kind: int) -> PendingKind:
+    return PendingKind(within(PendingKind.ENQUEUE, PendingKind.DEQUEUE, "pending work")(kind))
+
+
 @dataclass(frozen=True, slots=True)
 class PendingWork(Body):
     """One operation of an open transaction on a relocated message."""
@@ -352,7 +357,7 @@ class PendingWork(Body):
         number("tx_id", 8, an_lsn),
         number("lsn", 8, an_lsn),
         number("queue_id", 4, a_queue_id),
-        number("kind", 4, PendingKind),
+        number("kind", 4, _enqueue_or_dequeue),
         number("order_index", 4),
         reserved(4),
     )

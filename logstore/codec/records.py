@@ -72,6 +72,18 @@ from logstore.codec.layout import (
     decode_parts,
     encode_parts,
 )
+from logstore.codec.placed import (
+    NOTE_BYTES_MAX,
+    MessageMove,
+    MessagePlace,
+    MessageRelocatedPlaced,
+    MessageStartPlaced,
+    PlacedPlace,
+    PlacedWork,
+    PlaceStates,
+    StateBit,
+    StateRow,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -136,6 +148,16 @@ __all__ = [
     "record_bytes",
     "seal_record",
     "segment_seed",
+    "MessageMove",
+    "MessagePlace",
+    "MessageRelocatedPlaced",
+    "MessageStartPlaced",
+    "PlaceStates",
+    "PlacedPlace",
+    "PlacedWork",
+    "StateBit",
+    "StateRow",
+    "NOTE_BYTES_MAX",
 ]
 
 SKIPPABLE = 0x8000  # bit of a type's code: a reader that does not know the type skips the record
@@ -201,6 +223,10 @@ class RecordType(IntEnum):
     MESSAGE_DEQUEUE = 0x0104, MessageDequeue, RecordFlag.DELETES
     MESSAGE_DELETE = 0x0105
     MESSAGE_RELOCATED = 0x0106, MessageRelocated, RecordFlag.PART | RecordFlag.STAGED
+    MESSAGE_PLACE = 0x0107, MessagePlace
+    MESSAGE_MOVE = 0x0108, MessageMove
+    MESSAGE_START_PLACED = 0x0109, MessageStartPlaced, RecordFlag.PUBLISHED, True
+    MESSAGE_RELOCATED_PLACED = 0x010A, MessageRelocatedPlaced, RecordFlag.PART | RecordFlag.STAGED
     DTX_START = 0x0201, XidBody, _NONE, True
     TX_START = 0x0202, Empty, _NONE, True
     TX_END = 0x0203
@@ -214,6 +240,7 @@ class RecordType(IntEnum):
     FOOTER = 0x0303, Footer
     QUEUE_DELETE = 0x0304, QueueDelete
     CLOSE = 0x0305, Close
+    PLACE_STATES = 0x0306, PlaceStates
     MEMBERS = 0x0401, Members, RecordFlag.COPY, True
     CATALOG_CHANGE = 0x0402, CatalogChange, RecordFlag.PART
 

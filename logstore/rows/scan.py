@@ -39,7 +39,8 @@ COLUMNS: Final = tuple(sorted(_NUMBERS, key=_NUMBERS.__getitem__))
 REASONS: Final = ("accepted", "rejected", "expired", "purged", "dead_lettered", "queue_deleted")
 _STREAMS: Final = ("message", "transaction", "log", "replication")
 _OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
-_KNOWN_TYPES: Final = 32  # in the core's numbering: four streams of eight types
+_TYPES_PER_STREAM: Final = 12
+_KNOWN_TYPES: Final = 4 * _TYPES_PER_STREAM  # in the core's numbering
 
 TYPES: Final = {name: ffi.string(lib.ls_rows_column(_NUMBERS[name])).decode() for name in COLUMNS}
 """The type of each column in the core's notation: ``int64!`` is never null."""
@@ -228,7 +229,12 @@ def _known_places(options: Any, known: pa.Table) -> dict[str, Any]:
 
 def type_bits(types: Sequence[str]) -> int:
     """The core's bit set of these record types."""
-    return sum({1 << ((kind >> 8) - 1) * 8 + (kind & 0xFF) - 1 for kind in (RecordType[name] for name in types)})
+    return sum(
+        {
+            1 << ((kind >> 8) - 1) * _TYPES_PER_STREAM + (kind & 0xFF) - 1
+            for kind in (RecordType[name] for name in types)
+        }
+    )
 
 
 def _microseconds(moment: datetime) -> int:

@@ -24,9 +24,12 @@ from logstore.codec.records import (
     CatalogRow,
     ChunkPlace,
     PendingWork,
+    PlacedPlace,
+    PlacedWork,
     QueuePlace,
     RecordFlag,
     RecordType,
+    StateRow,
     TypeCount,
 )
 
@@ -52,6 +55,7 @@ COUNTS = {  # by the counted part: the name of its count
     "config": "config_bytes",
     "rows": "row_count",
     "row": "row_bytes",
+    "note": "note_bytes",
     "reserved space": "zero",
 }
 ROWS: dict[str, type[Body]] = {
@@ -241,6 +245,22 @@ def test_the_page_and_both_codecs_have_the_same_fields_of_a_row() -> None:
     for (size, cell), (owner, body) in zip(told, ROWS.items(), strict=True):
         assert by_c(owner) == by_python(body, 0) == rows_by_page(cell), owner
         assert sizes_by_c()[owner] == size == sum(part.width for part in body.parts)
+
+
+def test_the_page_and_both_codecs_have_the_same_fields_of_rows_with_the_state_of_a_place() -> None:
+    text = paragraph("MESSAGE_RELOCATED_PLACED").split(A_ROW_IS)[1]
+    told = re.findall(r"^\| (\d+) \| (\d) \| (?:`(\w+)`|0) \| (?:`(\w+)`|0) \|", text, re.MULTILINE)
+    for n, owner, row in ((2, "PLACED_PLACE", PlacedPlace), (3, "PLACED_WORK", PlacedWork)):
+        page = [Field(int(one[0]), int(one[1]), one[n] or "zero") for one in told]
+        declared = [field._replace(name=field.name.removeprefix("more_")) for field in by_c(owner)]
+        assert by_python(row, 0) == declared == page, owner
+        assert sizes_by_c()["PLACED_ROW"] == sum(field.bytes for field in page)
+
+
+def test_the_page_and_both_codecs_have_the_same_fields_of_a_row_of_place_states() -> None:
+    cell = paragraph("PLACE_STATES").split("A row is of 32 bytes:")[1]
+    assert by_python(StateRow, 0) == by_c("STATE_ROW") == rows_by_page(cell)
+    assert sizes_by_c()["STATE_ROW"] == 32
 
 
 def test_the_page_and_both_codecs_have_the_same_fields_of_the_record_header() -> None:

@@ -25,7 +25,10 @@ from logstore.codec.records import (
     CatalogRow,
     InvalidRecord,
     MalformedRecord,
+    MessageRelocatedPlaced,
     NewerVersion,
+    PlacedPlace,
+    PlacedWork,
     Record,
     RecordFlag,
 )
@@ -122,6 +125,12 @@ def _parted(body: Body) -> tuple[list[int], list[bytes], list[list[list[int]]]]:
     if isinstance(body, CatalogChange):
         data = b"".join(row.row for row in body.rows)
         return [body.part], [data], [[[row.action, row.object, row.queue_id, len(row.row)] for row in body.rows]]
+    if isinstance(body, MessageRelocatedPlaced):
+        states: list[PlacedPlace | PlacedWork] = [*body.places, *body.pending]
+        chunks = [_parted(chunk)[0] for chunk in body.chunks]
+        placed = [[_placed_cells(row) for row in rows] for rows in (body.places, body.pending)]
+        strings = [b"".join(row.note + row.header for row in states)]
+        return [body.content_bytes, body.start_lsn, body.part], strings, [chunks, *placed]
     for field in fields(body):  # type: ignore[arg-type]
         value = getattr(body, field.name)
         if isinstance(value, bytes):
@@ -131,6 +140,26 @@ def _parted(body: Body) -> tuple[list[int], list[bytes], list[list[list[int]]]]:
         else:
             numbers.append(value & 2**64 - 1)
     return numbers, strings, tables
+
+
+def _placed_cells(row: PlacedPlace | PlacedWork) -> list[int]:
+    return [*_parted(row)[0], len(row.note), len(row.header)]
+
+
+def _relocated_placed(found: Any) -> MessageRelocatedPlaced:
+    data = bytes(ffi.buffer(found.strings[0], found.string_bytes[0])) if found.string_bytes[0] else b""
+    rows: list[list[Any]] = [[], []]
+    for n, row_class in enumerate((PlacedPlace, PlacedWork)):
+        width = len(fields(row_class))  # the lengths of note and header stand in their place
+        for i in range(found.rows[n + 1]):
+            *numbers, note, header = found.tables[n + 1][width * i : width * (i + 1)]
+            if row_class is PlacedWork:
+                numbers[3] = records.PendingKind(numbers[3])
+            rows[n].append(row_class(*numbers, data[:note], data[note : note + header]))
+            data = data[note + header :]
+    chunks = _rows("ChunkPlace", found.tables[0], found.rows[0])
+    content_bytes, start_lsn, part = found.numbers[0:3]
+    return MessageRelocatedPlaced(content_bytes, start_lsn, part, chunks, tuple(rows[0]), tuple(rows[1]))
 
 
 def _catalog_change(found: Any) -> CatalogChange:
@@ -146,6 +175,8 @@ def _catalog_change(found: Any) -> CatalogChange:
 def _joined(body_class: type[Body], found: Any) -> Body:
     if body_class is CatalogChange:
         return _catalog_change(found)
+    if body_class is MessageRelocatedPlaced:
+        return _relocated_placed(found)
     values: list[Any] = []
     at = {"number": 0, "string": 0, "table": 0}
 

@@ -77,7 +77,7 @@ def relocated_states(draw: st.DrawFn, lsn: int) -> records.MessageRelocated:
     @st.composite
     def pending_work(draw: st.DrawFn) -> records.PendingWork:
         operation = draw(st.integers(2, lsn - 1))
-        kind = draw(st.sampled_from(records.PendingKind))
+        kind = draw(st.sampled_from([records.PendingKind.ENQUEUE, records.PendingKind.DEQUEUE]))
         return records.PendingWork(draw(st.integers(1, operation - 1)), operation, draw(queue_ids), kind, draw(u32))
 
     return records.MessageRelocated(
@@ -88,6 +88,60 @@ def relocated_states(draw: st.DrawFn, lsn: int) -> records.MessageRelocated:
         tuple(draw(st.lists(st.builds(records.QueuePlace, earlier, u64, queue_ids, u32, u32), max_size=3))),
         tuple(draw(st.lists(pending_work(), max_size=3))),
     )
+
+
+place_times = st.just(0) | st.integers(0, 2**63 - 1)
+notes = st.binary(max_size=12) | st.just(bytes(255))
+own_headers = st.just((0, b"")) | contents.map(lambda header: (1, header))
+
+
+@st.composite
+def placed_starts(draw: st.DrawFn, lsn: int) -> records.MessageStartPlaced:
+    tx_id = draw(st.just(0) | st.integers(1, lsn - 1))
+    order_index = draw(st.integers(0, 2**24 - 5)) if tx_id else 0
+    not_before, expires, note = draw(place_times), draw(place_times), draw(notes)
+    if not (not_before or expires or note):
+        expires = 1
+    given = draw(some_queues), draw(contents), draw(contents)
+    return records.MessageStartPlaced(tx_id, *given, order_index, not_before, expires, note)
+
+
+@st.composite
+def moves(draw: st.DrawFn, lsn: int) -> records.MessageMove:
+    tx_id, start = draw(st.just(0) | st.integers(1, lsn - 1)), draw(st.just(0) | queue_ids)
+    order_index = draw(st.integers(0, 2**24 - 1)) if tx_id else 0
+    bits, header = draw(own_headers)
+    note = draw(notes)
+    reason = draw(st.sampled_from(records.DequeueReason)) if start else records.DequeueReason.NOT_TOLD
+    if start and not bits and draw(st.booleans()):
+        bits = 2
+    if start and not note and draw(st.booleans()):
+        bits |= 4
+    given = draw(u32), draw(place_times), draw(place_times)
+    return records.MessageMove(tx_id, start, draw(queue_ids), order_index, *given, reason, bits, note, header)
+
+
+@st.composite
+def relocated_states_of_places(draw: st.DrawFn, lsn: int) -> records.MessageRelocatedPlaced:
+    like = draw(relocated_states(lsn))
+
+    def place(bare: records.QueuePlace) -> records.PlacedPlace:
+        bits, header = draw(own_headers)
+        key = bare.order_lsn, bare.enqueue_time_us, bare.queue_id, bare.order_index, bare.delivery_count
+        return records.PlacedPlace(*key, draw(place_times), draw(place_times), bits, draw(notes), header)
+
+    def work(bare: records.PendingWork) -> records.PlacedWork:
+        kind = draw(st.sampled_from(records.PendingKind))
+        count, not_before, expires, (bits, header) = 0, 0, 0, (0, b"")
+        if kind is records.PendingKind.ENQUEUE:
+            count, not_before, expires = draw(u32), draw(place_times), draw(place_times)
+            bits, header = draw(own_headers)
+        note = b"" if kind is records.PendingKind.DEQUEUE else draw(notes)
+        key = bare.tx_id, bare.lsn, bare.queue_id, kind
+        return records.PlacedWork(*key, count, not_before, expires, bits, bare.order_index, note, header)
+
+    places, pending = tuple(map(place, like.places)), tuple(map(work, like.pending))
+    return records.MessageRelocatedPlaced(like.content_bytes, like.start_lsn, like.part, like.chunks, places, pending)
 
 
 def relocated_transactions() -> st.SearchStrategy[Body]:
@@ -145,6 +199,16 @@ def bodies(kind: RecordType, lsn: int, chain: int, flags: RecordFlag) -> st.Sear
             st.sampled_from(records.DequeueReason),
         ),
         RecordType.MESSAGE_RELOCATED: lambda: relocated_states(lsn),
+        RecordType.MESSAGE_PLACE: lambda: st.builds(records.MessagePlace, st.just(0) | earlier, queue_ids, notes),
+        RecordType.MESSAGE_MOVE: lambda: moves(lsn),
+        RecordType.MESSAGE_START_PLACED: lambda: placed_starts(lsn),
+        RecordType.MESSAGE_RELOCATED_PLACED: lambda: relocated_states_of_places(lsn),
+        RecordType.PLACE_STATES: lambda: st.builds(
+            records.PlaceStates,
+            st.lists(
+                st.builds(records.StateRow, earlier, place_times, place_times, queue_ids, u32), min_size=1, max_size=4
+            ).map(tuple),
+        ),
         RecordType.DTX_START: lambda: xids,
         RecordType.TX_PREPARE: lambda: xids,
         RecordType.TX_RELOCATED: relocated_transactions,
@@ -235,6 +299,34 @@ EXAMPLES = {
                 (records.QueuePlace(0x11000, 5, 1, 0, 2),),
                 (records.PendingWork(0x11B00, 0x11B80, 2, records.PendingKind.DEQUEUE, 0),),
             ),
+        ),
+        example(RecordType.MESSAGE_PLACE, records.MessagePlace(0, 1, b"a note")),
+        example(
+            RecordType.MESSAGE_MOVE,
+            records.MessageMove(0, 1, 2, 0, 3, 5, 6, records.DequeueReason.DEAD_LETTERED, 1, b"note", b"header"),
+        ),
+        example(
+            RecordType.MESSAGE_START_PLACED,
+            records.MessageStartPlaced(0, (1, 2, 3), b"head", b"content", 0, 5, 6, b"note"),
+        ),
+        example(
+            RecordType.MESSAGE_RELOCATED_PLACED,
+            records.MessageRelocatedPlaced(
+                11,
+                0x11900,
+                0,
+                (records.ChunkPlace(0x11A00, 7, 4),),
+                (records.PlacedPlace(0x11000, 5, 1, 0, 2, 3, 4, 1, b"note", b"header"),),
+                (
+                    records.PlacedWork(0x11B00, 0x11B80, 2, records.PendingKind.ENQUEUE, 1, 2, 3, 1, 7, b"", b"own"),
+                    records.PlacedWork(0x11B00, 0x11B88, 1, records.PendingKind.DEQUEUE),
+                    records.PlacedWork(0x11B00, 0x11B90, 3, records.PendingKind.NOTE, note=b"new"),
+                ),
+            ),
+        ),
+        example(
+            RecordType.PLACE_STATES,
+            records.PlaceStates((records.StateRow(0x11000, 0, 0, 1, 2), records.StateRow(0x11100, 5, 6, 2, 0))),
         ),
         example(RecordType.DTX_START, XID),
         example(RecordType.TX_PREPARE, XID),
@@ -343,6 +435,65 @@ BROKEN_RULES: list[tuple[str, RecordType, int, str, int]] = [
     ("pending work's queue id is in range", RecordType.MESSAGE_RELOCATED, 152, "<I", 0),
     ("pending work's kind has a meaning", RecordType.MESSAGE_RELOCATED, 156, "<I", 3),
     ("pending work's reserved word is zero", RecordType.MESSAGE_RELOCATED, 164, "<I", 1),
+    ("a note's transaction began before it", RecordType.MESSAGE_PLACE, 48, "<Q", 0x12000),
+    ("a noted place's queue id is in range", RecordType.MESSAGE_PLACE, 56, "<I", 0),
+    ("a note fits its record", RecordType.MESSAGE_PLACE, 60, "<B", 9),
+    ("a note fills its record", RecordType.MESSAGE_PLACE, 60, "<B", 0),
+    ("a note's reserved bytes are zero", RecordType.MESSAGE_PLACE, 63, "<B", 1),
+    ("a note's padding is zero", RecordType.MESSAGE_PLACE, 71, "<B", 1),
+    ("a move's transaction began before it", RecordType.MESSAGE_MOVE, 48, "<Q", 0x12000),
+    ("a move ends a place on a queue", RecordType.MESSAGE_MOVE, 56, "<I", 2**32 - 1),
+    ("a move from nowhere has no reason", RecordType.MESSAGE_MOVE, 56, "<I", 0),
+    ("a move makes a place on a queue", RecordType.MESSAGE_MOVE, 60, "<I", 0),
+    ("a move's order index wants a transaction", RecordType.MESSAGE_MOVE, 64, "<I", 1),
+    ("a move's time is below 2**63", RecordType.MESSAGE_MOVE, 72, "<Q", 2**63),
+    ("a move's second time is below 2**63", RecordType.MESSAGE_MOVE, 80, "<Q", 2**63),
+    ("a move's header fits", RecordType.MESSAGE_MOVE, 88, "<I", 2**32 - 1),
+    ("a move's reason has a meaning", RecordType.MESSAGE_MOVE, 93, "<B", 7),
+    ("a move's header needs its bit", RecordType.MESSAGE_MOVE, 94, "<H", 0),
+    ("a move has one header", RecordType.MESSAGE_MOVE, 94, "<H", 3),
+    ("a move has one note", RecordType.MESSAGE_MOVE, 94, "<H", 5),
+    ("a move's bits are known", RecordType.MESSAGE_MOVE, 94, "<H", 9),
+    ("a placed start's transaction began before it", RecordType.MESSAGE_START_PLACED, 48, "<Q", 0x12000),
+    ("a placed start has a place", RecordType.MESSAGE_START_PLACED, 64, "<I", 0),
+    ("a placed start's order index wants a transaction", RecordType.MESSAGE_START_PLACED, 68, "<I", 1),
+    ("a placed start's time is below 2**63", RecordType.MESSAGE_START_PLACED, 72, "<Q", 2**63),
+    ("a placed start's second time is below 2**63", RecordType.MESSAGE_START_PLACED, 80, "<Q", 2**63),
+    ("a placed start's reserved bytes are zero", RecordType.MESSAGE_START_PLACED, 95, "<B", 1),
+    ("a placed start's queue id is in range", RecordType.MESSAGE_START_PLACED, 96, "<I", 0),
+    ("a placed start's queue list is padded with zeros", RecordType.MESSAGE_START_PLACED, 108, "<I", 1),
+    ("a placed start's note fits", RecordType.MESSAGE_START_PLACED, 88, "<B", 255),
+    ("a placed start is no copy", RecordType.MESSAGE_START_PLACED, 18, "<H", 1),
+    ("a placed state's start_lsn is earlier", RecordType.MESSAGE_RELOCATED_PLACED, 56, "<Q", 0x12000),
+    ("a placed state has its rows of places and no more", RecordType.MESSAGE_RELOCATED_PLACED, 72, "<I", 2),
+    ("a placed state has its rows of work and no more", RecordType.MESSAGE_RELOCATED_PLACED, 76, "<I", 2),
+    ("a placed state's rows are all there", RecordType.MESSAGE_RELOCATED_PLACED, 76, "<I", 4),
+    ("a placed state's chunks fit", RecordType.MESSAGE_RELOCATED_PLACED, 68, "<I", 2**32 - 1),
+    ("a placed order_lsn is earlier", RecordType.MESSAGE_RELOCATED_PLACED, 104, "<Q", 0x12000),
+    ("a placed queue id is in range", RecordType.MESSAGE_RELOCATED_PLACED, 120, "<I", 0),
+    ("a placed header fits", RecordType.MESSAGE_RELOCATED_PLACED, 132, "<I", 2**32 - 1),
+    ("a placed time is below 2**63", RecordType.MESSAGE_RELOCATED_PLACED, 136, "<Q", 2**63),
+    ("a placed second time is below 2**63", RecordType.MESSAGE_RELOCATED_PLACED, 144, "<Q", 2**63),
+    ("a placed header needs its bit", RecordType.MESSAGE_RELOCATED_PLACED, 153, "<B", 0),
+    ("a placed row keeps nothing", RecordType.MESSAGE_RELOCATED_PLACED, 153, "<B", 3),
+    ("a placed row's first reserved bytes are zero", RecordType.MESSAGE_RELOCATED_PLACED, 154, "<H", 1),
+    ("a placed row's last reserved bytes are zero", RecordType.MESSAGE_RELOCATED_PLACED, 156, "<I", 1),
+    ("a placed row's padding is zero", RecordType.MESSAGE_RELOCATED_PLACED, 175, "<B", 1),
+    ("placed work names its transaction", RecordType.MESSAGE_RELOCATED_PLACED, 176, "<Q", 0),
+    ("placed work follows its transaction's start", RecordType.MESSAGE_RELOCATED_PLACED, 176, "<Q", 0x11B80),
+    ("placed work is earlier", RecordType.MESSAGE_RELOCATED_PLACED, 184, "<Q", 0x12000),
+    ("placed work's kind has a meaning", RecordType.MESSAGE_RELOCATED_PLACED, 196, "<I", 4),
+    ("a dequeue gives no state", RecordType.MESSAGE_RELOCATED_PLACED, 196, "<I", 2),
+    ("a note gives no more than itself", RecordType.MESSAGE_RELOCATED_PLACED, 196, "<I", 3),
+    ("states of places have a row", RecordType.PLACE_STATES, 48, "<I", 0),
+    ("states of places have all rows", RecordType.PLACE_STATES, 48, "<I", 3),
+    ("states of places have no further row", RecordType.PLACE_STATES, 48, "<I", 1),
+    ("the states' reserved word is zero", RecordType.PLACE_STATES, 52, "<I", 1),
+    ("the states' message began before them", RecordType.PLACE_STATES, 56, "<Q", 0x12000),
+    ("the states' message is there", RecordType.PLACE_STATES, 56, "<Q", 0),
+    ("the states' first time is below 2**63", RecordType.PLACE_STATES, 64, "<Q", 2**63),
+    ("the states' second time is below 2**63", RecordType.PLACE_STATES, 72, "<Q", 2**63),
+    ("the states' queue id is in range", RecordType.PLACE_STATES, 80, "<I", 0),
     ("a gtrid has at most 64 bytes", RecordType.DTX_START, 56, "<B", 65),
     ("a bqual has at most 64 bytes", RecordType.TX_PREPARE, 57, "<B", 65),
     ("an xid's reserved bytes are zero", RecordType.DTX_START, 58, "<B", 1),

@@ -43,7 +43,8 @@ static void make_header_plausible(uint8_t *record, size_t bytes) {
     uint32_t type = get16(record + 16);
     int housekeeping = type >> 8 == 3;
     int copy = (type == MESSAGE_START) && (get16(record + 18) & 1) != 0;
-    int first = (type == MESSAGE_START && !copy) || type == DTX_START || type == TX_START;
+    int first =
+        (type == MESSAGE_START && !copy) || type == MESSAGE_START_PLACED || type == DTX_START || type == TX_START;
     put32(record + 12, (uint32_t)bytes);
     put32(record + 20, 0);
     put64(record + 24, lsn);

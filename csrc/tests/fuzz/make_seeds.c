@@ -92,7 +92,7 @@ static void save_segments(const struct subject *s, const char *name) {
 
 static void save_records(const struct subject *s) {
     static uint8_t told[1 + SEGMENT];
-    uint32_t saved = 0;
+    uint64_t saved = 0;
 
     for (size_t i = 0; i < s->batch_count; i++) {
         const struct place_of_batch *b = &s->batches[i];

@@ -40,7 +40,8 @@ static inline uint32_t known_chain(const uint64_t *starts, uint32_t count, uint6
 static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn) {
     uint32_t type = get16(record + 16), stream = type >> 8;
     int copy = type == MESSAGE_START && (get16(record + 18) & FLAG_COPY) != 0;
-    int first = (type == MESSAGE_START && !copy) || type == DTX_START || type == TX_START;
+    int first =
+        (type == MESSAGE_START && !copy) || type == MESSAGE_START_PLACED || type == DTX_START || type == TX_START;
     uint64_t *starts = stream == 2 ? p->txs : p->chains, *newest = stream == 2 ? p->tx_newest : p->newest;
     uint32_t *count = stream == 2 ? &p->tx_count : &p->chain_count, at;
 

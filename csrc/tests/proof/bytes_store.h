@@ -58,7 +58,7 @@ struct subject {
     uint32_t torn_at;
     bool wrong;     /* it differs from the model although no byte was damaged */
     uint64_t bytes; /* of all files together */
-    uint32_t types; /* the record types in the accepted log, by type_bit */
+    uint64_t types; /* the record types in the accepted log, by type_bit */
 };
 
 /* ---- writing the stores ---- */
@@ -229,7 +229,7 @@ static inline size_t file_of(const struct subject *s, uint64_t first_lsn) {
     abort();
 }
 
-static inline uint32_t type_bit(uint32_t type) { return 1u << ((type >> 8) * 9 + (type & 0xff) - 9); }
+static inline uint64_t type_bit(uint32_t type) { return (uint64_t)1 << ((type >> 8) * 16 + (type & 0xff) - 16); }
 
 static inline void note_types(struct subject *s, const uint8_t *batch, uint32_t bytes) {
     struct record r;

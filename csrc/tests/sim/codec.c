@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "format/checkpoint.h"
+#include "tests/sim/codec_placed.h"
 #include "tests/sim/testing.h"
 
 static int verdict_of(enum format_result result) {
@@ -229,7 +230,9 @@ uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, si
     if (room > UINT32_MAX) {
         room = UINT32_MAX;
     }
-    if (t->type == MESSAGE_START) {
+    if (codec_is_placed(t->type)) {
+        record->length = codec_encode_placed(&s, t, room);
+    } else if (t->type == MESSAGE_START) {
         record->length = encode_start(&s, t, room);
     } else if (t->type == MESSAGE_CHUNK && format_chunk_bytes(t->string_bytes[0]) <= room) {
         record->length = format_put_chunk(&s, t->numbers[0], t->strings[0], (uint32_t)t->string_bytes[0]);
@@ -461,6 +464,9 @@ static enum format_result decode_body(const struct record *r, ls_test_record *t)
     if ((r->type & TYPE_SKIPPABLE) != 0) {
         give_string(t, 0, r->bytes + RECORD_HEADER_BYTES, r->length - RECORD_HEADER_BYTES);
         return FORMAT_OK;
+    }
+    if (codec_is_placed(r->type)) {
+        return codec_decode_placed(r, t);
     }
     switch (r->type) {
     case MESSAGE_START:

@@ -31,10 +31,10 @@ typedef struct ls_test_record {
     uint32_t length; /* set by both */
     uint16_t type;
     uint16_t flags;
-    uint64_t numbers[8];
-    const uint8_t
-        *strings[2]; /* header and content, gtrid and bqual, a configuration; of an unknown type the whole body */
-    uint64_t string_bytes[2];
+    uint64_t numbers[9];
+    const uint8_t *strings[3]; /* header, content and note; gtrid and bqual; a configuration; of an unknown type the
+                                  whole body */
+    uint64_t string_bytes[3];
     uint64_t *tables[3]; /* queues; chunks, places, pending work; a footer's counts; a change's rows */
     uint64_t rows[3];
 } ls_test_record;

@@ -45,6 +45,15 @@ enum shape {
     FOOTING_BARE,
     QUEUE_GONE,
     CLOSED,
+    START_PLACED,
+    START_PLACED_TX,
+    NOTED,
+    NOTED_TX,
+    MOVED,
+    MOVED_KEEPING,
+    MOVED_FROM_NOWHERE,
+    RELOCATED_PLACED,
+    PLACES_STATED,
     UNKNOWN_SKIPPED,
     SHAPES
 };
@@ -115,6 +124,72 @@ static uint32_t make_dequeue(const struct slot *s, uint64_t tx_id) {
     return format_put_dequeue(s, &d);
 }
 
+static uint32_t make_relocated_placed(const struct slot *s) {
+    const struct message_relocated m = {
+        .content_bytes = 100, .start_lsn = PREV, .part = 3, .chunk_count = 1, .place_count = 2, .pending_count = 3};
+    const struct chunk_row chunks[] = {{PREV + 80, 10, 90}};
+    const struct place_row places[] = {{PREV, 5, 1, 0, 4}, {PREV + 240, 6, 2, 9, 0}};
+    const struct place_state states[] = {{.not_before_us = 7,
+                                          .delivery_count = 4,
+                                          .header = (const uint8_t *)"own",
+                                          .header_bytes = 3,
+                                          .note = (const uint8_t *)"note",
+                                          .note_bytes = 4},
+                                         {.expires_us = INT64_MAX}};
+    const struct pending_row pending[] = {
+        {TX, TX + 8, 3, PENDING_ENQUEUE, 6}, {TX, TX + 16, 1, PENDING_DEQUEUE, 0}, {TX, TX + 24, 2, PENDING_NOTE, 0}};
+    const struct place_state given[] = {
+        {.delivery_count = 1, .header = zeros}, {0}, {.note = (const uint8_t *)"n", .note_bytes = 1}};
+
+    return format_put_relocated_placed(s, &m, chunks, places, states, pending, given);
+}
+
+static uint32_t make_placed(const struct slot *first, const struct slot *later, const struct slot *none,
+                            enum shape shape) {
+    const struct place_state note = {.note = (const uint8_t *)"note", .note_bytes = 4};
+    const struct message_start start = {.header_bytes = 3,
+                                        .content_bytes = 7,
+                                        .queue_count = 2,
+                                        .header = (const uint8_t *)"hdr",
+                                        .content = (const uint8_t *)"content"};
+    const struct message_start in_tx = {.tx_id = TX, .order_index = 8, .queue_count = 3};
+    const struct place_state both = {.not_before_us = 1, .expires_us = 2};
+    const struct message_place noted = {.queue_id = 2, .note = note.note, .note_bytes = 4};
+    const struct message_place taken_away = {.tx_id = TX, .queue_id = 2};
+    struct message_move move = {.from_queue_id = 1, .queue_id = 2, .reason = 5, .state = note};
+    const struct state_row rows[] = {{ID, 0, 0, 1, 3}, {PREV, 5, INT64_MAX, 2, 0}};
+
+    switch (shape) {
+    case START_PLACED:
+        return format_put_start_placed(first, &start, queues, &note);
+    case START_PLACED_TX:
+        return format_put_start_placed(first, &in_tx, queues, &both);
+    case NOTED:
+        return format_put_place(later, &noted);
+    case NOTED_TX:
+        return format_put_place(later, &taken_away);
+    case MOVED:
+        move.state.delivery_count = 9;
+        move.state.header = (const uint8_t *)"header";
+        move.state.header_bytes = 6;
+        return format_put_move(later, &move);
+    case MOVED_KEEPING:
+        move.tx_id = TX;
+        move.order_index = 3;
+        move.queue_id = 1;
+        move.keeps_header = move.keeps_note = true;
+        move.state = both;
+        return format_put_move(later, &move);
+    case MOVED_FROM_NOWHERE:
+        move.from_queue_id = move.reason = 0;
+        return format_put_move(later, &move);
+    case RELOCATED_PLACED:
+        return make_relocated_placed(later);
+    default:
+        return format_put_place_states(none, rows, 2);
+    }
+}
+
 /* Makes the record in `record` and returns its length. */
 static uint32_t make(enum shape shape) {
     static const uint32_t gap[] = {1, 0, 7};
@@ -166,6 +241,16 @@ static uint32_t make(enum shape shape) {
     case MOVED_XID:
     case MOVED_LOCAL:
         return make_transaction(&later, shape);
+    case START_PLACED:
+    case START_PLACED_TX:
+    case NOTED:
+    case NOTED_TX:
+    case MOVED:
+    case MOVED_KEEPING:
+    case MOVED_FROM_NOWHERE:
+    case RELOCATED_PLACED:
+    case PLACES_STATED:
+        return make_placed(&first, &later, &none, shape);
     case UNKNOWN_SKIPPED:
         none.flags = 0xffff;
         length = format_put_body(&none, FILLER, zeros, sizeof zeros);
@@ -430,6 +515,56 @@ static void impossible_contents_are_refused(void) {
         {QUEUE_GONE, 48, 4, 0},
         {QUEUE_GONE, 48, 4, 0xffffffff},
         {QUEUE_GONE, 52, 4, 1},
+        /* states of places */
+        {START_PLACED, 64, 4, 0},
+        {START_PLACED, 72, 8, UINT64_MAX},
+        {START_PLACED, 88, 1, 0}, /* the rest of the note, and no state */
+        {START_PLACED, 89, 1, 1},
+        {START_PLACED_TX, 48, 8, LSN},
+        {START_PLACED_TX, 68, 4, 0x1000000},
+        {START_PLACED_TX, 108, 4, 1},
+        {START_PLACED, 18, 2, FLAG_COPY},
+        {NOTED, 56, 4, 0},
+        {NOTED, 60, 1, 9},
+        {NOTED, 61, 1, 1},
+        {NOTED, 68, 1, 1},
+        {NOTED_TX, 48, 8, LSN},
+        {MOVED, 56, 4, 0},
+        {MOVED, 60, 4, 0},
+        {MOVED, 64, 4, 1},
+        {MOVED, 88, 4, 0xffffffff},
+        {MOVED, 93, 1, 7},
+        {MOVED, 94, 2, 0},
+        {MOVED, 94, 2, 3},
+        {MOVED, 94, 2, 5},
+        {MOVED, 94, 2, 8},
+        {MOVED_KEEPING, 56, 4, 0},
+        {MOVED_KEEPING, 72, 8, UINT64_MAX},
+        {MOVED_FROM_NOWHERE, 93, 1, 1},
+        {MOVED_FROM_NOWHERE, 94, 2, STATE_KEEPS_HEADER},
+        {RELOCATED_PLACED, 56, 8, LSN},
+        {RELOCATED_PLACED, 68, 4, 2},
+        {RELOCATED_PLACED, 72, 4, 3},
+        {RELOCATED_PLACED, 76, 4, 2},
+        {RELOCATED_PLACED, 76, 4, 4},
+        {RELOCATED_PLACED, 96, 4, 91},
+        {RELOCATED_PLACED, 104, 8, 0},
+        {RELOCATED_PLACED, 120, 4, 0},
+        {RELOCATED_PLACED, 132, 4, 0xffffffff},
+        {RELOCATED_PLACED, 136, 8, UINT64_MAX},
+        {RELOCATED_PLACED, 153, 1, 0},
+        {RELOCATED_PLACED, 153, 1, 2},
+        {RELOCATED_PLACED, 154, 2, 1},
+        {RELOCATED_PLACED, 156, 4, 1},
+        {RELOCATED_PLACED, 167, 1, 1},
+        {PLACES_STATED, 48, 4, 0},
+        {PLACES_STATED, 48, 4, 1},
+        {PLACES_STATED, 48, 4, 3},
+        {PLACES_STATED, 52, 4, 1},
+        {PLACES_STATED, 56, 8, 0},
+        {PLACES_STATED, 56, 8, LSN},
+        {PLACES_STATED, 64, 8, UINT64_MAX},
+        {PLACES_STATED, 80, 4, 0},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -479,14 +614,23 @@ static void a_decoder_refuses_the_records_of_every_other_type(void) {
         struct xid xid;
         struct tx_relocated tx;
         struct footer footer;
+        struct message_place place;
+        struct message_move move;
+        struct place_states states;
         uint32_t number;
     } into;
 
     for (int shape = 0; shape < SHAPES; shape++) {
         uint32_t length = make((enum shape)shape);
         struct record r;
+        struct place_state state;
 
         require(format_get_record(record, length, SEED, LSN, &r) == FORMAT_OK);
+        check((format_get_start_placed(&r, &into.start, &state) == FORMAT_OK) == (r.type == MESSAGE_START_PLACED));
+        check((format_get_place(&r, &into.place) == FORMAT_OK) == (r.type == MESSAGE_PLACE));
+        check((format_get_move(&r, &into.move) == FORMAT_OK) == (r.type == MESSAGE_MOVE));
+        check((format_get_relocated_placed(&r, &into.relocated) == FORMAT_OK) == (r.type == MESSAGE_RELOCATED_PLACED));
+        check((format_get_place_states(&r, &into.states) == FORMAT_OK) == (r.type == PLACE_STATES));
         check((format_get_batch(&r, &into.batch) == FORMAT_OK) == (r.type == BATCH));
         check((format_get_start(&r, &into.start) == FORMAT_OK) == (r.type == MESSAGE_START));
         check((format_get_chunk(&r, &into.chunk) == FORMAT_OK) == (r.type == MESSAGE_CHUNK));
