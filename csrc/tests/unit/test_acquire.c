@@ -9,12 +9,12 @@
 
 enum { MOST = 3000, AT_ONCE = 40, TAKERS = 6, SHARED = 4000 };
 
-enum place_state { GONE, FREE, HELD, LOCKED, LOCKED_AND_HELD };
+enum what_is_there { GONE, FREE, HELD, LOCKED, LOCKED_AND_HELD };
 
 /* One place of queue 1, at its position. */
 struct known {
     uint64_t id;
-    enum place_state state;
+    enum what_is_there state;
     bool durable;
     uint32_t count;
     ls_delivery delivery; /* valid while it is held */
@@ -29,7 +29,7 @@ static uint64_t luck;
 static bool is_held(const struct known *k) { return k->state == HELD || k->state == LOCKED_AND_HELD; }
 
 /* A place in one of two states, or NULL. */
-static struct known *any(enum place_state one, enum place_state other) {
+static struct known *any(enum what_is_there one, enum what_is_there other) {
     for (size_t i = 0, at = places > 0 ? chance(&luck) % places : 0; i < places; i++) {
         struct known *k = &known[(at + i) % places];
 
