@@ -22,6 +22,7 @@ from logstore.catalog.catalog import Catalog
 from logstore.catalog.changes import Change, decode_rows, encode_rows, rows_between
 from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue, canonical
+from logstore.catalog.statements import execute
 from logstore.cluster import catalog_log
 from logstore.cluster.catalog_log import FollowedCatalog
 from logstore.cluster.replica import Copy, detach
@@ -148,13 +149,12 @@ def test_a_leader_that_dies_between_log_and_file_has_the_change_when_it_follows(
     class Died(BaseException):
         pass
 
-    def die(self: CatalogDatabase, statements: Any, after: Contents) -> None:
+    def die(self: CatalogDatabase, steps: Any, after: Contents) -> None:
         if step == "after its file":
-            real(self, statements, after)
+            real(self, steps, after)
         elif step == "in its file":
             with pytest.raises(Died), self._transaction() as connection:
-                for statement in statements:
-                    connection.execute(statement)
+                execute(connection, steps)
                 raise Died
         raise Died
 
