@@ -70,12 +70,11 @@ class LeaderLog:
     def write(self, carried: Carried) -> None:
         """Appends the change to the log and waits until it is durable.
 
-        The deletion of a queue is logged with it, in the same batch.
+        The deletions of its queues are logged with it, in the same batch.
         """
         ended = [row.queue_id for row in carried.rows if _ends_a_queue(row)]
-        raw = ffi.from_buffer("uint8_t[]", carried.raw)
-        queue_id = ended[0] if ended else 0
-        check(lib.ls_replica_change_catalog(self._store, raw, len(raw), len(carried.rows), queue_id, carried.end_lsn))
+        raw, count = ffi.from_buffer("uint8_t[]", carried.raw), len(carried.rows)
+        check(lib.ls_replica_change_catalog(self._store, raw, len(raw), count, ended, len(ended), carried.end_lsn))
 
     def has(self, carried: Carried) -> bool:
         """Whether a majority has the change."""
