@@ -384,16 +384,16 @@ class Names(StoreCalls):
             if catalog.settled and all(catalog.has_queue(queue_id) for queue_id in durable):
                 self._end_question(kept=queues)
             raise
-        problems = []
+        problem: errors.StoreError | None = None
         for queue in queues:
             try:
                 self._end(queue)
-            except errors.StoreError as problem:
-                problems.append(problem)
+            except errors.StoreError as error:
+                problem = problem or error
         self._end_question()
         self._followed = catalog.stored_queues
-        if problems:
-            raise problems[0]
+        if problem is not None:  # the next open completes the deletion
+            raise problem
 
     def _put_in_question(self, queues: Sequence[Queue]) -> None:
         """Marks the queues: it is unknown whether they are deleted."""
