@@ -456,8 +456,18 @@ def with_a_binding(arguments: str) -> Contents:
     return made
 
 
+def with_a_dead_letter_queue(arguments: str) -> Contents:
+    made = with_a_binding("{}")
+    made.queues["dead"] = StoredQueue(11, "dead", arguments, None)
+    made.queues["user"] = StoredQueue(12, "user", arguments, 11)
+    made.queue_names |= {11: "dead", 12: "user"}
+    made.bindings[StoredBinding("b", 11, "", "{}")] = None
+    return made
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(steps=st.lists(some_contents(), min_size=1, max_size=4))
+@example(steps=[with_a_dead_letter_queue("{}"), with_a_dead_letter_queue('{"x":1}'), with_a_binding("{}")])
 @example(steps=[with_a_binding("{}"), with_a_binding(canonical("a test", {"x": 1}))])
 def test_the_rows_between_two_contents_make_the_second_of_the_first(
     steps: list[Contents], tmp_path_factory: pytest.TempPathFactory
