@@ -7,10 +7,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster.test_catalog_log import all_agree, contents
 
 import logstore
-from kit.copy_group import Group
+from kit.copy_group import Group, all_agree, contents
 from kit.killed import and_then_killed
 from kit.patience import PATIENCE_S, wait_until
 from logstore import BindingRow, QueueDeclaration, errors

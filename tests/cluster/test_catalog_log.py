@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import logstore
-from kit.copy_group import Group
+from kit.copy_group import Group, all_agree, contents
 from kit.patience import wait_until
 from logstore import errors
 from logstore.catalog import changes as catalog_changes
@@ -40,19 +40,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made = Group(tmp_path, catalog=True)
     yield made
     made.close()
-
-
-def contents(store_dir: Path) -> tuple[object, ...]:
-    """All that a copy's file has, but not how often it was changed."""
-    with closing(sqlite3.connect(store_dir / "catalog.sqlite")) as database:
-        uuid = bytes.fromhex(database.execute("SELECT uuid FROM store").fetchone()[0].replace("-", ""))
-    with closing(Catalog.open(store_dir, store_uuid=uuid, read_only=True)) as catalog:
-        return catalog.next_queue_id, catalog.queues(), catalog.exchanges(), catalog.bindings(), dict(catalog.config)
-
-
-def all_agree(group: Group) -> bool:
-    first, *others = (contents(path) for path in group.stores)
-    return all(other == first for other in others)
 
 
 def change_much(store: logstore.MessageStore) -> None:
