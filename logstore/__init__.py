@@ -6,6 +6,7 @@ group commit. Start with :func:`open`; ``docs/api.md`` describes the whole inter
 
 from __future__ import annotations
 
+from logstore.catalog.rows import BindingRow
 from logstore.core.reports import Recovery, SegmentLife
 from logstore.core.xid import Xid
 from logstore.errors import (
@@ -48,6 +49,7 @@ from logstore.errors import (
 )
 from logstore.store.base_holders import Compaction, Tail
 from logstore.store.counting import Acquisition, QueueCounts
+from logstore.store.declarations import QueueDeclaration
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView
 from logstore.store.fullness import Fullness
 from logstore.store.listeners import Listener
@@ -62,6 +64,8 @@ __all__ = [
     "open",
     "MessageStore",
     "Queue",
+    "QueueDeclaration",
+    "BindingRow",
     "Message",
     "MessageView",
     "Delivery",

@@ -1920,7 +1920,8 @@ class Lib:
         rows: Numbers[uint8_t] | bytes | Null,
         bytes: int,
         row_count: int,
-        deleted_queue_id: int,
+        deleted_queue_ids: Numbers[uint32_t] | list[int] | Null,
+        deleted: int,
         lsn: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...

@@ -110,7 +110,7 @@ static int take_deletion(struct loading *l, const uint8_t *row) {
     if (format_get_deletion_row(row, l->h.lsn, &d) != FORMAT_OK || table_any_queue(l->t, d.queue_id) != NULL) {
         return LOAD_DAMAGED;
     }
-    if (!table_add_queue(l->t, d.queue_id) || !state_prepare_deletion(state)) {
+    if (!table_add_queue(l->t, d.queue_id) || !state_prepare_deletions(state, 1)) {
         return fail_memory();
     }
     table_any_queue(l->t, d.queue_id)->deleted = true;

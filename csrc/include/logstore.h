@@ -1109,13 +1109,13 @@ int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n
 /* Writes a new configuration, alone in a batch; *index is the index of the batch. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
 /*
- * A change of the catalog, in a record of the log; *lsn is its end. With a deleted queue (0: none) the queue's deletion stands in the same
- * batch, so no copy has one without the other. The call waits until a majority has the change; then the caller changes
- * its catalog. LS_OPTION: these are no rows, or too many for one record; LS_FULL: nothing was written;
- * LS_OUTCOME_UNKNOWN: it may take effect.
+ * A change of the catalog, in a record of the log; *lsn is its end. The deletions of the queues that it deletes stand in
+ * the same batch, so no copy has one without the other. The call waits until a majority has the change; then the caller
+ * changes its catalog. LS_OPTION: these are no rows, or too many for one record together with the deletions; LS_FULL,
+ * LS_NO_MEMORY: nothing was written; LS_OUTCOME_UNKNOWN: it may take effect.
  */
 int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
-                              uint32_t deleted_queue_id, uint64_t *lsn);
+                              const uint32_t *deleted_queue_ids, size_t deleted, uint64_t *lsn);
 /* Ends leading: waiting calls return LS_OUTCOME_UNKNOWN, others LS_POISONED. Then call ls_free and ls_host_follow. */
 int ls_replica_cease(ls_store *store);
 

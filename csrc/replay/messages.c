@@ -373,7 +373,7 @@ static int replay_queue_delete(const struct replay *p, const struct record *r) {
         return fail_memory();
     }
     struct queue *q = table_any_queue(p->t, id);
-    if (!q->deleted && !state_prepare_deletion(p->state)) {
+    if (!q->deleted && !state_prepare_deletions(p->state, 1)) {
         return fail_memory();
     }
     if (!q->deleted) {

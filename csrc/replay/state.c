@@ -72,9 +72,9 @@ void state_clear(struct state *s) {
     }
 }
 
-bool state_prepare_deletion(struct state *s) {
+bool state_prepare_deletions(struct state *s, size_t more) {
     struct deletions *d = &s->deletions;
-    return array_grow(&d->items, &d->capacity, d->count, 1);
+    return array_grow(&d->items, &d->capacity, d->count, more);
 }
 
 void state_note_deletion(struct state *s, uint32_t queue_id, uint64_t lsn) {

@@ -52,8 +52,8 @@ struct live_segment *state_segment(const struct state *s, uint64_t lsn); /* the 
 /* Empties the table and the clients, and sets all live counts to 0. The report stays. */
 void state_clear(struct state *s);
 
-/* Allocates memory for one more deletion, so that noting it cannot fail. */
-bool state_prepare_deletion(struct state *s);
+/* Allocates memory for as many more deletions, so that noting them cannot fail. */
+bool state_prepare_deletions(struct state *s, size_t more);
 void state_note_deletion(struct state *s, uint32_t queue_id, uint64_t lsn);
 
 /* recovered.c. `tx` gives the xid, or is NULL. If memory runs out, the name is left out of the report. */

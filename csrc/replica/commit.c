@@ -225,49 +225,67 @@ int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t con
     return store_leave(store, rc, 0);
 }
 
-/* With the lock held. First deletes the queue, because a step that may fail must come before the change is written. */
-static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, uint32_t row_count, uint32_t queue_id,
-                        uint64_t *lsn) {
+/* With the lock held. First deletes the queues, because a step that may fail must come before the change is written.
+   Queues that never had a message need no record of their end in the log. */
+static int write_change(ls_store *store, const uint8_t *rows, uint32_t bytes, uint32_t row_count, uint32_t *queue_ids,
+                        size_t n, uint64_t *lsn) {
     struct log *g = store->log;
     uint64_t record_bytes = format_catalog_change_bytes(bytes);
-    int rc = queue_id != 0 ? queue_end_with(store, queue_id, record_bytes)
-                           : log_reserve_to_grow(g, record_bytes, 0, RESERVE_GROWS);
-    bool ends = queue_id != 0 && rc == LS_OK;
-    /* A queue that never had a message needs no record of its end in the log. */
-    if (rc != LS_OK && rc != LS_UNKNOWN_QUEUE) {
+    int rc = n != 0 ? queues_end_with(store, queue_ids, &n, record_bytes)
+                    : log_reserve_to_grow(g, record_bytes, 0, RESERVE_GROWS);
+    if (rc != LS_OK) {
         return rc;
     }
     struct slot s = log_slot(g, 0, 0, 0);
     log_append(g, &s, CATALOG_CHANGE, format_put_catalog_change(&s, 0, row_count, rows, bytes));
     *lsn = s.lsn + record_bytes;
-    if (ends) {
-        queue_remove(store, queue_id);
+    for (size_t i = 0; i < n; i++) {
+        queue_remove(store, queue_ids[i]);
     }
     return LS_OK;
 }
 
-int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
-                              uint32_t deleted_queue_id, uint64_t *lsn) {
-    *lsn = 0;
+static int check_change(const ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count, size_t deleted) {
     if (store->leader == NULL) {
         return fail_not_leading();
     }
     if (!format_are_catalog_rows(rows, bytes, row_count)) {
         return fail(LS_OPTION, "these are not %u rows of a catalog's change", (unsigned)row_count);
     }
-    uint64_t most = log_record_bytes_max(store->log) - QUEUE_DELETE_RECORD_BYTES;
-    if (format_catalog_change_bytes(bytes) > most) {
+    uint64_t most = log_record_bytes_max(store->log);
+    if (deleted > most / QUEUE_DELETE_RECORD_BYTES ||
+        format_catalog_change_bytes(bytes) > most - deleted * QUEUE_DELETE_RECORD_BYTES) {
         return fail(LS_OPTION,
-                    "a change of the catalog has %zu bytes, and a record of this log at most %llu: make several", bytes,
-                    (unsigned long long)most);
+                    "a change of the catalog has %zu bytes and deletes %zu queues, and both stand in at most %llu "
+                    "bytes of this log: make several",
+                    bytes, deleted, (unsigned long long)most);
     }
-    int rc = store_may_wait(store);
-    rc = rc == LS_OK ? store_enter(store) : rc;
+    return LS_OK;
+}
+
+int ls_replica_change_catalog(ls_store *store, const uint8_t *rows, size_t bytes, uint32_t row_count,
+                              const uint32_t *deleted_queue_ids, size_t deleted, uint64_t *lsn) {
+    *lsn = 0;
+    int rc = check_change(store, rows, bytes, row_count, deleted);
     if (rc != LS_OK) {
         return rc;
     }
-    rc = write_change(store, rows, (uint32_t)bytes, row_count, deleted_queue_id, lsn);
-    return store_leave(store, rc, LS_WAIT);
+    uint32_t *queue_ids = NULL; /* in the core's memory: those that have no record are taken out */
+    if (deleted != 0) {
+        queue_ids = malloc(deleted * sizeof *queue_ids);
+        if (queue_ids == NULL) {
+            return fail_memory();
+        }
+        memcpy(queue_ids, deleted_queue_ids, deleted * sizeof *queue_ids);
+    }
+    rc = store_may_wait(store);
+    rc = rc == LS_OK ? store_enter(store) : rc;
+    if (rc == LS_OK) {
+        rc = write_change(store, rows, (uint32_t)bytes, row_count, queue_ids, deleted, lsn);
+        rc = store_leave(store, rc, LS_WAIT);
+    }
+    free(queue_ids);
+    return rc;
 }
 
 void ls_replica_moved_by(ls_store *store, uint64_t thread) {

@@ -57,31 +57,45 @@ bool queue_sweep(ls_store *store, struct queue *q) {
     return true;
 }
 
-int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes) {
+static void write_end(ls_store *store, struct queue *q) {
     struct log *g = store->log;
-    struct queue *q = NULL;
-    int rc = log_reserve(g, QUEUE_DELETE_RECORD_BYTES + bytes, RESERVE_SHRINKS);
-    if (rc == LS_OK && (q = table_queue(&store->state.table, queue_id)) == NULL) {
-        rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
+    struct slot s = log_slot(g, 0, 0, 0);
+    state_note_deletion(&store->state, q->id, s.lsn);
+    log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, q->id));
+    q->deleted = true;
+    takers_end_queue(q, LS_UNKNOWN_QUEUE);
+    inboxes_end_queue(store, q);
+    while (q->cursors != NULL) {
+        cursor_stop(q->cursors);
     }
-    if (rc == LS_OK && !state_prepare_deletion(&store->state)) {
-        rc = fail_memory();
-    }
-    if (rc == LS_OK) {
-        struct slot s = log_slot(g, 0, 0, 0);
-        state_note_deletion(&store->state, queue_id, s.lsn);
-        log_append(g, &s, QUEUE_DELETE, format_put_queue_delete(&s, queue_id));
-        q->deleted = true;
-        takers_end_queue(q, LS_UNKNOWN_QUEUE);
-        inboxes_end_queue(store, q);
-        while (q->cursors != NULL) {
-            cursor_stop(q->cursors);
-        }
-    }
-    return rc;
 }
 
-int queue_end(ls_store *store, uint32_t queue_id) { return queue_end_with(store, queue_id, 0); }
+int queues_end_with(ls_store *store, uint32_t *queue_ids, size_t *n, uint64_t bytes) {
+    int rc = log_reserve(store->log, *n * QUEUE_DELETE_RECORD_BYTES + bytes, RESERVE_SHRINKS);
+    if (rc == LS_OK && !state_prepare_deletions(&store->state, *n)) {
+        rc = fail_memory();
+    }
+    if (rc != LS_OK) {
+        return rc;
+    }
+    size_t ended = 0;
+    for (size_t i = 0; i < *n; i++) {
+        struct queue *q = table_queue(&store->state.table, queue_ids[i]); /* NULL also for one that stands here twice */
+        if (q != NULL) {
+            queue_ids[ended++] = q->id;
+            write_end(store, q);
+        }
+    }
+    *n = ended;
+    return LS_OK;
+}
+
+int queue_end(ls_store *store, uint32_t queue_id) {
+    uint32_t ended = queue_id;
+    size_t n = 1;
+    int rc = queues_end_with(store, &ended, &n, 0);
+    return rc == LS_OK && n == 0 ? fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id) : rc;
+}
 
 void queue_remove(ls_store *store, uint32_t queue_id) {
     struct log *g = store->log;

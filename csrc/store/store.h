@@ -231,9 +231,9 @@ int directory_open_parent(vfs *v, const char *path); /* by the path's text; a ha
 int recover_replay(ls_store *store);
 /* store/queues.c: (waits) appends the record that ends all places at once. LS_UNKNOWN_QUEUE. */
 int queue_end(ls_store *store, uint32_t queue_id);
-/* The same with `bytes` more for a record in the same batch, which the caller appends before anything else; also after
-   LS_UNKNOWN_QUEUE. */
-int queue_end_with(ls_store *store, uint32_t queue_id, uint64_t bytes);
+/* The same for `*n` queues, with `bytes` more for a record in the same batch, which the caller appends before anything
+   else. Ids that no queue has are left out of `queue_ids`, and `*n` is the number of those that stay. */
+int queues_end_with(ls_store *store, uint32_t *queue_ids, size_t *n, uint64_t bytes);
 /* store/queues.c: (waits) then frees its memory, in small steps, so that no thread waits long for the lock. */
 void queue_remove(ls_store *store, uint32_t queue_id);
 /* store/queues.c: removes a few places of a deleted queue; false when none is left. */

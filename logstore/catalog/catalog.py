@@ -13,7 +13,6 @@ SQLite inside the store directory by default, or one schema of a shared PostgreS
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -28,19 +27,19 @@ from logstore.catalog.rows import (
     StoredBinding,
     StoredExchange,
     StoredQueue,
+    WantedQueue,
     canonical,
     checked_name,
     checked_text,
     parsed,
 )
 from logstore.catalog.transient import BLOCKS_KEY, TransientIds
-from logstore.core.imports import late
 from logstore.errors import CatalogError, QueueExists, UnknownExchange, UnknownQueue
 
 if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import logstore"
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 
-    from sqlalchemy.sql import Executable
+    from logstore.catalog.statements import Step
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -89,103 +88,116 @@ class Catalog(CatalogDatabase):
         *,
         arguments: Mapping[str, Any] | None = None,
         dead_letter: str | None = None,
-        within: bool = False,
     ) -> tuple[QueueRow, bool]:
         """The queue of this name, and whether this call made it. Durable on return.
 
-        Pass ``within=True`` inside a block of :meth:`changes`. Raises ``QueueExists`` if the queue exists with other
-        arguments or another ``dead_letter``, ``UnknownQueue`` if there is no queue called ``dead_letter``.
+        Raises ``QueueExists`` if the queue exists with other arguments or another ``dead_letter``, ``UnknownQueue`` if
+        there is no queue called ``dead_letter``.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
-        found = self.declared_queue(name, arguments=arguments, dead_letter=dead_letter)
+        text = canonical(f"queue {checked_name('a queue', name)!r}", arguments)
+        wanted = WantedQueue(name, text, dead_letter)
+        found = self.same_queue(wanted) if self.memory_answers else None
         if found is not None:
             return found, False
-        text = canonical(f"queue {name!r}", arguments)
-        with self._changing(within):
-            found = self._same_queue(name, text, dead_letter)
-            if found is not None:
-                return found, False
-            target = None if dead_letter is None else self._known_queue(dead_letter).id
-            made = StoredQueue(self._now.next_queue_id, name, text, target)
-            if made.id > QUEUE_ID_MAX:
-                self._refuse_ids()
-            after = replace(
-                self._now,
-                queues={**self._now.queues, name: made},
-                queue_names={**self._now.queue_names, made.id: name},
-                next_queue_id=made.id + 1,
-            )
-            self._commit(sa.insert(self._tables.queues).values(made._asdict()), after=after)
-            return self._queue_row(made), True
+        with self.changes():
+            found = self.same_queue(wanted)
+            return (found, False) if found is not None else (self.make_queues([wanted])[0], True)
 
-    def declared_queue(
-        self, name: str, *, arguments: Mapping[str, Any] | None = None, dead_letter: str | None = None
-    ) -> QueueRow | None:
-        """The result of ``declare_queue`` from memory, without waiting; None if only the database can answer."""
-        text = canonical(f"queue {checked_name('a queue', name)!r}", arguments)
-        if not self._memory_answers:
-            return None
-        return self._same_queue(name, text, dead_letter)
-
-    def _same_queue(self, name: str, arguments: str, dead_letter: str | None) -> QueueRow | None:
+    def same_queue(self, wanted: WantedQueue) -> QueueRow | None:
+        """The queue of this name, if it exists. Raises ``QueueExists`` if it is another one."""
         now = self._read()
-        known = now.queues.get(name)
+        known = now.queues.get(wanted.name)
         if known is None:
             return None
         row = self._queue_row(known, now)
-        if known.arguments == arguments and row.dead_letter == dead_letter:
+        if known.arguments == wanted.arguments and row.dead_letter == wanted.dead_letter:
             return row
         raise QueueExists(
-            f"queue {name!r} exists with arguments {known.arguments} and dead-letter queue "
-            f"{row.dead_letter!r}, but was declared with {arguments} and {dead_letter!r}: "
+            f"queue {wanted.name!r} exists with arguments {known.arguments} and dead-letter queue "
+            f"{row.dead_letter!r}, but was declared with {wanted.arguments} and {wanted.dead_letter!r}: "
             "declare it as it exists, or delete it first"
         )
 
-    def delete_queue(self, queue_id: int, *, within: bool = False) -> None:
+    def make_queues(self, wanted: Sequence[WantedQueue]) -> list[QueueRow]:
+        """Makes these queues, which do not exist, in one commit; durable on return.
+
+        Called inside a block of :meth:`changes`. A dead-letter queue may be an earlier one of them. Raises
+        ``UnknownQueue`` for another that does not exist.
+        """
+        now = self._now
+        after = replace(now, queues=dict(now.queues), queue_names=dict(now.queue_names))
+        if now.next_queue_id + len(wanted) > QUEUE_ID_MAX + 1:
+            self._refuse_ids()
+        made = []
+        for name, arguments, dead_letter, _ in wanted:
+            target = None if dead_letter is None else self._known_queue(dead_letter, after).id
+            row = StoredQueue(after.next_queue_id, name, arguments, target)
+            after.queues[name], after.queue_names[row.id] = row, name
+            after.next_queue_id += 1
+            made.append(row)
+        self._commit(self.statements.put_queues(made), after=after)
+        return [self._queue_row(row) for row in made]
+
+    def update_queue(self, queue_id: int, arguments: str) -> None:
+        """Replaces a queue's arguments, given as their canonical text; durable on return.
+
+        Called inside a block of :meth:`changes`. Raises ``UnknownQueue``.
+        """
+        known = self._now.queues[self._known_id(queue_id)]
+        if known.arguments != arguments:
+            row = known._replace(arguments=arguments)
+            after = replace(self._now, queues={**self._now.queues, row.name: row})
+            self._commit(self.statements.change_queue(row), after=after)
+
+    def delete_queue(self, queue_id: int) -> None:
         """Deletes a queue and its bindings; durable on return. Its id is never reused.
 
-        Pass ``within=True`` inside a block of :meth:`changes`. Raises ``UnknownQueue``, or ``CatalogError`` while it is
-        the dead-letter queue of another queue.
+        Raises ``UnknownQueue``, or ``CatalogError`` while it is the dead-letter queue of another queue.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
+        with self.changes():
+            self.delete_queues([queue_id])
 
-        queues = self._tables.queues
-        with self._changing(within):
-            name = self._now.queue_names.get(queue_id)
-            if name is None:
-                raise UnknownQueue(
-                    f"no queue has the id {queue_id} in {self._backend.where}: it may be deleted already"
+    def delete_queues(self, queue_ids: Iterable[int]) -> None:
+        """Deletes queues and their bindings in one commit, as :meth:`delete_queue`.
+
+        Called inside a block of :meth:`changes`. A dead-letter queue may go with the queues that name it.
+        """
+        gone = {queue_id: self._known_id(queue_id) for queue_id in queue_ids}
+        for other in self._now.queues.values():
+            if other.dead_letter in gone and other.id not in gone:
+                raise CatalogError(
+                    f"queue {gone[other.dead_letter]!r} is the dead-letter queue of {other.name!r}: "
+                    "delete that one first"
                 )
-            users = [other.name for other in self._now.queues.values() if other.dead_letter == queue_id]
-            if users:
-                raise CatalogError(f"queue {name!r} is the dead-letter queue of {users[0]!r}: delete that one first")
-            after = replace(
-                self._now,
-                queues=_without(self._now.queues, name),
-                queue_names=_without(self._now.queue_names, queue_id),
-                bindings={row: None for row in self._now.bindings if row.queue_id != queue_id},
-            )
-            self._commit(sa.delete(queues).where(queues.c.id == queue_id), after=after)
+        after = replace(self._now, queues=dict(self._now.queues), queue_names=dict(self._now.queue_names))
+        for queue_id, name in gone.items():
+            del after.queues[name], after.queue_names[queue_id]
+        if any(row.queue_id in gone for row in self._now.bindings):
+            after.bindings = {row: None for row in self._now.bindings if row.queue_id not in gone}
+        # A dead-letter queue is older than the queues that name it.
+        self._commit(self.statements.delete_queues(sorted(gone, reverse=True)), after=after)
+
+    def has_queue(self, queue_id: int) -> bool:
+        """Whether memory has a queue of this id."""
+        return queue_id in self._now.queue_names
+
+    def _known_id(self, queue_id: int) -> str:
+        name = self._now.queue_names.get(queue_id)
+        if name is None:
+            raise UnknownQueue(f"no queue has the id {queue_id} in {self._backend.where}: it may be deleted already")
+        return name
 
     def reserve_queue_ids(self, count: int) -> range:
         """Gives out this many ids for transient queues, and notes them in the configuration; durable on return.
 
         Called inside a block of :meth:`changes`.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
         block = range(self._now.next_queue_id, self._now.next_queue_id + count)
         if block.stop > QUEUE_ID_MAX:
             self._refuse_ids()
         text = str(TransientIds.of(self._now.config).with_block(block))
-        table = self._tables.config
         after = replace(self._now, config={**self._now.config, BLOCKS_KEY: text}, next_queue_id=block.stop)
-        removed = sa.delete(table).where(table.c.key == BLOCKS_KEY)
-        self._commit(removed, sa.insert(table).values(key=BLOCKS_KEY, value=text), after=after)
+        self._commit(*self.statements.put_config(BLOCKS_KEY, text), after=after)
         return block
 
     def _refuse_ids(self) -> NoReturn:
@@ -228,14 +240,11 @@ class Catalog(CatalogDatabase):
         Durable on return. Raises ``CatalogError`` if it exists with another type, other arguments or another alternate,
         ``UnknownExchange`` if there is no exchange called ``alternate``.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
         text = canonical(f"exchange {checked_name('an exchange', name)!r}", arguments)
         wanted = StoredExchange(name, checked_name("an exchange type", type), text, alternate)
-        if self._memory_answers and self._now.exchanges.get(name) == wanted:
+        if self.memory_answers and self._now.exchanges.get(name) == wanted:
             return self._exchange_row(wanted), False
-        with self._changing():
+        with self.changes():
             known = self._now.exchanges.get(name)
             if known is not None:
                 if known == wanted:
@@ -248,7 +257,7 @@ class Catalog(CatalogDatabase):
             if alternate is not None:
                 self._known_exchange(alternate)
             after = replace(self._now, exchanges={**self._now.exchanges, name: wanted})
-            self._commit(sa.insert(self._tables.exchanges).values(wanted._asdict()), after=after)
+            self._commit(self.statements.put_exchange(wanted), after=after)
             return self._exchange_row(wanted), True
 
     def delete_exchange(self, name: str) -> None:
@@ -256,11 +265,7 @@ class Catalog(CatalogDatabase):
 
         Raises ``UnknownExchange``, or ``CatalogError`` while it is the alternate of another one.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
-        exchanges = self._tables.exchanges
-        with self._changing():
+        with self.changes():
             self._known_exchange(name)
             users = [other.name for other in self._now.exchanges.values() if other.alternate == name]
             if users:
@@ -270,7 +275,7 @@ class Catalog(CatalogDatabase):
                 exchanges=_without(self._now.exchanges, name),
                 bindings={row: None for row in self._now.bindings if row.exchange != name},
             )
-            self._commit(sa.delete(exchanges).where(exchanges.c.name == name), after=after)
+            self._commit(self.statements.delete_exchange(name), after=after)
 
     # ---- Bindings
 
@@ -288,46 +293,39 @@ class Catalog(CatalogDatabase):
         Repeating a binding changes nothing; other arguments make another binding. Raises ``UnknownExchange`` or
         ``UnknownQueue``.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
-        if self._memory_answers:
+        if self.memory_answers:
             now = self._read()
-            if self._binding(exchange, queue, key, arguments, now) in now.bindings:
+            if self.checked_binding(exchange, queue, key, arguments, now) in now.bindings:
                 return
-        with self._changing():
-            row = self._binding(exchange, queue, key, arguments)
-            if row in self._now.bindings:
-                return
-            after = replace(self._now, bindings={**self._now.bindings, row: None})
-            values = {**row._asdict(), "arguments_sha256": _sha256(row.arguments)}
-            self._commit(sa.insert(self._tables.bindings).values(values), after=after)
+        with self.changes():
+            self.bind_many([self.checked_binding(exchange, queue, key, arguments)])
+
+    def bind_many(self, rows: Iterable[StoredBinding]) -> None:
+        """Makes these bindings in one commit, as :meth:`bind`. Called inside a block of :meth:`changes`."""
+        made = {row: None for row in rows if row not in self._now.bindings}
+        if made:
+            after = replace(self._now, bindings={**self._now.bindings, **made})
+            self._commit(self.statements.put_bindings(made), after=after)
 
     def unbind(self, exchange: str, queue: str, key: str = "", *, arguments: Mapping[str, Any] | None = None) -> None:
         """Removes the binding with exactly this key and these arguments; durable on return.
 
         Does nothing if there is none. Raises ``UnknownExchange`` or ``UnknownQueue``.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
+        with self.changes():
+            self.unbind_many([self.checked_binding(exchange, queue, key, arguments)])
 
-        table = self._tables.bindings
-        with self._changing():
-            row = self._binding(exchange, queue, key, arguments)
-            if row not in self._now.bindings:
-                return
-            after = replace(self._now, bindings=_without(self._now.bindings, row))
-            same = (
-                (table.c.exchange == row.exchange)
-                & (table.c.queue_id == row.queue_id)
-                & (table.c.key == row.key)
-                & (table.c.arguments_sha256 == _sha256(row.arguments))
-            )
-            self._commit(sa.delete(table).where(same), after=after)
+    def unbind_many(self, rows: Iterable[StoredBinding]) -> None:
+        """Removes these bindings in one commit, as :meth:`unbind`. Called inside a block of :meth:`changes`."""
+        gone = {row for row in rows if row in self._now.bindings}
+        if gone:
+            after = replace(self._now, bindings={row: None for row in self._now.bindings if row not in gone})
+            self._commit(self.statements.delete_bindings(gone), after=after)
 
-    def _binding(
+    def checked_binding(
         self, exchange: str, queue: str, key: str, arguments: Mapping[str, Any] | None, now: Contents | None = None
     ) -> StoredBinding:
+        """The binding as a row, whether or not it exists. Raises ``UnknownExchange`` or ``UnknownQueue``."""
         if not isinstance(key, str):
             raise TypeError(f"a binding key is a str, not {type(key).__name__}")
         text = canonical(f"the binding of queue {queue!r} to exchange {exchange!r}", arguments)
@@ -350,30 +348,22 @@ class Catalog(CatalogDatabase):
 
         ``changes_of`` gets the present entries and returns the new value of each changed key; None removes it.
         """
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
-        table = self._tables.config
-        with self._changing():
-            statements: list[Executable] = []
+        with self.changes():
+            steps: list[Step] = []
             changes = changes_of(self._now.config)
             for key, value in changes.items():
                 if value is None:
-                    statements.append(sa.delete(table).where(table.c.key == key))
+                    steps.append(self.statements.delete_config(key))
                 elif key in self._now.config:
-                    statements.append(sa.update(table).where(table.c.key == key).values(value=value))
+                    steps += self.statements.put_config(key, value)
                 else:
-                    statements.append(sa.insert(table).values(key=key, value=value))
+                    steps.append(self.statements.add_config(key, value))
             config = {key: value for key, value in {**self._now.config, **changes}.items() if value is not None}
             if config != self._now.config:
-                self._commit(*statements, after=replace(self._now, config=config))
+                self._commit(*steps, after=replace(self._now, config=config))
 
 
 def _without(entries: dict[_K, _V], key: _K) -> dict[_K, _V]:
     left = dict(entries)
     del left[key]
     return left
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("ascii")).hexdigest()

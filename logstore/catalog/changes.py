@@ -8,7 +8,7 @@ rest. This module reads no log: its callers give it the changes.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import functools
 import json
 import struct
 from contextlib import closing
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from logstore.catalog.catalog import Catalog
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue
+from logstore.catalog.statements import Step, execute
 from logstore.catalog.transient import BLOCKS_KEY, TransientIds
 from logstore.codec.bodies import CatalogAction, CatalogChange, CatalogObject, CatalogRow
 from logstore.codec.layout import Cursor, decode_parts, encode_parts
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
     from sqlalchemy.sql import Executable
 
-    from logstore.catalog.rows import Tables
+    from logstore.catalog.statements import Statements
 
 _T = TypeVar("_T")
 
@@ -49,9 +50,16 @@ class Change:
 
 
 def rows_between(before: Contents, after: Contents) -> tuple[CatalogRow, ...]:
-    """The rows that make ``after`` of ``before``: what is deleted, then what is put, in the order of creation."""
-    gone, made = _changed(before.queues, after.queues)
-    deleted = [_row(CatalogAction.DELETE, CatalogObject.QUEUE, {"name": one.name}, one.id) for one in gone]
+    """The rows that make ``after`` of ``before``: what is deleted, then what is put, in the order of creation.
+
+    A queue that stays and has other arguments is put.
+    """
+    differing, made = _changed(before.queues, after.queues)
+    stays = {one.id for one in made if one.name in before.queues and before.queues[one.name].id == one.id}
+    gone = [one for one in differing if one.id not in stays]
+    # A queue's dead-letter queue has a lower id than the queue, and its row ends after the queue's row.
+    users_first = sorted(gone, key=lambda one: one.id, reverse=True)
+    deleted = [_row(CatalogAction.DELETE, CatalogObject.QUEUE, {"name": one.name}, one.id) for one in users_first]
     put = [_row(CatalogAction.PUT, CatalogObject.QUEUE, _without(one._asdict(), "id"), one.id) for one in made]
     lost, found = _changed(before.exchanges, after.exchanges)
     deleted += [_row(CatalogAction.DELETE, CatalogObject.EXCHANGE, {"name": one.name}) for one in lost]
@@ -102,47 +110,28 @@ def decode_rows(raw: bytes, count: int) -> tuple[CatalogRow, ...]:
     return change.rows  # type: ignore[attr-defined,no-any-return]
 
 
-def statements_of(tables: Tables, rows: Iterable[CatalogRow]) -> list[Executable]:
-    """The statements that a database executes for these rows."""
-    return [statement for row in rows for statement in _statements(tables, row)]
+def steps_of(statements: Statements, rows: Iterable[CatalogRow]) -> list[Step]:
+    """What a database executes for these rows."""
+    return [step for row in rows for step in _steps(statements, row)]
 
 
-def _statements(tables: Tables, row: CatalogRow) -> Iterator[Executable]:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
+def _steps(statements: Statements, row: CatalogRow) -> list[Step]:
     value: dict[str, Any] = json.loads(row.row)
     puts = row.action is CatalogAction.PUT
     if row.object is CatalogObject.QUEUE:
-        queues = tables.queues
-        yield (
-            sa.insert(queues).values(StoredQueue(id=row.queue_id, **value)._asdict())
-            if puts
-            else sa.delete(queues).where(queues.c.id == row.queue_id)
-        )
-    elif row.object is CatalogObject.EXCHANGE:
-        exchanges = tables.exchanges
-        yield (
-            sa.insert(exchanges).values(StoredExchange(**value)._asdict())
-            if puts
-            else sa.delete(exchanges).where(exchanges.c.name == value["name"])
-        )
-    elif row.object is CatalogObject.BINDING:
-        bindings = tables.bindings
-        binding = {
-            **StoredBinding(**value)._asdict(),
-            "arguments_sha256": hashlib.sha256(value["arguments"].encode("ascii")).hexdigest(),
-        }
-        named = ("exchange", "queue_id", "key", "arguments_sha256")
-        yield (
-            sa.insert(bindings).values(binding)
-            if puts
-            else sa.delete(bindings).where(*(bindings.c[name] == binding[name] for name in named))
-        )
-    else:
-        yield sa.delete(tables.config).where(tables.config.c.key == value["key"])
         if puts:
-            yield sa.insert(tables.config).values(key=value["key"], value=value["value"])
+            return [statements.put_queue_again(StoredQueue(id=row.queue_id, **value))]
+        return [statements.delete_queues([row.queue_id])]
+    if row.object is CatalogObject.EXCHANGE:
+        if puts:
+            return [statements.put_exchange(StoredExchange(**value))]
+        return [statements.delete_exchange(value["name"])]
+    if row.object is CatalogObject.BINDING:
+        bindings = [StoredBinding(**value)]
+        return [statements.put_bindings(bindings) if puts else statements.delete_bindings(bindings)]
+    if puts:
+        return statements.put_config(value["key"], value["value"])
+    return [statements.delete_config(value["key"])]
 
 
 def queues_and_config(contents: Contents, changes: Iterable[Change]) -> Contents:
@@ -177,6 +166,7 @@ def queues_and_config(contents: Contents, changes: Iterable[Change]) -> Contents
 # ---- up to where a file has every change -----------------------------------------------------------------------------
 
 
+@functools.cache
 def _applied_table() -> Table:
     late("sqlalchemy")
     import sqlalchemy as sa
@@ -189,13 +179,18 @@ def _applied_table() -> Table:
     )
 
 
-def applied_statements(lsn: int) -> list[Executable]:
-    """The statements after which a database says that it has every change below ``lsn``."""
+@functools.cache
+def _applied_statements() -> tuple[Executable, Executable]:
     late("sqlalchemy")
     import sqlalchemy as sa
 
-    table = _applied_table()
-    return [sa.delete(table), sa.insert(table).values(one=1, lsn=lsn)]
+    return sa.delete(_applied_table()), sa.insert(_applied_table())
+
+
+def applied_steps(lsn: int) -> list[Step]:
+    """The steps after which a database says that it has every change below ``lsn``."""
+    deletes, inserts = _applied_statements()
+    return [Step(deletes, [{}]), Step(inserts, [{"one": 1, "lsn": lsn}])]
 
 
 def _read_applied(connection: Connection) -> int | None:
@@ -293,11 +288,11 @@ class ChangedCatalog:
     def _make(self, rows: tuple[CatalogRow, ...], applied_lsn: int) -> None:
         next_id = max(map(_next_after, rows), default=0)
         self._in_doubt = True
-        with self._catalog.snapshot() as (connection, tables):
+        statements = self._catalog.statements
+        with self._catalog.snapshot() as (connection, _):
             _applied_table().create(connection, checkfirst=True)
-            said = applied_statements(applied_lsn)
-            for statement in (*statements_of(tables, rows), *said, *_counted(tables, next_id, bool(rows))):
-                connection.execute(statement)
+            counted = _counted(statements, next_id, bool(rows))
+            execute(connection, [*steps_of(statements, rows), *applied_steps(applied_lsn), *counted])
         self.applied_lsn = applied_lsn
         self._in_doubt = False
 
@@ -314,12 +309,8 @@ def _next_after(row: CatalogRow) -> int:
     return TransientIds.parsed(value["value"]).end if value["key"] == BLOCKS_KEY else 0
 
 
-def _counted(tables: Tables, next_id: int, changes: bool) -> Iterator[Executable]:
-    late("sqlalchemy")
-    import sqlalchemy as sa
-
-    store = tables.store
+def _counted(statements: Statements, next_id: int, changes: bool) -> Iterator[Step]:
     if changes:
-        yield sa.update(store).values(revision=store.c.revision + 1)
+        yield statements.revise()
     if next_id:
-        yield sa.update(store).where(store.c.next_queue_id < next_id).values(next_queue_id=next_id)
+        yield statements.raise_next_queue_id(next_id)

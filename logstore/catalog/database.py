@@ -18,11 +18,12 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from logstore.catalog.backends import TIMEOUT_S, Backend, SqliteFile, backend_for
 from logstore.catalog.rows import Contents, make_tables
+from logstore.catalog.statements import Statements, execute
 from logstore.catalog.text import one_line
 from logstore.core.imports import late
 from logstore.core.locks import Lock
@@ -42,9 +43,9 @@ if TYPE_CHECKING:  # imported late: these would double the time of "import logst
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.sql import Executable
 
     from logstore.catalog.rows import StoredQueue, Tables
+    from logstore.catalog.statements import Step
 
 CATALOG_VERSION = 1
 
@@ -52,7 +53,7 @@ CATALOG_VERSION = 1
 class ChangeLog(Protocol):
     """The log of a replicated store, which a change of its catalog enters before the database has it."""
 
-    def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
+    def carry(self, statements: Statements, before: Contents, after: Contents) -> Carried:
         """The change that turns ``before`` into ``after``. Nothing is written yet. Raises ``OptionError``."""
 
     def write(self, carried: Any) -> None:
@@ -69,8 +70,8 @@ class Carried(Protocol):
     """A change that is in the log."""
 
     @property
-    def statements(self) -> Sequence[Executable]:
-        """The statements that the database executes once a majority has the change."""
+    def steps(self) -> Sequence[Step]:
+        """What the database executes once a majority has the change."""
 
 
 class CatalogDatabase:
@@ -87,6 +88,8 @@ class CatalogDatabase:
         self._closed = self._is_shut = False
         self._engine = backend.engine()
         self._tables = make_tables(backend.schema)
+        self.statements = Statements(self._tables)
+        """What changes of this database are made of."""
         self._record: Any = None  # the pool's record of the one connection
         self._disturbed = False  # a transaction has begun on it and has not ended normally
         _on_connect(self._engine, self._connected)
@@ -366,10 +369,6 @@ class CatalogDatabase:
         self._check_usable()
         return self._now
 
-    def _changing(self, within: bool = False) -> AbstractContextManager[object]:
-        """Keeps other changes out of the block; does nothing ``within`` a block of :meth:`changes`."""
-        return nullcontext() if within else self.changes()
-
     def changes(self) -> AbstractContextManager[object]:
         """Keeps all other changes out of the block. Inside it, the outcome of every earlier change is known.
 
@@ -417,11 +416,11 @@ class CatalogDatabase:
     def _settle(self, carried: Carried, after: Contents) -> None:
         """Makes a change that the log has and the database may lack, because the call that wanted it failed."""
         if self._log is not None and self._now.revision < after.revision and self._log.has(carried):
-            self._execute(carried.statements, after)
+            self._execute(carried.steps, after)
         self._owed = None
 
     @property
-    def _memory_answers(self) -> bool:
+    def memory_answers(self) -> bool:
         """Whether memory may answer for the database: not after a failed change whose outcome is unknown."""
         self._check_usable()
         unknown = (self._stale and not self._committing) or self._owed is not None
@@ -464,34 +463,24 @@ class CatalogDatabase:
             "but a catalog has one writer: close the other store, then open this one again"
         )
 
-    def _commit(self, *statements: Executable, after: Contents) -> None:
-        """Executes all statements in one transaction; then ``after`` becomes the contents in memory."""
+    def _commit(self, *steps: Step, after: Contents) -> None:
+        """Executes all steps in one transaction; then ``after`` becomes the contents in memory."""
         after.revision = self._now.revision + 1
         if self._log is None:
-            self._execute(statements, after)
+            self._execute(steps, after)
             return
-        carried = self._log.carry(self._tables, self._now, after)
+        carried = self._log.carry(self.statements, self._now, after)
         self._owed = carried, after
         self._log.write(carried)
-        self._execute(carried.statements, after)
+        self._execute(carried.steps, after)
         self._owed = None
 
-    def _execute(self, statements: Sequence[Executable], after: Contents) -> None:
-        late("sqlalchemy")
-        import sqlalchemy as sa
-
-        store = self._tables.store
-        counted = (
-            sa.update(store)
-            .where(store.c.uuid == self._uuid, store.c.revision == after.revision - 1)
-            .values(revision=after.revision, next_queue_id=after.next_queue_id)
-        )
+    def _execute(self, steps: Sequence[Step], after: Contents) -> None:
         try:
             with self._transaction() as connection:
-                if connection.execute(counted).rowcount != 1:
+                if not self.statements.count(connection, self._uuid, after.revision, after.next_queue_id):
                     self._refuse_second_writer()
-                for statement in statements:
-                    connection.execute(statement)
+                execute(connection, steps)
                 self._committing = self._stale = True  # until memory has changed: the block's end commits
             self._now = after
             self._stale = False

@@ -44,12 +44,12 @@ class ExchangeRow:
 
 @dataclass(frozen=True, slots=True)
 class BindingRow:
-    """One binding of a queue to an exchange."""
+    """One binding of a queue to an exchange, both by name."""
 
     exchange: str
     queue: str
-    key: str
-    arguments: dict[str, Any]
+    key: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 # The rows in memory. Arguments stay in their canonical text, so that no caller can change them by accident.
@@ -62,6 +62,15 @@ class StoredQueue(NamedTuple):
     name: str
     arguments: str
     dead_letter: int | None
+
+
+class WantedQueue(NamedTuple):
+    """A queue as it is declared: its checked name, the canonical text of its arguments, and its dead-letter queue."""
+
+    name: str
+    arguments: str
+    dead_letter: str | None
+    transient: bool = False
 
 
 class StoredExchange(NamedTuple):

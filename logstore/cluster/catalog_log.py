@@ -15,12 +15,13 @@ from logstore._core import ffi, lib
 from logstore.catalog.changes import (
     Change,
     ChangedCatalog,
-    applied_statements,
+    applied_steps,
     decode_rows,
     encode_rows,
     rows_between,
-    statements_of,
+    steps_of,
 )
+from logstore.catalog.statements import execute
 from logstore.codec.bodies import CatalogAction, CatalogObject
 from logstore.core.native import check, failure
 from logstore.errors import OutcomeUnknown
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Connection
-    from sqlalchemy.sql import Executable
 
     from logstore.catalog.catalog import Catalog
     from logstore.catalog.rows import Contents, Tables
+    from logstore.catalog.statements import Statements, Step
     from logstore.codec.bodies import CatalogRow
 
 
@@ -43,17 +44,17 @@ if TYPE_CHECKING:
 class Carried:
     """A change on its way through the leader's log."""
 
-    def __init__(self, tables: Tables, rows: tuple[CatalogRow, ...]) -> None:
-        self._tables = tables
+    def __init__(self, statements: Statements, rows: tuple[CatalogRow, ...]) -> None:
+        self._statements = statements
         self.rows = rows
         self.raw = encode_rows(rows)
         # The object exists before the call, because an exception may follow the call at once.
         self.end_lsn = ffi.new("uint64_t *")
 
     @property
-    def statements(self) -> list[Executable]:
-        """The statements that the leader's own file executes."""
-        return [*statements_of(self._tables, self.rows), *applied_statements(int(self.end_lsn[0]))]
+    def steps(self) -> list[Step]:
+        """What the leader's own file executes."""
+        return [*steps_of(self._statements, self.rows), *applied_steps(int(self.end_lsn[0]))]
 
 
 class LeaderLog:
@@ -62,19 +63,18 @@ class LeaderLog:
     def __init__(self, store: Any) -> None:
         self._store = store
 
-    def carry(self, tables: Tables, before: Contents, after: Contents) -> Carried:
+    def carry(self, statements: Statements, before: Contents, after: Contents) -> Carried:
         """The rows between two LSNs."""
-        return Carried(tables, rows_between(before, after))
+        return Carried(statements, rows_between(before, after))
 
     def write(self, carried: Carried) -> None:
         """Appends the change to the log and waits until it is durable.
 
-        The deletion of a queue is logged with it, in the same batch.
+        The deletions of its queues are logged with it, in the same batch.
         """
         ended = [row.queue_id for row in carried.rows if _ends_a_queue(row)]
-        raw = ffi.from_buffer("uint8_t[]", carried.raw)
-        queue_id = ended[0] if ended else 0
-        check(lib.ls_replica_change_catalog(self._store, raw, len(raw), len(carried.rows), queue_id, carried.end_lsn))
+        raw, count = ffi.from_buffer("uint8_t[]", carried.raw), len(carried.rows)
+        check(lib.ls_replica_change_catalog(self._store, raw, len(raw), count, ended, len(ended), carried.end_lsn))
 
     def has(self, carried: Carried) -> bool:
         """Whether a majority has the change."""
@@ -97,8 +97,7 @@ def note_applied(catalog: Catalog, store: Any) -> int | None:
     def say(connection: Connection, _: Tables) -> None:
         nonlocal said
         said = int(lib.ls_durable_lsn(store))
-        for statement in applied_statements(said):
-            connection.execute(statement)
+        execute(connection, applied_steps(said))
 
     return said if catalog.try_transaction(say) else None
 

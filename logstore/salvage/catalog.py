@@ -29,6 +29,7 @@ from logstore.catalog.rows import (
     checked_text,
     parsed,
 )
+from logstore.catalog.statements import execute
 from logstore.core.arguments import LSN_MAX
 from logstore.core.imports import late
 from logstore.errors import CatalogMismatch, CatalogUnavailable, OptionError, StoreError, VersionError
@@ -254,10 +255,7 @@ def _binding(names: Names, row: StoredBinding) -> None:
 def write_names(directory: Path, uuid: UUID, names: Names) -> None:
     """Writes the catalog of the new store into its directory; durable on return."""
     late("sqlalchemy")
-    late("logstore.catalog.catalog")
     import sqlalchemy as sa
-
-    from logstore.catalog.catalog import _sha256
 
     with closing(Catalog.create(directory, store_uuid=uuid.bytes)) as catalog:
         tables = catalog._tables
@@ -278,9 +276,6 @@ def write_names(directory: Path, uuid: UUID, names: Names) -> None:
                 if one.alternate is not None:
                     changed = sa.update(tables.exchanges).where(tables.exchanges.c.name == one.name)
                     connection.execute(changed.values(alternate=one.alternate))
-            insert(
-                tables.bindings,
-                [{**one._asdict(), "arguments_sha256": _sha256(one.arguments)} for one in names.bindings],
-            )
+            execute(connection, [catalog.statements.put_bindings(names.bindings)])
             insert(tables.config, [{"key": key, "value": value} for key, value in names.config.items()])
             connection.execute(sa.update(tables.store).values(next_queue_id=names.next_queue_id))

@@ -83,12 +83,8 @@ class Durability(StoreCalls):
 
     def _undurable_slow(self, lsn: int) -> int:
         """``_undurable`` where another thread holds the store's lock, and for every form of its argument."""
-        try:
-            durable = lib.ls_durable_soon(self._c, lsn, 0)
-        except (TypeError, OverflowError):
-            lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
-            durable = lib.ls_durable_soon(self._c, lsn, 0)
-        return 0 if durable else lsn
+        lsn = arguments.integer("lsn", lsn, 0, arguments.LSN_MAX)
+        return 0 if lib.ls_durable_soon(self._c, lsn, 0) else lsn
 
     def on_durable(
         self,

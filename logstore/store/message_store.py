@@ -36,7 +36,7 @@ from logstore.store.inboxes import Inboxes
 from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.listeners import check_callback
 from logstore.store.maintenance import Maintenance
-from logstore.store.names import Names
+from logstore.store.name_batches import NameBatches
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
@@ -61,7 +61,7 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 
 
-class MessageStore(Publishing, Durability, Maintenance, Names):
+class MessageStore(Publishing, Durability, Maintenance, NameBatches):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
     A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method

@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import threading
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore._hot import StoreCalls
-from logstore.catalog.rows import ExchangeRow, QueueRow, canonical, checked_name, parsed
+from logstore.catalog.rows import ExchangeRow, QueueRow, WantedQueue, canonical, checked_name, parsed
 from logstore.core.arguments import instance, items, one_of, optional, shown, text
 from logstore.core.native import check, failure
+from logstore.store.declarations import QueueDeclaration, each
 from logstore.store.fork import refuse_fork
 from logstore.store.queues import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from logstore._core import ls_store_ptr
     from logstore.catalog.catalog import BindingRow, Catalog
@@ -38,6 +39,17 @@ _ONE_QUEUE: Final = (Queue, str)
 _BLOCK_MIN: Final = 1024
 _BLOCK_MAX: Final = 65_536
 """Ids that one commit reserves for transient queues: each commit twice as many as the one before."""
+
+
+class _Unfinished(NamedTuple):
+    """Transient queues that are being declared."""
+
+    queues: Sequence[Queue] = ()
+    made_with: str | None = None
+    """The name of a durable queue of the same batch: they are made only if the catalog has it."""
+
+
+_NOTHING: Final = _Unfinished()
 
 
 class Names(StoreCalls):
@@ -51,8 +63,7 @@ class Names(StoreCalls):
     _by_name: dict[str, Queue]  # also the queues that are being deleted
     _in_question: Mapping[int, Queue] = MappingProxyType({})  # replaced as a whole
     _dead_letters: dict[str, set[int]]  # by the name of a dead-letter queue: the transient queues that name it
-    _unfinished: Queue | None = None  # a transient queue that is being declared
-    _ending: Queue | None = None  # one that is being deleted
+    _unfinished: _Unfinished = _NOTHING  # transient queues that are being declared
     _ids: range = range(0)  # reserved for transient queues
     _block: int = _BLOCK_MIN // 2  # as many were reserved last
     _never_waiting_thread: int | None = None  # the thread that must not wait for the catalog
@@ -87,63 +98,110 @@ class Names(StoreCalls):
         (one for each thousand). It ends with this open of the store: the next one drops its messages. Until then it is
         a queue like any other, but it has no bindings, and no durable queue can name it for dead letters.
         """
+        wanted = self._wanted(QueueDeclaration(name, arguments, dead_letter, bool(transient)))
+        catalog = self._names()
+        known = None
+        if wanted.transient:
+            known = self._same_transient(wanted)
+        elif catalog.memory_answers:
+            row = catalog.same_queue(wanted)
+            known = None if row is None else self._queues.get(row.id)
+        if known is not None and known.id not in self._in_question:
+            return known
+        return self._declare(catalog, [wanted], None)[0]
+
+    def _wanted(self, declared: QueueDeclaration) -> WantedQueue:
+        dead_letter = declared.dead_letter
         if dead_letter is not None:
             one_of("dead_letter", dead_letter, _ONE_QUEUE, "a Queue or its name")
-        wanted = None if dead_letter is None else self._name_of(dead_letter)
-        catalog = self._names()
-        if transient:
-            return self._declare_transient(catalog, checked_name("a queue", name), arguments, wanted)
-        known = catalog.declared_queue(name, arguments=arguments, dead_letter=wanted)
-        queue = None if known is None else self._queues.get(known.id)
-        if queue is not None:
-            return queue
+            dead_letter = self._name_of(dead_letter)
+        name = checked_name("a queue", declared.name)
+        arguments = canonical(f"queue {name!r}", declared.arguments)
+        return WantedQueue(name, arguments, dead_letter, bool(declared.transient))
+
+    def _declare(self, catalog: Catalog, batch: Sequence[WantedQueue], said: str | None) -> list[Queue]:
+        """The queues of the batch; those that do not exist are made in one commit of the catalog.
+
+        One more commit comes before it if there are not enough ids for transient queues.
+        """
         with catalog.changes():
             self._follow(catalog)
-            self._refuse_transient(name, dead_letter=wanted)
-            row, _ = catalog.declare_queue(name, arguments=arguments, dead_letter=wanted, within=True)
-            if row.id not in self._queues:
+            declared: dict[str, bool] = {}  # in this batch: whether it is transient
+            known = each(said, batch, lambda one: self._check_wanted(catalog, one, declared))
+            new = [one for one, queue in zip(batch, known, strict=True) if queue is None]
+            durable = [one for one in new if not one.transient]
+            self._unfinished = _Unfinished(
+                self._transient_handles(catalog, [one for one in new if one.transient]),
+                made_with=durable[0].name if durable else None,
+            )
+            for row in catalog.make_queues(durable) if durable else ():
                 self._add(row)
+            self._finish(catalog)
             self._followed = catalog.stored_queues
-            return self._queues[row.id]
+            return [self._by_name[one.name] for one in batch]
 
-    def _declare_transient(
-        self, catalog: Catalog, name: str, arguments: Mapping[str, Any] | None, dead_letter: str | None
-    ) -> Queue:
-        text = canonical(f"queue {name!r}", arguments)
-        queue = self._same_transient(name, text, dead_letter)
-        if queue is not None and queue is not self._ending:
-            return queue
-        with catalog.changes():
-            self._follow(catalog)
-            queue = self._same_transient(name, text, dead_letter)
-            if queue is None:
-                if dead_letter is not None:
-                    self.queue(dead_letter)
-                if not self._ids:
-                    self._block = min(2 * self._block, _BLOCK_MAX)
-                    self._ids = catalog.reserve_queue_ids(self._block)
-                queue_id, self._ids = self._ids[0], self._ids[1:]
-                queue = self._handle(QueueRow(queue_id, name, parsed(text), dead_letter), transient=True)
-                self._unfinished = queue
-                self._finish()
-            return queue
+    def _check_wanted(self, catalog: Catalog, wanted: WantedQueue, declared: dict[str, bool]) -> Queue | None:
+        """The queue, if it exists. Raises if another one has its name, or if it cannot be made."""
+        name, _, dead_letter, transient = wanted
+        if name in declared:
+            raise errors.OptionError(f"queue {name!r} is declared twice in the batch; declare it once")
+        declared[name] = transient
+        if transient:
+            known = self._same_transient(wanted)
+        else:
+            known = self._by_name.get(name)
+            if known is not None and known.transient:
+                raise errors.QueueExists(
+                    f"queue {name!r} exists and is transient: choose another name, or delete it first"
+                )
+            catalog.same_queue(wanted)
+        if known is None and dead_letter is not None:
+            self._check_dead_letter(catalog, wanted, dead_letter, declared)
+        return known
 
-    def _finish(self) -> None:
-        """Completes the declaration or deletion of a transient queue, also one that an exception interrupted."""
-        if self._ending is not None:
-            self._end(self._ending)
-            self._ending = None
-        queue = self._unfinished
-        if queue is not None:
+    def _check_dead_letter(
+        self, catalog: Catalog, wanted: WantedQueue, dead_letter: str, declared: Mapping[str, bool]
+    ) -> None:
+        if dead_letter == wanted.name or dead_letter not in declared:
+            target = self._by_name.get(dead_letter)
+            if target is None:
+                catalog.queue(dead_letter)  # raises UnknownQueue
+            is_transient = target is not None and target.transient
+        else:
+            is_transient = declared[dead_letter]
+        if is_transient and not wanted.transient:
+            raise errors.OptionError(
+                f"queue {dead_letter!r} is transient, so it cannot be the dead-letter queue of durable queue "
+                f"{wanted.name!r}"
+            )
+
+    def _transient_handles(self, catalog: Catalog, wanted: Sequence[WantedQueue]) -> list[Queue]:
+        if len(self._ids) < len(wanted):
+            self._block = min(2 * self._block, _BLOCK_MAX)
+            self._ids = catalog.reserve_queue_ids(max(self._block, len(wanted)))
+        ids, self._ids = self._ids[: len(wanted)], self._ids[len(wanted) :]
+        return [
+            self._handle(QueueRow(queue_id, one.name, parsed(one.arguments), one.dead_letter), transient=True)
+            for queue_id, one in zip(ids, wanted, strict=True)
+        ]
+
+    def _finish(self, catalog: Catalog) -> None:
+        """Completes the declaration of transient queues, also one that an exception interrupted."""
+        queues, made_with = self._unfinished
+        if made_with is None or made_with in catalog.stored_queues:
             try:
-                check(lib.ls_queue_add(self._c, queue.id))
+                for queue in queues:
+                    check(lib.ls_queue_add(self._c, queue.id))
+                    self._remember(queue)
             except errors.StoreError:
-                self._unfinished = None
+                self._unfinished = _NOTHING
+                for queue in queues:
+                    self._end(queue)
                 raise
-            self._remember(queue)
-            self._unfinished = None
+        self._unfinished = _NOTHING
 
-    def _same_transient(self, name: str, arguments: str, dead_letter: str | None) -> Queue | None:
+    def _same_transient(self, wanted: WantedQueue) -> Queue | None:
+        name, arguments, dead_letter, _ = wanted
         known = self._by_name.get(name)
         if known is None:
             return None
@@ -157,30 +215,45 @@ class Names(StoreCalls):
             f"was declared with {arguments} and {dead_letter!r}: declare it as it exists, or delete it first"
         )
 
-    def _refuse_transient(self, name: str, *, dead_letter: str | None) -> None:
-        known = self._by_name.get(name)
-        if known is not None and known.transient:
-            raise errors.QueueExists(f"queue {name!r} exists and is transient: choose another name, or delete it first")
-        target = None if dead_letter is None else self._by_name.get(dead_letter)
-        if target is not None and target.transient:
-            raise errors.OptionError(
-                f"queue {dead_letter!r} is transient, so it cannot be the dead-letter queue of durable queue {name!r}"
-            )
+    def update_queue(self, queue: Queue | str, *, arguments: Mapping[str, Any] | None) -> None:
+        """Replaces the queue's arguments; durable on return, for a transient queue until the store is closed.
+
+        ``arguments`` as in :meth:`declare_queue`, which knows the queue by the new ones from then on. Raises
+        ``UnknownQueue``.
+        """
+        catalog = self._names()
+        with catalog.changes():
+            self._follow(catalog)
+            known = self._known(queue)
+            text = canonical(f"queue {known.name!r}", arguments)
+            if not known.transient:
+                catalog.update_queue(known.id, text)
+            known._arguments = parsed(text)
+            self._followed = catalog.stored_queues
 
     def _follow(self, catalog: Catalog) -> None:
         """Applies changes of the catalog that this class missed: the catalog was read again, or an exception
         interrupted a change.
         """
-        self._finish()
+        self._finish(catalog)
         if self._has_followed(catalog):
             return
         stored = catalog.stored_queues
         rows = {row.id: row for row in catalog.queues()}
+        # Transient queues that were deleted together with durable ones end if the catalog has deleted those.
+        asked = [queue for queue in self._in_question.values() if queue.transient]
+        are_kept = any(queue_id in rows for queue_id in self._in_question)
+        for queue in asked:
+            if are_kept:
+                self._remember(queue)
+            else:
+                self._end(queue)
         for queue_id, row in rows.items():
             known = self._queues.get(queue_id) or self._in_question.get(queue_id)
             if known is None:
                 self._add(row)
             else:
+                known._arguments = row.arguments
                 self._remember(known)
         for queue_id, queue in self._all_queues().items():
             if queue_id not in rows and not queue.transient:
@@ -246,7 +319,6 @@ class Names(StoreCalls):
             users.discard(queue.id)
             if not users:
                 self._dead_letters.pop(queue.dead_letter, None)
-        self._end_question(queue)
         queue._forget()
 
     def _all_queues(self) -> dict[int, Queue]:
@@ -289,41 +361,50 @@ class Names(StoreCalls):
         catalog = self._names()
         with catalog.changes():
             self._follow(catalog)
-            known = self._known(queue)
-            users = self._dead_letters.get(known.name)
-            if users:
-                user = self._queues[min(users)].name
-                raise errors.CatalogError(
-                    f"queue {known.name!r} is the dead-letter queue of {user!r}: delete that one first"
-                )
-            if known.transient:
-                self._ending = known
-                self._finish()
-            else:
-                self._end_durable(catalog, known)
+            self._delete(catalog, [self._known(queue)])
         if wait:
             self.force_unless_relaxed()
 
-    def _end_durable(self, catalog: Catalog, known: Queue) -> None:
-        self._put_in_question(known)
+    def _delete(self, catalog: Catalog, queues: Sequence[Queue]) -> None:
+        """Deletes these queues in one commit of the catalog, and then in the log."""
+        ids = {queue.id for queue in queues}
+        for queue in queues:
+            users = self._dead_letters.get(queue.name, set()) - ids
+            if users:
+                user = self._queues[min(users)].name
+                raise errors.CatalogError(
+                    f"queue {queue.name!r} is the dead-letter queue of {user!r}: delete that one first"
+                )
+        durable = [queue.id for queue in queues if not queue.transient]
+        self._put_in_question(queues)
         try:
-            catalog.delete_queue(known.id, within=True)
+            if durable:
+                catalog.delete_queues(durable)
         except errors.StoreError:
-            if catalog.settled and known.name in catalog.stored_queues:
-                self._remember(known)
-                self._end_question(known)
+            if catalog.settled and all(catalog.has_queue(queue_id) for queue_id in durable):
+                self._end_question(kept=queues)
             raise
-        self._end(known)
+        problem: errors.StoreError | None = None
+        for queue in queues:
+            try:
+                self._end(queue)
+            except errors.StoreError as error:
+                problem = problem or error
+        self._end_question()
         self._followed = catalog.stored_queues
+        if problem is not None:  # the next open completes the deletion
+            raise problem
 
-    def _put_in_question(self, queue: Queue) -> None:
-        """Marks the queue: it is unknown whether the catalog has deleted it."""
-        self._in_question = MappingProxyType({**self._in_question, queue.id: queue})
-        self._queues.pop(queue.id, None)
+    def _put_in_question(self, queues: Sequence[Queue]) -> None:
+        """Marks the queues: it is unknown whether they are deleted."""
+        self._in_question = MappingProxyType({queue.id: queue for queue in queues})
+        for queue in queues:
+            self._queues.pop(queue.id, None)
 
-    def _end_question(self, queue: Queue) -> None:
-        left = {queue_id: other for queue_id, other in self._in_question.items() if queue_id != queue.id}
-        self._in_question = MappingProxyType(left)
+    def _end_question(self, kept: Iterable[Queue] = ()) -> None:
+        for queue in kept:
+            self._remember(queue)
+        self._in_question = MappingProxyType({})
 
     def declare_exchange(
         self,
@@ -375,12 +456,15 @@ class Names(StoreCalls):
 
     def _pair(self, exchange: ExchangeRow | str, queue: Queue | str) -> tuple[str, str]:
         name = self._name_of(queue)
+        self._refuse_transient_binding(name)
+        return _exchange_name(exchange), name
+
+    def _refuse_transient_binding(self, name: str) -> None:
         known = self._by_name.get(name)
         if known is not None and known.transient:
             raise errors.OptionError(
                 f"queue {name!r} is transient, and bindings are for durable queues: publish to it by its name"
             )
-        return _exchange_name(exchange), name
 
     def bindings(self) -> list[BindingRow]:
         """All bindings: ``exchange, queue, key, arguments``."""

@@ -113,7 +113,7 @@ class Queue(QueueCalls):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments it was declared with, as a copy."""
+        """The arguments it was declared with, or that ``update_queue`` gave it since, as a copy."""
         return dict(self._arguments)
 
     @property

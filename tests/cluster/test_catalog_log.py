@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import logstore
-from kit.copy_group import Group
+from kit.copy_group import Group, all_agree, contents
 from kit.patience import wait_until
 from logstore import errors
 from logstore.catalog import changes as catalog_changes
@@ -22,6 +22,7 @@ from logstore.catalog.catalog import Catalog
 from logstore.catalog.changes import Change, decode_rows, encode_rows, rows_between
 from logstore.catalog.database import CatalogDatabase
 from logstore.catalog.rows import Contents, StoredBinding, StoredExchange, StoredQueue, canonical
+from logstore.catalog.statements import execute
 from logstore.cluster import catalog_log
 from logstore.cluster.catalog_log import FollowedCatalog
 from logstore.cluster.replica import Copy, detach
@@ -39,19 +40,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
     made = Group(tmp_path, catalog=True)
     yield made
     made.close()
-
-
-def contents(store_dir: Path) -> tuple[object, ...]:
-    """All that a copy's file has, but not how often it was changed."""
-    with closing(sqlite3.connect(store_dir / "catalog.sqlite")) as database:
-        uuid = bytes.fromhex(database.execute("SELECT uuid FROM store").fetchone()[0].replace("-", ""))
-    with closing(Catalog.open(store_dir, store_uuid=uuid, read_only=True)) as catalog:
-        return catalog.next_queue_id, catalog.queues(), catalog.exchanges(), catalog.bindings(), dict(catalog.config)
-
-
-def all_agree(group: Group) -> bool:
-    first, *others = (contents(path) for path in group.stores)
-    return all(other == first for other in others)
 
 
 def change_much(store: logstore.MessageStore) -> None:
@@ -148,13 +136,12 @@ def test_a_leader_that_dies_between_log_and_file_has_the_change_when_it_follows(
     class Died(BaseException):
         pass
 
-    def die(self: CatalogDatabase, statements: Any, after: Contents) -> None:
+    def die(self: CatalogDatabase, steps: Any, after: Contents) -> None:
         if step == "after its file":
-            real(self, statements, after)
+            real(self, steps, after)
         elif step == "in its file":
             with pytest.raises(Died), self._transaction() as connection:
-                for statement in statements:
-                    connection.execute(statement)
+                execute(connection, steps)
                 raise Died
         raise Died
 
@@ -456,8 +443,18 @@ def with_a_binding(arguments: str) -> Contents:
     return made
 
 
+def with_a_dead_letter_queue(arguments: str) -> Contents:
+    made = with_a_binding("{}")
+    made.queues["dead"] = StoredQueue(11, "dead", arguments, None)
+    made.queues["user"] = StoredQueue(12, "user", arguments, 11)
+    made.queue_names |= {11: "dead", 12: "user"}
+    made.bindings[StoredBinding("b", 11, "", "{}")] = None
+    return made
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(steps=st.lists(some_contents(), min_size=1, max_size=4))
+@example(steps=[with_a_dead_letter_queue("{}"), with_a_dead_letter_queue('{"x":1}'), with_a_binding("{}")])
 @example(steps=[with_a_binding("{}"), with_a_binding(canonical("a test", {"x": 1}))])
 def test_the_rows_between_two_contents_make_the_second_of_the_first(
     steps: list[Contents], tmp_path_factory: pytest.TempPathFactory

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from backup.test_backup_catalog import change, leave_behind
-from cluster.test_catalog_log import all_agree
 
 from kit.command import fine, run
-from kit.copy_group import Group
+from kit.copy_group import Group, all_agree
 from kit.patience import wait_until
 from logstore.inspect import Reader, read_catalog
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logstore.catalog.catalog import Catalog
+from logstore.catalog.rows import StoredBinding, WantedQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 UUID = bytes(range(16))
@@ -50,6 +51,20 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
     )
 
 
+def within_changes(change: Callable[[Catalog], object]) -> Callable[[Catalog], object]:
+    """A batch, whose caller keeps other changes out."""
+
+    def made(catalog: Catalog) -> object:
+        with catalog.changes():
+            return change(catalog)
+
+    return made
+
+
+def bindings_of(catalog: Catalog, *keys: str) -> list[StoredBinding]:
+    return [catalog.checked_binding("market", "dead", key, {"n": 1}) for key in keys]
+
+
 CHANGES: dict[str, Callable[[Catalog], object]] = {
     "declare_queue": lambda catalog: catalog.declare_queue("new", arguments={"n": 1}, dead_letter="dead"),
     "delete_queue": lambda catalog: catalog.delete_queue(2),
@@ -58,4 +73,21 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
     "bind": lambda catalog: catalog.bind("rest", "orders", "k"),
     "unbind": lambda catalog: catalog.unbind("market", "orders", "eu.#"),
     "config": lambda catalog: catalog.config.update({"colour": "red", "size": "5"}),
+    "make_queues": within_changes(
+        lambda catalog: catalog.make_queues(
+            [
+                WantedQueue("first", "{}", "dead"),
+                WantedQueue("second", '{"n":1}', "first"),
+                WantedQueue("3", "{}", None),
+            ]
+        )
+    ),
+    "update_queue": within_changes(lambda catalog: catalog.update_queue(1, '{"n":1}')),
+    "bind_many": within_changes(lambda catalog: catalog.bind_many(bindings_of(catalog, "a", "b"))),
+    "unbind_many": within_changes(
+        lambda catalog: catalog.unbind_many(
+            [*bindings_of(catalog, "a"), catalog.checked_binding("rest", "dead", "", None)],
+        )
+    ),
+    "delete_queues": within_changes(lambda catalog: catalog.delete_queues([one.id for one in catalog.queues()])),
 }

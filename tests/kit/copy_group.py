@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import queue
 import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import logstore
 from kit.patience import PATIENCE_S, wait_until
 from kit.stores import SMALL_SEGMENT
+from logstore.catalog.catalog import Catalog
 from logstore.cluster.replica import Batch, Copy, LeadingStore, create
 
 if TYPE_CHECKING:
@@ -140,3 +143,17 @@ def fill(store: logstore.MessageStore, count: int) -> list[int]:
             store.dequeue(one, "orders")
     store.force()
     return stay
+
+
+def contents(store_dir: Path) -> tuple[object, ...]:
+    """All that a copy's file has, but not how often it was changed."""
+    with closing(sqlite3.connect(store_dir / "catalog.sqlite")) as database:
+        uuid = bytes.fromhex(database.execute("SELECT uuid FROM store").fetchone()[0].replace("-", ""))
+    with closing(Catalog.open(store_dir, store_uuid=uuid, read_only=True)) as catalog:
+        return catalog.next_queue_id, catalog.queues(), catalog.exchanges(), catalog.bindings(), dict(catalog.config)
+
+
+def all_agree(group: Group) -> bool:
+    """Whether the files of all copies have the same."""
+    first, *others = (contents(path) for path in group.stores)
+    return all(other == first for other in others)

@@ -7,7 +7,7 @@
 #include "tests/kit/failing_memory.h"
 #include "tests/kit/two_members.h"
 
-enum { ROWS_MAX = 1 << 16 };
+enum { ROWS_MAX = 1 << 16, HERE = 40, FIRST = 100 };
 
 static uint8_t rows[ROWS_MAX];
 
@@ -20,12 +20,16 @@ static uint32_t make_row(uint8_t action, uint32_t bytes, char fill) {
     return format_put_catalog_row(rows, &row);
 }
 
-static uint64_t change(ls_store *store, char fill, uint32_t deleted_queue) {
+static uint64_t change_deleting(ls_store *store, char fill, const uint32_t *deleted, size_t n) {
     uint64_t lsn = 0;
     uint32_t bytes = make_row(CATALOG_PUT, 20, fill);
 
-    check(ls_replica_change_catalog(store, rows, bytes, 1, deleted_queue, &lsn) == LS_OK || complain("change"));
+    check(ls_replica_change_catalog(store, rows, bytes, 1, deleted, n, &lsn) == LS_OK || complain("change"));
     return lsn;
+}
+
+static uint64_t change(ls_store *store, char fill, uint32_t deleted_queue) {
+    return change_deleting(store, fill, &deleted_queue, deleted_queue != 0 ? 1 : 0);
 }
 
 /* The next change of this member is that one; 0: there is none. */
@@ -160,22 +164,25 @@ static void a_change_that_is_not_durable_is_not_given(void) {
     leave();
 }
 
+static size_t records_of(const struct made *m, uint16_t type) {
+    struct scan_batch b = {.bytes = m->bytes, .lsn = m->batch.lsn};
+    struct record r;
+    uint32_t at = BATCH_RECORD_BYTES;
+    size_t found = 0;
+
+    format_read_verified(b.bytes, &r);
+    check(format_get_batch(&r, &b.batch) == FORMAT_OK);
+    while (scan_record(&b, &at, &r))
+        found += r.type == type ? 1 : 0;
+    return found;
+}
+
 static size_t batches_with_a_deletion_and_a_change(void) {
     size_t found = 0;
 
     for (uint64_t i = 1; i <= newest; i++) {
-        struct scan_batch b = {.bytes = made[i].bytes, .lsn = made[i].batch.lsn};
-        struct record r;
-        uint32_t at = BATCH_RECORD_BYTES;
-        bool deletes = false, changes = false;
-
-        format_read_verified(b.bytes, &r);
-        check(format_get_batch(&r, &b.batch) == FORMAT_OK);
-        while (scan_record(&b, &at, &r)) {
-            deletes = deletes || r.type == QUEUE_DELETE;
-            changes = changes || r.type == CATALOG_CHANGE;
-        }
-        check(deletes == changes);
+        bool deletes = records_of(&made[i], QUEUE_DELETE) != 0;
+        check(deletes == (records_of(&made[i], CATALOG_CHANGE) != 0));
         found += deletes ? 1 : 0;
     }
     return found;
@@ -188,7 +195,7 @@ static void a_queue_and_its_row_go_in_one_batch(void) {
     for (int i = 0; i < 5; i++)
         (void)send(&one, &two, 100);
     check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_OK && places == 5);
-    check(ls_replica_change_catalog(one.leads, rows, 3, 1, queue, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, 3, 1, &queue, 1, &lsn) == LS_OPTION);
     check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_OK && places == 5);
     a = change(one.leads, 'a', queue);
     check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_UNKNOWN_QUEUE);
@@ -203,20 +210,73 @@ static void a_queue_and_its_row_go_in_one_batch(void) {
     leave();
 }
 
+/* Ids that no queue has, or that stand there twice, have no record. */
+static void many_queues_and_their_rows_go_in_one_batch(void) {
+    uint32_t deleted[HERE + 3];
+    uint64_t a, places, locked, id, lsn;
+    size_t n = 0;
+
+    with_catalog();
+    for (uint32_t i = 0; i < HERE; i++) {
+        check(ls_queue_add(one.leads, FIRST + i) == LS_OK);
+        deleted[n++] = FIRST + i;
+    }
+    check(ls_publish(one.leads, deleted, 2, NULL, 0, (const uint8_t *)"x", 1, NULL, LS_WAIT, &id) == LS_OK);
+    deleted[n++] = FIRST;
+    deleted[n++] = 9999;
+    deleted[n++] = FIRST + 1;
+    a = change_deleting(one.leads, 'a', deleted, n);
+    check(deleted[0] == FIRST && deleted[HERE + 1] == 9999);
+    for (uint32_t i = 0; i < HERE; i++)
+        check(ls_queue_depth(one.leads, FIRST + i, &places, &locked) == LS_UNKNOWN_QUEUE);
+    check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_OK);
+    check(records_of(&made[newest], QUEUE_DELETE) == HERE && records_of(&made[newest], CATALOG_CHANGE) == 1);
+    check(gives_next(&two, 'a', a) && batches_with_a_deletion_and_a_change() == 1);
+
+    uint64_t end = ls_next_lsn(one.leads);
+    uint32_t bytes = make_row(CATALOG_PUT, 20, 'b');
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, deleted, 1 << 20, &lsn) == LS_OPTION && lsn == 0 &&
+          strstr(ls_last_error()->text, "make several") != NULL);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, deleted, SIZE_MAX, &lsn) == LS_OPTION && lsn == 0);
+    check(ls_next_lsn(one.leads) == end);
+    cease_and_follow(&one);
+    leave();
+}
+
+static void without_memory_for_the_deletions_nothing_is_written(void) {
+    uint64_t places, locked, lsn = 0, end;
+
+    with_catalog();
+    end = ls_next_lsn(one.leads);
+    uint32_t bytes = make_row(CATALOG_PUT, 20, 'a');
+    fail_at_nth = TAKEN_OVER ? 1 : 0;
+    allocations = failed = 0;
+    counting = TAKEN_OVER;
+    int rc = TAKEN_OVER ? ls_replica_change_catalog(one.leads, rows, bytes, 1, &queue, 1, &lsn) : LS_NO_MEMORY;
+    counting = false;
+    fail_at_nth = 0;
+    check(rc == LS_NO_MEMORY && ls_next_lsn(one.leads) == end && (!TAKEN_OVER || (failed == 1 && lsn == 0)));
+    check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_OK);
+    check(gives_next(&two, 'a', change(one.leads, 'a', queue)));
+    check(ls_queue_depth(one.leads, queue, &places, &locked) == LS_UNKNOWN_QUEUE);
+    cease_and_follow(&one);
+    leave();
+}
+
 static void a_change_that_is_none_or_too_long_is_refused_and_nothing_is_written(void) {
     uint64_t lsn, end;
 
     with_catalog();
     end = ls_next_lsn(one.leads);
     uint32_t bytes = make_row(CATALOG_PUT, 20, 'a');
-    check(ls_replica_change_catalog(one.leads, rows, bytes, 2, 0, &lsn) == LS_OPTION);
-    check(ls_replica_change_catalog(one.leads, rows, bytes - 8, 1, 0, &lsn) == LS_OPTION);
-    check(ls_replica_change_catalog(one.leads, rows, 0, 0, 0, &lsn) == LS_OPTION);
-    check(ls_replica_change_catalog(one.leads, rows, bytes, UINT32_MAX, 0, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 2, NULL, 0, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, bytes - 8, 1, NULL, 0, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, 0, 0, NULL, 0, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, UINT32_MAX, NULL, 0, &lsn) == LS_OPTION);
     rows[0] = 3;
-    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, 0, &lsn) == LS_OPTION);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, NULL, 0, &lsn) == LS_OPTION);
     bytes = make_row(CATALOG_PUT, ROWS_MAX - 32, 'a');
-    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, 0, &lsn) == LS_OPTION &&
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, NULL, 0, &lsn) == LS_OPTION &&
           strstr(ls_last_error()->text, "make several") != NULL);
     check(ls_next_lsn(one.leads) == end && lsn == 0);
     cease_and_follow(&one);
@@ -239,7 +299,7 @@ static void the_thread_that_moves_the_log_waits_for_nothing(void) {
     }
     check(ls_force(one.leads, 0) == LS_OPTION);
     check(strstr(ls_last_error()->text, "make it in another thread") != NULL);
-    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, 0, &lsn) == LS_OPTION && lsn == 0);
+    check(ls_replica_change_catalog(one.leads, rows, bytes, 1, NULL, 0, &lsn) == LS_OPTION && lsn == 0);
     check(ls_next_lsn(one.leads) == end);
     check(ls_publish(one.leads, &queue, 1, NULL, 0, content, 1, NULL, LS_TRY, &id) == LS_WOULD_WAIT);
     ls_replica_moved_by(one.leads, 0);
@@ -336,6 +396,8 @@ int main(void) {
         a_new_leader_gives_what_the_log_had_before_its_term,
         a_change_that_is_not_durable_is_not_given,
         a_queue_and_its_row_go_in_one_batch,
+        many_queues_and_their_rows_go_in_one_batch,
+        without_memory_for_the_deletions_nothing_is_written,
         a_change_that_is_none_or_too_long_is_refused_and_nothing_is_written,
         the_thread_that_moves_the_log_waits_for_nothing,
         below_a_checkpoint_the_log_still_has_them,
