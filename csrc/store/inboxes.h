@@ -12,12 +12,11 @@
 struct ls_inbox {
     struct watcher watcher; /* the first field */
     ls_store *store;
-    int event;              /* -1: closed */
-    size_t users;           /* its owner, and its takers */
-    ls_taker *first, *last; /* served, and not told yet */
+    int event;                         /* -1: closed */
+    size_t users;                      /* its owner, and its takers */
+    ls_taker *first, *last;            /* served, and not told yet */
     struct notices *deaths, *in_doubt; /* NULL: not wanted */
     ls_inbox *next_noticing;           /* those of the store that want one of these */
-    bool rung;                         /* signalled for notices that are not all taken */
 };
 
 void inbox_signal(ls_inbox *inbox);

@@ -2,8 +2,7 @@
  * What inboxes are told of the store as a whole: messages that died, transactions that came into doubt or left it.
  * table/notices.h has the rings and what always holds.
  *
- * An inbox's eventfd is signalled when something is durable that it has not looked at; it is not signalled again until it
- * has taken all of that.
+ * An inbox's eventfd is signalled when a notice of one kind is durable, and not again until all of that kind were taken.
  */
 #include "store/inboxes.h"
 
@@ -11,21 +10,17 @@ enum { NOTICES = LS_NOTICE_DEATHS | LS_NOTICE_IN_DOUBT };
 
 /* ---- telling, with the lock ---- */
 
-static bool is_ready(const ls_inbox *inbox, uint64_t durable_lsn) {
-    return (inbox->deaths != NULL && notices_ready(inbox->deaths, durable_lsn)) ||
-           (inbox->in_doubt != NULL && notices_ready(inbox->in_doubt, durable_lsn));
-}
-
-static void ring_if_ready(ls_inbox *inbox) {
-    if (!inbox->rung && is_ready(inbox, log_durable_lsn(inbox->store->log))) {
-        inbox->rung = true;
+static void ring_if_ready(ls_inbox *inbox, struct notices *n) {
+    if (n != NULL && !n->rung && notices_ready(n, log_durable_lsn(inbox->store->log))) {
+        n->rung = true;
         inbox_signal(inbox);
     }
 }
 
 void notices_serve(ls_store *store) {
     for (ls_inbox *inbox = store->noticing.first; inbox != NULL; inbox = inbox->next_noticing) {
-        ring_if_ready(inbox);
+        ring_if_ready(inbox, inbox->deaths);
+        ring_if_ready(inbox, inbox->in_doubt);
     }
 }
 
@@ -35,7 +30,7 @@ void notices_of_death(ls_store *store, uint64_t id) {
     for (ls_inbox *inbox = store->noticing.first; inbox != NULL; inbox = inbox->next_noticing) {
         if (inbox->deaths != NULL) {
             notices_add(inbox->deaths, &id, end_lsn);
-            ring_if_ready(inbox);
+            ring_if_ready(inbox, inbox->deaths);
         }
     }
 }
@@ -112,7 +107,6 @@ static int notice(ls_inbox *inbox, int kinds) {
         inbox->store->noticing.first = inbox;
     }
     count_kinds(inbox->store);
-    inbox->rung = inbox->rung && is_ready(inbox, log_durable_lsn(inbox->store->log));
     return LS_OK;
 }
 
@@ -138,11 +132,11 @@ static size_t take(ls_inbox *inbox, struct notices *const *of, void *into, size_
         return 0;
     }
     log_lock(store->log);
-    uint64_t durable_lsn = log_durable_lsn(store->log);
     if (store->phase == PHASE_SERVING && *of != NULL) {
+        uint64_t durable_lsn = log_durable_lsn(store->log);
         count = notices_take(*of, durable_lsn, into, n, missed);
+        (*of)->rung = notices_ready(*of, durable_lsn);
     }
-    inbox->rung = is_ready(inbox, durable_lsn);
     log_unlock(store->log);
     return count;
 }

@@ -50,7 +50,7 @@ struct ls_store {
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
-    ls_store *next_open;    /* list of the fork registry */
+    ls_store *next_open; /* list of the fork registry */
     struct noticing noticing;
     struct leader *leader;  /* of a copy that leads: replica/commit.h; else NULL */
     uint64_t moving_thread; /* by pthread_self: it moves the leader's batches, and so waits for none; 0: not known */

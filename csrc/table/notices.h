@@ -28,6 +28,7 @@ struct notices {
     struct dropped collects; /* those that are dropped now */
     struct dropped waits;    /* earlier ones, whose end_lsn grows no more */
     uint64_t missed;         /* still earlier ones, which are durable */
+    bool rung;               /* the inbox was signalled, and has not taken all durable ones since */
 };
 
 struct notices *notices_new(size_t item_bytes, size_t limit); /* NULL: no memory */

@@ -191,6 +191,20 @@ static void an_inbox_is_signalled_again_only_after_all_was_taken(void) {
     done_inbox();
 }
 
+/* A death comes after the inbox has taken the deaths and before it takes the changes. */
+static void each_kind_is_signalled_for_itself(void) {
+    fresh_inbox(LS_NOTICE_DEATHS | LS_NOTICE_IN_DOUBT);
+    uint64_t one = put(1, "one", NULL), two = put(1, "two", NULL);
+    ls_tx *tx = begin_tx("a");
+    check(take(one, 1, NULL) == LS_OK && ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
+    check(vfs_sim_event_count(sim, event) == 2 && death_is(one));
+    check(take(two, 1, NULL) == LS_OK && vfs_sim_event_count(sim, event) == 3);
+    check(ls_inbox_in_doubt(inbox, changes, SEEN_MAX, &missed) == 1 && death_is(two));
+    end_tx(tx, true, LS_WAIT);
+    check(vfs_sim_event_count(sim, event) == 4);
+    done_inbox();
+}
+
 static void each_inbox_is_told_what_it_wants(void) {
     ls_inbox *other;
     int fd;
@@ -376,8 +390,8 @@ static void what_was_told_is_what_died_and_no_power_cut_brings_it_back(void) {
             run_some(&r, 2);
             look();
         }
-        vfs_sim *after = vfs_sim_crash(
-            sim, &(vfs_sim_loss){.mode = VFS_SIM_RANDOM, .seed = seed, .dir_mode = VFS_SIM_DIRS_RANDOM});
+        vfs_sim *after =
+            vfs_sim_crash(sim, &(vfs_sim_loss){.mode = VFS_SIM_RANDOM, .seed = seed, .dir_mode = VFS_SIM_DIRS_RANDOM});
         ls_inbox_free(inbox);
         run_end(&r);
         vfs_sim_free(sim);
@@ -453,6 +467,7 @@ int main(void) {
         a_publish_that_fails_tells_of_no_death,
         a_death_that_is_durable_at_once_signals_at_once,
         an_inbox_is_signalled_again_only_after_all_was_taken,
+        each_kind_is_signalled_for_itself,
         each_inbox_is_told_what_it_wants,
         a_transaction_in_doubt_is_told_and_then_its_outcome,
         a_transaction_that_was_never_prepared_is_not_told,
