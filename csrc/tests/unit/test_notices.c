@@ -411,7 +411,8 @@ static atomic_size_t ended;
 
 static void *publish_and_take(void *queue) {
     for (int i = 0; i < ROUNDS; i++) {
-        uint64_t id = put_bytes(*(uint32_t *)queue, 1, 10, LS_MORE), lsn;
+        uint64_t id, lsn;
+        check(ls_publish(r.store, queue, 1, NULL, 0, (const uint8_t *)"x", 1, NULL, LS_MORE, &id) == LS_OK);
         check(ls_dequeue(r.store, id, *(uint32_t *)queue, NULL, 1, 0, i % 3 == 0 ? LS_WAIT : 0, &lsn) == LS_OK);
         atomic_fetch_add(&ended, 1);
     }
