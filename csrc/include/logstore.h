@@ -514,7 +514,7 @@ int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);
 #define LS_NOTICE_DEATHS   1     /* of messages: nothing keeps them any more */
 #define LS_NOTICE_IN_DOUBT 2     /* transactions that are prepared, or that were and have their outcome */
 #define LS_DEATHS_MAX      65536 /* that wait for an inbox to look: 1 MiB */
-#define LS_IN_DOUBT_MAX    4096  /* the same, of transactions: 800 KiB */
+#define LS_IN_DOUBT_MAX    4096  /* the same, of transactions: 736 KiB */
 
 /*
  * From now on the inbox notices these kinds; it takes the place of an earlier call, and 0 ends it. Each death or change
