@@ -36,6 +36,8 @@ def listener_calls(store: MessageStore, queue: Queue) -> dict[str, Callable[...,
     return {
         "on_durable": store.on_durable,
         "on_fullness": store.on_fullness,
+        "on_death": store.on_death,
+        "on_in_doubt": store.on_in_doubt,
         "on_arrived": queue.on_arrived,
         "on_released": queue.on_released,
         "on_release": store.on_release,
@@ -140,7 +142,7 @@ def main() -> None:
     print(json.dumps({"load": [round(one, 2) for one in os.getloadavg()]}))
     with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         print(json.dumps({"rollback": rollbacks(directory, options.rounds)}), flush=True)
-    for kind in ("on_durable", "on_fullness", "on_arrived", "on_released", "on_release"):
+    for kind in ("on_durable", "on_fullness", "on_death", "on_in_doubt", "on_arrived", "on_released", "on_release"):
         for way in WAYS:
             if kind == "on_release" and way != "thread":
                 continue  # it takes no loop

@@ -56,6 +56,7 @@ from logstore.store.listeners import Listener
 from logstore.store.message_store import MessageStore
 from logstore.store.opening import open  # noqa: A004 - as in gzip.open
 from logstore.store.queues import Queue
+from logstore.store.store_events import Deaths, InDoubtChange, InDoubtChanges
 from logstore.store.transactions import Transaction
 
 __version__ = "0.1.0"
@@ -78,6 +79,9 @@ __all__ = [
     "Compaction",
     "Fullness",
     "Listener",
+    "Deaths",
+    "InDoubtChange",
+    "InDoubtChanges",
     "Tail",
     "SegmentLife",
     "StoreError",

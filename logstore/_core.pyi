@@ -1003,6 +1003,10 @@ class Lib:
     LS_TX_PREPARED: Final[int]
     LS_TX_COMMITTED: Final[int]
     LS_TX_ROLLED_BACK: Final[int]
+    LS_NOTICE_DEATHS: Final[int]
+    LS_NOTICE_IN_DOUBT: Final[int]
+    LS_DEATHS_MAX: Final[int]
+    LS_IN_DOUBT_MAX: Final[int]
     LS_SEGMENT_DEAD: Final[int]
     LS_SEGMENT_NEEDED: Final[int]
     LS_SEGMENT_CURRENT: Final[int]
@@ -1553,6 +1557,23 @@ class Lib:
         /,
     ) -> int: ...
     def ls_in_doubt_take(self, store: ls_store_ptr | Null, id: int, handle: Pointer[ls_tx_ptr] | Null, /) -> int: ...
+    def ls_inbox_notice(self, inbox: ls_inbox_ptr | Null, kinds: int, /) -> int: ...
+    def ls_inbox_deaths(
+        self,
+        inbox: ls_inbox_ptr | Null,
+        ids: Numbers[uint64_t] | Null,
+        n: int,
+        missed: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_inbox_in_doubt(
+        self,
+        inbox: ls_inbox_ptr | Null,
+        into: ls_tx_info_ptr | Array[ls_tx_info] | Null,
+        n: int,
+        missed: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_stats_get(self, store: ls_store_ptr | Null, stats: ls_stats_ptr | Array[ls_stats] | Null, /) -> None: ...
     def ls_fullness_get(
         self,

@@ -66,6 +66,7 @@ TESTS = (
     "test_acquire",
     "test_takers",
     "test_watches",
+    "test_notices",
     "test_trail",
     "test_vote",
     "test_host",

@@ -424,8 +424,8 @@ typedef struct ls_inbox ls_inbox;
 
 #define LS_TAKER_MAX 1024 /* places that one taker gets at most */
 
-/* `fd` is an eventfd, readable when a taker of the inbox is served, or a queue that it watches has an event. It belongs to
-   the inbox. */
+/* `fd` is an eventfd, readable when a taker of the inbox is served, a queue that it watches has an event, or something is
+   durable that it notices. It belongs to the inbox. */
 int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 /* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
@@ -508,6 +508,26 @@ void ls_tx_free(ls_tx *handle);
 int ls_in_doubt(ls_store *store, uint64_t *ids, size_t n, size_t *count);
 /* A handle for a prepared transaction. LS_UNKNOWN_XID: there is none; LS_BUSY: another handle has it. */
 int ls_in_doubt_take(ls_store *store, uint64_t id, ls_tx **handle);
+
+/* ---- notices of deaths, and of transactions in doubt ---- */
+
+/* Kinds of notices, as bits. */
+#define LS_NOTICE_DEATHS   1     /* of messages: nothing keeps them any more */
+#define LS_NOTICE_IN_DOUBT 2     /* transactions that are prepared, or that were and have their outcome */
+#define LS_DEATHS_MAX      65536 /* that wait for an inbox to look: 1 MiB */
+#define LS_IN_DOUBT_MAX    4096  /* the same, of transactions: 736 KiB */
+
+/*
+ * From now on the inbox notices these kinds; it takes the place of an earlier call, and 0 ends it. Each death or change
+ * that happens from now on is told once, after its record is durable, in the order in which they happened. Those that the
+ * inbox has no place for are dropped and counted. LS_OPTION, LS_NO_MEMORY.
+ */
+int ls_inbox_notice(ls_inbox *inbox, int kinds);
+/* Up to n messages that have died, and in *missed how many more were dropped since the last look. Read the eventfd first,
+   and look until there are fewer than n. A closed store has none. */
+size_t ls_inbox_deaths(ls_inbox *inbox, uint64_t *ids, size_t n, uint64_t *missed);
+/* The same of transactions: `state` is LS_TX_PREPARED, LS_TX_COMMITTED or LS_TX_ROLLED_BACK. */
+size_t ls_inbox_in_doubt(ls_inbox *inbox, ls_tx_info *into, size_t n, uint64_t *missed);
 
 /* ---- statistics and maintenance ---- */
 typedef struct ls_stats {

@@ -24,6 +24,8 @@ static void wake(struct watcher *w) { inbox_signal((ls_inbox *)w); }
 
 void inbox_drop(ls_inbox *inbox) {
     if (inbox != NULL && --inbox->users == 0) {
+        notices_free(inbox->deaths); /* only in a fork they are still there */
+        notices_free(inbox->in_doubt);
         free(inbox);
     }
 }
@@ -203,7 +205,8 @@ void ls_inbox_free(ls_inbox *inbox) {
     bool foreign = atomic_load(&store->foreign);
     if (!foreign) {
         log_lock(store->log);
-        watch_nothing(inbox); /* a fork leaves the table behind, and so the watches */
+        watch_nothing(inbox); /* a fork leaves the table behind, and so the watches and notices */
+        notices_end(inbox);
         takers_await(store);
     }
     (void)v->event_close(v, inbox->event);

@@ -7,7 +7,7 @@
 
 /* ---- removing and finding ---- */
 
-void message_die(ls_store *store, uint32_t number) {
+static void leave_table(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     struct log *g = store->log;
     log_release_record(g, message_start_lsn(m), message_start_weight(m));
@@ -18,6 +18,13 @@ void message_die(ls_store *store, uint32_t number) {
         log_release_record(g, m->extra->parts[i].lsn, m->extra->parts[i].record_bytes);
     }
     table_remove(&store->state.table, number);
+}
+
+void message_die(ls_store *store, uint32_t number) {
+    if (store->noticing.deaths) {
+        notices_of_death(store, table_message(&store->state.table, number)->id);
+    }
+    leave_table(store, number);
 }
 
 /* Without memory there is no MESSAGE_DELETE: replay derives the death from the outcome anyway. */
@@ -189,14 +196,13 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
                          content_bytes - m.content_bytes);
 }
 
-/* The caller has reserved room for the record. */
-static void destroy(ls_store *store, uint32_t number) {
+/* The caller has reserved room for the record, and removes the message. */
+static void log_end(ls_store *store, uint32_t number) {
     struct message *m = table_message(&store->state.table, number);
     struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
     log_append(store->log, &s, MESSAGE_DELETE, format_put_plain(&s, MESSAGE_DELETE));
     table_touch(&store->state.table, m);
     m->flags &= (uint16_t)~MESSAGE_STAGED;
-    message_die(store, number);
 }
 
 /*
@@ -210,7 +216,8 @@ static void unstage(ls_store *store, uint64_t id) {
     uint32_t number = table_find(&store->state.table, id);
     const struct message *m = number != INDEX_NONE ? table_message(&store->state.table, number) : NULL;
     if (m != NULL && m->place_count == 0 && message_pending(m) == 0) {
-        destroy(store, number);
+        log_end(store, number);
+        leave_table(store, number); /* no call has returned its id, so nobody is told of its death */
     }
 }
 
@@ -271,7 +278,8 @@ int ls_destroy(ls_store *store, uint64_t id, int flags) {
                   (unsigned)message_pending(m), message_pending(m) == 1 ? "" : "s");
     }
     if (rc == LS_OK) {
-        destroy(store, number);
+        log_end(store, number);
+        message_die(store, number);
     }
     return store_leave(store, rc, flags);
 }

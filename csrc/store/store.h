@@ -26,6 +26,12 @@ enum {
 
 enum { BYTES_PER_PLACE = 128 }; /* bytes that admission counts for a place or an open transaction */
 
+/* The inboxes that are told of the store as a whole: notices.c. */
+struct noticing {
+    ls_inbox *first;
+    bool deaths, in_doubt; /* one of them wants these */
+};
+
 struct ls_store {
     struct log *log;
     struct directory directory;
@@ -44,7 +50,8 @@ struct ls_store {
     size_t death_count;
     size_t death_capacity;
     struct checkpoints checkpoints;
-    ls_store *next_open;    /* list of the fork registry */
+    ls_store *next_open; /* list of the fork registry */
+    struct noticing noticing;
     struct leader *leader;  /* of a copy that leads: replica/commit.h; else NULL */
     uint64_t moving_thread; /* by pthread_self: it moves the leader's batches, and so waits for none; 0: not known */
     void (*free_leader)(struct leader *l);
@@ -133,7 +140,8 @@ int tx_fail_ended(const ls_tx *handle);                            /* lock held:
 int tx_fail_state(const struct tx *tx, const char *what);          /* LS_WRONG_STATE, and so `what` */
 void tx_drop(ls_tx *handle); /* lock not held: one user less; the last one frees it */
 
-/* Ends a message that has neither place nor pending work: removes it from the table and releases its records. */
+/* Ends a message that has neither place nor pending work: removes it from the table and releases its records. The
+   record that ends it is appended. */
 void message_die(ls_store *store, uint32_t number);
 /* The same for a death that replay derives from another record: its MESSAGE_DELETE is appended later, and not
    forced. */
@@ -190,6 +198,11 @@ void takers_await(ls_store *store); /* tells the log whether anybody waits for w
 int inboxes_add_queue(ls_store *store, struct queue *q);
 void inboxes_end_queue(ls_store *store, const struct queue *q);
 void takers_end_all(ls_store *store, int code);
+/* notices.c, with the log's lock; the record that did it is appended. Call the first only if noticing.deaths is set, the
+   second only if noticing.in_doubt is. */
+void notices_of_death(ls_store *store, uint64_t id);
+void notices_of_tx(ls_store *store, const ls_tx_info *info);
+void notices_serve(ls_store *store); /* more is durable */
 /* The delivery of the message's place that was acquired just now, for the `count`th time. */
 static inline ls_delivery delivery_of(const struct message *m, const struct place *p, uint32_t count) {
     const struct entry *e = place_entry(p);

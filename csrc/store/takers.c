@@ -86,7 +86,7 @@ struct takers *takers_of(ls_store *store, struct queue *q) {
 
 void takers_await(ls_store *store) {
     const struct due_queues *all = &store->state.table.due;
-    log_consumers_wait(store->log, all->waiting > 0 || all->watching > 0);
+    log_consumers_wait(store->log, all->waiting > 0 || all->watching > 0 || store->noticing.first != NULL);
 }
 
 static void leave(ls_taker *one) {
@@ -135,6 +135,7 @@ void takers_serve_due(ls_store *store) {
         next = t->next;
         serve(store, t);
     }
+    notices_serve(store);
 }
 
 void takers_end_queue(struct queue *q, int code) {

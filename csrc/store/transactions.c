@@ -8,18 +8,29 @@
 
 #include "store/store.h"
 
-static void remember(ls_tx *handle, const struct tx *tx) {
-    handle->last = (ls_tx_info){
+static ls_tx_info info_of(const struct tx *tx, int state) {
+    ls_tx_info info = {
         .id = tx->id,
         .prepared_us = tx->prepared_us,
         .operations = tx->work_count,
-        .state = tx->state,
+        .state = state,
         .distributed = tx->distributed,
     };
-    handle->last.xid.format_id = tx->xid.format_id;
-    handle->last.xid.gtrid_bytes = tx->xid.gtrid_bytes;
-    handle->last.xid.bqual_bytes = tx->xid.bqual_bytes;
-    memcpy(handle->last.xid.data, tx->xid.data, sizeof tx->xid.data);
+    info.xid.format_id = tx->xid.format_id;
+    info.xid.gtrid_bytes = tx->xid.gtrid_bytes;
+    info.xid.bqual_bytes = tx->xid.bqual_bytes;
+    memcpy(info.xid.data, tx->xid.data, sizeof tx->xid.data);
+    return info;
+}
+
+static void remember(ls_tx *handle, const struct tx *tx) { handle->last = info_of(tx, tx->state); }
+
+/* The record with which the transaction gets this state is appended: a prepared one comes into doubt, or leaves it. */
+static void notice_in_doubt(ls_store *store, const struct tx *tx, int state) {
+    if (store->noticing.in_doubt && tx->state == LS_TX_PREPARED) {
+        ls_tx_info info = info_of(tx, state);
+        notices_of_tx(store, &info);
+    }
 }
 
 static int leave(ls_tx *handle, int rc, int flags) {
@@ -138,10 +149,7 @@ static void forget_tx(ls_store *store, struct tx *tx) {
 }
 
 /* For calls on the handle once the transaction has left the table. */
-static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) {
-    remember(handle, tx);
-    handle->last.state = state;
-}
+static void remember_outcome(ls_tx *handle, const struct tx *tx, int state) { handle->last = info_of(tx, state); }
 
 int ls_tx_end(ls_tx *handle) {
     int rc = work_enter(handle->store, handle);
@@ -187,6 +195,7 @@ int ls_prepare(ls_tx *handle, int flags) {
         tx->last_lsn = s.lsn;
         tx_prepared(&store->state.table, tx, store->directory.v->now_us(store->directory.v));
         remember(handle, tx);
+        notice_in_doubt(store, tx, LS_TX_PREPARED);
     }
     return leave(handle, rc, flags);
 }
@@ -208,6 +217,7 @@ int ls_commit(ls_tx *handle, int flags) {
     if (rc == LS_OK) {
         append_plain(store, tx, TX_COMMIT);
         remember_outcome(handle, tx, LS_TX_COMMITTED);
+        notice_in_doubt(store, tx, LS_TX_COMMITTED);
         tx_apply_work(store, tx, tx->last_lsn);
         append_plain(store, tx, TX_DELETE);
         forget_tx(store, tx);
@@ -219,6 +229,7 @@ int ls_commit(ls_tx *handle, int flags) {
 /* (waits) Its records have reserved room; only logging the messages' deaths waits, after the transaction has ended. */
 static void roll_back(ls_store *store, struct tx *tx) {
     append_plain(store, tx, TX_ROLLBACK);
+    notice_in_doubt(store, tx, LS_TX_ROLLED_BACK);
     tx_undo_work(store, tx);
     append_plain(store, tx, TX_DELETE);
     forget_tx(store, tx);

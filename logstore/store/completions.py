@@ -6,7 +6,8 @@ once per group commit. After a failed write or sync every waiter and every callb
 
 A loop that has no callback and no waiter left gives its eventfd back: in its next turn after the last callback was
 closed, else after a few group commits, so that a task may wait for one LSN after another with one eventfd. So does the
-thread at the next group commit. The thread stays, and sleeps; it also calls the listeners of queues (queue_events.py).
+thread at the next group commit. The thread stays, and sleeps; it also calls the listeners of queues and of the
+store (queue_events.py, store_events.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from logstore.core.native import check
 from logstore.core.threads import Worker, start
 from logstore.store.fullness import fullness_of
 from logstore.store.listeners import Listener, Listeners, call_all, tell_all
-from logstore.store.queue_events import QueueInbox
+from logstore.store.queue_events import EventInbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,7 +190,7 @@ class Completions:
         self._wake = -1  # an eventfd for the thread
         self._fd = -1  # the core's eventfd for the thread, while it has callbacks; closed by the thread only
         self._reported_lsn = 0
-        self._inbox: QueueInbox | None = None  # of the listeners that the thread calls
+        self._inbox: EventInbox | None = None  # of the listeners that the thread calls
         self._failed: Callable[[], Exception] | None = None  # makes the exception
         self._closed = False
         _COMPLETIONS.add(self)
@@ -226,12 +227,12 @@ class Completions:
             self._listen()
             return self._fullness.add(callback, weak=weak)
 
-    def inbox(self) -> QueueInbox:
-        """For the listeners of queues that the thread calls."""
+    def inbox(self) -> EventInbox:
+        """For the listeners of queues and of the store that the thread calls."""
         with self._lock:
             if self._inbox is None:
                 self._check_open()
-                self._inbox = QueueInbox(self._c)
+                self._inbox = EventInbox(self._c)
             self._run_thread()
             return self._inbox
 

@@ -1,9 +1,9 @@
-"""Resumes the tasks that wait for messages of a queue, ``await queue.get()``, and calls a loop's listeners of queues.
+"""Resumes the tasks that wait for messages of a queue, ``await queue.get()``, and calls a loop's listeners.
 
-Each event loop in which a task waits or a queue is listened to has an inbox in the core with an eventfd of its own. The
-core signals it when a taker of the loop was served, or has ended, or a queue has an event (:mod:`queue_events`); so
-nothing wakes the loop while nothing happens for it. A loop gives its inbox back after its last listener was closed,
-unless a task waits.
+Each event loop in which a task waits, or that calls a listener of a queue, of deaths or of transactions in doubt, has
+an inbox in the core with an eventfd of its own. The core signals it when a taker of the loop was served, or has ended,
+or there is an event (:mod:`queue_events`, :mod:`store_events`); so nothing wakes the loop while nothing happens for it.
+A loop gives its inbox back after its last listener was closed, unless a task waits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakSet
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core.locks import Lock
-from logstore.store.queue_events import QueueInbox
+from logstore.store.queue_events import EventInbox
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 256
 
 
-class Inbox(QueueInbox):
+class Inbox(EventInbox):
     """The waiting tasks and the listeners of one event loop.
 
     Used in that loop's thread only, or after the loop was closed; but any thread may close a listener.
@@ -72,11 +72,11 @@ class Inbox(QueueInbox):
 
     @property
     def is_used(self) -> bool:
-        """Whether a task waits, or a queue has a listener."""
+        """Whether a task waits, or there is a listener."""
         return bool(self._waiting or self.has_listeners)
 
     def unused(self) -> None:
-        """A queue lost its last listener: the loop gives its inbox back if that was the last use of it."""
+        """A queue, or the store, lost its last listener here: the loop gives back its inbox if that is unused."""
         if self.is_used:
             return
         if self.loop.is_closed():

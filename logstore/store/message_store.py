@@ -28,13 +28,14 @@ from logstore.core.lock_holder import store_locked
 from logstore.core.locks import Lock, is_running
 from logstore.core.native import check, failure, listed, number, owned, places_of, tell
 from logstore.core.xid import Xid
-from logstore.store.completions import Completions, check_loop
+from logstore.store.completions import Completions
 from logstore.store.deliveries import Message, MessageView, checked_position
 from logstore.store.durability import Durability
 from logstore.store.fork import refuse_fork
 from logstore.store.inboxes import Inboxes
 from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.listeners import check_callback
+from logstore.store.listening import Listening
 from logstore.store.maintenance import Maintenance
 from logstore.store.name_batches import NameBatches
 from logstore.store.overdue import Overdue
@@ -43,7 +44,6 @@ from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
@@ -61,7 +61,7 @@ _NULL: Final = ffi.NULL
 _WAIT: Final = lib.LS_WAIT
 
 
-class MessageStore(Publishing, Durability, Maintenance, NameBatches):
+class MessageStore(Publishing, Durability, Listening, Maintenance, NameBatches):
     """An open store. Made by :func:`logstore.open`; usable from many threads; a context manager.
 
     A change is durable when its method returns, unless the method says otherwise. With ``wait=False`` the method
@@ -404,26 +404,6 @@ class MessageStore(Publishing, Durability, Maintenance, NameBatches):
         refuse_fork(self._pid)
         with self._lock:
             return self._releases.add(callback, weak=weak)
-
-    def _listen(
-        self,
-        queue: Queue,
-        kind: int,
-        callback: Callable[[Queue], object],
-        loop: asyncio.AbstractEventLoop | None,
-        *,
-        weak: bool,
-    ) -> Listener:
-        check_callback(callback, weak=weak)
-        if loop is not None:
-            check_loop(loop)
-        refuse_fork(self._pid)
-        inbox = self._completions.inbox() if loop is None else self._inboxes.of(loop)
-        try:
-            return inbox.listen(queue, kind, callback, weak=weak)
-        except BaseException:
-            inbox.unused()
-            raise
 
     # ---- transactions ----
 

@@ -20,6 +20,7 @@ from logstore._core import ffi, lib
 from logstore.core.locks import Lock
 from logstore.core.native import check, owned
 from logstore.store.listeners import Listener, Listeners, call_all
+from logstore.store.store_events import StoreEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,8 @@ class _Watched:
         return sum(kind for kind, listeners in self.of.items() if listeners)
 
 
-class QueueInbox:
-    """An inbox of the core, and the listeners of queues that it serves."""
+class EventInbox:
+    """An inbox of the core, and the listeners that it serves: those of queues, and those of the store."""
 
     def __init__(self, handle: ls_store_ptr) -> None:
         self.owner: Owner
@@ -57,6 +58,7 @@ class QueueInbox:
         self._lock = Lock("the listeners of a store's queues")
         self._watched: dict[int, _Watched] = {}
         self._found = ffi.new("ls_event[]", _AT_ONCE)
+        self.of_store = StoreEvents(self._made, self.unused)
         self._ended = False
 
     @property
@@ -66,8 +68,8 @@ class QueueInbox:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether a queue is watched."""
-        return bool(self._watched)
+        """Whether a queue is watched, or the store has a listener here."""
+        return bool(self._watched) or self.of_store.has_listeners
 
     def listen(self, queue: Queue, kind: int, callback: Callable[[Queue], object], *, weak: bool) -> Listener:
         """Calls ``callback`` with the queue after events of this kind. Raises ``UnknownQueue`` and ``StoreClosed``."""
@@ -85,7 +87,8 @@ class QueueInbox:
             return mine.of[kind].add(callback, weak=weak)
 
     def tell(self) -> None:
-        """Calls the listeners of every queue on which something happened since the last call."""
+        """Calls the listeners of the store, and of every queue on which something happened since the last call."""
+        self.of_store.tell()
         while not self._ended and (count := lib.ls_inbox_events(self._made[0], self._found, _AT_ONCE)):
             for queue_id, kinds in [(event.queue_id, event.kinds) for event in self._found[0:count]]:
                 mine = self._watched.get(queue_id)
@@ -129,7 +132,7 @@ class QueueInbox:
                 del self._watched[queue_id]
 
     def unused(self) -> None:
-        """A queue lost its last listener. Called on any thread."""
+        """A queue, or the store, lost its last listener here. Called on any thread."""
 
     def end(self) -> None:
         """Ends all listeners and closes the eventfd. Nothing calls :meth:`tell` at the same time."""
@@ -140,5 +143,6 @@ class QueueInbox:
         for mine in all_watched.values():
             for listeners in mine.of.values():
                 listeners.end()
+        self.of_store.end()
         if fd >= 0:
             self.owner.free()

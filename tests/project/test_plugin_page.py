@@ -67,7 +67,7 @@ def test_every_call_that_a_table_names_is_public_and_takes_the_arguments_that_it
     for kind, name, arguments in named:
         found = re.search(rf"^{re.escape(KINDS[kind])}\.{name}(\(.*\))?(:.*)?$", SURFACE, re.MULTILINE)
         assert found is not None, f"{kind}.{name} is not public"
-        taken = re.findall(r"(\w+)(?==)", found[1] or "")
+        taken = re.findall(r"(\w+)(?=[=,)])", found[1] or "")
         assert set(arguments) <= set(taken), f"{kind}.{name} takes {taken}"
 
 

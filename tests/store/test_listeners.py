@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+import logstore
 from kit.patience import PATIENCE_S, wait_until
 from logstore import Listener, MessageStore, errors
 
@@ -43,6 +44,8 @@ def of_thread(store: MessageStore, kind: str) -> Callable[..., Listener]:
         "fullness": store.on_fullness,
         "arrived": queue.on_arrived,
         "released": queue.on_released,
+        "death": store.on_death,
+        "in doubt": store.on_in_doubt,
     }
     return calls[kind]
 
@@ -57,13 +60,18 @@ class Heard:
         self.heard.put(what)
 
 
-def release_one(store: MessageStore) -> None:
-    """A group commit, and a place that came back."""
+def one_of_each(store: MessageStore) -> None:
+    """A group commit, a place that came back, a transaction in doubt and its outcome, a death."""
     store.publish("q", b"x")
     store.queue("q").acquire()[0].release()
+    transaction = store.begin(logstore.Xid(1, b"x"))
+    transaction.end()
+    transaction.prepare()
+    transaction.commit()
+    store.queue("q").acquire()[0].accept()
 
 
-KINDS = ["durable", "release", "fullness", "arrived", "released"]
+KINDS = ["durable", "release", "fullness", "arrived", "released", "death", "in doubt"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,13 +92,13 @@ def test_a_listener_may_be_closed_twice_by_any_thread_and_after_the_store(store:
     listener.close()
 
 
-@pytest.mark.parametrize("kind", ["durable", "release", "arrived", "released"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fullness"])
 def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     closed, kept = Heard(), Heard()
     with register(closed.listen) as listener:
         register(kept.listen)
-        release_one(store)
+        one_of_each(store)
         closed.heard.get(timeout=PATIENCE_S)
         kept.heard.get(timeout=PATIENCE_S)
     assert listener.closed
@@ -98,20 +106,20 @@ def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore,
         store.force()
         kept_of = store.durable_lsn
         wait_until(lambda: store._completions._reported_lsn >= kept_of)
-    if kind in ("arrived", "released"):  # the thread has ended the call that it may have begun before the close
+    if kind not in ("durable", "release"):  # the thread has ended the call that it may have begun before the close
         ended = Heard()
         with register(ended.listen):
-            release_one(store)
+            one_of_each(store)
             ended.heard.get(timeout=PATIENCE_S)
     while not closed.heard.empty():
         closed.heard.get()
-    release_one(store)
+    one_of_each(store)
     store.close()
     assert closed.heard.empty()
     assert not kept.heard.empty()
 
 
-@pytest.mark.parametrize("kind", ["durable", "release", "arrived", "released"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fullness"])
 def test_callbacks_may_close_themselves_and_each_other(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     calls: list[str] = []
@@ -128,7 +136,7 @@ def test_callbacks_may_close_themselves_and_each_other(store: MessageStore, kind
     listeners["three"] = register(lambda _: close("three", "one"))
     register(heard.listen)
     for _ in range(3):
-        release_one(store)
+        one_of_each(store)
         heard.heard.get(timeout=PATIENCE_S)
     store.close()
     assert calls == ["one", "three"]
@@ -146,16 +154,17 @@ def test_a_weak_listener_ends_with_its_object(store: MessageStore, kind: str) ->
     assert known() is None
     assert (still.closed, ended.closed) == (False, True)
     if kind != "fullness":
-        release_one(store)
+        one_of_each(store)
         kept.heard.get(timeout=PATIENCE_S)
 
 
-def test_2000_loops_that_listened_to_a_queue_leave_neither_eventfd_nor_watch(store: MessageStore) -> None:
-    queue = store.declare_queue("q")
+@pytest.mark.parametrize("kind", ["arrived", "death"])
+def test_2000_loops_that_listened_to_events_leave_neither_eventfd_nor_inbox(store: MessageStore, kind: str) -> None:
+    register: Register = of_thread(store, kind)
     before = eventfds()
     for _ in range(2000):
         loop = asyncio.SelectorEventLoop()
-        listener = queue.on_arrived(print, loop=loop)
+        listener = register(print, loop=loop)
         loop.close()
         listener.close()
     assert eventfds() == before
@@ -183,7 +192,8 @@ def test_the_loop_of_another_thread_is_refused(store: MessageStore) -> None:
         loop = asyncio.get_running_loop()
 
         def elsewhere() -> None:
-            for register in (store.on_durable, store.on_fullness, store.declare_queue("q").on_arrived):
+            queue = store.declare_queue("q")
+            for register in (store.on_durable, store.on_fullness, store.on_death, queue.on_arrived):
                 with pytest.raises(errors.OptionError, match="runs in another thread"):
                     register(print, loop=loop)
 
@@ -193,7 +203,7 @@ def test_the_loop_of_another_thread_is_refused(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-@pytest.mark.parametrize("kind", ["durable", "fullness", "arrived", "released"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "release"])
 def test_a_loop_without_a_listener_has_no_eventfd(store: MessageStore, run: Any, kind: str) -> None:
     register = of_thread(store, kind)
 
