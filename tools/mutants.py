@@ -64,6 +64,7 @@ TESTS = (
     "test_wakes",
     "test_ahead",
     "test_acquire",
+    "test_table",
     "test_takers",
     "test_watches",
     "test_notices",
