@@ -246,7 +246,7 @@ static enum format_result decode_move(const struct record *r, ls_test_record *t)
 static void give_state(const struct place_state *state, uint8_t **to) {
     memcpy(*to, state->note, state->note_bytes);
     *to += state->note_bytes;
-    if (state->header_bytes > 0) {
+    if (state->header != NULL) {
         memcpy(*to, state->header, state->header_bytes);
         *to += state->header_bytes;
     }

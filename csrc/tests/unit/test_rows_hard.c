@@ -247,7 +247,7 @@ static uint64_t unknown(uint16_t type) {
 }
 
 static void a_type_of_a_later_version_keeps_its_code(void) {
-    enum { TYPES = 96 };
+    enum { TYPES = 80 }; /* 128 numbers less those of the types that are known */
     uint64_t lsns[TYPES + 1];
 
     for (int extra = 0; extra < 2; extra++) {
