@@ -86,9 +86,7 @@ def test_relocated_messages_are_counted_like_others(make: Callable[..., Path]) -
     said = told("info", store)
     assert (said["state"], said["messages"], said["places"], said["staged"]) == ("closed", 3, 4, 0)
     assert (said["transactions"], said["in_doubt"]) == (1, 1)
-    queues = [
-        (one["name"], one["depth"], one["locked"], one["bytes"]) for one in told("queues", store)["queues"]
-    ]
+    queues = [(one["name"], one["depth"], one["locked"], one["bytes"]) for one in told("queues", store)["queues"]]
     assert queues == [("one", 3, 1, 8 + 5 + 4), ("two", 1, 0, 4)]
     foretold = told("recover", store, "--dry-run")
     assert foretold["in_doubt"] == [{"id": BRANCH, "xid": "1:ab:"}]
