@@ -165,6 +165,27 @@ def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_works_again(p
     wait_until(lambda: processes.follows(leader, newest), "it follows")
 
 
+@pytest.mark.parametrize("waits", ["a broker", "a publisher"])
+def test_a_leader_whose_disk_hangs_while_only_a_new_segment_is_awaited_is_replaced(
+    processes: Processes, waits: str
+) -> None:
+    for member in (1, 2, 3):
+        processes.start(member)
+    leader = processes.leader()
+    others = [member for member in processes.workers if member != leader]
+    processes.disks[leader].hang_at_new_files()
+    processes.workers[leader].ask("publish_while_there_is_room", size=SIZE)  # nothing is unforced now
+    processes.disks[leader].hang()
+    if waits == "a publisher":
+        processes.workers[leader].tell("publish", count=1000, size=SIZE)
+    assert processes.workers[processes.leader(*others)].ask("publish", count=20, size=SIZE)["error"] == ""
+    processes.disks[leader].work()
+    newest = processes.standing(processes.leader(*others))["durable_index"]
+    if waits == "a publisher":
+        assert processes.workers[leader].answer()["error"] in ("OutcomeUnknown", "StoreClosed", "NotLeader")
+    wait_until(lambda: processes.follows(leader, newest), "it follows")
+
+
 def test_clocks_that_differ_by_two_days_change_nothing(processes: Processes, tmp_path: Path) -> None:
     for member, hours in ((1, 24), (2, -24), (3, 0)):
         place = tmp_path / f"clock-{member}"

@@ -98,6 +98,12 @@ class Working:
             return {"ids": ids, "error": type(error).__name__, "text": str(error)}
         return {"ids": ids, "error": "", "text": ""}
 
+    def publish_while_there_is_room(self, size: int) -> None:
+        """Publishes, as a broker does, until an append would wait for the next segment."""
+        store = self._member.store(HOST, within_s=60)
+        while store.room_percent == 100:
+            store.publish("orders", bytes(size))
+
     def declare(self, first: int, count: int) -> dict[str, Any]:
         """Declares queues with long names until an error: how many there are of them, and the error's class."""
         store = self._member.store(HOST, within_s=60)
