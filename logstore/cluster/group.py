@@ -753,7 +753,7 @@ class Group:
 
     @_guarded
     def keep(self, now_ms: int) -> None:
-        """Called now and then: drops what need not be kept, makes voters of standbys, and sees whether the disk hangs."""
+        """Called now and then: drops what need not be kept, makes voters of standbys, probes the disk."""
         if self._leading is not None and self._leading.store is not None:
             self._leading.probe_disk()
         if self._engine is None or not self._keeping.look(now_ms):
