@@ -1927,6 +1927,7 @@ class Lib:
         n: int,
         /,
     ) -> int: ...
+    def ls_replica_probe_disk(self, store: ls_store_ptr | Null, /) -> int: ...
     def ls_replica_change_members(
         self,
         store: ls_store_ptr | Null,

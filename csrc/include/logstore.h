@@ -1126,6 +1126,12 @@ int ls_replica_majority_has(ls_store *store, uint64_t lsn); /* LS_REFUSED: it li
 /* The room of the other voters' copies, as each reported it last; a voter that is not connected is left out. A copy
    that can make no more files limits the growth of the log as the leader's own disk does. LS_OPTION: more than 16. */
 int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n);
+/*
+ * Call it a few times a second. If appends have waited since the call before for one file, or one directory, to be
+ * forced, nothing may be left that shows the program whether this disk hangs. So an empty batch is handed out then,
+ * without a wait; on a disk that hangs it stays unforced. LS_CLOSED: the store does not lead.
+ */
+int ls_replica_probe_disk(ls_store *store);
 /* Writes a new configuration, alone in a batch; *index is the index of the batch. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
 /*

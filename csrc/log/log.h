@@ -247,6 +247,9 @@ int log_fail_poisoned(const struct log *g, int code);
 int log_force(struct log *g, uint64_t lsn);
 /* (waits) A majority has forced everything below lsn: what is forced here as well is durable, now or once it is forced. */
 void log_majority_has(struct log *g, uint64_t lsn);
+/* Hands out an empty batch if appends have waited for one try of the spare thread since the call before, and all
+   batches are forced: whether that batch is forced says whether the disk hangs. Does not wait. */
+void log_probe_disk(struct log *g);
 uint64_t
 log_batch_index(const struct log *g); /* of the newest batch, also one that is not written yet; 0: not replicated */
 /* (waits) A batch of its own for what is appended until log_end_batch, which is called under the same hold of the lock. */

@@ -145,6 +145,7 @@ struct spare_thread {
     bool trying;
     uint64_t tries;
     unsigned tries_awaited; /* threads that wait for a try; while there are any, relocation does not wait for appends */
+    uint64_t probed_try;    /* the try for which appends waited at the last call of log_probe_disk; 0: none */
 };
 
 /* Whether appends that make the log grow are refused: from the first refusal until there is room for half a segment. */

@@ -204,6 +204,16 @@ int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n
     return LS_OK;
 }
 
+int ls_replica_probe_disk(ls_store *store) {
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    log_lock(store->log);
+    log_probe_disk(store->log);
+    log_unlock(store->log);
+    return LS_OK;
+}
+
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index) {
     *index = 0;
     if (store->leader == NULL) {

@@ -439,6 +439,7 @@ class Group:
         """The engine has answered to the time."""
         self._act(answer)
         self._confirm()
+        self._submit()  # a transfer may have ended without success
 
     @_guarded
     def lost(self, peer: int, reset: bool) -> None:
@@ -752,7 +753,9 @@ class Group:
 
     @_guarded
     def keep(self, now_ms: int) -> None:
-        """Called now and then: drops what need not be kept, and makes voters of standbys."""
+        """Called now and then: drops what need not be kept, makes voters of standbys, probes the disk."""
+        if self._leading is not None and self._leading.store is not None:
+            self._leading.probe_disk()
         if self._engine is None or not self._keeping.look(now_ms):
             return
         self.pacing.members = frozenset(one.member for one in self.members()) - {self.member}

@@ -648,6 +648,13 @@ class LeadingStore:
         """A majority has forced everything below ``lsn``. Raises ``BatchRefused`` beyond what :meth:`next` gave."""
         check(lib.ls_replica_majority_has(self.store, lsn))
 
+    def probe_disk(self) -> None:
+        """Hands out an empty batch if appends have waited since the call before for a file to be forced.
+
+        On a disk that hangs it stays unforced, which :attr:`forced` shows. Does not wait; call it a few times a second.
+        """
+        check(lib.ls_replica_probe_disk(self.store))
+
     def change_members(self, config: bytes) -> int:
         """Writes a new configuration, alone in its batch; returns the batch's index."""
         index = ffi.new("uint64_t *")

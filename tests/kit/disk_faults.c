@@ -1,5 +1,5 @@
 /* Preloaded into a process: a file with one byte says what its disk does. 'f': it is full, nothing gets further blocks. 'h': it hangs,
- * a sync returns once the byte is another. 'e': each sync fails; with $DISK_FAILS, each of a file whose path contains that. It may change
+ * a sync returns once the byte is another. 'n': it hangs where new files are made, in fsync, and writes to files that are there. 'e': each sync fails; with $DISK_FAILS, each of a file whose path contains that. It may change
  * at any moment. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,10 +44,10 @@ static int is_to_fail(int file) {
     return strstr(path, part) != NULL;
 }
 
-static int fails_or_hangs(int file) {
+static int fails_or_hangs(int file, int makes_file) {
     struct timespec pause = {.tv_nsec = 5000000};
 
-    while (*state == 'h')
+    while (*state == 'h' || (*state == 'n' && makes_file))
         (void)nanosleep(&pause, NULL);
     int fails = *state == 'e' && is_to_fail(file);
     errno = fails ? EIO : errno;
@@ -88,7 +88,7 @@ int fdatasync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
-    return fails_or_hangs(file) ? -1 : real(file);
+    return fails_or_hangs(file, 0) ? -1 : real(file);
 }
 
 int fsync(int file) {
@@ -96,5 +96,5 @@ int fsync(int file) {
 
     if (real == NULL)
         real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
-    return fails_or_hangs(file) ? -1 : real(file);
+    return fails_or_hangs(file, 1) ? -1 : real(file);
 }

@@ -41,6 +41,10 @@ class FaultyDisk:
         """No sync returns."""
         self._becomes(b"h")
 
+    def hang_at_new_files(self) -> None:
+        """No sync of a new file, or of a directory, returns."""
+        self._becomes(b"n")
+
     def fail(self) -> None:
         """Each sync fails, and what was written stays in the page cache."""
         self._becomes(b"e")

@@ -52,6 +52,10 @@ class Processes:
                     return member
             return 0
 
-        found = wait_until(look, "a member serves")
+        try:
+            found = wait_until(look, "a member serves")
+        except AssertionError as error:
+            error.add_note(str({member: self.standing(member) for member in among or self.workers}))
+            raise
         assert found
         return found

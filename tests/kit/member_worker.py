@@ -8,6 +8,7 @@ Commands come as JSON lines, and each has one answer.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,10 @@ class Worker:
         assert line, "the member's process has ended"
         return json.loads(line)
 
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()
@@ -90,13 +95,20 @@ class Working:
 
     def publish(self, count: int, size: int) -> dict[str, Any]:
         """Publishes until an error, if one comes: the ids that were confirmed, and the error's class."""
-        store, ids = self._member.store(HOST, within_s=60), []
+        ids: list[int] = []
         try:
+            store = self._member.store(HOST, within_s=60)
             for _ in range(count):
                 ids.append(store.publish("orders", bytes(size)))  # noqa: PERF401 - what came before an error counts
         except StoreError as error:
             return {"ids": ids, "error": type(error).__name__, "text": str(error)}
         return {"ids": ids, "error": "", "text": ""}
+
+    def publish_while_there_is_room(self, size: int) -> None:
+        """Publishes, as a broker does, until an append would wait for the next segment."""
+        store = self._member.store(HOST, within_s=60)
+        while store.room_percent == 100:
+            store.publish("orders", bytes(size))
 
     def declare(self, first: int, count: int) -> dict[str, Any]:
         """Declares queues with long names until an error: how many there are of them, and the error's class."""

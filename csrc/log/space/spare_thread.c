@@ -147,6 +147,31 @@ void spares_finish_tries(struct log *g) {
 
 void log_wake_waiting(struct log *g) { (void)pthread_cond_broadcast(&g->spare_thread.done); }
 
+/* ---- a disk that hangs ---- */
+
+static bool is_try_awaited(const struct log *g) {
+    return g->spare_thread.trying && (g->spare_thread.tries_awaited > 0 || g->space.next.awaited ||
+                                      (g->relocation.moving && g->space.spare_count == 0));
+}
+
+/* As for log_force_batch, SEGMENT_END_RESERVE has room for such batches; where that is used up, there is none. */
+void log_probe_disk(struct log *g) {
+    uint64_t this_try = is_try_awaited(g) && log_takes_records(g) && g->poison == 0 ? g->spare_thread.tries + 1 : 0;
+    bool waits_on = this_try != 0 && this_try == g->spare_thread.probed_try;
+    g->spare_thread.probed_try = this_try;
+    if (!waits_on) {
+        return;
+    }
+    if (log_unforced(g) == 0 && g->busy < g->buffer_count &&
+        g->front.append_lsn + 2 * BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= log_segment_end(g)) {
+        log_open_buffer(g);
+        log_seal_open(g);
+    }
+    if (log_unforced(g) > 0) {
+        log_flush_soon(g);
+    }
+}
+
 /* ---- the thread ---- */
 
 /* A hold gives no signal when it ends, so this checks the segments that holds keep every HELD_AGAIN_S. */

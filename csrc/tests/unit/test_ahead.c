@@ -201,6 +201,46 @@ static void the_room_is_half_where_only_growth_would_wait_and_the_end_of_the_wai
     done();
 }
 
+/* The batches of the log after this many looks at a disk that may hang. */
+static uint64_t batches_after_probes(int n) {
+    struct log *g = r.store->log;
+
+    log_lock(g);
+    for (int i = 0; i < n; i++)
+        log_probe_disk(g);
+    uint64_t batches = g->stats.batches + log_unforced(g);
+    log_unlock(g);
+    check(ls_force(r.store, 0) == LS_OK);
+    return batches;
+}
+
+static void an_empty_batch_probes_the_disk_once_a_file_was_awaited_for_two_looks(void) {
+    uint64_t batches;
+
+    start();
+    (void)with_reserved_spares();
+    fill_to(SEGMENT / 4);
+    batches = batches_after_probes(0);
+    atomic_store(&making, 0);
+    atomic_store(&holds, true);
+    check(room() == 100);
+    wait_until(is_making);
+    check(batches_after_probes(3) == batches); /* no append waits for the file */
+    while (try_one() == LS_OK)
+        check(ls_force(r.store, 0) == LS_OK);
+    check(room() < 100);
+    batches = batches_after_probes(0);
+    check(batches_after_probes(1) == batches);
+    check(batches_after_probes(1) == batches + 1);
+    check(batches_after_probes(2) == batches + 2); /* one unforced batch says enough */
+    check(room() < 100);
+    atomic_store(&holds, false);
+    wait_until(has_whole_room);
+    wait_until(is_asleep);
+    check(batches_after_probes(3) == batches_after_probes(0));
+    done();
+}
+
 static void near_the_end_of_the_segment_there_is_less_room_for_any_record(void) {
     uint64_t small[SEGMENT / 100], lsn;
     size_t n = 0;
@@ -292,6 +332,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         the_next_segment_is_asked_for_at_a_quarter_and_no_append_waits_for_it,
         the_room_is_half_where_only_growth_would_wait_and_the_end_of_the_wait_is_an_event,
+        an_empty_batch_probes_the_disk_once_a_file_was_awaited_for_two_looks,
         near_the_end_of_the_segment_there_is_less_room_for_any_record,
         on_a_full_disk_the_answer_is_that_there_is_no_more_and_the_room_is_whole,
         at_the_limit_of_the_log_nothing_is_asked_for_before_the_segment_is_nearly_full,
