@@ -534,6 +534,11 @@ else
 $(PROGRAMS): private FLAGS += -O0
 endif
 
+# The calls by which threads take turns, replaced in a test that chooses schedules (csrc/tests/kit/schedules.h).
+SCHEDULED := pthread_create pthread_join pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_cond_wait \
+	pthread_cond_signal pthread_cond_broadcast sem_wait sem_clockwait sem_post nanosleep sched_yield
+$(OUT)/test_schedules: private FLAGS += $(SCHEDULED:%=-Wl,--wrap=%)
+
 # libraft is not ours: its warnings are not shown, and its branches are not counted.
 LIBRAFT_OBJECTS := $(patsubst $(LIBRAFT)/src/%.c,$(OUT)/libraft/%.o,$(sort $(wildcard $(LIBRAFT)/src/*.c)))
 ENGINE_OBJECTS := $(CONSENSUS:csrc/%.c=$(OUT)/objects/%.o) $(LIBRAFT_OBJECTS)
