@@ -65,6 +65,7 @@ TESTS = (
     "test_ahead",
     "test_acquire",
     "test_takers",
+    "test_schedules",
     "test_watches",
     "test_notices",
     "test_trail",
