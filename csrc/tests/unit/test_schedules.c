@@ -9,7 +9,7 @@
 #include "tests/kit/schedules.h"
 
 enum {
-    SCHEDULES = 1000 / ONE_IN,
+    SCHEDULES = IS_SCHEDULED ? 1000 / ONE_IN : 200,
     TAKERS = 3,
     PUBLISHERS = 2,
     PUBLISHED = 6, /* calls of each publisher */
@@ -144,7 +144,7 @@ static void *loops(void *seed) {
     uint64_t mine = yields = (uint64_t)(uintptr_t)seed, numbers[AT_ONCE];
     bool there[WATCHED_QUEUE] = {false, true, true};
     ls_taker *takers[AT_ONCE] = {NULL};
-    uint32_t queues[AT_ONCE];
+    uint32_t queues[AT_ONCE] = {0};
     ls_inbox *inbox;
     size_t waiting = 0;
     int fd;
