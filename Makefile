@@ -273,7 +273,7 @@ PROVING_ENGINE = $(if $(ENGINE),build/c/proof/consensus build/c/proof/consensus_
 
 .PHONY: proof torture proof-programs
 proof-programs: setup
-	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%) $(PROVING_ENGINE)
+	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%) build/c/proof/test_schedules $(PROVING_ENGINE)
 	@$(BIN)/python tools/mutants.py --build-only
 	@$(BIN)/python tools/fuzz.py --build-only
 

@@ -1,7 +1,8 @@
 """More rules of the state machine in store_machine.py: acquires that wait, batches of names, transient queues, and what
 listeners are told of deaths.
 
-What is told must be dead, now and after every crash; once all is durable, every death since the open has been told, once.
+What is told must be dead, now and after every crash. Once all is durable, every death since the open has been told,
+once.
 """
 
 from __future__ import annotations

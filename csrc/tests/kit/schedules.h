@@ -79,7 +79,8 @@ static inline void await_turn(struct scheduled *self) {
 
 /* Ends the process: the threads that wait can be neither woken nor left. */
 static inline void schedule_stuck(const char *why) {
-    static const char *const names[] = {"nothing", "a lock", "a signal", "a semaphore", "a thread", "a time", "quiet", ""};
+    static const char *const names[] = {"nothing",  "a lock", "a signal", "a semaphore",
+                                        "a thread", "a time", "quiet",    ""};
 
     printf("%s:%d: nobody_waits_for_ever: seed %llu, point %llu: %s\n", __FILE__, __LINE__,
            (unsigned long long)schedule.seed, (unsigned long long)schedule.points, why);
