@@ -273,7 +273,7 @@ PROVING_ENGINE = $(if $(ENGINE),build/c/proof/consensus build/c/proof/consensus_
 
 .PHONY: proof torture proof-programs
 proof-programs: setup
-	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%) $(PROVING_ENGINE)
+	+@$(SUBMAKE) VARIANT=proof $(PROVING:%=build/c/proof/%) build/c/proof/test_schedules $(PROVING_ENGINE)
 	@$(BIN)/python tools/mutants.py --build-only
 	@$(BIN)/python tools/fuzz.py --build-only
 
@@ -533,6 +533,11 @@ $(PROGRAMS) $(filter $(OUT)/objects/tests/%.o,$(OBJECTS)): private FLAGS += -O2
 else
 $(PROGRAMS): private FLAGS += -O0
 endif
+
+# The calls by which threads take turns, replaced in a test that chooses schedules (csrc/tests/kit/schedules.h).
+SCHEDULED := pthread_create pthread_join pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_cond_wait \
+	pthread_cond_signal pthread_cond_broadcast sem_wait sem_clockwait sem_post nanosleep sched_yield
+$(OUT)/test_schedules: private FLAGS += $(SCHEDULED:%=-Wl,--wrap=%)
 
 # libraft is not ours: its warnings are not shown, and its branches are not counted.
 LIBRAFT_OBJECTS := $(patsubst $(LIBRAFT)/src/%.c,$(OUT)/libraft/%.o,$(sort $(wildcard $(LIBRAFT)/src/*.c)))

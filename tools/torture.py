@@ -40,6 +40,8 @@ SEEDS, SEEDS_MIN = 200, {"member_crashes": 4000, "elections": 1000, "cuts": 100,
 #: The same of the simulator over the real log.
 REAL_SEEDS = 300
 REAL_MIN = {"member_crashes": 8000, "elections": 2500, "cuts": 400, "updates": 1000, "tables": 5000}
+#: Schedules of threads for each second of the budget: about a sixtieth of it.
+SCHEDULES_A_SECOND = 8
 #: More seeds than any budget has time for.
 ALL_SEEDS = 1_000_000_000
 #: Fuzz targets with half the time: one is very fast, the other has short inputs.
@@ -212,6 +214,7 @@ def torture_stages(seconds: int) -> list[list[Job]]:
             Job("history-trail", proof("history", "--seconds", max(2, seconds // 60), *CROWDED, build="trail")),
             Job("explorer-trail", proof("explorer", "--seconds", max(4, seconds // 60), "--jobs", 1, build="trail")),
         ],
+        [Job("schedules-tests", proof("test_schedules", 1, 1 + seconds * SCHEDULES_A_SECOND))],
         [Job("replicas", proof("replicas", "--seconds", max(4, seconds // 12)))],
         *simulated(ALL_SEEDS, ALL_SEEDS, "--seconds", max(4, seconds // 24)),
         *members_under_faults(max(4, seconds // 24)),

@@ -11,9 +11,11 @@ import logstore.store.message_store
 import logstore.store.publishing
 import logstore.store.queues
 import logstore.store.transactions
+from logstore import Deaths, Queue
 from logstore._core import lib
 from logstore._hot import StoreCalls
 from logstore.store.message_store import MessageStore
+from logstore.store.store_events import StoreEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,6 +157,38 @@ def an_append_is_lost_in_a_staged_message(patches: pytest.MonkeyPatch) -> None:
     planted(patches, ls_append_content=append)
 
 
+def of_several_deaths_only_the_first_is_told(patches: pytest.MonkeyPatch) -> None:
+    real = StoreEvents._deaths
+
+    def deaths(self: Any, into: Any) -> Any:
+        count, found = real(self, into)
+        return count, Deaths(found.ids[:1], found.missed)
+
+    patches.setattr(StoreEvents, "_deaths", deaths)
+
+
+def who_waits_is_not_given_what_it_got(patches: pytest.MonkeyPatch) -> None:
+    real = Queue._wait_as
+
+    class Forgetful:
+        def __init__(self, taker: Any) -> None:
+            self.wait, self.give_back = taker.wait, taker.give_back
+
+        def take(self, load: bool) -> list[Any]:
+            return []
+
+    patches.setattr(Queue, "_wait_as", lambda self, *how: Forgetful(real(self, *how)))
+
+
+def a_batch_of_deletions_forgets_the_last(patches: pytest.MonkeyPatch) -> None:
+    real = MessageStore.delete_queues
+
+    def delete_queues(self: Any, queues: Any, *, wait: bool = True) -> None:
+        real(self, list(queues)[:-1], wait=wait)
+
+    patches.setattr(MessageStore, "delete_queues", delete_queues)
+
+
 FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_dequeue_is_dropped_now_and_then,
     a_force_does_nothing_and_says_that_all_is_durable,
@@ -165,4 +199,7 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     an_append_is_lost_in_a_staged_message,
     a_prepare_does_not_wait_but_says_that_it_is_durable,
     an_open_rolls_back_what_is_in_doubt,
+    of_several_deaths_only_the_first_is_told,
+    who_waits_is_not_given_what_it_got,
+    a_batch_of_deletions_forgets_the_last,
 ]

@@ -101,7 +101,14 @@ class StoreMachine(RuleBasedStateMachine):
     def catch_up(self) -> None:
         durable = self.store.durable_lsn
         while self.unsure and self.unsure[0][0] <= durable:
-            self.sure.apply(*self.unsure.pop(0)[1])
+            self.operation_is_durable(*self.unsure.pop(0)[1])
+
+    def operation_is_durable(self, *operation: Any) -> None:
+        self.sure.apply(*operation)
+
+    def cut_power(self, losses: int, seed: int) -> None:
+        """From here on the store is opened on the disk as a power cut leaves it; the old store keeps the old disk."""
+        self.disks.append(self.disk.crash(losses, seed))
 
     def fresh_content(self, size: int) -> bytes:
         self.contents += 1
@@ -130,6 +137,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.held.pop((queue, key), None)
         self.counts.pop((queue, key), None)
 
+    def forget_queue(self, queue: int) -> None:
+        self.catalog.discard(queue)
+        for _, key in [place for place in {**self.held, **self.counts} if place[0] == queue]:
+            self.forget_place(queue, key)
+
     # ---- rules: queues ----
 
     @initialize()
@@ -149,10 +161,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=PICK, wait=WAIT)
     def delete_queue(self, pick: int, wait: bool) -> None:
         queue = self.some_queue(pick)
+        if self.catalog == {queue}:
+            return  # after an open there is no other
         self.store.delete_queue(self.handle(queue), wait=wait)
-        self.catalog.remove(queue)
-        for _, key in [place for place in {**self.held, **self.counts} if place[0] == queue]:
-            self.forget_place(queue, key)
+        self.forget_queue(queue)
         self.did("delete_queue", queue, wait=wait)
 
     # ---- rules: messages ----
@@ -299,6 +311,17 @@ class StoreMachine(RuleBasedStateMachine):
         self, queue: int, places: list[Any], n: int, acquire: Callable[[], list[Delivery]], back: bool
     ) -> None:
         """Acquires; the first n free and durable ones of these places are expected."""
+        free, certain = self.free_and_certain(queue, places)
+        got = acquire()
+        assert [delivery.id for delivery in got] == [place.key for place in free[: len(got)]]
+        assert min(n, certain) <= len(got) <= n
+        for delivery, place in zip(got, free, strict=False):
+            self.hold(queue, delivery, recovered=place.recovered)
+        if back and got:
+            self.release(sorted(self.held).index((queue, got[0].id)), True, False)
+
+    def free_and_certain(self, queue: int, places: list[Any]) -> tuple[list[Any], int]:
+        """Those of the places that may be acquired, and how many of the first ones certainly can."""
         durable = self.store.durable_lsn
         durably = {place.key for place in self.sure.queues.get(queue, [])}
         free, certain = [], 0
@@ -310,13 +333,7 @@ class StoreMachine(RuleBasedStateMachine):
                 # Of a long message the first record may be durable, and the one that enqueues it not yet.
                 is_short = len(self.live.messages[place.key].content) < ONE_RECORD_BYTES
                 certain += certain == len(free) - 1 and (is_short or place.key in durably)
-        got = acquire()
-        assert [delivery.id for delivery in got] == [place.key for place in free[: len(got)]]
-        assert min(n, certain) <= len(got) <= n
-        for delivery, place in zip(got, free, strict=False):
-            self.hold(queue, delivery, recovered=place.recovered)
-        if back and got:
-            self.release(sorted(self.held).index((queue, got[0].id)), True, False)
+        return free, certain
 
     def hold(self, queue: int, delivery: Delivery, *, recovered: bool) -> None:
         at = (queue, delivery.id)
@@ -529,7 +546,7 @@ class StoreMachine(RuleBasedStateMachine):
     def crash(self, losses: int, seed: int, times: int) -> None:
         for number in range(times):
             candidates = self.what_may_be()
-            self.disks.append(self.disk.crash(losses, seed + number))
+            self.cut_power(losses, seed + number)
             self.store.close()  # the old one, on the old disk
             self.store = self.open()
             self.reopened(candidates)
@@ -537,7 +554,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(losses=st.integers(ALL_LOST, BY_SEED), seed=st.integers(1, 1000), nth=st.integers(1, 60))
     def crash_and_crash_again_during_recovery(self, losses: int, seed: int, nth: int) -> None:
         candidates = self.what_may_be()
-        self.disks.append(self.disk.crash(losses, seed))
+        self.cut_power(losses, seed)
         self.store.close()
         self.disk.fail(nth, errno.EIO, forever=True)
         try:
@@ -548,7 +565,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.disk.fail(0, 0)
             self.reopened(candidates)
             candidates = self.what_may_be()
-        self.disks.append(self.disk.crash(losses, seed + 1))
+        self.cut_power(losses, seed + 1)
         with contextlib.suppress(errors.StoreError):
             self.store.close()
         self.store = self.open()
@@ -568,7 +585,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.catch_up()
         candidates = self.what_may_be()
         if losses >= 0:
-            self.disks.append(self.disk.crash(losses, seed))
+            self.cut_power(losses, seed)
         with contextlib.suppress(errors.OutcomeUnknown):
             self.store.close()
         self.store = self.open()

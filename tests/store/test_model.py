@@ -1,7 +1,7 @@
 """Random histories of a store against a plain model, through closes, crashes and failing disks.
 
-The machine is in store_machine.py. Faults planted into the store (planted_faults.py) show that it finds errors: it must
-find each of them.
+The machine is in store_machine.py and store_machine_waiting.py. Faults planted into the store (planted_faults.py) show
+that it finds errors: it must find each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kit.planted_faults import FAULTS
 from kit.simulated import BY_SEED
-from kit.store_machine import StoreMachine
+from kit.store_machine_waiting import WaitingMachine
 from logstore import errors
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ STEPS = settings(
 )
 
 
-class TestStoreMachine(StoreMachine.TestCase):  # type: ignore[name-defined, misc]
+class TestStoreMachine(WaitingMachine.TestCase):  # type: ignore[name-defined, misc]
     settings = STEPS
 
 
 def test_the_machine_sees_segments_recycled() -> None:
     """With its tiny segments a history of this length recycles files; otherwise recycling would not be tested."""
-    machine = StoreMachine()
+    machine = WaitingMachine()
     try:
         machine.first_queue()
         recycled = 0
@@ -56,7 +56,7 @@ def test_the_machine_sees_segments_recycled() -> None:
 def test_the_machine_finds_a_planted_fault(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
     """Very short searches with fixed seeds, because one that starts badly goes on so and would take minutes."""
 
-    class Planted(StoreMachine):
+    class Planted(WaitingMachine):
         plant = staticmethod(fault)
 
     search = settings(

@@ -1,8 +1,10 @@
-/* The threads, continued: consumers, who acquire places of the lasting queues, load them, and settle or release them. */
+/* The threads, continued: consumers, who acquire places of the lasting queues, waiting or not, load them, and settle or release them. */
 #ifndef LOGSTORE_HISTORY_CONSUME_H
 #define LOGSTORE_HISTORY_CONSUME_H
 
 #include "tests/proof/history_load.h"
+
+enum { WAIT_NS_MAX = 500000 };
 
 static inline bool has_right_bytes(uint32_t number, const uint8_t *header, const uint8_t *content,
                                    const ls_span *span) {
@@ -35,6 +37,24 @@ static inline bool identify(struct worker *w, const ls_delivery *d, struct seen 
     return true;
 }
 
+/* Waits for a moment; sometimes it gives up what it may have got meanwhile, as if it had never asked. */
+static inline int acquire_waiting(struct worker *w, uint32_t queue, ls_delivery *into, size_t n, size_t *done) {
+    struct timespec now;
+    ls_taker *taker;
+    int rc = ls_taker_new(w->store, queue, n, NULL, 0, 0, &taker);
+
+    if (rc != LS_OK)
+        return rc;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    rc = ls_taker_wait(taker, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + below(w, WAIT_NS_MAX));
+    if (rc != LS_OK && rc != LS_WOULD_WAIT)
+        violated("refused", "a wait ended with code %d: %s", rc, ls_last_error()->text);
+    bool unseen = below(w, 8) == 0;
+    rc = ls_taker_end(taker, into, unseen ? LS_UNSEEN : 0, done);
+    *done = unseen ? 0 : *done;
+    return rc;
+}
+
 static inline void do_acquire(struct worker *w) {
     struct thread_record *t = w->record;
     struct call *c = call_new(w, ACQUIRE, NULL, false);
@@ -46,7 +66,8 @@ static inline void do_acquire(struct worker *w) {
         return;
     c->queue = 1 + below(w, STATIC_QUEUES);
     call_go(c);
-    rc = ls_acquire(w->store, c->queue, acquired, n, 0, &done);
+    rc = below(w, 2) == 0 ? ls_acquire(w->store, c->queue, acquired, n, 0, &done)
+                          : acquire_waiting(w, c->queue, acquired, n, &done);
     for (size_t i = 0; i < done; i++) {
         t->seen[t->seen_count++] =
             (struct seen){.id = acquired[i].id, .position = acquired[i].position, .count = acquired[i].count};
