@@ -178,6 +178,8 @@ def test_a_leader_whose_disk_hangs_while_only_a_new_segment_is_awaited_is_replac
     others = [member for member in processes.workers if member != leader]
     processes.disks[leader].hang_at_new_files()
     processes.workers[leader].ask("publish_while_there_is_room", size=SIZE)  # nothing is unforced now
+    published = processes.standing(leader)["durable_index"]
+    wait_until(lambda: all(processes.follows(member, published) for member in others), "two can be a majority")
     processes.disks[leader].hang()
     if waits == "a publisher":
         processes.workers[leader].tell("publish", count=1000, size=SIZE)
