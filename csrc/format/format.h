@@ -289,7 +289,7 @@ struct pending_row {
     uint32_t order_index; /* within the transaction */
 };
 
-/* What a place remembers beside its order; all zero: it has no state. */
+/* The state of a place beside its order; all zero: none. */
 struct place_state {
     uint64_t not_before_us; /* it is not offered before this time; 0: none */
     uint64_t expires_us;    /* nor from this time on; 0: none */

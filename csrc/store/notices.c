@@ -1,5 +1,5 @@
 /*
- * What inboxes are told of the store as a whole: messages that died, transactions that came into doubt or left it.
+ * Notices of the whole store for inboxes: messages that died, transactions that came into doubt or left it.
  * table/notices.h has the rings and what always holds.
  *
  * An inbox's eventfd is signalled when a notice of one kind is durable, and not again until all of that kind were taken.

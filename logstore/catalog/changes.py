@@ -111,7 +111,7 @@ def decode_rows(raw: bytes, count: int) -> tuple[CatalogRow, ...]:
 
 
 def steps_of(statements: Statements, rows: Iterable[CatalogRow]) -> list[Step]:
-    """What a database executes for these rows."""
+    """The statements that a database executes for these rows."""
     return [step for row in rows for step in _steps(statements, row)]
 
 

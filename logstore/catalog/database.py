@@ -71,7 +71,7 @@ class Carried(Protocol):
 
     @property
     def steps(self) -> Sequence[Step]:
-        """What the database executes once a majority has the change."""
+        """The statements that the database executes once a majority has the change."""
 
 
 class CatalogDatabase:
@@ -89,7 +89,7 @@ class CatalogDatabase:
         self._engine = backend.engine()
         self._tables = make_tables(backend.schema)
         self.statements = Statements(self._tables)
-        """What changes of this database are made of."""
+        """The prepared statements for changes of this database."""
         self._record: Any = None  # the pool's record of the one connection
         self._disturbed = False  # a transaction has begun on it and has not ended normally
         _on_connect(self._engine, self._connected)

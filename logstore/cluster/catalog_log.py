@@ -53,7 +53,7 @@ class Carried:
 
     @property
     def steps(self) -> list[Step]:
-        """What the leader's own file executes."""
+        """The statements that the leader's own file executes."""
         return [*steps_of(self._statements, self.rows), *applied_steps(int(self.end_lsn[0]))]
 
 

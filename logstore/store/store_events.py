@@ -55,7 +55,7 @@ class InDoubtChange:
 
 @dataclass(frozen=True, slots=True)
 class InDoubtChanges:
-    """What happened to transactions in doubt since the last call."""
+    """Changes of transactions in doubt since the last call."""
 
     changes: tuple[InDoubtChange, ...]
     """In the order in which they happened."""

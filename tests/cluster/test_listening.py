@@ -26,7 +26,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 class Heard:
-    """What all listeners of a leader's store are told, by what they listen to."""
+    """The events that listeners of a leader's store got, by kind."""
 
     def __init__(self, store: MessageStore, queue: Queue) -> None:
         self.arrived: SimpleQueue[Queue] = SimpleQueue()

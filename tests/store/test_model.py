@@ -30,7 +30,7 @@ STEPS = settings(
 )
 
 
-class TestStoreMachine(WaitingMachine.TestCase):  # type: ignore[name-defined, misc]
+class TestStoreMachine(WaitingMachine.TestCase):  # type: ignore[name-defined, misc] # hypothesis makes TestCase at run time
     settings = STEPS
 
 
