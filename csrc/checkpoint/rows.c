@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "table/remembered.h"
+
 enum {
     SLICE_MESSAGES = 512, /* copied under one hold of the lock */
     BLOCKS_WAITING_MAX = 256,
@@ -138,7 +140,7 @@ static bool is_single(const struct message *m) {
 static struct chain_place key_of(bool unsettled, const struct place *p) {
     const struct entry *e = unsettled ? NULL : place_entry(p);
     return e != NULL ? (struct chain_place){e->order_lsn, e->order_index, p->queue_id}
-                     : (struct chain_place){p->at.order_lsn, p->slot, p->queue_id};
+                     : (struct chain_place){unplaced_order_lsn(p), unplaced_order_index(p), p->queue_id};
 }
 
 static struct message_row describe(bool unsettled, struct message *m) {

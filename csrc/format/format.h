@@ -377,6 +377,7 @@ enum {
     ROW_BYTES = RELOCATED_PLACE_BYTES + 1,                  /* for a place or a pending operation */
     ROW_FOR_ID_BYTES = ROW_BYTES - 4,                       /* that replaces a queue id in a start record's list */
     CHUNK_ROW_BYTES = RELOCATED_CHUNK_BYTES + 1,
+    WIDER_ROW_BYTES = PLACED_ROW_BYTES - RELOCATED_PLACE_BYTES, /* by which a row with a state is longer */
 };
 
 static inline uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }

@@ -10,6 +10,7 @@
 
 #include "os/array.h"
 #include "os/error.h"
+#include "table/remembered.h"
 
 static void forget_parts(struct moving *v) {
     free(v->parts);
@@ -46,7 +47,8 @@ static bool places_agree(const struct moving *v, struct message *m) {
     }
     for (size_t i = 0; i < v->place_count; i++) {
         const struct place *place = message_place(m, v->places[i].queue_id);
-        if (place == NULL || place->at.order_lsn != v->places[i].order_lsn || place->slot != v->places[i].order_index) {
+        if (place == NULL || unplaced_order_lsn(place) != v->places[i].order_lsn ||
+            unplaced_order_index(place) != v->places[i].order_index) {
             return false;
         }
     }

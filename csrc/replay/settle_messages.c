@@ -7,6 +7,7 @@
 #include "os/error.h"
 #include "os/vfs.h"
 #include "replay/messages.h"
+#include "table/remembered.h"
 
 static bool is_on_deleted(const struct table *t, const struct work *w) {
     const struct queue *q = table_any_queue(t, w->queue_id);
@@ -222,8 +223,14 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
     for (size_t i = 0; i < n; i++) {
         struct message *m = table_message(p->t, list[i].message);
         struct place *place = message_place(m, q->id);
+        struct remembered state = unplaced_forget(place);
         *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
         place_entry(place)->state = ENTRY_RECOVERED;
+        if (!chunk_prepare_states(place->at.chunk, &state)) {
+            remembered_free(&state);
+            return fail_memory();
+        }
+        place_remember(place, &state);
     }
     return LS_OK;
 }
@@ -256,7 +263,8 @@ static int build_runs(struct replay *p) {
             if (near == NULL || near->id != place->queue_id) {
                 near = table_any_queue(t, place->queue_id);
             }
-            all[ends[near->wanted]++] = (struct ordered){place->at.order_lsn, place->slot, number};
+            all[ends[near->wanted]++] =
+                (struct ordered){unplaced_order_lsn(place), unplaced_order_index(place), number};
         }
     }
     size_t from = 0;
@@ -329,5 +337,7 @@ int messages_settle(void *context, struct replay *p) {
     (void)context;
     int rc = settle_messages(p);
     rc = rc == LS_OK ? count_live(p) : rc;
-    return rc == LS_OK ? build_runs(p) : rc;
+    rc = rc == LS_OK ? build_runs(p) : rc;
+    p->t->in_runs = rc == LS_OK;
+    return rc;
 }

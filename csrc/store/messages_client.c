@@ -22,7 +22,8 @@ static uint64_t weight(const void *context) {
 /* Inline copies never grow when moved; states, pending work and transactions may, on their first move. */
 static uint64_t expansion(const void *context) {
     const struct table *t = &((const ls_store *)context)->state.table;
-    return STATE_BYTES * t->loose_count + t->growth + TX_GROWS_BYTES * (uint64_t)t->tx_count;
+    return STATE_BYTES * t->loose_count + WIDER_ROW_BYTES * t->wide_count + t->growth +
+           TX_GROWS_BYTES * (uint64_t)t->tx_count;
 }
 
 static int relocate(void *context, struct mover *v, const struct record *r) {

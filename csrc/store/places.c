@@ -54,7 +54,7 @@ static int check_enqueue(struct message *m, uint32_t queue_id, const struct tx *
 void work_free(struct work *list) {
     while (list != NULL) {
         struct work *next = list->next;
-        free(list);
+        work_free_one(list);
         list = next;
     }
 }
@@ -132,9 +132,10 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
 
 /* Bytes by which a message grows when moved, with n more places or as many pending operations. */
 static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
-    static const struct message none = {.id = 0};
-    uint32_t number = table_find(&store->state.table, id);
-    return message_grows_at_most(number != INDEX_NONE ? table_message(&store->state.table, number) : &none, n);
+    const struct table *t = &store->state.table;
+    struct message none = {.id = 0};
+    uint32_t number = table_find(t, id);
+    return message_grows_at_most(t, number != INDEX_NONE ? table_message(t, number) : &none, n);
 }
 
 int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose) {
@@ -250,7 +251,8 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     struct work *work = NULL;
     struct tx *tx;
     int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
-                                 handle != NULL ? message_grows_at_most(&none, m.queue_count) : 0, RESERVE_GROWS);
+                                 handle != NULL ? message_grows_at_most(&store->state.table, &none, m.queue_count) : 0,
+                                 RESERVE_GROWS);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "logstore.h"
-#include "table/table.h"
+#include "table/remembered.h"
 #include "os/array.h"
 
 /* ---- which queues there are ---- */
@@ -64,6 +64,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     while (q->first != NULL) {
         struct queue_chunk *next = q->first->next;
         free(q->first->handed_out);
+        chunk_free_states(q->first);
         free(q->first);
         q->first = next;
     }
@@ -125,6 +126,7 @@ static void add_chunk(struct queue *q) {
     c->next = NULL;
     c->first_position = q->next_position;
     c->handed_out = NULL;
+    c->states = NULL;
     c->used = 0;
     c->live = 0;
     c->returned = 0;
@@ -189,6 +191,7 @@ static void drop_chunk(struct queue_chunk *c) {
         q->last = c->prev;
     }
     free(c->handed_out);
+    chunk_free_states(c);
     free(c);
 }
 
@@ -232,6 +235,7 @@ void queue_kill(struct place *p, const struct message *m) {
     struct tally *from = &c->queue->tallies[entry_standing(e)];
     from->places--;
     from->bytes -= message_content_bytes(m);
+    place_forget(p);
     e->state = ENTRY_DEAD;
     c->live--;
     drop_chunk(c);

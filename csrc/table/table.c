@@ -1,5 +1,5 @@
 /* Messages in slabs, and their places. See table.h. */
-#include "table/table.h"
+#include "table/remembered.h"
 #include "os/array.h"
 #include "os/prefetch.h"
 #include "os/vfs.h"
@@ -68,6 +68,10 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
 }
 
 static void free_extra(struct message *m) {
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        struct remembered s = unplaced_forget(&message_places(m)[i]);
+        remembered_free(&s);
+    }
     if (m->extra != NULL) {
         free(m->extra->chunks);
         free(m->extra->parts);
@@ -110,7 +114,7 @@ void table_free(struct table *t) {
         struct tx *tx = t->txs[i];
         while (tx != NULL && tx->first != NULL) {
             struct work *next = tx->first->next;
-            free(tx->first);
+            work_free_one(tx->first);
             tx->first = next;
         }
         if (tx != NULL) {
@@ -232,6 +236,21 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes) {
     }
 }
 
+/* After a relocation less growth is left to undo. */
+void message_shrinks(struct table *t, struct message *m, uint64_t bytes) {
+    struct message_extra *x = m->extra;
+    bytes = x == NULL ? 0 : bytes < x->growth ? bytes : x->growth;
+    if (bytes > 0) {
+        x->growth -= (uint32_t)bytes;
+        t->growth -= bytes;
+    }
+}
+
+void message_widens(struct table *t, struct message *m) {
+    t->wide_count += (m->flags & MESSAGE_WIDE) == 0 ? 1 : 0;
+    m->flags |= MESSAGE_WIDE;
+}
+
 /* The chunk's row, and a copy of a short chunk: relocation may copy it together with another chunk before its own
    segment is the oldest. */
 uint64_t chunk_grows(uint64_t record_bytes) {
@@ -258,9 +277,7 @@ bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
     for (uint32_t i = kept; i < x->chunk_count; i++) {
         less += chunk_grows(x->chunks[i].record_bytes);
     }
-    less = less < x->growth ? less : x->growth; /* after a relocation less growth is left to undo */
-    x->growth -= (uint32_t)less;
-    t->growth -= less;
+    message_shrinks(t, m, less);
     x->chunk_count = kept;
     x->content_bytes = offset;
     message_changed(m);
@@ -270,23 +287,44 @@ bool message_cut_content(struct table *t, struct message *m, uint64_t offset) {
 /* Rows for the new places, and for the earlier ones if these are only ids in the start record's list. */
 void message_grows_places(struct table *t, struct message *m, uint32_t more) {
     uint32_t before = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0;
-    message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (uint64_t)ROW_BYTES * more);
+    uint64_t wider = message_has_states(t, m) ? WIDER_ROW_BYTES : 0;
+    message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (ROW_BYTES + wider) * more);
+}
+
+/* The work's row, without what its state makes of other rows. */
+static uint32_t work_row_bytes(const struct work *w) {
+    return ROW_BYTES + (w->state != NULL ? WIDER_ROW_BYTES + (uint32_t)remembered_own_bytes(w->state) : 0);
+}
+
+/* The message's rows that get wide with this work, or this work's own row. */
+static uint32_t rows_that_widen(const struct table *t, struct message *m, const struct work *w) {
+    bool first = w->state != NULL;
+    for (const struct work *other = w->next_of_message; first && other != NULL; other = other->next_of_message) {
+        first = other->state == NULL;
+    }
+    bool wide = message_places_have_states(t, m);
+    return first && !wide                                             ? m->place_count + m->extra->pending - 1
+           : w->state == NULL && (wide || message_work_has_states(m)) ? 1
+                                                                      : 0;
 }
 
 /* A start record's list cannot hold pending work, so relocation will write a state. */
-void message_grows_work(struct table *t, struct message *m) {
+void message_grows_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
     if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {
-        x->work_state = (uint32_t)message_grows_at_most(m, 0);
+        x->work_state = (uint32_t)message_grows_at_most(t, m, 0);
         t->growth += x->work_state;
     }
-    x->work_rows += ROW_BYTES;
-    t->growth += ROW_BYTES;
+    uint64_t bytes = work_row_bytes(w) + (uint64_t)WIDER_ROW_BYTES * rows_that_widen(t, m, w);
+    bytes = bytes < UINT32_MAX - x->work_rows ? bytes : UINT32_MAX - x->work_rows;
+    x->work_rows += (uint32_t)bytes;
+    t->growth += bytes;
 }
 
-void message_shrinks_work(struct table *t, struct message *m) {
+void message_shrinks_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
-    uint32_t less = x->pending == 0 ? x->work_state + x->work_rows : x->work_rows >= ROW_BYTES ? ROW_BYTES : 0;
+    uint32_t row = work_row_bytes(w) - 1; /* a moved row is that long */
+    uint32_t less = x->pending == 0 ? x->work_state + x->work_rows : x->work_rows >= row ? row : 0;
     t->growth -= less;
     if (x->pending == 0) {
         x->work_state = x->work_rows = 0;
@@ -295,14 +333,16 @@ void message_shrinks_work(struct table *t, struct message *m) {
     }
 }
 
-uint64_t message_grows_at_most(const struct message *m, uint64_t n) {
-    return STATE_BYTES + (uint64_t)ROW_FOR_ID_BYTES * m->place_count + ROW_BYTES * n;
+uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n) {
+    uint64_t wider = message_has_states(t, m) ? WIDER_ROW_BYTES : 0;
+    return STATE_BYTES + (uint64_t)ROW_FOR_ID_BYTES * m->place_count + (ROW_BYTES + wider) * n;
 }
 
 void message_moved(struct table *t, struct message *m) {
     table_touch(t, m);
     t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
-    m->flags &= (uint16_t)~MESSAGE_LOOSE;
+    t->wide_count -= (m->flags & MESSAGE_WIDE) != 0 ? 1 : 0;
+    m->flags &= (uint16_t) ~(MESSAGE_LOOSE | MESSAGE_WIDE);
     if (m->extra != NULL) {
         t->growth -= (uint64_t)m->extra->growth + m->extra->work_state + m->extra->work_rows;
         m->extra->growth = m->extra->work_state = m->extra->work_rows = 0;
@@ -352,6 +392,11 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     struct place *p = message_place(m, queue_id);
     assert(p != NULL);
     table_touch(t, m);
+    if (unplaced_remembers(p)) {
+        struct remembered s = unplaced_forget(p);
+        message_state_changes(t, m, &s, &(struct remembered){.own = NULL});
+        remembered_free(&s);
+    }
     *p = message_places(m)[--m->place_count];
     message_changed(m);
     t->place_count--;

@@ -76,6 +76,9 @@ struct entry {
 };
 
 struct queue;
+struct chunk_states;
+struct remembered;
+struct unplaced;
 
 /* How often consumers have acquired a place, and when the last one did: tenths of a second of the monotonic clock, which
    reach 13 years of uptime and stay at the highest value from then on. */
@@ -90,6 +93,7 @@ struct queue_chunk {
     struct queue_chunk *next;
     uint64_t first_position;
     struct hand_out *handed_out; /* of each place; NULL: none was ever acquired */
+    struct chunk_states *states; /* of its places; NULL: none has a state; see table/remembered.h */
     uint16_t used;               /* entries ever filled */
     uint16_t live;
     uint16_t returned; /* free places that came back */
@@ -98,13 +102,15 @@ struct queue_chunk {
     struct entry entries[CHUNK_PLACES];
 };
 
-/* A message's place on a queue. During replay there is no run yet, and this holds the order key instead. */
+/* A message's place on a queue. During replay there is no run yet, and this holds the order key instead: see
+   table/remembered.h, which also has the state of a place. */
 struct place {
     union {
         struct queue_chunk *chunk;
         uint64_t order_lsn;
+        struct unplaced *unplaced;
     } at;
-    uint32_t slot; /* in the chunk; during replay the order index */
+    uint32_t slot; /* in the chunk; during replay the order index and a bit */
     uint32_t queue_id;
 };
 
@@ -190,6 +196,7 @@ enum message_flag {
     MESSAGE_RECOVERED = 8,
     MESSAGE_LOOSE = 16,     /* its records may grow when it is next moved */
     MESSAGE_APPENDING = 64, /* only some records of an append are in the log, so its content is incomplete */
+    MESSAGE_WIDE = 128,     /* counted in table.wide_count */
     MESSAGE_COPIED = 32,    /* equal to table.copied: the current checkpoint has it or does not need it */
 };
 
@@ -213,7 +220,7 @@ struct message {
 
 /* ---- transactions ---- */
 
-enum work_kind { WORK_ENQUEUE = 1, WORK_DEQUEUE = 2 };
+enum work_kind { WORK_ENQUEUE = 1, WORK_DEQUEUE = 2, WORK_NOTE = 3 };
 
 struct tx;
 
@@ -226,7 +233,9 @@ struct work {
     uint32_t queue_id;
     uint32_t order_index; /* of an enqueue among those of the transaction */
     uint8_t kind;
-    bool locks; /* a dequeue that locked a place; else it undoes an enqueue of the same transaction */
+    bool
+        locks; /* a dequeue or note that locked a place; else the place is one of the same transaction, or locked by it */
+    struct remembered *state; /* of the place that an enqueue makes; of a note the note; NULL: none */
 };
 
 /* One item of a transaction's work for a client that owns another stream; only that client knows what the key means. */
@@ -313,6 +322,8 @@ struct table {
     uint64_t work_count;  /* pending operations of all transactions */
     uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
     uint64_t growth;      /* bytes that further rows may add to them */
+    uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
+    bool in_runs;         /* a replay has settled, so the places are in their queues' runs */
     struct index tx_index;
 
     /* While a checkpoint is being taken: called with each message before its first change. */
@@ -405,13 +416,16 @@ void message_changed(struct message *m); /* call it after a change to the state 
  * Growth: by how many bytes a message's records will grow in the next relocation. The log keeps that room free. Rows
  * are those of the state record that the relocation will write.
  */
-void message_grows(struct table *t, struct message *m, uint64_t bytes);       /* without an extra only by a state */
-void message_grows_work(struct table *t, struct message *m);                  /* for one more pending operation */
-void message_shrinks_work(struct table *t, struct message *m);                /* for one pending operation less */
-void message_grows_places(struct table *t, struct message *m, uint32_t more); /* for `more` new places */
-void message_moved(struct table *t, struct message *m);                       /* it was relocated: no growth is left */
-uint64_t message_grows_at_most(const struct message *m, uint64_t n); /* bound for n more places or operations */
-uint64_t chunk_grows(uint64_t record_bytes);                         /* for one more content chunk */
+void message_grows(struct table *t, struct message *m, uint64_t bytes); /* without an extra only by a state */
+void message_grows_work(struct table *t, struct message *m, const struct work *w);   /* one more, in its list already */
+void message_shrinks_work(struct table *t, struct message *m, const struct work *w); /* one less, out of its list */
+void message_grows_places(struct table *t, struct message *m, uint32_t more);        /* for `more` new places */
+void message_shrinks(struct table *t, struct message *m, uint64_t bytes);            /* at most by its growth */
+void message_widens(struct table *t, struct message *m);                             /* its first row gets wide */
+void message_moved(struct table *t, struct message *m); /* it was relocated: no growth is left */
+/* Bound for n more places or operations without a state. */
+uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n);
+uint64_t chunk_grows(uint64_t record_bytes); /* for one more content chunk */
 
 bool message_prepare_chunks(struct message_extra *x, uint32_t count); /* memory for `count` chunks in all */
 /* Removes the content from `offset` to the end. False: no chunk begins there. */
@@ -426,6 +440,7 @@ struct place *message_place(struct message *m, uint32_t queue_id); /* or NULL */
 bool message_prepare_places(struct message *m, uint32_t more);
 void message_add_place(struct table *t, struct message *m, struct place place);
 void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); /* from the message, not from the run */
+void work_free_one(struct work *w);                                             /* with its state */
 
 /* table/queues.c */
 struct queue *table_queue(const struct table *t, uint32_t id);  /* NULL: there is none, or it is deleted */

@@ -5,7 +5,7 @@
 
 #include "logstore.h"
 #include "os/array.h"
-#include "table/table.h"
+#include "table/remembered.h"
 
 struct tx *table_tx(const struct table *t, uint64_t id) {
     uint32_t number = index_find(&t->tx_index, id);
@@ -99,7 +99,7 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
-    message_grows_work(t, m);
+    message_grows_work(t, m, w);
     t->work_count++;
     message_changed(m);
 }
@@ -119,6 +119,14 @@ void tx_end_client_work(struct tx *tx) {
     tx->client_last = NULL;
 }
 
+void work_free_one(struct work *w) {
+    if (w->state != NULL) {
+        remembered_free(w->state);
+    }
+    free(w->state);
+    free(w);
+}
+
 void tx_drop_work(struct table *t, struct work *w) {
     struct message *m = table_message(t, w->message);
     table_touch(t, m);
@@ -128,7 +136,7 @@ void tx_drop_work(struct table *t, struct work *w) {
     }
     *link = w->next_of_message;
     m->extra->pending--;
-    message_shrinks_work(t, m);
+    message_shrinks_work(t, m, w);
     t->work_count--;
     message_changed(m);
     struct tx *tx = w->tx;
@@ -141,7 +149,7 @@ void tx_drop_work(struct table *t, struct work *w) {
     *link = w->next;
     tx->last = tx->last == w ? before : tx->last;
     tx->work_count--;
-    free(w);
+    work_free_one(w);
 }
 
 struct work *message_last_work(const struct message *m, uint32_t queue_id) {

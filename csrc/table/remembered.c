@@ -1,0 +1,237 @@
+/* The states of places in memory. See remembered.h. */
+#include "table/remembered.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static const struct own_bytes none = {.lsn = 0};
+
+static bool same_bytes(const struct own_bytes *a, const struct own_bytes *b) {
+    return a->lsn == b->lsn && a->at == b->at && a->bytes == b->bytes;
+}
+
+bool remembered_equal(const struct remembered *a, const struct remembered *b) {
+    bool same = a->not_before_us == b->not_before_us && a->expires_us == b->expires_us &&
+                a->delivery_count == b->delivery_count && (a->own == NULL) == (b->own == NULL);
+    return same && (a->own == NULL ||
+                    (same_bytes(&a->own->note, &b->own->note) && same_bytes(&a->own->header, &b->own->header)));
+}
+
+uint64_t remembered_own_bytes(const struct remembered *s) {
+    return s->own == NULL ? 0 : round_up((uint64_t)s->own->note.bytes + s->own->header.bytes, 8);
+}
+
+bool remembered_copy(struct remembered *into, const struct remembered *from) {
+    struct own *own = from->own != NULL ? malloc(sizeof *own) : NULL;
+    if (from->own != NULL && own == NULL) {
+        return false;
+    }
+    if (own != NULL) {
+        *own = *from->own;
+    }
+    *into = *from;
+    into->own = own;
+    return true;
+}
+
+/* Sets one of the two; what has neither is freed. */
+static bool set_own(struct remembered *s, const struct own_bytes *bytes, bool is_note) {
+    if (s->own == NULL && bytes == NULL) {
+        return true;
+    }
+    if (s->own == NULL) {
+        s->own = calloc(1, sizeof *s->own);
+    }
+    if (s->own == NULL) {
+        return false;
+    }
+    *(is_note ? &s->own->note : &s->own->header) = bytes != NULL ? *bytes : none;
+    if (s->own->note.lsn == 0 && s->own->header.lsn == 0) {
+        remembered_free(&(struct remembered){.own = s->own});
+        s->own = NULL;
+    }
+    return true;
+}
+
+bool remembered_set_note(struct remembered *s, const struct own_bytes *note) { return set_own(s, note, true); }
+
+bool remembered_set_header(struct remembered *s, const struct own_bytes *header) { return set_own(s, header, false); }
+
+void remembered_free(struct remembered *s) {
+    free(s->own);
+    *s = (struct remembered){.own = NULL};
+}
+
+/* ---- places in no run ---- */
+
+bool unplaced_remember(struct place *p, const struct remembered *state) {
+    if (remembers_nothing(state)) {
+        struct remembered before = unplaced_forget(p);
+        remembered_free(&before);
+        return true;
+    }
+    if (unplaced_remembers(p)) {
+        struct remembered *held = &p->at.unplaced->state;
+        if (held->own != state->own) {
+            free(held->own);
+        }
+        *held = *state;
+        return true;
+    }
+    struct unplaced *u = malloc(sizeof *u);
+    if (u == NULL) {
+        return false;
+    }
+    *u = (struct unplaced){.order_lsn = p->at.order_lsn, .state = *state};
+    p->at.unplaced = u;
+    p->slot |= (uint32_t)SLOT_REMEMBERS;
+    return true;
+}
+
+struct remembered unplaced_state(const struct place *p) {
+    return unplaced_remembers(p) ? p->at.unplaced->state : (struct remembered){.own = NULL};
+}
+
+struct remembered unplaced_forget(struct place *p) {
+    struct remembered state = unplaced_state(p);
+    if (unplaced_remembers(p)) {
+        struct unplaced *u = p->at.unplaced;
+        p->slot &= ~(uint32_t)SLOT_REMEMBERS;
+        p->at.order_lsn = u->order_lsn;
+        free(u);
+    }
+    return state;
+}
+
+/* ---- places in runs ---- */
+
+/* calloc for what is needed and not there yet. */
+static bool prepare_array(void **array, bool needed, size_t item_bytes) {
+    if (needed && *array == NULL) {
+        *array = calloc(CHUNK_PLACES, item_bytes);
+    }
+    return !needed || *array != NULL;
+}
+
+bool chunk_prepare_states(struct queue_chunk *c, const struct remembered *state) {
+    if (remembers_nothing(state)) {
+        return true;
+    }
+    if (c->states == NULL) {
+        c->states = calloc(1, sizeof *c->states);
+    }
+    struct chunk_states *s = c->states;
+    return s != NULL &&
+           prepare_array((void **)&s->not_before_us, state->not_before_us != 0, sizeof *s->not_before_us) &&
+           prepare_array((void **)&s->expires_us, state->expires_us != 0, sizeof *s->expires_us) &&
+           prepare_array((void **)&s->delivery_counts, state->delivery_count != 0, sizeof *s->delivery_counts) &&
+           prepare_array((void **)&s->own, state->own != NULL, sizeof(struct own *));
+}
+
+void place_remember(const struct place *p, const struct remembered *state) {
+    struct chunk_states *s = p->at.chunk->states;
+    if (s == NULL) {
+        assert(remembers_nothing(state));
+        return;
+    }
+    assert(s->not_before_us != NULL || state->not_before_us == 0);
+    assert(s->expires_us != NULL || state->expires_us == 0);
+    assert(s->delivery_counts != NULL || state->delivery_count == 0);
+    assert(s->own != NULL || state->own == NULL);
+    if (s->not_before_us != NULL) {
+        s->not_before_us[p->slot] = state->not_before_us;
+    }
+    if (s->expires_us != NULL) {
+        s->expires_us[p->slot] = state->expires_us;
+    }
+    if (s->delivery_counts != NULL) {
+        s->delivery_counts[p->slot] = state->delivery_count;
+    }
+    if (s->own != NULL) {
+        if (s->own[p->slot] != state->own) {
+            free(s->own[p->slot]);
+        }
+        s->own[p->slot] = state->own;
+    }
+}
+
+struct remembered place_state(const struct place *p) {
+    const struct chunk_states *s = p->at.chunk->states;
+    if (s == NULL) {
+        return (struct remembered){.own = NULL};
+    }
+    return (struct remembered){
+        .not_before_us = s->not_before_us != NULL ? s->not_before_us[p->slot] : 0,
+        .expires_us = s->expires_us != NULL ? s->expires_us[p->slot] : 0,
+        .delivery_count = s->delivery_counts != NULL ? s->delivery_counts[p->slot] : 0,
+        .own = s->own != NULL ? s->own[p->slot] : NULL,
+    };
+}
+
+void place_forget(const struct place *p) {
+    if (p->at.chunk->states != NULL) {
+        place_remember(p, &(struct remembered){.own = NULL});
+    }
+}
+
+void chunk_free_states(struct queue_chunk *c) {
+    struct chunk_states *s = c->states;
+    if (s == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; s->own != NULL && i < c->used; i++) {
+        free(s->own[i]);
+    }
+    free(s->not_before_us);
+    free(s->expires_us);
+    free(s->delivery_counts);
+    free(s->own);
+    free(s);
+    c->states = NULL;
+}
+
+/* ---- messages ---- */
+
+bool message_places_have_states(const struct table *t, struct message *m) {
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct remembered s = table_place_state(t, &message_places(m)[i]);
+        if (!remembers_nothing(&s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool message_work_has_states(const struct message *m) {
+    const struct work *w = m->extra != NULL ? m->extra->work : NULL;
+    while (w != NULL && w->state == NULL) {
+        w = w->next_of_message;
+    }
+    return w != NULL;
+}
+
+uint64_t message_states_grow_at_most(const struct table *t, struct message *m, uint64_t n, uint64_t own_bytes) {
+    uint64_t rows = n + m->place_count + message_pending(m) + 1;
+    return message_grows_at_most(t, m, n) + WIDER_ROW_BYTES * rows + n * round_up(own_bytes, 8);
+}
+
+/*
+ * What a relocation writes is at most what is counted as live, plus the growth. So fewer bytes only take back growth: those
+ * of a state that was moved before are live until the next move.
+ */
+void message_state_changes(struct table *t, struct message *m, const struct remembered *before,
+                           const struct remembered *after) {
+    table_touch(t, m);
+    if (remembers_nothing(before) && !remembers_nothing(after) && !message_places_have_states(t, m)) {
+        uint32_t ids = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0, rows = m->place_count + message_pending(m);
+        message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * ids + (uint64_t)WIDER_ROW_BYTES * rows);
+        message_widens(t, m);
+    }
+    uint64_t more = remembered_own_bytes(after), less = remembered_own_bytes(before);
+    if (more > less) {
+        message_grows(t, m, more - less);
+    } else if (less > more) {
+        message_shrinks(t, m, less - more);
+    }
+    message_changed(m);
+}

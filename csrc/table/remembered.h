@@ -1,0 +1,118 @@
+/*
+ * What a place remembers beside its order: its state on the page (docs/format.md, section 6). Most places have none, and
+ * take no memory for it. Notes and headers stay on the disk: only where they lie is remembered.
+ *
+ * A place that is in a run has its state in its chunk, in arrays that the chunk gets when the first of its places needs
+ * them. A place that is in no run yet (during a replay) has it in memory of its own, and so has a pending enqueue.
+ *
+ * As everywhere in the table no change allocates: the functions that do say so.
+ */
+#ifndef LOGSTORE_TABLE_REMEMBERED_H
+#define LOGSTORE_TABLE_REMEMBERED_H
+
+#include "table/table.h"
+
+/* Bytes inside a record of the log. */
+struct own_bytes {
+    uint64_t lsn;          /* of the record; 0: there are none */
+    uint32_t record_bytes; /* the record's length */
+    uint32_t at;           /* where they begin in it */
+    uint32_t bytes;        /* may be 0 in a header, never in a note */
+};
+
+/* What a place has of its own on the disk. */
+struct own {
+    struct own_bytes note;
+    struct own_bytes header; /* stands for the message's */
+};
+
+struct remembered {
+    uint64_t not_before_us; /* wall clock, µs since 1970; 0: none, as in the next */
+    uint64_t expires_us;
+    uint32_t delivery_count;
+    struct own *own; /* NULL: neither note nor header */
+};
+
+/* The state of a place that is in no run yet, and its order key. */
+struct unplaced {
+    uint64_t order_lsn;
+    struct remembered state;
+};
+
+/* The states of a chunk's places: an array of CHUNK_PLACES items each, or NULL if no place of the chunk has that. */
+struct chunk_states {
+    uint64_t *not_before_us;
+    uint64_t *expires_us;
+    uint32_t *delivery_counts;
+    struct own **own;
+};
+
+static inline bool remembers_nothing(const struct remembered *s) {
+    return s->not_before_us == 0 && s->expires_us == 0 && s->delivery_count == 0 && s->own == NULL;
+}
+
+bool remembered_equal(const struct remembered *a,
+                      const struct remembered *b); /* notes and headers by their bytes' LSNs */
+/* Bytes of notes and header in a relocated state's row, beyond those of a row without. */
+uint64_t remembered_own_bytes(const struct remembered *s);
+/* Allocates a copy of what `from` has of its own. False: no memory. */
+bool remembered_copy(struct remembered *into, const struct remembered *from);
+/* Gives the state this note or header (NULL: none) in place of the one it has. Allocates; false: no memory. */
+bool remembered_set_note(struct remembered *s, const struct own_bytes *note);
+bool remembered_set_header(struct remembered *s, const struct own_bytes *header);
+void remembered_free(struct remembered *s); /* frees what it has of its own, and makes it nothing */
+
+/* ---- places in no run ---- */
+
+enum { SLOT_REMEMBERS = INT32_MIN }; /* bit of a place's slot: at.unplaced has the order LSN */
+
+static inline bool unplaced_remembers(const struct place *p) { return (p->slot & (uint32_t)SLOT_REMEMBERS) != 0; }
+
+static inline uint64_t unplaced_order_lsn(const struct place *p) {
+    return unplaced_remembers(p) ? p->at.unplaced->order_lsn : p->at.order_lsn;
+}
+
+static inline uint32_t unplaced_order_index(const struct place *p) { return p->slot & ~(uint32_t)SLOT_REMEMBERS; }
+
+/* Allocates. The place gets the state and takes what it has of its own; false: no memory, and the caller keeps it. */
+bool unplaced_remember(struct place *p, const struct remembered *state);
+/* The state of the place, which keeps what it has of its own; all zero: none. */
+struct remembered unplaced_state(const struct place *p);
+/* The same, and the place has none any more: its order key is in the place again. */
+struct remembered unplaced_forget(struct place *p);
+
+/* ---- places in runs ---- */
+
+/* Memory for such a state of a place of this chunk. False: no memory. */
+bool chunk_prepare_states(struct queue_chunk *c, const struct remembered *state);
+/* The place gets the state in place of the one that it has. It takes what it has of its own. */
+void place_remember(const struct place *p, const struct remembered *state);
+struct remembered place_state(const struct place *p); /* the place keeps what it has of its own */
+void place_forget(const struct place *p);             /* it ends */
+void chunk_free_states(struct queue_chunk *c);        /* with what its places have of their own */
+
+/* Of a place of this table, in a run or in none. */
+static inline struct remembered table_place_state(const struct table *t, const struct place *p) {
+    return t->in_runs ? place_state(p) : unplaced_state(p);
+}
+
+/* ---- messages ---- */
+
+bool message_places_have_states(const struct table *t, struct message *m);
+bool message_work_has_states(const struct message *m);
+
+/* Whether one of its places or pending operations has a state: then a relocation writes a state with wide rows. */
+static inline bool message_has_states(const struct table *t, struct message *m) {
+    return message_places_have_states(t, m) || message_work_has_states(m);
+}
+
+/* Bound for n more places or operations, or places that there are, that get a state with so many own bytes. */
+uint64_t message_states_grow_at_most(const struct table *t, struct message *m, uint64_t n, uint64_t own_bytes);
+/*
+ * Call it before a place of the message gets another state, with both (nothing: all zero): the growth of the message
+ * changes. The message has its extra, unless it has one place, and one record, which has the bytes of `after`.
+ */
+void message_state_changes(struct table *t, struct message *m, const struct remembered *before,
+                           const struct remembered *after);
+
+#endif
