@@ -500,6 +500,7 @@ enum format_result format_get_dequeue(const struct record *r, struct message_deq
 enum format_result format_get_relocated(const struct record *r, struct message_relocated *m);
 /* A MESSAGE_START_PLACED; what they point to lies in the record. */
 enum format_result format_get_start_placed(const struct record *r, struct message_start *m, struct place_state *state);
+enum format_result format_get_either_start(const struct record *r, struct message_start *m); /* without a state */
 enum format_result format_get_place(const struct record *r, struct message_place *p);
 enum format_result format_get_move(const struct record *r, struct message_move *m);
 /* A MESSAGE_RELOCATED_PLACED: its places and pending work are read with format_placed_place and format_placed_pending. */

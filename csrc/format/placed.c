@@ -111,6 +111,11 @@ enum format_result format_get_start_placed(const struct record *r, struct messag
                    is_numbered(m->tx_id, m->order_index, m->queue_count) && are_queue_ids(m->queues, m->queue_count));
 }
 
+enum format_result format_get_either_start(const struct record *r, struct message_start *m) {
+    struct place_state state;
+    return r->type == MESSAGE_START ? format_get_start(r, m) : format_get_start_placed(r, m, &state);
+}
+
 /* ---- a note ---- */
 
 uint64_t format_place_bytes(uint32_t note_bytes) { return pad8(AT(MESSAGE_PLACE, note) + (uint64_t)note_bytes); }

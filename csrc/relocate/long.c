@@ -58,7 +58,7 @@ static int copy_start(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
     if (m == NULL || rc != LS_OK) {
         return rc;
     }
-    if (format_get_start(&r, &from) != FORMAT_OK || r.id != id) {
+    if (format_get_either_start(&r, &from) != FORMAT_OK || r.id != id) {
         rc = fail_at(LS_CORRUPT, v->victim_lsn, start_lsn, "a record that is to be moved is damaged");
     } else {
         rc = log_reserve(v->g, format_start_bytes(from.header_bytes, from.content_bytes, 0), RESERVE_MOVES);
@@ -98,12 +98,55 @@ static uint32_t rows_that_fit(uint64_t *room, uint32_t rows, uint32_t row_bytes)
     return n;
 }
 
+/* The same for rows of a place or an operation, which differ in their lengths if they have states. */
+static uint32_t states_that_fit(uint64_t *room, uint32_t rows, const struct place_state *states) {
+    if (states == NULL) {
+        return rows_that_fit(room, rows, RELOCATED_PLACE_BYTES);
+    }
+    uint32_t n = 0;
+    while (n < rows && format_placed_row_bytes(&states[n]) <= *room) {
+        *room -= format_placed_row_bytes(&states[n++]);
+    }
+    return n;
+}
+
+/* The counts of the next part of the state, in a record that has room for so many bytes of rows. True: it is the last. */
+static bool next_part(const struct chain_state *s, uint64_t room, const struct message_relocated *done,
+                      struct message_relocated *m) {
+    const struct place_state *places = s->place_states, *pending = s->pending_states;
+    m->chunk_count = rows_that_fit(&room, s->counts.chunk_count - done->chunk_count, RELOCATED_CHUNK_BYTES);
+    bool fits = done->chunk_count + m->chunk_count == s->counts.chunk_count;
+    m->place_count = !fits ? 0
+                           : states_that_fit(&room, s->counts.place_count - done->place_count,
+                                             places != NULL ? places + done->place_count : NULL);
+    fits = fits && done->place_count + m->place_count == s->counts.place_count;
+    m->pending_count = !fits ? 0
+                             : states_that_fit(&room, s->counts.pending_count - done->pending_count,
+                                               pending != NULL ? pending + done->pending_count : NULL);
+    return fits && done->pending_count + m->pending_count == s->counts.pending_count;
+}
+
+static uint64_t part_bytes(const struct chain_state *s, const struct message_relocated *m,
+                           const struct message_relocated *done) {
+    uint64_t rows = 0;
+    if (s->place_states == NULL) {
+        return format_relocated_bytes(m->chunk_count, m->place_count, m->pending_count);
+    }
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        rows += format_placed_row_bytes(&s->place_states[done->place_count + i]);
+    }
+    for (uint32_t i = 0; i < m->pending_count; i++) {
+        rows += format_placed_row_bytes(&s->pending_states[done->pending_count + i]);
+    }
+    return format_relocated_placed_bytes(m->chunk_count, rows);
+}
+
 /*
  * Appends the state's records; the copies take effect with the last. LS_END: the chain changed meanwhile. On LS_OK *parts
  * lists them and the lock was held since the last append.
  */
 static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start_lsn, uint64_t prev,
-                        const struct chain_state *s, struct chain_record **parts, uint32_t *count) {
+                        struct chain_state *s, struct chain_record **parts, uint32_t *count) {
     struct log *g = v->g;
     struct message_relocated done = {.part = 0};
     bool last = false;
@@ -112,18 +155,12 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
     *count = 0;
     while (!last) {
         struct message_relocated m = s->counts;
-        uint64_t room = log_record_bytes_max(g) - 80;
         m.part = *count;
-        m.chunk_count = rows_that_fit(&room, s->counts.chunk_count - done.chunk_count, 24);
-        m.place_count = rows_that_fit(&room, s->counts.place_count - done.place_count, 32);
-        m.pending_count = rows_that_fit(&room, s->counts.pending_count - done.pending_count, 32);
-        last = done.chunk_count + m.chunk_count == s->counts.chunk_count &&
-               done.place_count + m.place_count == s->counts.place_count &&
-               done.pending_count + m.pending_count == s->counts.pending_count;
+        last = next_part(s, log_record_bytes_max(g) - STATE_HEAD_BYTES, &done, &m);
         if (!array_grow(parts, &capacity, *count, 1)) {
             return fail_memory();
         }
-        uint64_t bytes = format_relocated_bytes(m.chunk_count, m.place_count, m.pending_count);
+        uint64_t bytes = part_bytes(s, &m, &done);
         int rc = log_reserve(g, bytes, RESERVE_MOVES);
         if (rc != LS_OK) {
             return rc;
@@ -134,9 +171,7 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
         }
         uint16_t flags = (last ? 0 : FLAG_PART) | (last && s->staged ? FLAG_STAGED : 0);
         struct slot at = log_slot(g, id, prev, flags);
-        chain_append(v, &at, MESSAGE_RELOCATED,
-                     format_put_relocated(&at, &m, s->chunks + done.chunk_count, s->places + done.place_count,
-                                          s->pending + done.pending_count));
+        chain_append(v, &at, chain_state_type(s), chain_put_part(&at, s, &m, &done));
         (*parts)[(*count)++] = (struct chain_record){.lsn = at.lsn, .record_bytes = (uint32_t)bytes};
         prev = at.lsn;
         done.chunk_count += m.chunk_count;
@@ -144,11 +179,6 @@ static int append_state(struct message_mover *v, uint64_t id, uint64_t old_start
         done.pending_count += m.pending_count;
     }
     return LS_OK;
-}
-
-/* About how many bytes the state's records will need. */
-static uint64_t state_bytes_of(const struct table *t, struct message *m) {
-    return format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
 }
 
 /*
@@ -166,7 +196,7 @@ static int copy_chunks(struct message_mover *v, uint64_t id, uint64_t start_lsn,
         }
         uint64_t lsn = m->extra->chunks[i].lsn;
         bool along = copied > 0 && lsn < v->head_lsn && lsn < log_forced_lsn(v->g) &&
-                     copied < COPIED_PER_STATE * state_bytes_of(v->t, m);
+                     copied < COPIED_PER_STATE * chain_state_bytes(v->t, m);
         if (!in_victim(v, lsn) && !along) {
             continue;
         }
@@ -200,7 +230,7 @@ struct long_move {
 };
 
 static void switch_over(struct message_mover *v, struct message *m, const struct long_move *l,
-                        struct chain_record *parts, uint32_t part_count) {
+                        const struct chain_state *s, struct chain_record *parts, uint32_t part_count) {
     struct log *g = v->g;
     uint64_t last_lsn = parts[part_count - 1].lsn;
     table_touch(v->t, m);
@@ -222,23 +252,31 @@ static void switch_over(struct message_mover *v, struct message *m, const struct
     if (follows) {
         free(parts);
     }
+    chain_switch_own(v->t, m, s);
     m->extra->last_lsn = last_lsn;
     message_moved(v->t, m);
 }
 
 static int append_long_state(struct message_mover *v, uint64_t id, const struct long_move *l) {
     int rc = LS_END;
+    struct own_source own = {.read = NULL};
     times_learn(v, id, l->old_start_lsn, 0);
     for (int attempt = 0; rc == LS_END && attempt < ATTEMPTS_MAX; attempt++) {
+        rc = own_gather(v, id, l->old_start_lsn, &own);
         struct message *m = chain_still_there(v, id, l->old_start_lsn);
         struct chain_state s = {.staged = false};
         struct chain_record *parts = NULL;
         uint32_t count;
         if (m == NULL) {
-            return LS_OK;
+            rc = LS_OK;
+            break;
         }
-        if (!chain_take_state(v, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &s)) {
-            return fail_memory();
+        if (rc != LS_OK) {
+            continue;
+        }
+        if (!chain_take_state(v, m, l->new_start_lsn != 0 ? l->new_start_lsn : l->old_start_lsn, &own, &s)) {
+            rc = fail_memory();
+            break;
         }
         for (uint32_t i = 0; i < l->chunk_count; i++) {
             if (is_still_chunk(m, &l->chunks[i])) {
@@ -247,12 +285,13 @@ static int append_long_state(struct message_mover *v, uint64_t id, const struct 
         }
         rc = append_state(v, id, l->old_start_lsn, l->prev, &s, &parts, &count);
         if (rc == LS_OK) {
-            switch_over(v, chain_still_there(v, id, l->old_start_lsn), l, parts, count);
+            switch_over(v, chain_still_there(v, id, l->old_start_lsn), l, &s, parts, count);
         } else {
             free(parts);
         }
         chain_free_state(&s);
     }
+    own_free(&own);
     return rc == LS_END ? LS_OK : rc; /* the message changes too often: the next pass tries again */
 }
 

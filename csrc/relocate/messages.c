@@ -41,8 +41,9 @@ static void append_start_and_state(struct message_mover *v, struct message *m, c
     chain_append(v, &at, MESSAGE_START, bytes);
     struct slot state = log_slot(v->g, m->id, at.lsn, s->staged ? FLAG_STAGED : 0);
     s->counts.start_lsn = at.lsn;
-    uint32_t state_bytes = format_put_relocated(&state, &s->counts, s->chunks, s->places, s->pending);
-    chain_append(v, &state, MESSAGE_RELOCATED, state_bytes);
+    uint32_t state_bytes = chain_put_part(&state, s, &s->counts, &(struct message_relocated){.part = 0});
+    chain_append(v, &state, chain_state_type(s), state_bytes);
+    chain_switch_own(v->t, m, s);
     chain_switch_start(v->g, m, at.lsn, bytes);
     chain_switch_state(v->g, m, state_bytes);
     chain_switch_parts(v->g, m, NULL, 0);
@@ -51,11 +52,13 @@ static void append_start_and_state(struct message_mover *v, struct message *m, c
 }
 
 /*
- * Moves a message of which the start, but no chunk, is in this segment; `from` points into the window. *moved is false
- * if move_long must do it. The message can change during a wait, so its form is computed again after each.
+ * Moves a message of which the start, but no chunk, is in this segment; `from` points into the window, as the record `r`
+ * does. *moved is false if move_long must do it: if places have notes or headers in other records, for one. The message can
+ * change during a wait, so its form is computed again after each.
  */
-static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, const struct message_start *from,
-                      bool *moved) {
+static int move_small(struct message_mover *v, const struct record *r, const struct message_start *from, bool *moved) {
+    uint64_t id = r->id, start_lsn = r->lsn;
+    struct own_source own = {.record = r->bytes, .record_lsn = r->lsn};
     struct log *g = v->g;
     const struct table *t = v->t;
     struct message *m;
@@ -66,11 +69,14 @@ static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
         if (message_extra(m) == NULL) {
             return fail_memory();
         }
+        if (!own_is_in(m, start_lsn)) {
+            *moved = false;
+            return LS_OK;
+        }
         bool in_line = chain_has_inline_form(t, m, &f);
         uint64_t inline_bytes = format_start_bytes(from->header_bytes, from->content_bytes, f.queue_count);
         in_line = in_line && inline_bytes <= log_record_bytes_max(g);
-        uint64_t state_bytes =
-            format_relocated_bytes(m->extra->chunk_count, chain_count_places(m), chain_count_pending(t, m));
+        uint64_t state_bytes = chain_state_bytes(t, m);
         uint64_t bytes =
             in_line ? inline_bytes : format_start_bytes(from->header_bytes, from->content_bytes, 0) + state_bytes;
         if (!in_line && bytes > log_record_bytes_max(g)) { /* too much could stay unused at a segment's end */
@@ -108,7 +114,7 @@ static int move_small(struct message_mover *v, uint64_t id, uint64_t start_lsn, 
             return LS_OK;
         }
         struct chain_state s = {.staged = false};
-        if (!chain_take_state(v, m, 0, &s)) {
+        if (!chain_take_state(v, m, 0, &own, &s)) {
             return fail_memory();
         }
         append_start_and_state(v, m, from, &s);
@@ -176,13 +182,13 @@ static int move_start(struct message_mover *v, const struct record *r) {
     if (m->extra != NULL && m->extra->chunk_count > 0) {
         return move_later(v, r->id);
     }
-    if (format_get_start(r, &from) != FORMAT_OK) {
+    if (format_get_either_start(r, &from) != FORMAT_OK) {
         return fail_at(LS_CORRUPT, v->victim_lsn, r->lsn, "a record that is to be moved is damaged");
     }
     bool in_line = (r->flags & FLAG_INLINE) != 0;
     from.enqueue_time_us = in_line ? from.enqueue_time_us : from.queue_count > 0 && from.tx_id == 0 ? v->time_us : 0;
     bool moved;
-    int rc = move_small(v, r->id, r->lsn, &from, &moved);
+    int rc = move_small(v, r, &from, &moved);
     return rc == LS_OK && !moved ? move_later(v, r->id) : rc;
 }
 
@@ -192,9 +198,11 @@ static int move_record(struct message_mover *v, const struct record *r) {
     const struct tx *tx;
     switch ((enum record_type)r->type) {
     case MESSAGE_START:
+    case MESSAGE_START_PLACED:
         return move_start(v, r);
     case MESSAGE_CHUNK:
     case MESSAGE_RELOCATED:
+    case MESSAGE_RELOCATED_PLACED:
         if (v->later_count > 0 && v->later[v->later_count - 1] == r->id) {
             return LS_OK;
         }

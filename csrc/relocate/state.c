@@ -10,6 +10,9 @@ void chain_free_state(struct chain_state *s) {
     free(s->chunks);
     free(s->places);
     free(s->pending);
+    free(s->place_states);
+    free(s->pending_states);
+    free(s->located);
     *s = (struct chain_state){.chunks = NULL};
 }
 
@@ -47,6 +50,10 @@ static void put_places(const struct move_times *times, struct message *m, struct
     }
 }
 
+static uint32_t chain_pending_kind(const struct work *w) {
+    return w->kind == WORK_ENQUEUE ? PENDING_ENQUEUE : w->kind == WORK_DEQUEUE ? PENDING_DEQUEUE : PENDING_NOTE;
+}
+
 /* The list has the newest first. */
 static void put_pending(const struct table *t, const struct message *m, uint32_t n, struct pending_row *rows) {
     for (const struct work *w = n > 0 ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
@@ -57,14 +64,56 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
             .tx_id = w->tx->id,
             .lsn = w->lsn,
             .queue_id = w->queue_id,
-            .kind = w->kind == WORK_ENQUEUE ? PENDING_ENQUEUE : PENDING_DEQUEUE,
+            .kind = chain_pending_kind(w),
             .order_index = w->order_index,
         };
     }
 }
 
+bool chain_has_states(const struct table *t, struct message *m) {
+    bool some = false;
+    for (uint32_t i = 0; !some && i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        const struct remembered state = place_state(p);
+        some = counts(p) && !remembers_nothing(&state);
+    }
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; !some && w != NULL; w = w->next_of_message) {
+        some = w->state != NULL && work_counts(t, w);
+    }
+    return some;
+}
+
+/* The states of the rows, in their order: that in which own_gather has read their bytes. False: no memory. */
+static bool put_states(const struct table *t, struct message *m, struct own_source *own, struct chain_state *s) {
+    uint32_t row = 0, n = s->counts.pending_count;
+    s->place_states = calloc(s->counts.place_count + 1u, sizeof *s->place_states);
+    s->pending_states = calloc(n + 1u, sizeof *s->pending_states);
+    s->located = calloc((size_t)s->counts.place_count + n + 1u, sizeof *s->located);
+    if (s->place_states == NULL || s->pending_states == NULL || s->located == NULL) {
+        return false;
+    }
+    own->described = 0;
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        const struct remembered state = place_state(p);
+        const struct place_state described = own_describe(own, &state);
+        if (counts(p)) {
+            s->places[row].delivery_count = described.delivery_count;
+            s->place_states[row++] = described;
+        }
+    }
+    for (const struct work *w = m->extra->work; w != NULL; w = w->next_of_message) {
+        const struct place_state described = w->state != NULL ? own_describe(own, w->state) : (struct place_state){0};
+        if (work_counts(t, w)) {
+            s->pending_states[--n] = described;
+        }
+    }
+    return true;
+}
+
 /* Takes the state, with the present LSNs of the chunks. False: no memory. */
-bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct chain_state *s) {
+bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t start_lsn, struct own_source *own,
+                      struct chain_state *s) {
     const struct table *t = v->t;
     const struct message_extra *x = m->extra;
     s->counts = (struct message_relocated){
@@ -89,7 +138,91 @@ bool chain_take_state(const struct message_mover *v, struct message *m, uint64_t
     }
     put_places(&v->times, m, s->places);
     put_pending(t, m, s->counts.pending_count, s->pending);
+    if (chain_has_states(t, m) && !put_states(t, m, own, s)) {
+        chain_free_state(s);
+        return false;
+    }
     return true;
+}
+
+uint64_t chain_state_bytes(const struct table *t, struct message *m) {
+    uint32_t chunks = m->extra->chunk_count, places = chain_count_places(m), pending = chain_count_pending(t, m);
+    if (!chain_has_states(t, m)) {
+        return format_relocated_bytes(chunks, places, pending);
+    }
+    uint64_t rows = PLACED_ROW_BYTES * ((uint64_t)places + pending);
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct remembered state = place_state(&message_places(m)[i]);
+        rows += counts(&message_places(m)[i]) ? remembered_own_bytes(&state) : 0;
+    }
+    for (const struct work *w = m->extra->work; w != NULL; w = w->next_of_message) {
+        rows += w->state != NULL && work_counts(t, w) ? remembered_own_bytes(w->state) : 0;
+    }
+    return format_relocated_placed_bytes(chunks, rows);
+}
+
+enum record_type chain_state_type(const struct chain_state *s) {
+    return s->place_states != NULL ? MESSAGE_RELOCATED_PLACED : MESSAGE_RELOCATED;
+}
+
+/* The row begins at *at in the record; *at moves behind it. */
+static struct own locate(const struct place_state *row, uint64_t lsn, uint32_t record_bytes, uint32_t *at) {
+    struct own own = {.note.lsn = 0};
+    uint32_t from = *at + PLACED_ROW_BYTES;
+    if (row->note_bytes > 0) {
+        own.note = (struct own_bytes){lsn, record_bytes, from, row->note_bytes};
+    }
+    if (row->header != NULL) {
+        own.header = (struct own_bytes){lsn, record_bytes, from + row->note_bytes, row->header_bytes};
+    }
+    *at += (uint32_t)format_placed_row_bytes(row);
+    return own;
+}
+
+uint32_t chain_put_part(const struct slot *at, struct chain_state *s, const struct message_relocated *m,
+                        const struct message_relocated *done) {
+    const struct chunk_row *chunks = s->chunks + done->chunk_count;
+    const struct place_row *places = s->places + done->place_count;
+    const struct pending_row *pending = s->pending + done->pending_count;
+    if (s->place_states == NULL) {
+        return format_put_relocated(at, m, chunks, places, pending);
+    }
+    const struct place_state *place_states = s->place_states + done->place_count;
+    const struct place_state *pending_states = s->pending_states + done->pending_count;
+    uint32_t bytes = format_put_relocated_placed(at, m, chunks, places, place_states, pending, pending_states);
+    uint32_t from = STATE_HEAD_BYTES + RELOCATED_CHUNK_BYTES * m->chunk_count;
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        s->located[done->place_count + i] = locate(&place_states[i], at->lsn, bytes, &from);
+    }
+    for (uint32_t i = 0; i < m->pending_count; i++) {
+        s->located[s->counts.place_count + done->pending_count + i] = locate(&pending_states[i], at->lsn, bytes, &from);
+    }
+    return bytes;
+}
+
+void chain_switch_own(const struct table *t, struct message *m, const struct chain_state *s) {
+    uint32_t row = 0, n = s->counts.pending_count;
+    if (s->place_states == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        struct own *own = place_state(p).own;
+        if (counts(p)) {
+            if (own != NULL) {
+                *own = s->located[row];
+            }
+            row++;
+        }
+    }
+    for (const struct work *w = m->extra->work; w != NULL; w = w->next_of_message) {
+        if (work_counts(t, w)) {
+            n--;
+            if (w->state != NULL && w->state->own != NULL) {
+                *w->state->own = s->located[s->counts.place_count + n];
+            }
+        }
+    }
 }
 
 /*
@@ -110,7 +243,7 @@ bool chain_has_inline_form(const struct table *t, struct message *m, struct inli
     bool same_index = true;
     *f = (struct inline_form){.order_lsn = 0};
     if (chain_count_pending(t, m) > 0 || (m->flags & MESSAGE_STAGED) != 0 ||
-        (m->extra != NULL && m->extra->chunk_count > 0)) {
+        (m->extra != NULL && m->extra->chunk_count > 0) || message_has_states(t, m)) {
         return false;
     }
     for (uint32_t i = 0; i < m->place_count; i++) {

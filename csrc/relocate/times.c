@@ -187,6 +187,13 @@ static void ask_state(struct message_mover *v, uint64_t lsn, uint32_t bytes) {
             struct place_row row = format_place_row(m.places, i);
             know(&v->times, row.order_lsn, row.enqueue_time_us);
         }
+    } else if (r.type == MESSAGE_RELOCATED_PLACED && format_get_relocated_placed(&r, &m) == FORMAT_OK) {
+        const uint8_t *at = m.places;
+        for (uint32_t i = 0; i < m.place_count; i++) {
+            struct place_state state;
+            struct place_row row = format_placed_place(&at, &state);
+            know(&v->times, row.order_lsn, row.enqueue_time_us);
+        }
     }
     free(memory);
 }

@@ -19,9 +19,9 @@ struct piece {
     uint64_t id;
     uint64_t segment_lsn; /* set by the look-up */
     uint32_t record_bytes;
-    uint16_t type;
-    bool header; /* the message's header is wanted, not content */
-    bool whole;  /* header and content are wanted, one after the other; `bytes` is at least the record's size */
+    uint16_t type; /* MESSAGE_START (in either form) or MESSAGE_CHUNK */
+    bool header;   /* the message's header is wanted, not content */
+    bool whole;    /* header and content are wanted, one after the other; `bytes` is at least the record's size */
     uint32_t header_bytes; /* if `whole`: how many of the copied bytes are header */
     uint64_t skip;
     size_t bytes; /* upper limit; the record may have fewer */
@@ -44,14 +44,14 @@ static int64_t copy_whole(struct piece *p, const struct message_start *m, uint8_
 static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, uint8_t *into) {
     struct record r;
     bool sound = format_get_record(record, p->record_bytes, seed, p->lsn, &r) == FORMAT_OK;
-    if (!sound || r.type != p->type || r.id != p->id) {
+    if (!sound || r.id != p->id) {
         return -1;
     }
     const uint8_t *from;
     uint64_t available;
     if (p->type == MESSAGE_START) {
         struct message_start m;
-        if (format_get_start(&r, &m) != FORMAT_OK) {
+        if (format_get_either_start(&r, &m) != FORMAT_OK) {
             return -1;
         }
         if (p->whole) {

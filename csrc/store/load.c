@@ -139,8 +139,8 @@ static ls_span span_of(const struct round *round, const struct wanted *w) {
     const uint8_t *at = round->into + w->at;
     struct record r;
     struct message_start m;
-    if (format_get_record(at, w->record_bytes, w->pin.seed, w->lsn, &r) != FORMAT_OK || r.type != MESSAGE_START ||
-        r.id != w->id || format_get_start(&r, &m) != FORMAT_OK || m.content_bytes != w->content_bytes) {
+    if (format_get_record(at, w->record_bytes, w->pin.seed, w->lsn, &r) != FORMAT_OK || r.id != w->id ||
+        format_get_either_start(&r, &m) != FORMAT_OK || m.content_bytes != w->content_bytes) {
         return (ls_span){.content_at = 0};
     }
     return (ls_span){
