@@ -248,6 +248,32 @@ enum format_result format_get_closed(const uint8_t *from, size_t available, stru
 }
 
 /*
+ *  0          32      40         48  56         64
+ *  | preamble | epoch | seen_lsn | 0 | checksum |
+ */
+void format_put_seen(uint8_t *into, const struct seen *s) {
+    put_preamble(into, "LSTRSEEN", SEEN_BYTES, s->uuid);
+    PUT(into, SEEN, epoch, s->epoch);
+    PUT(into, SEEN, seen_lsn, s->seen_lsn);
+    PUT(into, SEEN, zero, 0);
+    PUT(into, SEEN, checksum, xxh64(into, AT(SEEN, checksum), 0));
+}
+
+enum format_result format_get_seen(const uint8_t *from, size_t available, struct seen *s) {
+    enum format_result result = get_preamble(from, available, "LSTRSEEN", SEEN_BYTES);
+    if (result != FORMAT_OK) {
+        return result;
+    }
+    if (GET(from, SEEN, checksum) != xxh64(from, AT(SEEN, checksum), 0)) {
+        return FORMAT_CHECK;
+    }
+    memcpy(s->uuid, from + AT(PREAMBLE, uuid), UUID_BYTES);
+    s->epoch = GET(from, SEEN, epoch);
+    s->seen_lsn = GET(from, SEEN, seen_lsn);
+    return judge(from, SEEN_BYTES, AT(SEEN, zero), s->epoch > 0 && (s->seen_lsn == 0 || is_lsn(s->seen_lsn)));
+}
+
+/*
  *  0          32         40            48           56           64  248        256
  *  | preamble | hold_lsn | limit_bytes | expires_us | created_us | 0 | checksum |
  */

@@ -42,7 +42,9 @@ struct replay {
     uint64_t base_lsn;
     uint64_t time_us; /* of the batch */
     bool inspects;    /* for an inspection: transactions that recovery rolls back are removed at once */
-    bool has_writer;  /* a writer has the store open: its open transactions and staged messages stay */
+    bool orderly; /* the log was closed in order: only places that became visible below seen_lsn are recovered ones */
+    uint64_t seen_lsn;
+    bool has_writer; /* a writer has the store open: its open transactions and staged messages stay */
     struct moving moving;
     struct newest_batch newest;
     struct live_segment *counted; /* where the last live record was counted, as most often the next one */

@@ -225,8 +225,8 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
         struct place *place = message_place(m, q->id);
         struct remembered state = unplaced_forget(place);
         *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
-        place_entry(place)->state = ENTRY_RECOVERED;
-        if (!chunk_prepare_states(place->at.chunk, &state)) {
+        place_entry(place)->state = !p->orderly || list[i].order_lsn < p->seen_lsn ? ENTRY_RECOVERED : 0;
+        if (!chunk_prepare_states(place->at.chunk, remembered_parts(&state))) {
             remembered_free(&state);
             return fail_memory();
         }

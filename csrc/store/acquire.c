@@ -2,7 +2,7 @@
  * Places that consumers have acquired, and those that they give back. table/offer.c has the order; take.c acquires out of
  * it; dequeue.c settles.
  *
- * Nothing here is written, so no call waits; takers.c has those that wait for a message. A delivery names its place by
+ * Acquiring writes nothing, and a release writes counts only if that needs no wait (counts.c), so no call waits; takers.c has those that wait for a message. A delivery names its place by
  * message, position and count: after a release and another acquisition the count differs, and a message that is enqueued
  * again has another position.
  */
@@ -58,8 +58,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
-/* NULL: the delivery's place has ended, although the message may have a new one. */
-static struct place *place_of(const struct table *t, uint32_t queue_id, const ls_delivery *d, struct message **m) {
+struct place *delivery_place(const struct table *t, uint32_t queue_id, const ls_delivery *d, struct message **m) {
     uint32_t number = table_find_at(t, d->number, d->id);
     *m = number != INDEX_NONE ? table_message(t, number) : NULL;
     struct place *p = *m != NULL ? message_place(*m, queue_id) : NULL;
@@ -70,7 +69,7 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n; i++) {
         struct message *m;
-        struct place *p = place_of(t, queue_id, &deliveries[i], &m);
+        struct place *p = delivery_place(t, queue_id, &deliveries[i], &m);
         if (p != NULL && delivery_holds(&deliveries[i], p)) { /* false if the list has it twice */
             offer_give_back(p, m, unseen);
         }
@@ -86,11 +85,12 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     rc = store_check_queues(store, &queue_id, 1);
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct message *m;
-        const struct place *p = place_of(t, queue_id, &deliveries[i], &m);
+        const struct place *p = delivery_place(t, queue_id, &deliveries[i], &m);
         rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
     }
     if (rc == LS_OK) {
         acquire_give_back(store, queue_id, deliveries, n, (flags & LS_UNSEEN) != 0);
+        counts_write(store, queue_id, deliveries, (flags & LS_UNSEEN) != 0 ? 0 : n);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

@@ -159,14 +159,16 @@ static int roll_back_open_transactions(ls_store *store) {
     return rc;
 }
 
-/* Nothing, if nothing was written since the last orderly close. */
+/* No record, if none was written since the last orderly close. */
 static int write_close(ls_store *store) {
     int rc = roll_back_open_transactions(store);
-    if (rc == LS_OK && store->was_clean && log_is_untouched(store->log)) {
-        return rc;
-    }
-    if (rc == LS_OK || rc == LS_FULL) { /* the next open derives a rollback that cannot be logged now */
+    bool counted = rc == LS_OK && counts_write_all(store) == LS_OK;
+    bool untouched = rc == LS_OK && store->was_clean && log_is_untouched(store->log);
+    if (!untouched && (rc == LS_OK || rc == LS_FULL)) { /* the next open derives a rollback that cannot be logged now */
         rc = log_write_close(store->log);
+    }
+    if (rc == LS_OK && counted) {
+        seen_publish(store);
     }
     return rc == LS_FULL ? LS_OK : rc; /* all is durable; a full log merely has no CLOSE */
 }

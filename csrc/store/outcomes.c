@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "store/store.h"
+#include "table/remembered.h"
 
 /* ---- the work on messages ---- */
 
@@ -37,6 +38,14 @@ void messages_roll_back(void *context, struct tx *tx) {
     }
 }
 
+/* A note may be of a place that is there, or of one that the same transaction makes. */
+static bool prepare_state(const struct table *t, const struct work *w) {
+    struct queue *q = w->state != NULL ? table_queue(t, w->queue_id) : NULL;
+    const struct place *p = q != NULL ? message_place(table_message(t, w->message), w->queue_id) : NULL;
+    unsigned parts = q != NULL ? remembered_parts(w->state) : 0;
+    return q == NULL || (queue_prepare_states(q, parts) && (p == NULL || chunk_prepare_states(p->at.chunk, parts)));
+}
+
 bool messages_prepare_commit(void *context, struct tx *tx) {
     const ls_store *store = context;
     bool ready = true;
@@ -55,7 +64,20 @@ bool messages_prepare_commit(void *context, struct tx *tx) {
             q->wanted = 0;
         }
     }
+    for (const struct work *w = tx->first; ready && w != NULL; w = w->next) {
+        ready = prepare_state(&store->state.table, w);
+    }
     return ready;
+}
+
+/* The place that an enqueue has made gets its state. */
+static void take_state(struct table *t, struct message *m, struct work *w) {
+    const struct remembered nothing = {.own = NULL};
+    if (w->state != NULL) {
+        message_state_changes(t, m, &nothing, w->state);
+        place_remember(message_place(m, w->queue_id), w->state);
+        w->state->own = NULL;
+    }
 }
 
 /* Work on a queue that was deleted meanwhile has no effect. */
@@ -76,7 +98,13 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
                     message_grows_places(t, m, 1);
                 }
                 message_add_place(t, m, queue_append(q, m, number, commit_lsn, w->order_index));
+                take_state(t, m, w);
             }
+        } else if (p != NULL && w->kind == WORK_NOTE) {
+            if (w->locks) {
+                queue_unlock(p, m);
+            }
+            place_take_note(t, m, p, w->state);
         } else if (p != NULL) {
             queue_kill(p, m);
             message_drop_place(t, m, w->queue_id);

@@ -48,6 +48,10 @@ int recover_replay(ls_store *store) {
                   (unsigned long long)scan->term, (unsigned long long)scan->index);
     }
     rc = rc == LS_OK ? state_take_segments(state, scan) : rc;
+    store->was_clean = scan->clean;
+    seen_read(store);
+    p.orderly = store->was_orderly;
+    p.seen_lsn = store->seen_lsn;
     const ls_recovery before = state->report;
     if (rc == LS_OK && store->options.no_checkpoint == 0) {
         rc = checkpoint_load(&p, store->directory.dir, &loaded, &used);
@@ -58,7 +62,6 @@ int recover_replay(ls_store *store) {
         loaded = (struct loaded_checkpoint){.lsn = 0};
         rc = replay_and_settle(&p, background, start_us);
     }
-    store->was_clean = scan->clean;
     store->checkpoints.lsn = loaded.lsn;
     store->checkpoints.bytes = loaded.bytes;
     store->checkpoints.epoch = loaded.epoch;

@@ -178,6 +178,7 @@ static int serve_locked(ls_store *store, const uint32_t *sorted, size_t n, uint3
         return rc;
     }
     store->phase = PHASE_SERVING;
+    store->remembers = true;
     rc = log_serve(store->log);
     return rc == LS_OK ? log_owed(store, sorted, n, true) : rc;
 }

@@ -45,6 +45,9 @@ struct ls_store {
     bool relaxed;
     bool creating;        /* META is still META.new */
     bool was_clean;       /* the log ended in CLOSE, and nothing was written since */
+    bool was_orderly;     /* and its writer has written every count, and no other has served it since: see seen.c */
+    bool remembers;       /* records with states of places may be written */
+    uint64_t seen_lsn;    /* places that became visible below it may have been handed out, whatever their count */
     struct scan scan;     /* between open and serve: which files there are, and where the log ends */
     struct death *deaths; /* derived deaths whose MESSAGE_DELETE is not logged yet */
     size_t death_count;
@@ -181,6 +184,8 @@ int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum
 
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);
+/* The delivery's place and its message. NULL: the place has ended, although the message may have a new one. */
+struct place *delivery_place(const struct table *t, uint32_t queue_id, const ls_delivery *d, struct message **m);
 int delivery_fail(uint64_t id, uint32_t queue_id);
 /* The time at which places are acquired now; see struct hand_out. */
 uint32_t acquire_time(const ls_store *store);
@@ -188,6 +193,15 @@ uint32_t acquire_time(const ls_store *store);
 int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done);
 /* Those of n deliveries that still hold their places; the takers are served before the lock is let go (store_leave). */
 void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen);
+
+/* counts.c, with the log's lock. Writes how often the places of these deliveries were handed out, unless that needs a wait
+   or more room than there is: the next release of the place, or the close, makes up for it. */
+void counts_write(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* (waits) For the close: the counts of all places. LS_FULL: not all were written. */
+int counts_write_all(ls_store *store);
+/* seen.c: which places of a log that was closed in order may have been handed out without a count. */
+void seen_read(ls_store *store);
+void seen_publish(ls_store *store); /* after the last record of a close; the next open can do without it */
 
 /* takers.c, with the log's lock */
 void takers_serve_due(ls_store *store);

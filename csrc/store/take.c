@@ -112,7 +112,7 @@ static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int r
         const struct place *p = message_place(m, queue_id);
         assert(p != NULL);
         if (p->at.chunk->handed_out == NULL) {
-            p->at.chunk->handed_out = counts;
+            offer_use_counts(p->at.chunk, counts);
             counts = NULL;
         }
         uint32_t count = offer_take(p, m, acquire_time(store));

@@ -12,12 +12,13 @@
  *     before that, it is a new place again, and not one that came back: the places between are offered first.
  *
  * A free place keeps only its two bits and its count, so waiting places need no more memory; the counts of a chunk are
- * allocated when the first of its places is acquired, so that giving a place back allocates nothing.
+ * allocated when the first of its places is acquired, so that giving a place back allocates nothing. They begin with the
+ * counts of the places' states: those that are in the log (store/counts.c).
  */
 #include <assert.h>
 #include <stdlib.h>
 
-#include "table/table.h"
+#include "table/remembered.h"
 
 /* ---- the chunks with places that came back ---- */
 
@@ -113,12 +114,24 @@ bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p) {
     return true;
 }
 
+void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros) {
+    const uint32_t *counts = c->states != NULL ? c->states->delivery_counts : NULL;
+    for (uint32_t i = 0; counts != NULL && i < c->used; i++) {
+        zeros[i].count = counts[i];
+    }
+    c->handed_out = zeros;
+}
+
 bool offer_prepare(const struct place *p) {
     struct queue_chunk *c = p->at.chunk;
     if (c->handed_out == NULL) {
-        c->handed_out = calloc(CHUNK_PLACES, sizeof *c->handed_out);
+        struct hand_out *zeros = calloc(CHUNK_PLACES, sizeof *zeros);
+        if (zeros == NULL) {
+            return false;
+        }
+        offer_use_counts(c, zeros);
     }
-    return c->handed_out != NULL;
+    return true;
 }
 
 static uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, uint8_t state,

@@ -70,6 +70,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     }
     while (q->prepared != NULL) {
         struct queue_chunk *next = q->prepared->next;
+        chunk_free_states(q->prepared);
         free(q->prepared);
         q->prepared = next;
     }
@@ -102,6 +103,8 @@ bool queue_prepare(struct queue *q, uint64_t more) {
             return false;
         }
         c->next = q->prepared;
+        c->states = NULL;
+        c->used = 0;
         q->prepared = c;
         room += CHUNK_PLACES;
         chunks++;
@@ -126,8 +129,6 @@ static void add_chunk(struct queue *q) {
     c->next = NULL;
     c->first_position = q->next_position;
     c->handed_out = NULL;
-    c->states = NULL;
-    c->used = 0;
     c->live = 0;
     c->returned = 0;
     c->ahead = 0;

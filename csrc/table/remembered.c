@@ -113,8 +113,8 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, const struct remembered *state) {
-    if (remembers_nothing(state)) {
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+    if (parts == 0) {
         return true;
     }
     if (c->states == NULL) {
@@ -122,10 +122,18 @@ bool chunk_prepare_states(struct queue_chunk *c, const struct remembered *state)
     }
     struct chunk_states *s = c->states;
     return s != NULL &&
-           prepare_array((void **)&s->not_before_us, state->not_before_us != 0, sizeof *s->not_before_us) &&
-           prepare_array((void **)&s->expires_us, state->expires_us != 0, sizeof *s->expires_us) &&
-           prepare_array((void **)&s->delivery_counts, state->delivery_count != 0, sizeof *s->delivery_counts) &&
-           prepare_array((void **)&s->own, state->own != NULL, sizeof(struct own *));
+           prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
+           prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
+           prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+           prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+}
+
+bool queue_prepare_states(struct queue *q, unsigned parts) {
+    bool fine = q->last == NULL || q->last->used == CHUNK_PLACES || chunk_prepare_states(q->last, parts);
+    for (struct queue_chunk *c = q->prepared; fine && c != NULL; c = c->next) {
+        fine = chunk_prepare_states(c, parts);
+    }
+    return fine;
 }
 
 void place_remember(const struct place *p, const struct remembered *state) {
@@ -147,6 +155,9 @@ void place_remember(const struct place *p, const struct remembered *state) {
     if (s->delivery_counts != NULL) {
         s->delivery_counts[p->slot] = state->delivery_count;
     }
+    if (p->at.chunk->handed_out != NULL && p->at.chunk->handed_out[p->slot].count < state->delivery_count) {
+        p->at.chunk->handed_out[p->slot].count = state->delivery_count;
+    }
     if (s->own != NULL) {
         if (s->own[p->slot] != state->own) {
             free(s->own[p->slot]);
@@ -166,6 +177,25 @@ struct remembered place_state(const struct place *p) {
         .delivery_count = s->delivery_counts != NULL ? s->delivery_counts[p->slot] : 0,
         .own = s->own != NULL ? s->own[p->slot] : NULL,
     };
+}
+
+void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from) {
+    struct remembered before = place_state(p), after = before;
+    struct own own_before = {.note.lsn = 0};
+    bool given = from != NULL && from->own != NULL && from->own->note.lsn != 0;
+    if (before.own == NULL) {
+        after.own = given ? from->own : NULL;
+    } else {
+        own_before = *before.own;
+        before.own = &own_before;
+        after.own->note = given ? from->own->note : none;
+        after.own = after.own->note.lsn == 0 && after.own->header.lsn == 0 ? NULL : after.own;
+    }
+    message_state_changes(t, m, &before, &after);
+    place_remember(p, &after);
+    if (given && after.own == from->own) {
+        from->own = NULL;
+    }
 }
 
 void place_forget(const struct place *p) {

@@ -47,9 +47,15 @@ struct chunk_states {
     struct own **own;
 };
 
-static inline bool remembers_nothing(const struct remembered *s) {
-    return s->not_before_us == 0 && s->expires_us == 0 && s->delivery_count == 0 && s->own == NULL;
+/* Parts of a state, for which a chunk needs memory. */
+enum remembered_part { REMEMBERS_NOT_BEFORE = 1, REMEMBERS_EXPIRES = 2, REMEMBERS_COUNT = 4, REMEMBERS_OWN = 8 };
+
+static inline unsigned remembered_parts(const struct remembered *s) {
+    return (s->not_before_us != 0 ? REMEMBERS_NOT_BEFORE : 0u) | (s->expires_us != 0 ? REMEMBERS_EXPIRES : 0u) |
+           (s->delivery_count != 0 ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
 }
+
+static inline bool remembers_nothing(const struct remembered *s) { return remembered_parts(s) == 0; }
 
 bool remembered_equal(const struct remembered *a,
                       const struct remembered *b); /* notes and headers by their bytes' LSNs */
@@ -83,10 +89,14 @@ struct remembered unplaced_forget(struct place *p);
 
 /* ---- places in runs ---- */
 
-/* Memory for such a state of a place of this chunk. False: no memory. */
-bool chunk_prepare_states(struct queue_chunk *c, const struct remembered *state);
+/* Memory for these parts of a state of a place of this chunk. False: no memory. */
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts);
+/* The same for the next places of the queue, for which queue_prepare has made room. */
+bool queue_prepare_states(struct queue *q, unsigned parts);
 /* The place gets the state in place of the one that it has. It takes what it has of its own. */
 void place_remember(const struct place *p, const struct remembered *state);
+/* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
+void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state(const struct place *p); /* the place keeps what it has of its own */
 void place_forget(const struct place *p);             /* it ends */
 void chunk_free_states(struct queue_chunk *c);        /* with what its places have of their own */

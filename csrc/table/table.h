@@ -80,7 +80,7 @@ struct chunk_states;
 struct remembered;
 struct unplaced;
 
-/* How often consumers have acquired a place, and when the last one did: tenths of a second of the monotonic clock, which
+/* How often consumers have acquired a place, in all opens as far as the log knows, and when the last one did: tenths of a second of the monotonic clock, which
    reach 13 years of uptime and stay at the highest value from then on. */
 struct hand_out {
     uint32_t count;
@@ -503,6 +503,7 @@ void cursor_seek(struct cursor *c, struct queue *q, uint64_t position); /* to it
 /* table/offer.c: the places that consumers acquire and give back */
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
+void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a chunk that has none: CHUNK_PLACES */
 /* Both at this time; they return the place's count, this time included. */
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */

@@ -107,7 +107,7 @@ static void states_in_runs_are_those_of_their_places(void) {
             continue;
         }
         struct remembered s = some_state(&c);
-        require(chunk_prepare_states(p->at.chunk, &s));
+        require(chunk_prepare_states(p->at.chunk, remembered_parts(&s)));
         remembered_free(&wanted[i]);
         wanted[i] = copy_of(&s);
         message_state_changes(&t, m, &got, &s);
