@@ -13,6 +13,7 @@
 #include "os/array.h"
 #include "os/io.h"
 #include "replay/replay.h"
+#include "table/remembered.h"
 
 enum { BLOCKS_AT_ONCE = 16, ROWS_AHEAD = 16 };
 
@@ -29,7 +30,10 @@ struct loading {
     uint64_t window_blocks;
     const uint8_t *at; /* the next row, and where the block's rows end */
     const uint8_t *end;
-    int rank_seen;       /* rows come in the order of their kinds */
+    int rank_seen;     /* rows come in the order of their kinds */
+    uint32_t number;   /* of the last message */
+    struct work *work; /* its operation that has `later` later ones */
+    uint32_t later;
     uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;
     uint64_t batch_index; /* of the batch that it names; 0: that is not replicated */
@@ -231,7 +235,9 @@ static int take_operations(struct loading *l, const struct message_row *r, uint3
             .message = number,
             .queue_id = c.queue_id,
             .order_index = c.order_index,
-            .kind = c.kind == PENDING_ENQUEUE ? WORK_ENQUEUE : WORK_DEQUEUE,
+            .kind = c.kind == PENDING_ENQUEUE   ? WORK_ENQUEUE
+                    : c.kind == PENDING_DEQUEUE ? WORK_DEQUEUE
+                                                : WORK_NOTE,
         };
         tx_add_work(l->t, tx, w);
     }
@@ -250,6 +256,9 @@ static void set_growth(struct table *t, struct message *m, const struct message_
     } else if (m->extra != NULL) {
         m->extra->growth = r->growth;
         t->growth += r->growth;
+    }
+    if ((r->flags & ROW_WIDE) != 0) {
+        message_widens(t, m);
     }
     if (m->extra != NULL) {
         m->extra->work_state = r->work_state;
@@ -320,7 +329,81 @@ static int take_message(struct loading *l, const uint8_t *row) {
     m->record_bytes = r.record_bytes;
     m->content_bytes = r.content_bytes;
     l->messages++;
-    return r.kind == ROW_CHAIN ? take_chain(l, &r, number) : take_single(l, &r, number);
+    l->number = number;
+    int rc = r.kind == ROW_CHAIN ? take_chain(l, &r, number) : take_single(l, &r, number);
+    l->work = m->extra != NULL ? m->extra->work : NULL;
+    l->later = 0;
+    return rc;
+}
+
+/* ---- states of places, behind the rows of their message ---- */
+
+static int take_own(struct loading *l, uint64_t id, bool is_note, struct remembered *state) {
+    const uint8_t *row;
+    struct own_bytes_row o;
+    int rc = following_row(l, OWN_BYTES_ROW_BYTES, &row);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    if (format_get_own_bytes_row(row, l->h.lsn, id, is_note, &o) != FORMAT_OK) {
+        return LOAD_DAMAGED;
+    }
+    const struct own_bytes own = {.lsn = o.lsn, .record_bytes = o.record_bytes, .at = o.at, .bytes = o.bytes};
+    return (is_note ? remembered_set_note(state, &own) : remembered_set_header(state, &own)) ? LS_OK : fail_memory();
+}
+
+/* The place has none yet. */
+static int state_place(struct message *m, uint32_t queue_id, struct remembered *state) {
+    struct place *place = message_place(m, queue_id);
+    if (place == NULL || unplaced_remembers(place)) {
+        return LOAD_DAMAGED;
+    }
+    if (!unplaced_remember(place, state)) {
+        return fail_memory();
+    }
+    state->own = NULL;
+    return LS_OK;
+}
+
+/* A dequeue has none, a note's is the note. */
+static bool may_have(const struct work *w, const struct remembered *state) {
+    bool timed = state->not_before_us != 0 || state->expires_us != 0 || state->delivery_count != 0;
+    return w->kind == WORK_ENQUEUE || (w->kind == WORK_NOTE && !timed && state->own->header.lsn == 0);
+}
+
+/* The states come in the order of the operations, from the newest on. */
+static int state_operation(struct loading *l, uint32_t later, struct remembered *state) {
+    while (l->work != NULL && l->later < later) {
+        l->work = l->work->next_of_message;
+        l->later++;
+    }
+    if (l->work == NULL || l->later != later || l->work->state != NULL || !may_have(l->work, state)) {
+        return LOAD_DAMAGED;
+    }
+    l->work->state = malloc(sizeof *state);
+    if (l->work->state == NULL) {
+        return fail_memory();
+    }
+    *l->work->state = *state;
+    state->own = NULL;
+    return LS_OK;
+}
+
+static int take_state(struct loading *l, const uint8_t *row) {
+    struct place_state_row r;
+    if (format_get_place_state_row(row, &r) != FORMAT_OK || l->messages == 0) {
+        return LOAD_DAMAGED;
+    }
+    struct message *m = table_message(l->t, l->number);
+    struct remembered state = {
+        .not_before_us = r.not_before_us, .expires_us = r.expires_us, .delivery_count = r.delivery_count};
+    int rc = (r.bits & ROW_HAS_NOTE) != 0 ? take_own(l, m->id, true, &state) : LS_OK;
+    rc = rc == LS_OK && (r.bits & ROW_HAS_HEADER) != 0 ? take_own(l, m->id, false, &state) : rc;
+    if (rc == LS_OK) {
+        rc = (r.bits & ROW_OF_OPERATION) != 0 ? state_operation(l, r.of, &state) : state_place(m, r.of, &state);
+    }
+    remembered_free(&state);
+    return rc;
 }
 
 /* If the stream has no client, the checkpoint has a state that this reader does not know, so all of it is ignored. */
@@ -369,6 +452,7 @@ static int take_rows(struct loading *l) {
         rc = *row == ROW_DELETION      ? take_deletion(l, row)
              : *row == ROW_TRANSACTION ? take_transaction(l, row)
              : *row == ROW_CLIENT      ? take_client(l, row)
+             : *row == ROW_STATE       ? take_state(l, row)
                                        : take_message(l, row);
         if (rc != LS_OK) {
             return rc;

@@ -125,7 +125,8 @@ static uint32_t count_work(const struct rows *r, const struct message *m) {
 static uint8_t row_flags(const struct message *m) {
     return (uint8_t)(((m->flags & MESSAGE_STAGED) != 0 ? ROW_STAGED : 0) |
                      ((m->flags & MESSAGE_PUBLISHED) != 0 ? ROW_PUBLISHED : 0) |
-                     ((m->flags & MESSAGE_LOOSE) != 0 ? ROW_LOOSE : 0));
+                     ((m->flags & MESSAGE_LOOSE) != 0 ? ROW_LOOSE : 0) |
+                     ((m->flags & MESSAGE_WIDE) != 0 ? ROW_WIDE : 0));
 }
 
 /* Whether one row holds the whole message. */
@@ -208,11 +209,67 @@ static void put_work(struct rows *r, const struct message *m, uint32_t n) {
                                                  .lsn = w->lsn,
                                                  .queue_id = w->queue_id,
                                                  .order_index = w->order_index,
-                                                 .kind = w->kind == WORK_ENQUEUE ? PENDING_ENQUEUE : PENDING_DEQUEUE,
+                                                 .kind = w->kind == WORK_ENQUEUE   ? PENDING_ENQUEUE
+                                                         : w->kind == WORK_DEQUEUE ? PENDING_DEQUEUE
+                                                                                   : PENDING_NOTE,
                                              });
     }
     if (list != few) {
         free(list);
+    }
+}
+
+static uint64_t state_rows_bytes(const struct remembered *s) {
+    uint64_t notes = s->own != NULL && s->own->note.lsn != 0 ? 1 : 0;
+    uint64_t headers = s->own != NULL && s->own->header.lsn != 0 ? 1 : 0;
+    return remembers_nothing(s) ? 0 : PLACE_STATE_ROW_BYTES + OWN_BYTES_ROW_BYTES * (notes + headers);
+}
+
+static void put_own(struct rows *r, const struct own_bytes *o) {
+    uint8_t *at = o->lsn != 0 ? row_room(r, OWN_BYTES_ROW_BYTES) : NULL;
+    if (at != NULL) {
+        (void)format_put_own_bytes_row(at, &(struct own_bytes_row){o->lsn, o->record_bytes, o->at, o->bytes});
+    }
+}
+
+/* `of` is the queue's id, or with ROW_OF_OPERATION the operation's number. */
+static void put_state(struct rows *r, const struct remembered *s, uint32_t of, uint8_t bits) {
+    uint8_t *at = !remembers_nothing(s) ? row_room(r, PLACE_STATE_ROW_BYTES) : NULL;
+    if (at == NULL) {
+        return;
+    }
+    bool has_note = s->own != NULL && s->own->note.lsn != 0, has_header = s->own != NULL && s->own->header.lsn != 0;
+    bits = (uint8_t)(bits | (has_note ? ROW_HAS_NOTE : 0) | (has_header ? ROW_HAS_HEADER : 0));
+    (void)format_put_place_state_row(at, &(struct place_state_row){.not_before_us = s->not_before_us,
+                                                                   .expires_us = s->expires_us,
+                                                                   .delivery_count = s->delivery_count,
+                                                                   .of = of,
+                                                                   .bits = bits});
+    if (s->own != NULL) {
+        put_own(r, &s->own->note);
+        put_own(r, &s->own->header);
+    }
+}
+
+static struct remembered state_of(bool unsettled, const struct place *p) {
+    return unsettled ? unplaced_state(p) : place_state(p);
+}
+
+/* Of the message's places, and of its operations from the newest on. */
+static void put_states(struct rows *r, struct message *m) {
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct place *p = &message_places(m)[i];
+        const struct remembered s = state_of(r->unsettled, p);
+        put_state(r, &s, p->queue_id, 0);
+    }
+    uint32_t later = 0;
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        if (is_told(r, m, w)) {
+            if (w->state != NULL) {
+                put_state(r, w->state, later, ROW_OF_OPERATION);
+            }
+            later++;
+        }
     }
 }
 
@@ -233,6 +290,7 @@ static void put_message(struct rows *r, struct message *m) {
         }
         put_work(r, m, row.operation_count);
     }
+    put_states(r, m);
     r->header->messages++;
     r->header->places += m->place_count;
     r->header->operations += row.operation_count;
@@ -244,6 +302,13 @@ uint64_t rows_bytes_of(struct message *m) {
     if (row.kind == ROW_CHAIN) {
         bytes += (uint64_t)CHAIN_CHUNK_BYTES * row.chunk_count + (uint64_t)CHAIN_PART_BYTES * row.part_count +
                  (uint64_t)CHAIN_PLACE_BYTES * row.place_count + (uint64_t)CHAIN_OPERATION_BYTES * message_pending(m);
+    }
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        const struct remembered s = place_state(&message_places(m)[i]);
+        bytes += state_rows_bytes(&s);
+    }
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
+        bytes += w->state != NULL ? state_rows_bytes(w->state) : 0;
     }
     return bytes;
 }

@@ -152,7 +152,8 @@ uint32_t format_checkpoint_row_bytes(uint8_t kind) {
                                     PLAIN_ROW_BYTES,
                                     SINGLE_ROW_BYTES,
                                     CHAIN_ROW_BYTES,
-                                    CLIENT_ROW_BYTES};
+                                    CLIENT_ROW_BYTES,
+                                    PLACE_STATE_ROW_BYTES};
     return kind < sizeof bytes ? bytes[kind] : 0;
 }
 
@@ -305,6 +306,35 @@ uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation 
     return CHAIN_OPERATION_BYTES;
 }
 
+/*
+ *  0      1      2   4    8               16           24               28  32
+ *  | kind | bits | 0 | of | not_before_us | expires_us | delivery_count | 0 |
+ */
+uint32_t format_put_place_state_row(uint8_t *into, const struct place_state_row *s) {
+    PUT(into, PLACE_STATE_ROW, kind, ROW_STATE);
+    PUT(into, PLACE_STATE_ROW, bits, s->bits);
+    PUT(into, PLACE_STATE_ROW, zero, 0);
+    PUT(into, PLACE_STATE_ROW, of, s->of);
+    PUT(into, PLACE_STATE_ROW, not_before_us, s->not_before_us);
+    PUT(into, PLACE_STATE_ROW, expires_us, s->expires_us);
+    PUT(into, PLACE_STATE_ROW, delivery_count, s->delivery_count);
+    PUT(into, PLACE_STATE_ROW, more_zero, 0);
+    return PLACE_STATE_ROW_BYTES;
+}
+
+/*
+ *  0     8              12   16      20  24
+ *  | lsn | record_bytes | at | bytes | 0 |
+ */
+uint32_t format_put_own_bytes_row(uint8_t *into, const struct own_bytes_row *o) {
+    PUT(into, OWN_BYTES_ROW, lsn, o->lsn);
+    PUT(into, OWN_BYTES_ROW, record_bytes, o->record_bytes);
+    PUT(into, OWN_BYTES_ROW, at, o->at);
+    PUT(into, OWN_BYTES_ROW, bytes, o->bytes);
+    PUT(into, OWN_BYTES_ROW, zero, 0);
+    return OWN_BYTES_ROW_BYTES;
+}
+
 /* ---- rows from bytes ------------------------------------------------------------------------------------- */
 
 static bool is_queue_id(uint32_t id) { return id > 0 && id <= QUEUE_ID_MAX; }
@@ -412,7 +442,7 @@ enum format_result format_get_message_row(const uint8_t *from, uint64_t lsn, str
     };
     m->start_lsn = m->last_lsn = m->order_lsn = m->id;
     m->content_total = m->content_bytes;
-    bool clean = GET(from, MESSAGE_ROW, zero) == 0 && m->flags <= (ROW_STAGED | ROW_PUBLISHED | ROW_LOOSE);
+    bool clean = GET(from, MESSAGE_ROW, zero) == 0 && m->flags < 2 * ROW_WIDE;
     if (m->kind != ROW_PLAIN) {
         m->start_lsn = GET(from, MESSAGE_ROW, start_lsn);
         m->last_lsn = GET(from, MESSAGE_ROW, last_lsn);
@@ -467,7 +497,35 @@ enum format_result format_get_chain_operation(const uint8_t *from, uint64_t lsn,
     o->order_index = GET(from, CHAIN_OPERATION, order_index);
     o->kind = GET(from, CHAIN_OPERATION, kind);
     bool possible = o->tx_id > 0 && o->tx_id < o->lsn && stands_in(o->lsn, id, lsn) && is_queue_id(o->queue_id) &&
-                    o->order_index <= ORDER_INDEX_MAX && (o->kind == PENDING_ENQUEUE || o->kind == PENDING_DEQUEUE) &&
+                    o->order_index <= ORDER_INDEX_MAX && o->kind >= PENDING_ENQUEUE && o->kind <= PENDING_NOTE &&
                     GET(from, CHAIN_OPERATION, zero) == 0;
+    return possible ? FORMAT_OK : FORMAT_MALFORMED;
+}
+
+/* A state is not all zero. */
+enum format_result format_get_place_state_row(const uint8_t *from, struct place_state_row *s) {
+    s->bits = GET(from, PLACE_STATE_ROW, bits);
+    s->of = GET(from, PLACE_STATE_ROW, of);
+    s->not_before_us = GET(from, PLACE_STATE_ROW, not_before_us);
+    s->expires_us = GET(from, PLACE_STATE_ROW, expires_us);
+    s->delivery_count = GET(from, PLACE_STATE_ROW, delivery_count);
+    bool some = s->not_before_us != 0 || s->expires_us != 0 || s->delivery_count != 0 || s->bits >= ROW_HAS_NOTE;
+    bool possible = GET(from, PLACE_STATE_ROW, kind) == ROW_STATE && s->bits < 2 * ROW_HAS_HEADER && some &&
+                    ((s->bits & ROW_OF_OPERATION) != 0 || is_queue_id(s->of)) && s->not_before_us <= PLACE_TIME_MAX &&
+                    s->expires_us <= PLACE_TIME_MAX;
+    bool clean = GET(from, PLACE_STATE_ROW, zero) == 0 && GET(from, PLACE_STATE_ROW, more_zero) == 0;
+    return possible && clean ? FORMAT_OK : FORMAT_MALFORMED;
+}
+
+enum format_result format_get_own_bytes_row(const uint8_t *from, uint64_t lsn, uint64_t id, bool is_note,
+                                            struct own_bytes_row *o) {
+    o->lsn = GET(from, OWN_BYTES_ROW, lsn);
+    o->record_bytes = GET(from, OWN_BYTES_ROW, record_bytes);
+    o->at = GET(from, OWN_BYTES_ROW, at);
+    o->bytes = GET(from, OWN_BYTES_ROW, bytes);
+    bool sized = !is_note || (o->bytes > 0 && o->bytes <= NOTE_BYTES_MAX);
+    bool inside = is_record_bytes(o->record_bytes) && o->at >= RECORD_HEADER_BYTES && o->at <= o->record_bytes &&
+                  o->bytes <= o->record_bytes - o->at;
+    bool possible = stands_in(o->lsn, id, lsn) && sized && inside && GET(from, OWN_BYTES_ROW, zero) == 0;
     return possible ? FORMAT_OK : FORMAT_MALFORMED;
 }

@@ -35,6 +35,7 @@ enum checkpoint_row {
     ROW_SINGLE = 4,
     ROW_CHAIN = 5,
     ROW_CLIENT = 6,
+    ROW_STATE = 7,
 };
 
 enum {
@@ -42,7 +43,9 @@ enum {
     CLIENT_BYTES_MAX = CHECKPOINT_BLOCK_BYTES - CHECKPOINT_BLOCK_HEADER_BYTES - CLIENT_ROW_BYTES,
 };
 
-enum { ROW_STAGED = 1, ROW_PUBLISHED = 2, ROW_LOOSE = 4 };
+enum { ROW_STAGED = 1, ROW_PUBLISHED = 2, ROW_LOOSE = 4, ROW_WIDE = 8 };
+
+enum place_state_row_bit { ROW_OF_OPERATION = 1, ROW_HAS_NOTE = 2, ROW_HAS_HEADER = 4 };
 
 /* The head of a row; only the client of the stream understands the bytes that follow. */
 struct client_row {
@@ -126,6 +129,23 @@ struct chain_operation {
     uint32_t kind; /* enum pending_kind */
 };
 
+/* The state of a place, or of an operation, of the message whose rows are before it. */
+struct place_state_row {
+    uint64_t not_before_us;
+    uint64_t expires_us;
+    uint32_t delivery_count;
+    uint32_t of;  /* the place's queue id; of an operation how many later ones the message has */
+    uint8_t bits; /* enum place_state_row_bit */
+};
+
+/* Where a note or header lies; follows its state's row, the note's first. */
+struct own_bytes_row {
+    uint64_t lsn; /* of the record */
+    uint32_t record_bytes;
+    uint32_t at; /* in the record */
+    uint32_t bytes;
+};
+
 void format_put_checkpoint(uint8_t *into, const struct checkpoint_header *h);
 enum format_result format_get_checkpoint(const uint8_t *from, size_t available, struct checkpoint_header *h);
 
@@ -151,6 +171,8 @@ uint32_t format_put_chain_chunk(uint8_t *into, const struct chain_chunk *c);
 uint32_t format_put_chain_part(uint8_t *into, const struct chain_part *p);
 uint32_t format_put_chain_place(uint8_t *into, const struct chain_place *p);
 uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation *o);
+uint32_t format_put_place_state_row(uint8_t *into, const struct place_state_row *s);
+uint32_t format_put_own_bytes_row(uint8_t *into, const struct own_bytes_row *o);
 
 /* From a whole row of a verified block; `lsn` is the checkpoint's, `id` the chain's. */
 enum format_result format_get_client_row(const uint8_t *from, struct client_row *c);
@@ -165,5 +187,8 @@ enum format_result format_get_chain_part(const uint8_t *from, uint64_t lsn, uint
 enum format_result format_get_chain_place(const uint8_t *from, uint64_t lsn, uint64_t id, struct chain_place *p);
 enum format_result format_get_chain_operation(const uint8_t *from, uint64_t lsn, uint64_t id,
                                               struct chain_operation *o);
+enum format_result format_get_place_state_row(const uint8_t *from, struct place_state_row *s);
+enum format_result format_get_own_bytes_row(const uint8_t *from, uint64_t lsn, uint64_t id, bool is_note,
+                                            struct own_bytes_row *o);
 
 #endif

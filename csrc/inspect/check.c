@@ -62,8 +62,8 @@ static int check_footer(struct checks *c, const struct scan_batch *b, const stru
     uint32_t said[TYPES_COUNTED] = {0};
     bool known = true;
     for (uint32_t n = 0; n < f.n; n++) {
-        uint32_t stream = f.counts[n].type >> 8, code = f.counts[n].type & 0xff;
-        if (stream < 1 || stream > 3 || code < 1 || code > 8) {
+        uint32_t stream = f.counts[n].type >> 8;
+        if (stream < 1 || stream > STREAMS_COUNTED || format_type_name((uint16_t)f.counts[n].type) == NULL) {
             known = false;
         } else {
             said[format_type_ordinal((uint16_t)f.counts[n].type)] = f.counts[n].count;
@@ -101,8 +101,8 @@ static int check_link(const struct scan_batch *b, const struct record *r, uint64
 static int check_message(struct inspection *i, const struct scan_batch *b, const struct record *r) {
     struct checks *c = &i->checks;
     bool copied = (r->type == MESSAGE_START || r->type == MESSAGE_CHUNK) && (r->flags & FLAG_COPY) != 0;
-    bool relocated = copied || r->type == MESSAGE_RELOCATED;
-    if (r->type == MESSAGE_START && !copied) {
+    bool relocated = copied || r->type == MESSAGE_RELOCATED || r->type == MESSAGE_RELOCATED_PLACED;
+    if ((r->type == MESSAGE_START && !copied) || r->type == MESSAGE_START_PLACED) {
         return LS_OK; /* the codec has checked that its id is its LSN and prev is 0 */
     }
     bool follows_copy = relocated && c->copied_id == r->id && r->prev == c->copied_lsn;
@@ -149,6 +149,14 @@ static int check_number(const struct inspection *i, const struct scan_batch *b, 
 static int check_enqueues(const struct inspection *i, const struct scan_batch *b, const struct record *r) {
     struct message_start m;
     struct message_enqueue e;
+    struct message_move move;
+    struct place_state state;
+    if (r->type == MESSAGE_START_PLACED && format_get_start_placed(r, &m, &state) == FORMAT_OK) {
+        return check_number(i, b, r, m.tx_id, m.order_index, m.queue_count);
+    }
+    if (r->type == MESSAGE_MOVE && format_get_move(r, &move) == FORMAT_OK) {
+        return check_number(i, b, r, move.tx_id, move.order_index, 1);
+    }
     if (r->type == MESSAGE_START && (r->flags & FLAG_COPY) == 0 && format_get_start(r, &m) == FORMAT_OK) {
         return check_number(i, b, r, m.tx_id, m.order_index, m.queue_count);
     }
@@ -176,7 +184,7 @@ int check_record(struct inspection *i, const struct scan_batch *b, const struct 
     int rc = LS_OK;
     if (r->type == FOOTER) {
         rc = check_footer(c, b, r);
-    } else if (r->type >= MESSAGE_START && r->type <= MESSAGE_RELOCATED) {
+    } else if (r->type >= MESSAGE_START && r->type <= MESSAGE_RELOCATED_PLACED) {
         rc = check_message(i, b, r);
         rc = rc == LS_OK ? check_enqueues(i, b, r) : rc;
     } else if (r->type >= DTX_START && r->type <= TX_RELOCATED) {

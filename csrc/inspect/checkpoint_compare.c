@@ -7,11 +7,13 @@
 #include "format/checkpoint.h"
 #include "inspect/inspect.h"
 #include "os/error.h"
+#include "table/remembered.h"
 
 struct sides {
     const struct state *with;
     const struct state *without;
     ls_checkpoint_difference *d;
+    bool growths_open; /* the log does not determine all growth */
 };
 
 static bool differ(const struct sides *s, uint64_t id, uint32_t queue_id, const char *what) {
@@ -50,11 +52,23 @@ static bool is_same_growth(uint32_t with, uint32_t without) {
     return with <= without && (without - with) % ROW_FOR_ID_BYTES == 0;
 }
 
+/*
+ * How long a place on a deleted queue keeps its state decides how the states of the message's other places count. So the
+ * growth of a message with states is open once a queue was deleted.
+ */
+static bool is_open_growth(struct sides *s, struct message *a, struct message *b) {
+    bool states = ((a->flags | b->flags) & MESSAGE_WIDE) != 0 || message_has_states(&s->with->table, a) ||
+                  message_has_states(&s->without->table, b);
+    bool open = states && (s->with->deletions.count > 0 || s->without->deletions.count > 0);
+    s->growths_open = s->growths_open || open;
+    return open;
+}
+
 static bool growths_differ(const struct message *a, const struct message *b) {
     const struct message_extra none = {.chunks = NULL};
     const struct message_extra *x = a->extra != NULL ? a->extra : &none, *y = b->extra != NULL ? b->extra : &none;
     return !is_same_growth(x->growth, y->growth) || !is_same_growth(x->work_state, y->work_state) ||
-           x->work_rows != y->work_rows || ((a->flags ^ b->flags) & MESSAGE_LOOSE) != 0;
+           x->work_rows != y->work_rows || ((a->flags ^ b->flags) & (MESSAGE_LOOSE | MESSAGE_WIDE)) != 0;
 }
 
 static bool places_differ(struct message *a, struct message *b) {
@@ -67,17 +81,32 @@ static bool places_differ(struct message *a, struct message *b) {
     return !same;
 }
 
+static bool states_differ(struct message *a, struct message *b) {
+    bool same = true;
+    for (uint32_t i = 0; same && i < a->place_count; i++) {
+        const struct place *p = &message_places(a)[i];
+        const struct remembered x = place_state(p), y = place_state(message_place(b, p->queue_id));
+        same = remembered_equal(&x, &y);
+    }
+    return !same;
+}
+
+static bool work_states_differ(const struct work *x, const struct work *y) {
+    return (x->state == NULL) != (y->state == NULL) || (x->state != NULL && !remembered_equal(x->state, y->state));
+}
+
 static bool work_differs(const struct message *a, const struct message *b) {
     const struct work *x = a->extra != NULL ? a->extra->work : NULL, *y = b->extra != NULL ? b->extra->work : NULL;
     while (x != NULL && y != NULL && x->tx->id == y->tx->id && x->lsn == y->lsn && x->queue_id == y->queue_id &&
-           x->kind == y->kind && x->order_index == y->order_index && x->locks == y->locks) {
+           x->kind == y->kind && x->order_index == y->order_index && x->locks == y->locks &&
+           !work_states_differ(x, y)) {
         x = x->next_of_message;
         y = y->next_of_message;
     }
     return x != NULL || y != NULL;
 }
 
-static bool message_differs(const struct sides *s, struct message *a, struct message *b) {
+static bool message_differs(struct sides *s, struct message *a, struct message *b) {
     enum { TOLD_FLAGS = MESSAGE_STAGED | MESSAGE_PUBLISHED | MESSAGE_RECOVERED };
     const char *what = NULL;
     if (((a->flags ^ b->flags) & TOLD_FLAGS) != 0) {
@@ -91,15 +120,17 @@ static bool message_differs(const struct sides *s, struct message *a, struct mes
         what = "where the message's chunks, or the parts of its state, stand";
     } else if (places_differ(a, b)) {
         what = "the message's places";
+    } else if (states_differ(a, b)) {
+        what = "the states of the message's places";
     } else if (work_differs(a, b)) {
         what = "the message's pending work";
-    } else if (growths_differ(a, b)) {
+    } else if (!is_open_growth(s, a, b) && growths_differ(a, b)) {
         what = "how much the message grows when it is relocated";
     }
     return what != NULL && differ(s, a->id, 0, what);
 }
 
-static bool messages_differ(const struct sides *s) {
+static bool messages_differ(struct sides *s) {
     const struct table *t = &s->with->table, *u = &s->without->table;
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *a = table_message(t, number);
@@ -198,7 +229,9 @@ static bool segments_differ(const struct sides *s) {
         same = x->first_lsn == y->first_lsn && x->records == y->records && x->bytes == y->bytes &&
                x->largest_bytes == y->largest_bytes;
     }
-    if (same && a->table.growth <= b->table.growth && a->table.loose_count == b->table.loose_count) {
+    bool grows_alike = a->table.growth <= b->table.growth && a->table.loose_count == b->table.loose_count &&
+                       a->table.wide_count == b->table.wide_count;
+    if (same && (grows_alike || s->growths_open)) {
         return false;
     }
     return differ(s, 0, 0, same ? "the growth that admission expects" : "the live records of a segment");

@@ -16,6 +16,10 @@ void inspection_free(struct inspection *i) {
 
 /* ---- each record ---- */
 
+static void note_queue(struct inspection *i, uint32_t id) {
+    i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
+}
+
 static void note_queues(struct inspection *i, const struct record *r) {
     struct message_start m;
     struct message_enqueue e;
@@ -34,30 +38,60 @@ static void note_queues(struct inspection *i, const struct record *r) {
         one = 0;
     }
     for (uint32_t n = 0; n < count; n++) {
-        uint32_t id = format_queue_id(queues, n);
-        one = id > one ? id : one;
+        note_queue(i, format_queue_id(queues, n));
     }
-    i->queue_id_max = one > i->queue_id_max ? one : i->queue_id_max;
+    note_queue(i, one);
+}
+
+/* The same of records with states of places. */
+static void note_queues_of_states(struct inspection *i, const struct record *r) {
+    struct message_start m;
+    struct place_state state;
+    struct message_place p;
+    struct message_move move;
+    struct place_states s;
+    if (r->type == MESSAGE_START_PLACED && format_get_start_placed(r, &m, &state) == FORMAT_OK) {
+        for (uint32_t n = 0; n < m.queue_count; n++) {
+            note_queue(i, format_queue_id(m.queues, n));
+        }
+    } else if (r->type == MESSAGE_PLACE && format_get_place(r, &p) == FORMAT_OK) {
+        note_queue(i, p.queue_id);
+    } else if (r->type == MESSAGE_MOVE && format_get_move(r, &move) == FORMAT_OK) {
+        note_queue(i, move.queue_id);
+        note_queue(i, move.from_queue_id);
+    } else if (r->type == PLACE_STATES && format_get_place_states(r, &s) == FORMAT_OK) {
+        for (uint32_t n = 0; n < s.row_count; n++) {
+            note_queue(i, format_state_row(s.rows, n).queue_id);
+        }
+    }
 }
 
 static void note_moved_queues(struct inspection *i, const struct record *r) {
     struct message_relocated m;
-    if (r->type != MESSAGE_RELOCATED || format_get_relocated(r, &m) != FORMAT_OK) {
-        return;
-    }
-    for (uint32_t n = 0; n < m.place_count; n++) {
-        uint32_t id = format_place_row(m.places, n).queue_id;
-        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
-    }
-    for (uint32_t n = 0; n < m.pending_count; n++) {
-        uint32_t id = format_pending_row(m.pending, n).queue_id;
-        i->queue_id_max = id > i->queue_id_max ? id : i->queue_id_max;
+    if (r->type == MESSAGE_RELOCATED && format_get_relocated(r, &m) == FORMAT_OK) {
+        for (uint32_t n = 0; n < m.place_count; n++) {
+            note_queue(i, format_place_row(m.places, n).queue_id);
+        }
+        for (uint32_t n = 0; n < m.pending_count; n++) {
+            note_queue(i, format_pending_row(m.pending, n).queue_id);
+        }
+    } else if (r->type == MESSAGE_RELOCATED_PLACED && format_get_relocated_placed(r, &m) == FORMAT_OK) {
+        struct place_state state;
+        const uint8_t *at = m.places;
+        for (uint32_t n = 0; n < m.place_count; n++) {
+            note_queue(i, format_placed_place(&at, &state).queue_id);
+        }
+        at = m.pending;
+        for (uint32_t n = 0; n < m.pending_count; n++) {
+            note_queue(i, format_placed_pending(&at, &state).queue_id);
+        }
     }
 }
 
 static int look_at_record(void *context, const struct scan_batch *b, const struct record *r) {
     struct inspection *i = context;
     note_queues(i, r);
+    note_queues_of_states(i, r);
     note_moved_queues(i, r);
     return (i->flags & LS_INSPECT_CHECK) != 0 ? check_record(i, b, r) : LS_OK;
 }

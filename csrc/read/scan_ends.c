@@ -71,8 +71,8 @@ static int judge_missing(const struct scan *s, uint64_t first_lsn, unsigned fact
 static bool is_copy(const struct record *r) {
     bool of_client = format_stream_of(r->type) > STREAMS_COUNTED && (r->type & TYPE_SKIPPABLE) == 0;
     bool has_flag = r->type == MESSAGE_START || r->type == MESSAGE_CHUNK || of_client;
-    return (has_flag && (r->flags & FLAG_COPY) != 0) || r->type == MESSAGE_RELOCATED || r->type == TX_RELOCATED ||
-           r->type == FILLER;
+    return (has_flag && (r->flags & FLAG_COPY) != 0) || r->type == MESSAGE_RELOCATED ||
+           r->type == MESSAGE_RELOCATED_PLACED || r->type == TX_RELOCATED || r->type == FILLER;
 }
 
 /* False for an empty batch: a checkpoint may name it, and an open after a crash must find it. False for a replicated one:

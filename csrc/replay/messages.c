@@ -8,8 +8,7 @@
 #include "os/error.h"
 #include "replay/messages.h"
 
-/* Handles a record of an unknown chain: it is an orphan if the chain began below the base. */
-static int missing_chain(const struct replay *p, const struct record *r) {
+int replay_missing_chain(const struct replay *p, const struct record *r) {
     if (r->id >= p->base_lsn) {
         return replay_inconsistent(p, r, "a record's chain has no start");
     }
@@ -18,9 +17,8 @@ static int missing_chain(const struct replay *p, const struct record *r) {
     return LS_OK;
 }
 
-/* To change it. */
-static struct message *find(const struct replay *p, uint64_t id, uint32_t *number) {
-    *number = table_find(p->t, id);
+struct message *replay_find_message(const struct replay *p, const struct record *r, uint32_t *number) {
+    *number = table_find(p->t, r->id);
     if (*number == INDEX_NONE) {
         return NULL;
     }
@@ -31,33 +29,81 @@ static struct message *find(const struct replay *p, uint64_t id, uint32_t *numbe
 
 /* ---- pending work ---- */
 
-int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
-                    const struct work *like) {
+static int add_work(const struct replay *p, const struct record *r, uint64_t tx_id, struct work *w) {
     struct tx *tx;
     int rc = replay_find_tx(p, r, tx_id, &tx);
+    bool copied = r->type == MESSAGE_RELOCATED || r->type == MESSAGE_RELOCATED_PLACED;
     if (rc != LS_OK) {
         return rc;
     }
-    if (tx->started && tx->state != LS_TX_ACTIVE && r->type != MESSAGE_RELOCATED) {
+    if (tx->started && tx->state != LS_TX_ACTIVE && !copied) {
         return replay_inconsistent(p, r, "an operation of a transaction that takes no more work");
     }
-    struct work *w = calloc(1, sizeof *w);
-    if (w == NULL || message_extra(table_message(p->t, number)) == NULL) {
-        free(w);
+    if (message_extra(table_message(p->t, w->message)) == NULL) {
         return fail_memory();
     }
-    *w = *like;
-    w->message = number;
     tx_add_work(p->t, tx, w);
     return LS_OK;
 }
 
+int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
+                    const struct work *like, struct remembered *state) {
+    struct work *w = calloc(1, sizeof *w);
+    struct remembered *kept = !remembers_nothing(state) ? malloc(sizeof *kept) : NULL;
+    if (w == NULL || (kept == NULL && !remembers_nothing(state))) {
+        free(w);
+        free(kept);
+        remembered_free(state);
+        return fail_memory();
+    }
+    *w = *like;
+    w->message = number;
+    w->state = kept;
+    if (kept != NULL) {
+        *kept = *state;
+    }
+    int rc = add_work(p, r, tx_id, w);
+    if (rc != LS_OK) {
+        work_free_one(w);
+    }
+    return rc;
+}
+
 /* ---- message records ---- */
 
-static int place_message(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
-                         uint32_t order_index, const uint8_t *queues, uint32_t count) {
+static const struct remembered nothing = {.own = NULL};
+
+static int add_pending_enqueue(const struct replay *p, const struct record *r, uint32_t number,
+                               const struct message_enqueue *e, uint32_t i, const struct remembered *state) {
+    struct remembered copied;
+    if (!remembered_copy(&copied, state)) {
+        return fail_memory();
+    }
+    struct work w = {.lsn = r->lsn,
+                     .queue_id = format_queue_id(e->queues, i),
+                     .kind = WORK_ENQUEUE,
+                     .order_index = e->order_index + i};
+    return replay_add_work(p, r, number, e->tx_id, &w, &copied);
+}
+
+/* The new places of the message get copies of the state. */
+static int state_places(const struct replay *p, struct message *m, const struct message_enqueue *e,
+                        const struct remembered *state) {
+    int rc = m->place_count == 1 || message_extra(m) != NULL ? LS_OK : fail_memory();
+    for (uint32_t i = 0; rc == LS_OK && i < e->queue_count; i++) {
+        struct remembered copied;
+        rc = remembered_copy(&copied, state)
+                 ? replay_set_state(p, m, message_place(m, format_queue_id(e->queues, i)), &copied)
+                 : fail_memory();
+    }
+    return rc;
+}
+
+int replay_enqueues(const struct replay *p, const struct record *r, uint32_t number, const struct message_enqueue *e,
+                    const struct remembered *state) {
     struct message *m = table_message(p->t, number);
-    if (tx_id == 0 && count > 0) {
+    uint32_t count = e->queue_count;
+    if (e->tx_id == 0 && count > 0) {
         if (!message_prepare_places(m, count)) {
             return fail_memory();
         }
@@ -67,11 +113,10 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t queue_id = format_queue_id(queues, i);
+        uint32_t queue_id = format_queue_id(e->queues, i);
         assert(queue_id > 0 && queue_id <= QUEUE_ID_MAX); /* the record was decoded */
-        if (tx_id != 0) {
-            struct work w = {.lsn = r->lsn, .queue_id = queue_id, .kind = WORK_ENQUEUE, .order_index = order_index + i};
-            int rc = replay_add_work(p, r, number, tx_id, &w);
+        if (e->tx_id != 0) {
+            int rc = add_pending_enqueue(p, r, number, e, i, state != NULL ? state : &nothing);
             if (rc != LS_OK) {
                 return rc;
             }
@@ -82,6 +127,18 @@ static int place_message(const struct replay *p, const struct record *r, uint32_
         }
         message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = queue_id});
     }
+    return state != NULL && e->tx_id == 0 ? state_places(p, m, e, state) : LS_OK;
+}
+
+int replay_add_message(const struct replay *p, const struct record *r, uint32_t content_bytes, uint32_t *number) {
+    if (!table_prepare(p->t, 1)) {
+        return fail_memory();
+    }
+    bool published = (r->flags & FLAG_PUBLISHED) != 0;
+    *number = table_add(p->t, r->id, MESSAGE_STAGED | MESSAGE_RECOVERED | (published ? MESSAGE_PUBLISHED : 0));
+    struct message *made = table_message(p->t, *number);
+    made->record_bytes = r->length;
+    made->content_bytes = content_bytes;
     return LS_OK;
 }
 
@@ -90,26 +147,21 @@ static int replay_start(const struct replay *p, const struct record *r) {
     if (format_get_start(r, &m) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
-    if (!table_prepare(p->t, 1)) {
-        return fail_memory();
-    }
-    bool published = (r->flags & FLAG_PUBLISHED) != 0;
-    uint32_t number = table_add(p->t, r->id, MESSAGE_STAGED | MESSAGE_RECOVERED | (published ? MESSAGE_PUBLISHED : 0));
-    struct message *made = table_message(p->t, number);
-    made->record_bytes = r->length;
-    made->content_bytes = m.content_bytes;
-    return place_message(p, r, number, m.tx_id, m.order_index, m.queues, m.queue_count);
+    uint32_t number;
+    const struct message_enqueue e = {m.tx_id, m.order_index, m.queue_count, m.queues};
+    int rc = replay_add_message(p, r, m.content_bytes, &number);
+    return rc == LS_OK ? replay_enqueues(p, r, number, &e, NULL) : rc;
 }
 
 static int replay_chunk(const struct replay *p, const struct record *r) {
     struct message_chunk c;
     uint32_t number;
-    struct message *m = find(p, r->id, &number);
+    struct message *m = replay_find_message(p, r, &number);
     if (format_get_chunk(r, &c) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
     if (m == NULL) {
-        return missing_chain(p, r);
+        return replay_missing_chain(p, r);
     }
     struct message_extra *x = message_extra(m);
     if (x == NULL) {
@@ -140,18 +192,18 @@ static int replay_chunk(const struct replay *p, const struct record *r) {
 static int replay_enqueue(const struct replay *p, const struct record *r) {
     struct message_enqueue e;
     uint32_t number;
-    struct message *m = find(p, r->id, &number);
+    struct message *m = replay_find_message(p, r, &number);
     if (format_get_enqueue(r, &e) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
     if (m == NULL) {
-        return missing_chain(p, r);
+        return replay_missing_chain(p, r);
     }
     if (message_extra(m) == NULL) {
         return fail_memory();
     }
     message_appended(m, r->lsn);
-    return place_message(p, r, number, e.tx_id, e.order_index, e.queues, e.queue_count);
+    return replay_enqueues(p, r, number, &e, NULL);
 }
 
 void replay_drop_deleted(const struct replay *p, struct message *m) {
@@ -184,19 +236,20 @@ void replay_sweep(const struct replay *p, uint32_t number) {
 static int replay_dequeue(const struct replay *p, const struct record *r) {
     struct message_dequeue d;
     uint32_t number;
-    struct message *m = find(p, r->id, &number);
+    struct message *m = replay_find_message(p, r, &number);
     if (format_get_dequeue(r, &d) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
     if (m == NULL) {
-        return missing_chain(p, r);
+        return replay_missing_chain(p, r);
     }
     if (d.tx_id == 0 && (r->flags & FLAG_DELETES) == 0 && message_extra(m) == NULL) {
         return fail_memory();
     }
     if (d.tx_id != 0) {
         struct work w = {.lsn = r->lsn, .queue_id = d.queue_id, .kind = WORK_DEQUEUE};
-        int rc = replay_add_work(p, r, number, d.tx_id, &w);
+        struct remembered none = {.own = NULL};
+        int rc = replay_add_work(p, r, number, d.tx_id, &w, &none);
         message_appended(m, r->lsn);
         return rc;
     }
@@ -218,7 +271,7 @@ static int replay_dequeue(const struct replay *p, const struct record *r) {
 /* MSG_DELETE: the end of a staged message, or of a message whose death replay already knows. */
 static int replay_delete(const struct replay *p, const struct record *r) {
     uint32_t number;
-    struct message *m = find(p, r->id, &number);
+    struct message *m = replay_find_message(p, r, &number);
     if (m == NULL) {
         return LS_OK;
     }
@@ -271,6 +324,36 @@ void messages_replay_rollback(void *context, struct replay *p, struct tx *tx) {
     }
 }
 
+/* The end of a committed operation's work, and its effect on its place. */
+static int apply_work(const struct replay *p, struct message *m, struct work *w, uint64_t commit_lsn, bool queue_gone) {
+    bool counts = w->lsn != m->id || w->state != NULL; /* else the start record's list has the place */
+    uint32_t queue_id = w->queue_id, order_index = w->order_index;
+    uint8_t kind = w->kind;
+    struct remembered state = tx_apply_state(p->t, w);
+    struct place *place = message_place(m, queue_id);
+    int rc = LS_OK;
+    if (kind == WORK_ENQUEUE) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+    if (kind == WORK_ENQUEUE && !queue_gone) {
+        if (counts) {
+            message_grows_places(p->t, m, 1);
+        }
+        message_add_place(p->t, m,
+                          (struct place){.at.order_lsn = commit_lsn, .slot = order_index, .queue_id = queue_id});
+        if (!remembers_nothing(&state)) {
+            rc = replay_set_state(p, m, message_place(m, queue_id), &state);
+            state.own = NULL;
+        }
+    } else if (kind == WORK_DEQUEUE && place != NULL) {
+        message_drop_place(p->t, m, queue_id);
+    } else if (kind == WORK_NOTE && place != NULL) {
+        rc = replay_set_note(p, m, place, state.own != NULL ? &state.own->note : NULL);
+    }
+    remembered_free(&state);
+    return rc;
+}
+
 int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const struct record *r) {
     (void)context;
     while (tx->first != NULL) {
@@ -284,22 +367,13 @@ int messages_replay_commit(void *context, struct replay *p, struct tx *tx, const
         if (there == (w->kind == WORK_ENQUEUE) && !queue_gone) {
             return replay_inconsistent(p, r, "a committed operation does not fit its queue");
         }
-        if (w->kind == WORK_ENQUEUE) {
-            if (!message_prepare_places(m, 1)) {
-                return fail_memory();
-            }
-            m->flags &= (uint16_t)~MESSAGE_STAGED;
-            if (!queue_gone) {
-                if (w->lsn != m->id) {
-                    message_grows_places(p->t, m, 1);
-                }
-                message_add_place(
-                    p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = w->order_index, .queue_id = w->queue_id});
-            }
-        } else if (there) {
-            message_drop_place(p->t, m, w->queue_id);
+        if (w->kind == WORK_ENQUEUE && !message_prepare_places(m, 1)) {
+            return fail_memory();
         }
-        tx_drop_work(p->t, w);
+        int rc = apply_work(p, m, w, r->lsn, queue_gone);
+        if (rc != LS_OK) {
+            return rc;
+        }
         work_gone(p, number);
     }
     return LS_OK;
@@ -325,7 +399,7 @@ static int replay_tx_step(struct replay *p, const struct record *r) {
         return tx == NULL ? LS_OK : replay_inconsistent(p, r, "a transaction is deleted that has no outcome");
     }
     if (tx == NULL) {
-        return missing_chain(p, r);
+        return replay_missing_chain(p, r);
     }
     if (!is_due(tx, r->type)) {
         return replay_inconsistent(p, r, "a step of a transaction is out of turn");
@@ -407,7 +481,16 @@ int messages_replay(void *context, struct replay *p, const struct record *r) {
         return replay_tx_step(p, r);
     case QUEUE_DELETE:
         return replay_queue_delete(p, r);
+    case MESSAGE_START_PLACED:
+        return replay_start_placed(p, r);
+    case MESSAGE_PLACE:
+        return replay_place(p, r);
+    case MESSAGE_MOVE:
+        return replay_move(p, r);
+    case PLACE_STATES:
+        return replay_place_states(p, r);
     case MESSAGE_RELOCATED:
+    case MESSAGE_RELOCATED_PLACED:
         return replay_relocated(p, r);
     case TX_RELOCATED:
         return replay_tx_relocated(p, r);

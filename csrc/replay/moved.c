@@ -12,7 +12,18 @@
 #include "os/error.h"
 #include "table/remembered.h"
 
+static void free_states(struct remembered *states, size_t count) {
+    for (size_t i = 0; states != NULL && i < count; i++) {
+        remembered_free(&states[i]);
+    }
+    free(states);
+}
+
 static void forget_parts(struct moving *v) {
+    free_states(v->place_states, v->place_count);
+    free_states(v->pending_states, v->pending_count);
+    v->place_states = v->pending_states = NULL;
+    v->place_state_capacity = v->pending_state_capacity = 0;
     free(v->parts);
     free(v->chunks);
     free(v->places);
@@ -55,6 +66,39 @@ static bool places_agree(const struct moving *v, struct message *m) {
     return true;
 }
 
+/* How long a place's own note or header is; -1: it has none. */
+static int64_t own_length(const struct own_bytes *bytes) { return bytes->lsn != 0 ? (int64_t)bytes->bytes : -1; }
+
+/* Their bytes are on the disk, in two places, and are not compared. */
+static bool are_alike(const struct remembered *a, const struct remembered *b) {
+    const struct own none = {.note = {.lsn = 0}}, *x = a->own != NULL ? a->own : &none,
+                     *y = b->own != NULL ? b->own : &none;
+    return a->delivery_count == b->delivery_count && a->not_before_us == b->not_before_us &&
+           a->expires_us == b->expires_us && own_length(&x->note) == own_length(&y->note) &&
+           own_length(&x->header) == own_length(&y->header);
+}
+
+/* After places_agree. */
+static bool states_agree(const struct moving *v, struct message *m) {
+    bool agree = true;
+    for (size_t i = 0; agree && i < v->place_count; i++) {
+        const struct remembered held = unplaced_state(message_place(m, v->places[i].queue_id));
+        agree = v->place_states != NULL ? are_alike(&held, &v->place_states[i]) : remembers_nothing(&held);
+    }
+    return agree;
+}
+
+/* The notes and headers lie in the state's records from now on. Growth is counted anew when all of the chain is known. */
+static int take_states(struct moving *v, struct message *m) {
+    for (size_t i = 0; v->place_states != NULL && i < v->place_count; i++) {
+        if (!unplaced_remember(message_place(m, v->places[i].queue_id), &v->place_states[i])) {
+            return fail_memory();
+        }
+        v->place_states[i].own = NULL;
+    }
+    return LS_OK;
+}
+
 static int add_places(const struct replay *p, const struct record *r, struct message *m) {
     const struct moving *v = &p->moving;
     if (!message_prepare_places(m, (uint32_t)v->place_count)) {
@@ -72,8 +116,12 @@ static int add_places(const struct replay *p, const struct record *r, struct mes
     return LS_OK;
 }
 
-static int replace_work(const struct replay *p, const struct record *r, uint32_t number) {
-    const struct moving *v = &p->moving;
+static uint8_t kind_of_work(const struct pending_row *row) {
+    return row->kind == PENDING_ENQUEUE ? WORK_ENQUEUE : row->kind == PENDING_DEQUEUE ? WORK_DEQUEUE : WORK_NOTE;
+}
+
+static int replace_work(struct replay *p, const struct record *r, uint32_t number) {
+    struct moving *v = &p->moving;
     const struct message *m = table_message(p->t, number);
     while (m->extra->work != NULL) {
         tx_drop_work(p->t, m->extra->work);
@@ -86,10 +134,14 @@ static int replace_work(const struct replay *p, const struct record *r, uint32_t
         struct work w = {
             .lsn = row->lsn,
             .queue_id = row->queue_id,
-            .kind = row->kind == PENDING_ENQUEUE ? WORK_ENQUEUE : WORK_DEQUEUE,
+            .kind = kind_of_work(row),
             .order_index = row->order_index,
         };
-        int rc = replay_add_work(p, r, number, row->tx_id, &w);
+        struct remembered state = v->pending_states != NULL ? v->pending_states[i] : (struct remembered){.own = NULL};
+        if (v->pending_states != NULL) {
+            v->pending_states[i].own = NULL;
+        }
+        int rc = replay_add_work(p, r, number, row->tx_id, &w, &state);
         if (rc != LS_OK) {
             return rc;
         }
@@ -147,6 +199,9 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
     if (!agree) {
         return replay_inconsistent(p, r, "a relocated state is not that of its chain");
     }
+    if (known && !states_agree(v, m)) {
+        return replay_inconsistent(p, r, "a relocated state has other states of places than its chain");
+    }
     m->record_bytes = s->start_record_bytes;
     m->content_bytes = s->start_content_bytes;
     x->content_bytes = s->content_bytes;
@@ -159,6 +214,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
+    rc = rc == LS_OK ? take_states(v, m) : rc;
     rc = rc == LS_OK ? replace_work(p, r, number) : rc;
     message_moved(p->t, m); /* with its places and its pending work */
     return rc;
@@ -217,6 +273,32 @@ int replay_copied_start(struct replay *p, const struct record *r) {
 
 /* ---- states ---- */
 
+/* The rows with their states; there is memory for the rows. */
+static int gather_placed(struct moving *v, const struct record *r, const struct message_relocated *m) {
+    if (!array_grow(&v->place_states, &v->place_state_capacity, v->place_count, m->place_count + 1u) ||
+        !array_grow(&v->pending_states, &v->pending_state_capacity, v->pending_count, m->pending_count + 1u)) {
+        return fail_memory();
+    }
+    const uint8_t *at = m->places;
+    struct place_state state;
+    for (uint32_t i = 0; i < m->place_count; i++) {
+        v->places[v->place_count] = format_placed_place(&at, &state);
+        if (!replay_read_state(r, &state, &v->place_states[v->place_count])) {
+            return fail_memory();
+        }
+        v->place_count++;
+    }
+    at = m->pending;
+    for (uint32_t i = 0; i < m->pending_count; i++) {
+        v->pending[v->pending_count] = format_placed_pending(&at, &state);
+        if (!replay_read_state(r, &state, &v->pending_states[v->pending_count])) {
+            return fail_memory();
+        }
+        v->pending_count++;
+    }
+    return LS_OK;
+}
+
 static int gather_part(struct replay *p, const struct record *r, const struct message_relocated *m) {
     struct moving *v = &p->moving;
     if (!array_grow(&v->parts, &v->part_capacity, v->next_part, 1) ||
@@ -234,6 +316,9 @@ static int gather_part(struct replay *p, const struct record *r, const struct me
             .record_bytes = (uint32_t)format_chunk_bytes(row.content_bytes),
             .content_bytes = row.content_bytes,
         };
+    }
+    if (r->type == MESSAGE_RELOCATED_PLACED) {
+        return gather_placed(v, r, m);
     }
     for (uint32_t i = 0; i < m->place_count; i++) {
         v->places[v->place_count++] = format_place_row(m->places, i);
@@ -267,16 +352,21 @@ static bool find_start(const struct replay *p, const struct record *r, uint64_t 
 int replay_relocated(struct replay *p, const struct record *r) {
     struct message_relocated m;
     struct moving *v = &p->moving;
-    if (format_get_relocated(r, &m) != FORMAT_OK) {
+    bool placed = r->type == MESSAGE_RELOCATED_PLACED;
+    if ((placed ? format_get_relocated_placed(r, &m) : format_get_relocated(r, &m)) != FORMAT_OK) {
         return replay_malformed(p, r);
     }
     if (m.part == 0) {
         forget_parts(v);
         v->id = r->id;
+        v->type = r->type;
     }
     if (v->id != r->id || v->next_part != m.part) { /* its first parts lie below the base: superseded */
         p->report->orphans++;
         return LS_OK;
+    }
+    if (v->type != r->type) {
+        return replay_inconsistent(p, r, "the parts of a relocated state are of two types");
     }
     int rc = gather_part(p, r, &m);
     if (rc != LS_OK || (r->flags & FLAG_PART) != 0) {

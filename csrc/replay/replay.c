@@ -94,7 +94,7 @@ void replay_undo(struct replay *p, struct tx *tx) {
 
 /* ---- one record ---- */
 
-/* A QUEUE_DELETE is in the log's own stream, but the client of messages replays it. */
+/* A QUEUE_DELETE and PLACE_STATES are in the log's own stream, but the client of messages replays them. */
 static int replay_record(struct replay *p, const struct record *r) {
     if ((r->type & TYPE_SKIPPABLE) != 0) {
         return LS_OK;
@@ -102,7 +102,8 @@ static int replay_record(struct replay *p, const struct record *r) {
     if (r->type == BATCH || r->type == FILLER || r->type == FOOTER || r->type == CLOSE) {
         return LS_OK;
     }
-    const struct log_client *c = log_client_of(p->state->clients, r->type == QUEUE_DELETE ? MESSAGE_START : r->type);
+    bool of_messages = r->type == QUEUE_DELETE || r->type == PLACE_STATES;
+    const struct log_client *c = log_client_of(p->state->clients, of_messages ? MESSAGE_START : r->type);
     if (c == NULL) {
         return replay_malformed(p, r); /* cannot happen: the scan refuses such a record */
     }
@@ -186,7 +187,7 @@ static void fetch_chain(const struct replay *p, const struct scan_batch *b, uint
             __builtin_prefetch(b->bytes + *offset + BYTES_AHEAD + i * LINE_BYTES);
         }
     }
-    if (scan_record(b, offset, &r) && r.type <= MESSAGE_RELOCATED) {
+    if (scan_record(b, offset, &r) && r.type <= MESSAGE_RELOCATED_PLACED) {
         index_prefetch(&p->t->messages, r.id);
     }
 }

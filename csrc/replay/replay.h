@@ -20,8 +20,12 @@ struct moving {
     struct chain_record *chunks;
     struct place_row *places;
     struct pending_row *pending;
+    struct remembered *place_states; /* of the rows; only with parts of the type that has states */
+    struct remembered *pending_states;
+    uint16_t type; /* of the parts */
     size_t chunk_count, place_count, pending_count;
     size_t part_capacity, chunk_capacity, place_capacity, pending_capacity;
+    size_t place_state_capacity, pending_state_capacity;
 };
 
 /* What the newest batch says of itself. */

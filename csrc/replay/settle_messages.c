@@ -173,13 +173,34 @@ static bool count_message(struct replay *p, const struct message *m) {
     return there;
 }
 
+static bool is_own_there(const struct replay *p, const struct own *own) {
+    return own == NULL || ((own->note.lsn == 0 || own->note.lsn >= p->base_lsn) &&
+                           (own->header.lsn == 0 || own->header.lsn >= p->base_lsn));
+}
+
+/* Notes and headers are read from records that count as live by themselves, or lie above one that does. */
+static bool are_states_there(const struct replay *p, struct message *m) {
+    bool there = true;
+    for (uint32_t i = 0; there && i < m->place_count; i++) {
+        const struct place *place = &message_places(m)[i];
+        there = !unplaced_remembers(place) || is_own_there(p, place->at.unplaced->state.own);
+    }
+    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; there && w != NULL; w = w->next_of_message) {
+        there = w->state == NULL || is_own_there(p, w->state->own);
+    }
+    return there;
+}
+
 static int count_live(struct replay *p) {
     struct record r = {.lsn = p->base_lsn};
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
-        const struct message *m = table_message(p->t, number);
+        struct message *m = table_message(p->t, number);
         r.id = m->id;
         if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, m)) {
             return replay_inconsistent(p, &r, "a message that lives has records below the base");
+        }
+        if ((m->flags & MESSAGE_FREE) == 0 && !are_states_there(p, m)) {
+            return replay_inconsistent(p, &r, "a place that lives has its note or header below the base");
         }
     }
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
@@ -285,7 +306,9 @@ static int build_runs(struct replay *p) {
 static int by_work_order(const void *a, const void *b) {
     const struct work *x = *(struct work *const *)a, *y = *(struct work *const *)b;
     int by_lsn = (x->lsn > y->lsn) - (x->lsn < y->lsn);
-    return by_lsn != 0 ? by_lsn : (x->order_index > y->order_index) - (x->order_index < y->order_index);
+    int by_end = (x->kind != WORK_DEQUEUE) - (y->kind != WORK_DEQUEUE); /* a move ends a place first */
+    int by_index = (x->order_index > y->order_index) - (x->order_index < y->order_index);
+    return by_lsn != 0 ? by_lsn : by_end != 0 ? by_end : by_index;
 }
 
 /* Sorts each transaction's work into the order in which it was done: relocation can change the order of the records. */
@@ -319,14 +342,14 @@ int messages_sort_work(const struct replay *p) {
 }
 
 /*
- * The first dequeue of a message on a queue locks the place that it found; later ones undo enqueues of the same
- * transaction.
+ * The first dequeue or note of a message on a queue locks the place that it found; later ones are about a place that the
+ * transaction locks already, or that it makes.
  */
 void messages_lock_in_doubt(const struct table *t, struct tx *tx) {
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         struct message *m = table_message(t, w->message);
         struct place *place = message_place(m, w->queue_id);
-        if (w->kind == WORK_DEQUEUE && place != NULL && (place_entry(place)->state & ENTRY_LOCKED) == 0) {
+        if (w->kind != WORK_ENQUEUE && place != NULL && (place_entry(place)->state & ENTRY_LOCKED) == 0) {
             queue_lock(place, m);
             w->locks = true;
         }

@@ -49,7 +49,7 @@ static int note_chain(void *context, const struct scan_batch *b, const struct re
     struct replica *r = context;
     (void)b;
     bool copied = (record->type == MESSAGE_START || record->type == MESSAGE_CHUNK) && (record->flags & FLAG_COPY) != 0;
-    if (copied || record->type == MESSAGE_RELOCATED) {
+    if (copied || record->type == MESSAGE_RELOCATED || record->type == MESSAGE_RELOCATED_PLACED) {
         bool completes = (record->flags & FLAG_INLINE) != 0 || (!copied && (record->flags & FLAG_PART) == 0);
         r->mid_chain = completes ? 0 : record->id;
     }

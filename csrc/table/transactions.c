@@ -127,7 +127,7 @@ void work_free_one(struct work *w) {
     free(w);
 }
 
-void tx_drop_work(struct table *t, struct work *w) {
+static void unlink_work(struct table *t, struct work *w) {
     struct message *m = table_message(t, w->message);
     table_touch(t, m);
     struct work **link = &m->extra->work;
@@ -149,7 +149,19 @@ void tx_drop_work(struct table *t, struct work *w) {
     *link = w->next;
     tx->last = tx->last == w ? before : tx->last;
     tx->work_count--;
+}
+
+void tx_drop_work(struct table *t, struct work *w) {
+    unlink_work(t, w);
     work_free_one(w);
+}
+
+struct remembered tx_apply_state(struct table *t, struct work *w) {
+    struct remembered state = w->state != NULL ? *w->state : (struct remembered){.own = NULL};
+    unlink_work(t, w);
+    free(w->state);
+    free(w);
+    return state;
 }
 
 struct work *message_last_work(const struct message *m, uint32_t queue_id) {
