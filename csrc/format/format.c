@@ -251,7 +251,7 @@ enum format_result format_get_closed(const uint8_t *from, size_t available, stru
  *  0          32      40         48  56         64
  *  | preamble | epoch | seen_lsn | 0 | checksum |
  */
-void format_put_seen(uint8_t *into, const struct seen *s) {
+void format_put_seen(uint8_t *into, const struct seen_file *s) {
     put_preamble(into, "LSTRSEEN", SEEN_BYTES, s->uuid);
     PUT(into, SEEN, epoch, s->epoch);
     PUT(into, SEEN, seen_lsn, s->seen_lsn);
@@ -259,7 +259,7 @@ void format_put_seen(uint8_t *into, const struct seen *s) {
     PUT(into, SEEN, checksum, xxh64(into, AT(SEEN, checksum), 0));
 }
 
-enum format_result format_get_seen(const uint8_t *from, size_t available, struct seen *s) {
+enum format_result format_get_seen(const uint8_t *from, size_t available, struct seen_file *s) {
     enum format_result result = get_preamble(from, available, "LSTRSEEN", SEEN_BYTES);
     if (result != FORMAT_OK) {
         return result;

@@ -140,7 +140,7 @@ struct closed {
 };
 
 /* The file SEEN, which an orderly close writes last. */
-struct seen {
+struct seen_file {
     uint8_t uuid[UUID_BYTES];
     uint64_t epoch;    /* of the writer that closed */
     uint64_t seen_lsn; /* places that became visible below it may have been handed out, whatever their count; 0: none */
@@ -403,8 +403,8 @@ void format_put_hint(uint8_t *into, const struct hint *h);
 enum format_result format_get_hint(const uint8_t *from, size_t available, struct hint *h);
 void format_put_closed(uint8_t *into, const struct closed *c);
 enum format_result format_get_closed(const uint8_t *from, size_t available, struct closed *c);
-void format_put_seen(uint8_t *into, const struct seen *s);
-enum format_result format_get_seen(const uint8_t *from, size_t available, struct seen *s);
+void format_put_seen(uint8_t *into, const struct seen_file *s);
+enum format_result format_get_seen(const uint8_t *from, size_t available, struct seen_file *s);
 void format_put_hold(uint8_t *into, const struct hold *h);
 enum format_result format_get_hold(const uint8_t *from, size_t available, struct hold *h);
 void format_put_vote(uint8_t *into, const struct vote *v); /* one slot */

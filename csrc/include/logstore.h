@@ -306,6 +306,11 @@ int ls_message(ls_store *store, uint64_t id, ls_message_info *info);
 /* Both copy at most `bytes` into `into` and set *done to the bytes copied. LS_CORRUPT: the record is damaged. */
 int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done);
 int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into, size_t bytes, size_t *done);
+/* The note of a place, or its own header. *has is 0 if it has none. LS_NOT_ENQUEUED: the place at this position has ended. */
+#define LS_PLACE_NOTE   0
+#define LS_PLACE_HEADER 1
+int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, int what, uint8_t *into,
+                  size_t bytes, size_t *done, int *has);
 /* Loads several messages, each header before its content: sizes[2i] and sizes[2i + 1] bytes for message i. Stops after
    *done messages if the next may not fit into the rest of `bytes` (LS_OK) or cannot be loaded (its error). */
 int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
@@ -315,8 +320,10 @@ int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, 
 typedef struct ls_place {
     uint64_t position; /* grows along the queue; never changes for a place */
     uint64_t id, content_bytes;
-    uint32_t locked;    /* by a transaction's dequeue */
-    uint32_t recovered; /* the place existed when the store was opened */
+    uint32_t locked;    /* by a transaction's dequeue, note or move */
+    uint8_t recovered;  /* a consumer may have had the place before this open */
+    uint8_t has_header; /* it has a header of its own: see ls_load_place */
+    uint16_t zero;
 } ls_place;
 
 #define LS_CURSOR_ALL   0 /* every place, also locked and not yet durable ones */
@@ -354,7 +361,8 @@ int ls_places_check(ls_store *store, uint32_t queue_id, const uint64_t *ids, con
 
 /*
  * ---- consuming ---- A consumer acquires places, and settles or releases each. In between, no other consumer acquires
- * them. The log has no record of this: after an open no place is acquired, and counts start at 0. An ls_delivery is
+ * them. The log has no record of this: after an open no place is acquired. How often a place was acquired is written when it
+ * is released, if that needs no wait, and by an orderly close. An ls_delivery is
  * valid until it is settled or released, or until its place ends in another way; if a transaction settles it, it ends
  * at the commit; after a rollback its place is still acquired.
  */
@@ -362,9 +370,11 @@ typedef struct ls_delivery {
     uint64_t position; /* as in ls_place */
     uint64_t id, content_bytes;
     uint32_t start_bytes; /* as in ls_message_info */
-    uint32_t count;       /* how often the place was acquired, this time included */
-    uint32_t recovered;   /* as in ls_place */
-    uint32_t number;      /* a hint where the message is in the core's table; 0 is allowed */
+    uint32_t count;       /* how often the place was acquired, this time included, also in earlier opens */
+    uint8_t recovered;    /* as in ls_place */
+    uint8_t has_header;   /* as in ls_place */
+    uint16_t zero;
+    uint32_t number; /* a hint where the message is in the core's table; 0 is allowed */
 } ls_delivery;
 
 #define LS_UNSEEN 16 /* ls_release: no consumer has seen the messages, so their counts return to the values before */
@@ -395,6 +405,32 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
    the one that failed. */
 int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, ls_tx *tx, int reason,
                   int flags, size_t *done);
+
+/*
+ * A place has what it remembers: a note of at most LS_NOTE_BYTES bytes, and perhaps a header of its own, which stands for the
+ * message's. Each of these calls writes one record, whatever the size of the message. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED,
+ * LS_OPTION (too long), and LS_WRONG_STATE while another member of the cluster does not know such records.
+ */
+#define LS_NOTE_BYTES 255
+/* Replaces the place's note; no bytes take it away. */
+int ls_annotate(ls_store *store, uint64_t id, uint32_t queue_id, const uint8_t *note, size_t note_bytes, ls_tx *tx,
+                int flags, uint64_t *lsn);
+typedef struct {
+    uint32_t from_queue_id; /* the place that ends; 0: none */
+    uint32_t queue_id;      /* of the new place, at the end of the queue; may be the same */
+    int reason;             /* why the place ends, as for ls_dequeue */
+    int keeps_count;        /* the new place has the delivery count of the delivery */
+    int header_given;       /* else the place has the own header of the one that ends, if that has one */
+    int note_given;         /* the same */
+    const uint8_t *header;
+    size_t header_bytes;
+    const uint8_t *note;
+    size_t note_bytes;
+} ls_place_move;
+/* `held`: the delivery that holds the place that ends, or NULL. LS_ALREADY_ENQUEUED. */
+int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,
+            uint64_t *lsn);
+
 /* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);

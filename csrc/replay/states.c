@@ -73,55 +73,13 @@ int replay_start_placed(const struct replay *p, const struct record *r) {
     return rc;
 }
 
-/* ---- a place as a transaction sees it ---- */
-
-struct seen_place {
-    bool is_there;
-    const struct own_bytes *note;   /* NULL: none */
-    const struct own_bytes *header; /* the same */
-};
-
-static const struct own_bytes *own_or_none(const struct own_bytes *bytes) { return bytes->lsn != 0 ? bytes : NULL; }
-
-/* The place with the transaction's own operations so far; tx_id 0: without any. */
-static struct seen_place see_place(struct message *m, uint64_t tx_id, uint32_t queue_id) {
-    struct seen_place seen = {.is_there = false};
-    const struct work *w = tx_id != 0 && m->extra != NULL ? m->extra->work : NULL; /* the newest first */
-    bool noted = false, made = false;
-    const struct own *own = NULL;
-    for (; w != NULL && !made; w = w->next_of_message) {
-        if (w->tx->id != tx_id || w->queue_id != queue_id) {
-            continue;
-        }
-        if (w->kind == WORK_DEQUEUE) {
-            return (struct seen_place){.is_there = false};
-        }
-        made = w->kind == WORK_ENQUEUE;
-        own = w->state != NULL ? w->state->own : NULL;
-        if (!made && !noted) {
-            seen.note = own != NULL ? own_or_none(&own->note) : NULL;
-            noted = true;
-        }
-    }
-    const struct place *place = made ? NULL : message_place(m, queue_id);
-    if (!made) {
-        own = place != NULL ? unplaced_state(place).own : NULL;
-    }
-    seen.is_there = made || place != NULL;
-    if (own != NULL) {
-        seen.note = noted ? seen.note : own_or_none(&own->note);
-        seen.header = own_or_none(&own->header);
-    }
-    return seen;
-}
+/* ---- notes ---- */
 
 /* A transaction may have work on a deleted queue until its outcome. */
 static bool may_be_gone(const struct replay *p, uint64_t tx_id, uint32_t queue_id) {
     const struct queue *q = tx_id != 0 ? table_any_queue(p->t, queue_id) : NULL;
     return q != NULL && q->deleted;
 }
-
-/* ---- notes ---- */
 
 int replay_place(const struct replay *p, const struct record *r) {
     struct message_place from;
@@ -136,7 +94,7 @@ int replay_place(const struct replay *p, const struct record *r) {
     if (message_extra(m) == NULL) {
         return fail_memory();
     }
-    if (!see_place(m, from.tx_id, from.queue_id).is_there && !may_be_gone(p, from.tx_id, from.queue_id)) {
+    if (!message_see_place(p->t, m, from.tx_id, from.queue_id).is_there && !may_be_gone(p, from.tx_id, from.queue_id)) {
         return replay_inconsistent(p, r, "a note is put on a place that is not there");
     }
     message_appended(m, r->lsn);
@@ -183,7 +141,7 @@ static int move_now(const struct replay *p, const struct record *r, struct messa
         return there ? replay_inconsistent(p, r, "a message is moved to a queue that has it already") : fail_memory();
     }
     m->flags &= (uint16_t)~MESSAGE_STAGED;
-    message_grows_places(p->t, m, 1);
+    message_grows_places(p->t, m, from->from_queue_id != 0 ? 0 : 1); /* else its row replaces another */
     message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = from->queue_id});
     return replay_set_state(p, m, message_place(m, from->queue_id), state);
 }
@@ -219,7 +177,7 @@ int replay_move(const struct replay *p, const struct record *r) {
     if (message_extra(m) == NULL) {
         return fail_memory();
     }
-    struct seen_place ends = see_place(m, from.tx_id, from.from_queue_id);
+    struct seen_place ends = message_see_place(p->t, m, from.tx_id, from.from_queue_id);
     if (from.from_queue_id != 0 && !ends.is_there && !may_be_gone(p, from.tx_id, from.from_queue_id)) {
         return replay_inconsistent(p, r, "a message is moved from a queue that does not have it");
     }

@@ -22,7 +22,8 @@ struct piece {
     uint16_t type; /* MESSAGE_START (in either form) or MESSAGE_CHUNK */
     bool header;   /* the message's header is wanted, not content */
     bool whole;    /* header and content are wanted, one after the other; `bytes` is at least the record's size */
-    uint32_t header_bytes; /* if `whole`: how many of the copied bytes are header */
+    uint32_t header_bytes;       /* if `whole`: how many of the copied bytes are header */
+    const struct own_bytes *own; /* these bytes of the record are wanted; NULL: one of the others */
     uint64_t skip;
     size_t bytes; /* upper limit; the record may have fewer */
 };
@@ -49,7 +50,13 @@ static int64_t copy_out(struct piece *p, const uint8_t *record, uint64_t seed, u
     }
     const uint8_t *from;
     uint64_t available;
-    if (p->type == MESSAGE_START) {
+    if (p->own != NULL) {
+        if (r.length != p->own->record_bytes || p->own->at > r.length || p->own->bytes > r.length - p->own->at) {
+            return -1;
+        }
+        from = r.bytes + p->own->at;
+        available = p->own->bytes;
+    } else if (p->type == MESSAGE_START) {
         struct message_start m;
         if (format_get_either_start(&r, &m) != FORMAT_OK) {
             return -1;
@@ -124,6 +131,11 @@ static int gone(uint64_t id) {
                 (unsigned long long)id);
 }
 
+static int place_ended(uint64_t id, uint32_t queue_id, uint64_t position) {
+    return fail(LS_NOT_ENQUEUED, "message %llu is no longer on queue %u at position %llu", (unsigned long long)id,
+                (unsigned)queue_id, (unsigned long long)position);
+}
+
 int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint64_t *time_us) {
     *time_us = 0;
     int rc = store_enter(store);
@@ -136,8 +148,7 @@ int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t pos
     if (number == INDEX_NONE) {
         rc = gone(id);
     } else if (p == NULL || place_position(p) != position) {
-        rc = fail(LS_NOT_ENQUEUED, "message %llu is no longer on queue %u at position %llu", (unsigned long long)id,
-                  (unsigned)queue_id, (unsigned long long)position);
+        rc = place_ended(id, queue_id, position);
     } else if (place_entry(p)->order_lsn < log_durable_lsn(store->log)) {
         rc = messages_enqueue_time(t, store->log, &store->times, id, place_entry(p)->order_lsn, time_us);
     }
@@ -164,6 +175,32 @@ int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, si
             .bytes = bytes,
         };
         rc = read_piece(store, &p, into, done);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, int what, uint8_t *into,
+                  size_t bytes, size_t *done, int *has) {
+    *done = 0;
+    *has = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct table *t = &store->state.table;
+    uint32_t number = table_find(t, id);
+    const struct place *place = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
+    if (number == INDEX_NONE) {
+        rc = gone(id);
+    } else if (place == NULL || place_position(place) != position) {
+        rc = place_ended(id, queue_id, position);
+    } else if (place_state(place).own != NULL) {
+        const struct own *own = place_state(place).own;
+        const struct own_bytes wanted = what == LS_PLACE_HEADER ? own->header : own->note;
+        struct piece p = {
+            .lsn = wanted.lsn, .id = id, .record_bytes = wanted.record_bytes, .own = &wanted, .bytes = bytes};
+        *has = wanted.lsn != 0;
+        rc = wanted.lsn != 0 ? read_piece(store, &p, into, done) : LS_OK;
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

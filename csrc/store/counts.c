@@ -6,7 +6,6 @@
  * A row gives the whole count, so one that could not be written is made up for by the next.
  */
 #include "store/store.h"
-#include "table/remembered.h"
 
 enum { ROWS_MAX = CHUNK_PLACES };
 

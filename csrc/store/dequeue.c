@@ -3,21 +3,21 @@
 
 #include "store/store.h"
 
-static int check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
+int place_check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place) {
     const struct work *w = message_last_work(m, queue_id);
     *place = message_place(m, queue_id);
     if (w != NULL && w->tx != tx && (*place != NULL || w->kind == WORK_DEQUEUE)) {
         return fail(LS_MESSAGE_LOCKED, "message %llu on queue %u is locked by a transaction; wait for its outcome",
                     (unsigned long long)m->id, (unsigned)queue_id);
     }
-    bool there = w != NULL && w->tx == tx ? w->kind == WORK_ENQUEUE : *place != NULL;
+    bool there = w != NULL && w->tx == tx ? w->kind != WORK_DEQUEUE : *place != NULL;
     if (!there) {
         return fail(LS_NOT_ENQUEUED, "message %llu is not on queue %u", (unsigned long long)m->id, (unsigned)queue_id);
     }
     return LS_OK;
 }
 
-static int check_reason(int reason) {
+int place_check_reason(int reason) {
     if (reason < 0 || reason > DEQUEUE_REASON_MAX) {
         return fail(LS_OPTION, "a dequeue's reason is 0 to %d, not %d", DEQUEUE_REASON_MAX, reason);
     }
@@ -60,7 +60,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
 static const ls_delivery not_acquired;
 
 /* A stale delivery must not settle a place that a consumer has acquired since. */
-static int check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
+int place_check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
     const struct place *p = message_place(m, queue_id);
     if (p == NULL) {
         return LS_OK; /* check_dequeue reports it */
@@ -95,8 +95,8 @@ static int dequeue_locked(ls_store *store, uint64_t id, struct message_dequeue d
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, &d.queue_id, 1) : rc;
     rc = rc == LS_OK ? find(store, id, held, &number, &m) : rc;
-    rc = rc == LS_OK && held != NULL ? check_held(m, d.queue_id, held) : rc;
-    rc = rc == LS_OK ? check_dequeue(m, d.queue_id, tx, &place) : rc;
+    rc = rc == LS_OK && held != NULL ? place_check_held(m, d.queue_id, held) : rc;
+    rc = rc == LS_OK ? place_check_dequeue(m, d.queue_id, tx, &place) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -126,7 +126,7 @@ static uint16_t count_of(uint32_t deliveries) { return deliveries < UINT16_MAX ?
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn) {
     *lsn = 0;
-    int rc = check_reason(reason);
+    int rc = place_check_reason(reason);
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -143,7 +143,7 @@ int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int r
 int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, ls_tx *tx, int reason, int flags,
               uint64_t *lsn) {
     *lsn = 0;
-    int rc = check_reason(reason);
+    int rc = place_check_reason(reason);
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -199,8 +199,8 @@ static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
         struct place *place;
         fetch_ahead(store, c, i);
         rc = find(store, id_at(c, i), c->held != NULL ? &c->held[i] : NULL, &number, &m);
-        rc = rc == LS_OK && c->held != NULL ? check_held(m, c->queue_id, &c->held[i]) : rc;
-        rc = rc == LS_OK ? check_dequeue(m, c->queue_id, tx, &place) : rc;
+        rc = rc == LS_OK && c->held != NULL ? place_check_held(m, c->queue_id, &c->held[i]) : rc;
+        rc = rc == LS_OK ? place_check_dequeue(m, c->queue_id, tx, &place) : rc;
     }
     return rc;
 }
@@ -208,7 +208,7 @@ static int check_all(ls_store *store, const struct chosen *c, ls_tx *handle) {
 static int dequeue_all(ls_store *store, const struct chosen *c, ls_tx *tx, int flags, size_t *done) {
     assert(c->held != NULL || c->ids != NULL || c->n == 0);
     *done = 0;
-    int rc = check_reason(c->reason);
+    int rc = place_check_reason(c->reason);
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
@@ -240,7 +240,7 @@ int ls_settle_all(ls_store *store, uint32_t queue_id, const ls_delivery *deliver
 
 int ls_purge(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, int reason, int flags, size_t *done) {
     *done = 0;
-    int rc = check_reason(reason);
+    int rc = place_check_reason(reason);
     rc = rc == LS_OK && (flags & LS_TRY) == 0 ? store_may_wait(store) : rc;
     rc = rc == LS_OK ? store_try(store, flags) : rc;
     if (rc != LS_OK) {

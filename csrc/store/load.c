@@ -89,8 +89,8 @@ static size_t place_of(const struct round *r, const struct pin *pin, uint64_t ls
 }
 
 /* Lock held. Copies a record that is still in a write buffer; others are read later. */
-static enum fit add(struct log *g, struct round *r, const struct message *m, size_t row) {
-    if (message_content_bytes(m) != m->content_bytes || m->record_bytes > r->bytes) {
+static enum fit add(struct log *g, struct round *r, const struct message *m, bool own_header, size_t row) {
+    if (own_header || message_content_bytes(m) != m->content_bytes || m->record_bytes > r->bytes) {
         return FITS_NOWHERE;
     }
     if (m->record_bytes > r->bytes - r->used || r->count == r->most || r->copied > COPIED_BYTES ||
@@ -186,7 +186,7 @@ static void gather_ids(ls_store *store, const uint64_t *ids, size_t n, struct ro
     const struct table *t = &store->state.table;
     for (size_t i = 0; i < n && r->count == i; i++) {
         uint32_t number = table_find(t, ids[i]);
-        if (number == INDEX_NONE || add(store->log, r, table_message(t, number), i) != FITS) {
+        if (number == INDEX_NONE || add(store->log, r, table_message(t, number), false, i) != FITS) {
             return;
         }
     }
@@ -255,7 +255,7 @@ static bool gather_deliveries(ls_store *store, const ls_delivery *deliveries, ls
         uint32_t number = table_find_at(t, d->number, d->id);
         const struct message *m = number != INDEX_NONE ? table_message(t, number) : NULL;
         spans[*done] = (ls_span){.content_at = 0};
-        fit = m != NULL ? add(store->log, r, m, *done) : FITS_NOWHERE;
+        fit = m != NULL ? add(store->log, r, m, d->has_header != 0, *done) : FITS_NOWHERE;
         if (fit != FITS_ANOTHER_ROUND) {
             (*done)++;
         } else if (m->record_bytes > r->bytes - r->used) {
@@ -298,7 +298,7 @@ static bool gather_places(ls_cursor *cursor, ls_place *places, ls_span *spans, s
             return false;
         }
         spans[*done] = (ls_span){.content_at = 0};
-        fit = add(cursor->store->log, r, m, *done);
+        fit = add(cursor->store->log, r, m, places[*done].has_header != 0, *done);
         if (fit == FITS && r->all[r->count - 1].pin.segment != NULL) {
             log_read_in_order(cursor->store->log, &r->all[r->count - 1].pin);
         }

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "store/store.h"
-#include "table/remembered.h"
 
 /* ---- the work on messages ---- */
 

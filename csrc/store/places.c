@@ -36,14 +36,14 @@ int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
 
 /* ---- enqueueing ---- */
 
-static int check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx) {
+int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx) {
     const struct work *w = message_last_work(m, queue_id);
     if (w != NULL && w->tx != tx) {
         return fail(LS_MESSAGE_LOCKED,
                     "message %llu on queue %u is in another transaction's work; wait for its outcome",
                     (unsigned long long)m->id, (unsigned)queue_id);
     }
-    bool there = w != NULL ? w->kind == WORK_ENQUEUE : message_place(m, queue_id) != NULL;
+    bool there = w != NULL ? w->kind != WORK_DEQUEUE : message_place(m, queue_id) != NULL;
     if (there) {
         return fail(LS_ALREADY_ENQUEUED, "message %llu is on queue %u already", (unsigned long long)m->id,
                     (unsigned)queue_id);
@@ -131,28 +131,34 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
 }
 
 /* Bytes by which a message grows when moved, with n more places or as many pending operations. */
-static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n) {
+static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n, int64_t own_bytes) {
     const struct table *t = &store->state.table;
     struct message none = {.id = 0};
     uint32_t number = table_find(t, id);
-    return message_grows_at_most(t, number != INDEX_NONE ? table_message(t, number) : &none, n);
+    struct message *m = number != INDEX_NONE ? table_message(t, number) : &none;
+    return own_bytes < 0 ? message_grows_at_most(t, m, n) : message_states_grow_at_most(t, m, n, (uint64_t)own_bytes);
 }
 
-int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose) {
+int message_reserve_states(ls_store *store, uint64_t id, size_t n, int64_t own_bytes, uint64_t bytes,
+                           enum purpose purpose) {
     struct log *g = store->log;
-    uint64_t expansion = expansion_with(store, id, n), reserved, let_go;
+    uint64_t expansion = expansion_with(store, id, n, own_bytes), reserved, let_go;
     int rc;
     do {
         reserved = expansion;
         let_go = log_times_let_go(g);
         rc = log_reserve_to_grow(g, bytes, reserved, purpose);
-        expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, n) : reserved;
+        expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, n, own_bytes) : reserved;
     } while (rc == LS_OK && expansion > reserved);
     return rc;
 }
 
+int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose) {
+    return message_reserve_states(store, id, n, -1, bytes, purpose);
+}
+
 /* The transaction has taken the message off at least n more queues than it has put it on: it may have as many again. */
-static bool is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle) {
+bool place_is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle) {
     const struct tx *tx = handle != NULL ? tx_of(handle) : NULL;
     uint32_t number = tx != NULL ? table_find(&store->state.table, id) : INDEX_NONE;
     const struct message *m = number != INDEX_NONE ? table_message(&store->state.table, number) : NULL;
@@ -166,11 +172,12 @@ static bool is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *han
 }
 
 static int enqueue_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, const ls_tx *handle) {
-    if (!is_exchange(store, id, n, handle)) {
+    if (!place_is_exchange(store, id, n, handle)) {
         return message_reserve(store, id, n, bytes, RESERVE_GROWS);
     }
     int rc = message_reserve(store, id, n, bytes, RESERVE_EXCHANGE);
-    bool is_still = rc != LS_OK || is_exchange(store, id, n, handle); /* another thread may have used the transaction */
+    bool is_still =
+        rc != LS_OK || place_is_exchange(store, id, n, handle); /* another thread may have used the transaction */
     return is_still ? rc : message_reserve(store, id, n, bytes, RESERVE_GROWS);
 }
 
@@ -195,7 +202,7 @@ int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size
     rc = rc == LS_OK ? work_check_limit(tx, n) : rc;
     rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        rc = check_enqueue(m, queue_ids[i], tx);
+        rc = place_check_enqueue(m, queue_ids[i], tx);
     }
     if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
         rc = fail_memory(); /* no memory for the chain's back-link */

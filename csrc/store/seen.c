@@ -15,7 +15,7 @@ void seen_read(ls_store *store) {
     const struct directory *d = &store->directory;
     const struct scan *s = &store->scan;
     uint8_t bytes[SEEN_BYTES];
-    struct seen seen;
+    struct seen_file seen;
     uint64_t epoch = s->renamed_epoch > s->epoch_max ? s->renamed_epoch : s->epoch_max;
     store->was_orderly = false;
     store->seen_lsn = s->end_lsn;
@@ -47,7 +47,7 @@ static bool has_places_below(const struct table *t, uint64_t lsn) {
 void seen_publish(ls_store *store) {
     const struct directory *d = &store->directory;
     uint8_t bytes[SEEN_BYTES];
-    struct seen seen = {.epoch = log_epoch(store->log)};
+    struct seen_file seen = {.epoch = log_epoch(store->log)};
     seen.seen_lsn = has_places_below(&store->state.table, store->seen_lsn) ? store->seen_lsn : 0;
     memcpy(seen.uuid, store->meta.uuid, UUID_BYTES);
     format_put_seen(bytes, &seen);

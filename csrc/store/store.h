@@ -13,6 +13,7 @@
 #include "read/scan.h"
 #include "relocate/messages.h"
 #include "replay/state.h"
+#include "table/remembered.h"
 
 enum phase {
     PHASE_OPENED,
@@ -175,12 +176,23 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
                    const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
 /* (waits) ls_enqueue, as publish_locked. */
 int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn);
+int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
+/* The transaction takes the message off as many queues as it puts it on, n more counted. */
+bool place_is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle);
+/* dequeue.c: *place is NULL if the transaction makes the place itself. */
+int place_check_dequeue(struct message *m, uint32_t queue_id, const struct tx *tx, struct place **place);
+int place_check_reason(int reason);
+/* The delivery still holds the place; a stale one must not settle a place that a consumer has acquired since. */
+int place_check_held(struct message *m, uint32_t queue_id, const ls_delivery *held);
 /* A list of n operations of a transaction, or NULL. */
 struct work *work_make(size_t n);
 void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
 /* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */
 int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose);
+/* The same for places or operations with states, of so many own bytes each; negative: without. */
+int message_reserve_states(ls_store *store, uint64_t id, size_t n, int64_t own_bytes, uint64_t bytes,
+                           enum purpose purpose);
 
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */
 bool delivery_holds(const ls_delivery *d, const struct place *p);
@@ -228,6 +240,7 @@ static inline ls_delivery delivery_of(const struct message *m, const struct plac
         .number = e->message,
         .count = count,
         .recovered = (e->state & ENTRY_RECOVERED) != 0,
+        .has_header = place_has_header(p),
     };
 }
 

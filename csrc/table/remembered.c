@@ -240,6 +240,39 @@ bool message_work_has_states(const struct message *m) {
     return w != NULL;
 }
 
+static const struct own_bytes *own_or_none(const struct own_bytes *bytes) { return bytes->lsn != 0 ? bytes : NULL; }
+
+struct seen_place message_see_place(const struct table *t, struct message *m, uint64_t tx_id, uint32_t queue_id) {
+    struct seen_place seen = {.is_there = false};
+    const struct work *w = tx_id != 0 && m->extra != NULL ? m->extra->work : NULL; /* the newest first */
+    bool noted = false, made = false;
+    const struct own *own = NULL;
+    for (; w != NULL && !made; w = w->next_of_message) {
+        if (w->tx->id != tx_id || w->queue_id != queue_id) {
+            continue;
+        }
+        if (w->kind == WORK_DEQUEUE) {
+            return (struct seen_place){.is_there = false};
+        }
+        made = w->kind == WORK_ENQUEUE;
+        own = w->state != NULL ? w->state->own : NULL;
+        if (!made && !noted) {
+            seen.note = own != NULL ? own_or_none(&own->note) : NULL;
+            noted = true;
+        }
+    }
+    const struct place *place = made ? NULL : message_place(m, queue_id);
+    if (!made) {
+        own = place != NULL ? table_place_state(t, place).own : NULL;
+    }
+    seen.is_there = made || place != NULL;
+    if (own != NULL) {
+        seen.note = noted ? seen.note : own_or_none(&own->note);
+        seen.header = own_or_none(&own->header);
+    }
+    return seen;
+}
+
 uint64_t message_states_grow_at_most(const struct table *t, struct message *m, uint64_t n, uint64_t own_bytes) {
     uint64_t rows = n + m->place_count + message_pending(m) + 1;
     return message_grows_at_most(t, m, n) + WIDER_ROW_BYTES * rows + n * round_up(own_bytes, 8);

@@ -98,8 +98,12 @@ void place_remember(const struct place *p, const struct remembered *state);
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state(const struct place *p); /* the place keeps what it has of its own */
-void place_forget(const struct place *p);             /* it ends */
-void chunk_free_states(struct queue_chunk *c);        /* with what its places have of their own */
+static inline bool place_has_header(const struct place *p) {
+    const struct chunk_states *s = p->at.chunk->states;
+    return s != NULL && s->own != NULL && s->own[p->slot] != NULL && s->own[p->slot]->header.lsn != 0;
+}
+void place_forget(const struct place *p);      /* it ends */
+void chunk_free_states(struct queue_chunk *c); /* with what its places have of their own */
 
 /* Of a place of this table, in a run or in none. */
 static inline struct remembered table_place_state(const struct table *t, const struct place *p) {
@@ -116,6 +120,14 @@ static inline bool message_has_states(const struct table *t, struct message *m) 
     return message_places_have_states(t, m) || message_work_has_states(m);
 }
 
+/* A place as a transaction sees it, with its own operations so far. */
+struct seen_place {
+    bool is_there;
+    const struct own_bytes *note;   /* NULL: none */
+    const struct own_bytes *header; /* the same */
+};
+
+struct seen_place message_see_place(const struct table *t, struct message *m, uint64_t tx_id, uint32_t queue_id);
 /* Bound for n more places or operations, or places that there are, that get a state with so many own bytes. */
 uint64_t message_states_grow_at_most(const struct table *t, struct message *m, uint64_t n, uint64_t own_bytes);
 /*

@@ -1,0 +1,339 @@
+/*
+ * Places with a note or a header of their own, and moves from queue to queue: one record each, whatever the message's size.
+ * See store.h for the order of each. table/remembered.h has the states in memory.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "store/store.h"
+
+static int check_note(size_t note_bytes) {
+    return note_bytes <= NOTE_BYTES_MAX
+               ? LS_OK
+               : fail(LS_OPTION, "a note has at most %d bytes, not %zu", NOTE_BYTES_MAX, note_bytes);
+}
+
+static int check_remembers(const ls_store *store) {
+    return store->remembers
+               ? LS_OK
+               : fail(LS_WRONG_STATE, "notes, moves, times and headers of places are written once every member of the "
+                                      "cluster runs a program that knows them; update the others");
+}
+
+/* A relocation must be able to write the place's row in one record. */
+static int check_header(const ls_store *store, uint64_t header_bytes) {
+    uint64_t limit = log_record_bytes_max(store->log);
+    uint64_t row = header_bytes > limit ? limit : round_up(PLACED_ROW_BYTES + NOTE_BYTES_MAX + header_bytes, 8);
+    return format_relocated_placed_bytes(0, row) <= limit ? LS_OK
+                                                          : message_too_large("a place's header", header_bytes, limit);
+}
+
+static int find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
+    int rc = message_find(store, id, number, m);
+    return rc == LS_OK && message_is_going(*m) ? message_fail_unknown(id) : rc;
+}
+
+/* ---- notes ---- */
+
+/* Memory for a note, which lies in the record that is written next; no bytes: none. */
+static bool make_note(struct remembered *made, size_t note_bytes) {
+    const struct own_bytes later = {.lsn = 1, .bytes = (uint32_t)note_bytes};
+    *made = (struct remembered){.own = NULL};
+    return note_bytes == 0 || remembered_set_note(made, &later);
+}
+
+static struct own_bytes own_in(const struct slot *s, uint32_t record_bytes, uint32_t at, uint32_t bytes) {
+    return (struct own_bytes){.lsn = s->lsn, .record_bytes = record_bytes, .at = at, .bytes = bytes};
+}
+
+static uint32_t put_note(ls_store *store, struct message *m, const struct message_place *note, struct remembered *state,
+                         uint64_t *lsn) {
+    struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
+    uint32_t bytes = format_put_place(&s, note);
+    log_append(store->log, &s, MESSAGE_PLACE, bytes);
+    if (state->own != NULL) {
+        state->own->note = own_in(&s, bytes, (uint32_t)format_place_bytes(0), note->note_bytes);
+    }
+    *lsn = s.lsn;
+    return bytes;
+}
+
+static int note_now(ls_store *store, struct message *m, struct place *p, const struct message_place *note,
+                    uint64_t *lsn) {
+    struct table *t = &store->state.table;
+    struct remembered state;
+    if (message_extra(m) == NULL || !make_note(&state, note->note_bytes)) {
+        return fail_memory();
+    }
+    if (!chunk_prepare_states(p->at.chunk, remembered_parts(&state))) {
+        remembered_free(&state);
+        return fail_memory();
+    }
+    (void)put_note(store, m, note, &state, lsn);
+    table_touch(t, m);
+    message_appended(m, *lsn);
+    place_take_note(t, m, p, &state);
+    remembered_free(&state);
+    return LS_OK;
+}
+
+/* One operation whose state is to be filled in; or NULL. */
+static struct work *make_work(bool has_state) {
+    struct work *w = work_make(1);
+    if (w != NULL && has_state) {
+        w->state = calloc(1, sizeof *w->state);
+    }
+    if (w != NULL && has_state && w->state == NULL) {
+        work_free(w);
+        return NULL;
+    }
+    return w;
+}
+
+static int note_in_tx(ls_store *store, uint32_t number, struct place *p, struct tx *tx, struct message_place *note,
+                      uint64_t *lsn) {
+    struct table *t = &store->state.table;
+    struct message *m = table_message(t, number);
+    const struct work *last = message_last_work(m, note->queue_id);
+    int rc = work_check_limit(tx, 1);
+    struct work *w = rc == LS_OK ? make_work(note->note_bytes > 0) : NULL;
+    bool ready = w != NULL && message_extra(m) != NULL && (w->state == NULL || make_note(w->state, note->note_bytes));
+    if (rc != LS_OK || !ready) {
+        work_free(w);
+        return rc != LS_OK ? rc : fail_memory();
+    }
+    note->tx_id = tx->id;
+    (void)put_note(store, m, note, w->state != NULL ? w->state : &(struct remembered){.own = NULL}, lsn);
+    table_touch(t, m);
+    message_appended(m, *lsn);
+    w->kind = WORK_NOTE;
+    w->message = number;
+    w->queue_id = note->queue_id;
+    w->lsn = *lsn;
+    w->locks = p != NULL && last == NULL;
+    if (w->locks) {
+        queue_lock(p, m);
+    }
+    tx_add_work(t, tx, w);
+    return LS_OK;
+}
+
+static int annotate_locked(ls_store *store, uint64_t id, struct message_place note, ls_tx *handle, uint64_t *lsn) {
+    uint32_t number = 0;
+    struct message *m = NULL;
+    struct tx *tx;
+    struct place *p = NULL;
+    int rc = check_remembers(store);
+    rc = rc == LS_OK
+             ? message_reserve_states(store, id, 1, note.note_bytes, format_place_bytes(note.note_bytes), RESERVE_GROWS)
+             : rc;
+    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, &note.queue_id, 1) : rc;
+    rc = rc == LS_OK ? find(store, id, &number, &m) : rc;
+    rc = rc == LS_OK ? place_check_dequeue(m, note.queue_id, tx, &p) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    return tx != NULL ? note_in_tx(store, number, p, tx, &note, lsn) : note_now(store, m, p, &note, lsn);
+}
+
+int ls_annotate(ls_store *store, uint64_t id, uint32_t queue_id, const uint8_t *note, size_t note_bytes, ls_tx *tx,
+                int flags, uint64_t *lsn) {
+    *lsn = 0;
+    int rc = check_note(note_bytes);
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    struct message_place place = {.queue_id = queue_id, .note_bytes = (uint8_t)note_bytes, .note = note};
+    rc = annotate_locked(store, id, place, tx, lsn);
+    return work_leave(store, tx, rc, flags);
+}
+
+/* ---- moves ---- */
+
+/* Memory for the state of the new place. What it has of its own is in the record that is written next, or is kept. */
+static bool make_state(const struct message_move *move, const struct seen_place *from, struct remembered *made) {
+    const struct own_bytes note = {.lsn = 1, .bytes = move->state.note_bytes};
+    const struct own_bytes header = {.lsn = 1, .bytes = move->state.header_bytes};
+    *made = (struct remembered){
+        .delivery_count = move->state.delivery_count,
+    };
+    bool fine = remembered_set_note(made, move->keeps_note ? from->note : move->state.note_bytes > 0 ? &note : NULL);
+    return fine && remembered_set_header(made, move->keeps_header           ? from->header
+                                               : move->state.header != NULL ? &header
+                                                                            : NULL);
+}
+
+static void put_move(ls_store *store, struct message *m, const struct message_move *move, struct remembered *state,
+                     uint64_t *lsn) {
+    struct slot s = log_slot(store->log, m->id, message_last_lsn(m), 0);
+    uint32_t bytes = format_put_move(&s, move);
+    uint32_t at = (uint32_t)format_move_bytes(0, 0);
+    log_append(store->log, &s, MESSAGE_MOVE, bytes);
+    if (move->state.note_bytes > 0) {
+        state->own->note = own_in(&s, bytes, at, move->state.note_bytes);
+    }
+    if (move->state.header != NULL) {
+        state->own->header = own_in(&s, bytes, at + move->state.note_bytes, move->state.header_bytes);
+    }
+    *lsn = s.lsn;
+}
+
+/* Ends the place, of which the new one may be a continuation: its row is replaced, and its growth with it. */
+static uint8_t end_place(struct table *t, struct message *m, struct place *p) {
+    const struct remembered before = place_state(p), nothing = {.own = NULL};
+    uint8_t recovered = place_entry(p)->state & ENTRY_RECOVERED;
+    uint32_t queue_id = p->queue_id;
+    message_state_changes(t, m, &before, &nothing);
+    queue_kill(p, m);
+    message_drop_place(t, m, queue_id);
+    return recovered;
+}
+
+static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move,
+                    uint64_t *lsn) {
+    struct table *t = &store->state.table;
+    struct message *m = table_message(t, number);
+    const struct seen_place seen = message_see_place(t, m, 0, move->from_queue_id);
+    const struct remembered nothing = {.own = NULL};
+    struct queue *q = table_queue(t, move->queue_id);
+    struct remembered state;
+    bool ready = message_extra(m) != NULL && (from != NULL || message_prepare_places(m, 1)) && queue_prepare(q, 1) &&
+                 make_state(move, &seen, &state);
+    if (!ready) {
+        return fail_memory();
+    }
+    if (!queue_prepare_states(q, remembered_parts(&state))) {
+        remembered_free(&state);
+        return fail_memory();
+    }
+    put_move(store, m, move, &state, lsn);
+    table_touch(t, m);
+    message_appended(m, *lsn);
+    uint8_t recovered = from != NULL ? end_place(t, m, from) : 0;
+    m->flags &= (uint16_t)~MESSAGE_STAGED;
+    message_grows_places(t, m, from != NULL ? 0 : 1);
+    message_add_place(t, m, queue_append(q, m, number, *lsn, 0));
+    const struct place *made = message_place(m, move->queue_id);
+    message_state_changes(t, m, &nothing, &state);
+    place_remember(made, &state);
+    place_entry(made)->state |= move->from_queue_id == move->queue_id ? recovered : 0;
+    return LS_OK;
+}
+
+static int move_in_tx(ls_store *store, uint32_t number, struct place *from, struct tx *tx, struct message_move *move,
+                      uint64_t *lsn) {
+    struct table *t = &store->state.table;
+    struct message *m = table_message(t, number);
+    const struct work *last = message_last_work(m, move->from_queue_id);
+    const struct seen_place seen = message_see_place(t, m, tx->id, move->from_queue_id);
+    int rc = work_check_limit(tx, 2);
+    struct work *ends = rc == LS_OK && move->from_queue_id != 0 ? make_work(false) : NULL;
+    struct work *made = rc == LS_OK ? make_work(true) : NULL;
+    bool ready = made != NULL && (ends != NULL || move->from_queue_id == 0) && message_extra(m) != NULL &&
+                 make_state(move, &seen, made->state);
+    if (rc != LS_OK || !ready) {
+        work_free(ends);
+        work_free(made);
+        return rc != LS_OK ? rc : fail_memory();
+    }
+    move->tx_id = tx->id;
+    move->order_index = tx->enqueue_count;
+    put_move(store, m, move, made->state, lsn);
+    table_touch(t, m);
+    message_appended(m, *lsn);
+    if (ends != NULL) {
+        ends->kind = WORK_DEQUEUE;
+        ends->message = number;
+        ends->queue_id = move->from_queue_id;
+        ends->lsn = *lsn;
+        ends->locks = from != NULL && last == NULL;
+        if (ends->locks) {
+            queue_lock(from, m);
+        }
+        tx_add_work(t, tx, ends);
+    }
+    if (remembers_nothing(made->state)) {
+        free(made->state);
+        made->state = NULL;
+    }
+    made->kind = WORK_ENQUEUE;
+    made->order_index = tx->enqueue_count++;
+    made->message = number;
+    made->queue_id = move->queue_id;
+    made->lsn = *lsn;
+    tx_add_work(t, tx, made);
+    return LS_OK;
+}
+
+/* Bytes of the new place's own header and note, also of those that it keeps. */
+static int64_t own_bytes_of(const ls_store *store, uint64_t id, const struct message_move *move) {
+    const struct table *t = &store->state.table;
+    uint32_t number = move->from_queue_id != 0 ? table_find(t, id) : INDEX_NONE;
+    const struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), move->from_queue_id) : NULL;
+    const struct own *own = p != NULL ? place_state(p).own : NULL;
+    uint64_t kept = move->keeps_header && own != NULL ? own->header.bytes : 0;
+    return (int64_t)(kept + (move->keeps_note ? NOTE_BYTES_MAX : 0) + move->state.header_bytes +
+                     move->state.note_bytes);
+}
+
+static int move_locked(ls_store *store, uint64_t id, struct message_move move, const ls_delivery *held, ls_tx *handle,
+                       uint64_t *lsn) {
+    uint32_t number = 0;
+    struct message *m = NULL;
+    struct tx *tx;
+    struct place *from = NULL;
+    const uint32_t queues[] = {move.queue_id, move.from_queue_id};
+    bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
+    int rc = check_remembers(store);
+    rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
+    if (rc == LS_OK) {
+        bool exchange = handle != NULL && ends;
+        rc = message_reserve_states(store, id, handle != NULL && ends ? 2 : 1, own_bytes_of(store, id, &move),
+                                    format_move_bytes(move.state.header_bytes, move.state.note_bytes),
+                                    exchange ? RESERVE_EXCHANGE : RESERVE_GROWS);
+    }
+    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
+    rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;
+    rc = rc == LS_OK ? find(store, id, &number, &m) : rc;
+    rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
+    rc = rc == LS_OK && held != NULL ? place_check_held(m, move.from_queue_id, held) : rc;
+    rc = rc == LS_OK && ends ? place_check_dequeue(m, move.from_queue_id, tx, &from) : rc;
+    rc = rc == LS_OK && !stays ? place_check_enqueue(m, move.queue_id, tx) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn) : move_now(store, number, from, &move, lsn);
+}
+
+int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,
+            uint64_t *lsn) {
+    *lsn = 0;
+    int rc = place_check_reason(move->reason);
+    rc = rc == LS_OK ? check_note(move->note_bytes) : rc;
+    if (rc == LS_OK && move->header_bytes > UINT32_MAX) {
+        rc = message_too_large("a place's header", move->header_bytes, log_record_bytes_max(store->log));
+    }
+    rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
+    if (rc != LS_OK) {
+        return rc;
+    }
+    static const uint8_t no_bytes[1];
+    const uint8_t *header = move->header != NULL ? move->header : no_bytes;
+    bool keeps = move->from_queue_id != 0;
+    struct message_move m = {
+        .from_queue_id = move->from_queue_id,
+        .queue_id = move->queue_id,
+        .reason = keeps ? (uint8_t)move->reason : 0,
+        .keeps_header = keeps && move->header_given == 0,
+        .keeps_note = keeps && move->note_given == 0,
+        .state = {.delivery_count = move->keeps_count != 0 && held != NULL ? held->count : 0,
+                  .header = move->header_given != 0 ? header : NULL,
+                  .header_bytes = move->header_given != 0 ? (uint32_t)move->header_bytes : 0,
+                  .note = move->note_given != 0 ? move->note : NULL,
+                  .note_bytes = move->note_given != 0 ? (uint8_t)move->note_bytes : 0},
+    };
+    rc = move_locked(store, id, m, held, tx, lsn);
+    return work_leave(store, tx, rc, flags);
+}
