@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from logstore.salvage.state import State
 
 # The records that can put a message on a queue.
-CARRIERS = frozenset({RecordType.MESSAGE_START, RecordType.MESSAGE_ENQUEUE, RecordType.MESSAGE_RELOCATED})
+CARRIERS = frozenset(
+    {
+        RecordType.MESSAGE_START,
+        RecordType.MESSAGE_ENQUEUE,
+        RecordType.MESSAGE_RELOCATED,
+        RecordType.MESSAGE_MOVE,
+        RecordType.MESSAGE_START_PLACED,
+        RecordType.MESSAGE_RELOCATED_PLACED,
+    }
+)
 CARRIER_BYTES_MIN = 72  # a start without content, or an enqueue on one queue
 
 
