@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sortedcontainers import SortedDict
 
 from logstore.codec.place_states import (
-    enqueued_state,
+    given_state,
     moved_state,
     order_of,
     relocated_place,
@@ -189,7 +189,7 @@ class Interpreter(Policy):
         self._name(body.queues)
         if not body.queues:
             return
-        state = enqueued_state(body)
+        state = given_state(body)
         if body.tx_id == 0:
             places = tuple(Place(queue_id, record.lsn, 0, self._time_us, state) for queue_id in body.queues)
             self._add(record.lsn, record.id, message, places)

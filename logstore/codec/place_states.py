@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from logstore.codec.placed import (
@@ -12,51 +13,61 @@ from logstore.codec.placed import (
     PlacedWork,
     StateBit,
 )
-from logstore.codec.records import MessageRelocated, MessageStart, PendingKind, PendingWork, QueuePlace
-from logstore.codec.state import Place, PlaceState, Work
+from logstore.codec.records import MessageEnqueue, MessageRelocated, MessageStart, PendingKind, PendingWork, QueuePlace
+from logstore.codec.state import NO_STATE, Place, PlaceState, Work
 
 if TYPE_CHECKING:
-    from logstore.codec.records import MessageEnqueue
+    from logstore.codec.placed import StateRow
 
+_STATELESS = MessageStart, MessageEnqueue, PendingWork
 RelocatedState: TypeAlias = MessageRelocated | MessageRelocatedPlaced
 
 
-def enqueued_state(body: MessageStart | MessageStartPlaced | MessageEnqueue) -> PlaceState | None:
-    """The state with which each place of a start or an enqueue begins."""
-    if isinstance(body, MessageStartPlaced):
-        return PlaceState(0, body.not_before_us, body.expires_us, body.note).or_none
-    return None
+def given_state(
+    body: MessageStart
+    | MessageStartPlaced
+    | MessageEnqueue
+    | MessageMove
+    | QueuePlace
+    | PlacedPlace
+    | PendingWork
+    | PlacedWork
+    | StateRow,
+) -> PlaceState | None:
+    """The state in a body or a row, without what a move keeps."""
+    if isinstance(body, _STATELESS):
+        return None
+    header = None
+    if isinstance(body, MessageMove | PlacedPlace | PlacedWork) and body.state_bits & StateBit.HAS_HEADER:
+        header = body.header
+    return PlaceState(
+        getattr(body, "delivery_count", 0),
+        getattr(body, "not_before_us", 0),
+        getattr(body, "expires_us", 0),
+        getattr(body, "note", b""),
+        header,
+    ).or_none
 
 
 def moved_state(body: MessageMove, ended: Place | None) -> PlaceState | None:
     """The state of a move's new place; ``ended`` is the place that ends, from which it may keep header and note."""
-    kept = ended.state if ended is not None else None
-    header = _own_header(body)
-    if kept is not None and body.state_bits & StateBit.KEEPS_HEADER:
-        header = kept.header
-    note = kept.note if kept is not None and body.state_bits & StateBit.KEEPS_NOTE else body.note
-    return PlaceState(body.delivery_count, body.not_before_us, body.expires_us, note, header).or_none
-
-
-def _own_header(body: MessageMove | PlacedPlace | PlacedWork) -> bytes | None:
-    return body.header if body.state_bits & StateBit.HAS_HEADER else None
+    state, kept = given_state(body) or NO_STATE, (ended.state if ended is not None else None) or NO_STATE
+    if body.state_bits & StateBit.KEEPS_HEADER:
+        state = replace(state, header=kept.header)
+    if body.state_bits & StateBit.KEEPS_NOTE:
+        state = replace(state, note=kept.note)
+    return state.or_none
 
 
 def relocated_place(row: QueuePlace | PlacedPlace) -> Place:
     """The place in a row of a relocated state."""
-    if isinstance(row, PlacedPlace):
-        state = PlaceState(row.delivery_count, row.not_before_us, row.expires_us, row.note, _own_header(row))
-    else:
-        state = PlaceState(row.delivery_count)
-    return Place(row.queue_id, row.order_lsn, row.order_index, row.enqueue_time_us, state.or_none)
+    return Place(row.queue_id, row.order_lsn, row.order_index, row.enqueue_time_us, given_state(row))
 
 
 def relocated_work(message_id: int, row: PendingWork | PlacedWork) -> Work:
     """The operation in a row of a relocated state."""
-    order_index, state = row.order_index if row.kind is PendingKind.ENQUEUE else 0, None
-    if isinstance(row, PlacedWork):
-        state = PlaceState(row.delivery_count, row.not_before_us, row.expires_us, row.note, _own_header(row)).or_none
-    return Work(row.kind, message_id, row.queue_id, row.tx_id, row.lsn, order_index, state)
+    order_index = row.order_index if row.kind is PendingKind.ENQUEUE else 0
+    return Work(row.kind, message_id, row.queue_id, row.tx_id, row.lsn, order_index, given_state(row))
 
 
 def order_of(work: Work) -> tuple[int, bool, int]:
@@ -66,7 +77,7 @@ def order_of(work: Work) -> tuple[int, bool, int]:
 
 def placed_place(place: Place) -> PlacedPlace:
     """The row of a relocated state with states."""
-    state = place.state or PlaceState()
+    state = place.state or NO_STATE
     bits = 0 if state.header is None else StateBit.HAS_HEADER
     return PlacedPlace(
         place.order_lsn,
@@ -84,7 +95,7 @@ def placed_place(place: Place) -> PlacedPlace:
 
 def placed_work(work: Work) -> PlacedWork:
     """The row of a relocated state with states."""
-    state = work.state or PlaceState()
+    state = work.state or NO_STATE
     bits = 0 if state.header is None else StateBit.HAS_HEADER
     return PlacedWork(
         work.tx_id,
