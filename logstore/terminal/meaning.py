@@ -68,19 +68,8 @@ def meaning(record: Record, names: Mapping[int, str]) -> str:
         return _dequeue(record, body, names)
     if isinstance(body, MessageRelocated | MessageRelocatedPlaced):
         return _relocated(record, body, names)
-    if isinstance(body, MessageStartPlaced):
-        return f"published to {_queues(body.queues, names)}{_with(given_state(body))}{_within(body.tx_id)}"
-    if isinstance(body, MessagePlace):
-        note = f"gets the {_note(body.note)}" if body.note else "loses its note"
-        return f"its place on queue {_queue(body.queue_id, names)} {note}{_within(body.tx_id)}"
-    if isinstance(body, MessageMove):
-        return _move(body, names)
-    if isinstance(body, PlaceStates):
-        rows = (
-            f"message {row.id} on queue {_queue(row.queue_id, names)}{_with(given_state(row)) or ', without a state'}"
-            for row in body.rows
-        )
-        return f"counts and times of places: {'; '.join(rows)}"
+    if isinstance(body, MessageStartPlaced | MessagePlace | MessageMove | PlaceStates):
+        return _placed(body, names)
     if isinstance(body, TxRelocated):
         return f"relocated: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
     if isinstance(body, XidBody):
@@ -135,6 +124,21 @@ def _dequeue(record: Record, body: MessageDequeue, names: Mapping[int, str]) -> 
 
 def _reason(reason: DequeueReason) -> str:
     return "" if reason == 0 else f" ({reason.name.lower().replace('_', '-')})"
+
+
+def _placed(body: MessageStartPlaced | MessagePlace | MessageMove | PlaceStates, names: Mapping[int, str]) -> str:
+    if isinstance(body, MessageStartPlaced):
+        return f"published to {_queues(body.queues, names)}{_with(given_state(body))}{_within(body.tx_id)}"
+    if isinstance(body, MessagePlace):
+        note = f"gets the {_note(body.note)}" if body.note else "loses its note"
+        return f"its place on queue {_queue(body.queue_id, names)} {note}{_within(body.tx_id)}"
+    if isinstance(body, MessageMove):
+        return _move(body, names)
+    rows = (
+        f"message {row.id} on queue {_queue(row.queue_id, names)}{_with(given_state(row)) or ', none'}"
+        for row in body.rows
+    )
+    return f"counts and times of places: {'; '.join(rows)}"
 
 
 def _move(body: MessageMove, names: Mapping[int, str]) -> str:
