@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kit.moving_log import BASE, DELETES, PART, PUBLISHED, STAGED, MovingLog
+from kit.moving_log import BASE, DELETES, OLD, PART, PUBLISHED, STAGED, MovingLog
 from logstore.codec.records import (
     Empty,
     MessageMove,
@@ -73,6 +73,10 @@ class PlacedLog(MovingLog):
         body = MessageRelocatedPlaced(size, start, part, (), places, pending)
         return self.add(RecordType.MESSAGE_RELOCATED_PLACED, body, message, flags)
 
+    def depths(self) -> dict[int, tuple[int, int]]:
+        """Depth and locked places of every queue with places."""
+        return self.finish()[0]
+
     def prepare(self, tx: int, xid: bytes) -> int:
         return self.add(RecordType.TX_PREPARE, XidBody(1, xid, b""), tx)
 
@@ -81,6 +85,12 @@ class PlacedLog(MovingLog):
         place = self.replay.messages[message].place(queue)
         assert place is not None
         return place.state
+
+
+def placed(queue: int, count: int = 0, note: bytes = b"", header: bytes | None = None, expires: int = 0) -> PlacedPlace:
+    """A row of a relocated state."""
+    bits = 0 if header is None else HAS_HEADER
+    return PlacedPlace(OLD, 0, queue, 0, count, 0, expires, bits, note, header or b"")
 
 
 # ---- The model
