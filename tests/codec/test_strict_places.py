@@ -99,6 +99,17 @@ def test_notes_in_a_transaction_take_effect_at_its_commit_in_their_order() -> No
     assert log.reasons == []
 
 
+def test_a_transaction_sees_nothing_of_what_another_one_does_to_a_place() -> None:
+    log = PlacedLog()
+    message, tx, other = log.start_placed(1, note=b"n"), log.begin(), log.begin()
+    log.dequeue(message, 1, other)
+    log.move(message, 1, 2, tx, bits=KEEPS_NOTE)
+    log.step(other, ROLLBACK)
+    log.step(tx, COMMIT)
+    assert log.state_of(message, 2) == PlaceState(note=b"n")
+    assert log.reasons == []
+
+
 def test_a_transaction_notes_the_place_that_it_has_enqueued_itself() -> None:
     log = PlacedLog()
     tx = log.begin()
@@ -236,6 +247,15 @@ def test_a_row_of_a_message_that_began_below_the_base_is_an_orphan() -> None:
 # ---- The end of a state
 
 
+def test_a_row_for_a_place_that_was_deleted_with_its_queue_is_no_contradiction() -> None:
+    log = PlacedLog()
+    message = log.publish(1, 2)
+    log.delete_queue(1)
+    log.dequeue(message, 2, flags=DELETES)
+    log.states((message, 1, 1, 0, 0))
+    assert (log.replay.orphans, log.reasons) == (0, [])
+
+
 def test_a_state_ends_with_its_place() -> None:
     log = PlacedLog()
     message = log.start_placed(1, 2, note=b"n")
@@ -288,6 +308,19 @@ def test_a_chain_that_began_below_the_base_is_made_from_its_state_with_states() 
     assert log.state_of(OLD, 2) == PlaceState(note=b"new", header=b"h")
     assert log.state_of(OLD, 3) == PlaceState(4, 5, 6, b"n", b"")
     assert (log.depths(), log.reasons) == ({2: (1, 0), 3: (1, 0)}, [])
+
+
+def test_a_relocated_move_ends_the_old_place_before_it_makes_the_new_one() -> None:
+    log = PlacedLog()
+    log.move_tx(OLD_TX, TxState.ACTIVE, xid=None)
+    work = (
+        PlacedWork(OLD_TX, OLD_TX + 8, 1, PendingKind.ENQUEUE, 2),
+        PlacedWork(OLD_TX, OLD_TX + 8, 1, PendingKind.DEQUEUE),
+    )
+    log.placed_state(OLD, log.copy(OLD), placed(1, 1), pending=work)
+    log.step(OLD_TX, COMMIT)
+    assert log.state_of(OLD, 1) == PlaceState(2)
+    assert (log.depths(), log.reasons) == ({1: (1, 0)}, [])
 
 
 def test_a_staged_message_may_be_relocated_with_states_of_its_pending_work() -> None:

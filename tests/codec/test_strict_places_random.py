@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.moving_log import BASE
-from kit.placed_log import Worker, found
-from logstore.codec.files import decode_segment
+from kit.placed_log import Worker, found, lenient
 from logstore.codec.records import RecordType
 from logstore.codec.strict import StrictReplay
-from logstore.salvage.lenient import LenientReplay
-from logstore.salvage.write import LogWriter, write_message, write_transaction
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from logstore.codec.records import Record
-    from logstore.salvage.state import State
-
-SEGMENT = 64 << 10
-
-
-def lenient(records: list[Record], base_lsn: int) -> State:
-    replay = LenientReplay(base_lsn, 1 << 20)
-    for record in records:
-        replay.apply(record)
-    return replay.finish(lambda _: False)
 
 
 @settings(max_examples=150, deadline=None)
@@ -88,33 +68,3 @@ def test_the_random_work_makes_every_operation_in_and_out_of_transactions() -> N
     for name in ("publish_placed", "note", "move"):
         assert done[name] > 50
         assert done[f"{name} in a transaction"] > 50
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_log_that_a_salvage_writes_keeps_the_states_of_places_and_of_pending_work(seed: int, tmp_path: Path) -> None:
-    worker = Worker(random.Random(seed))
-    for _ in range(300):
-        worker.step()
-    records = {record.lsn: record for record in worker.log.records}
-    state = lenient(worker.log.records, BASE)
-    writer = LogWriter(tmp_path, UUID(int=1), SEGMENT, (worker.log.next_lsn // SEGMENT + 1) * SEGMENT)
-    for transaction in state.transactions.values():
-        write_transaction(writer, transaction)
-    for message_id, message in state.messages.items():
-        write_message(writer, message_id, message, records.__getitem__)
-    writer.close(1 << 20)
-    replay, written = StrictReplay(writer.base_lsn, SEGMENT), Counter[int]()
-    again = []
-    for path in sorted(tmp_path.glob("*.seg")):
-        for batch, rest in decode_segment(path.read_bytes()).batches:
-            again += [batch, *rest]
-    for record in again:
-        replay.apply(record)
-        written[record.type] += 1
-    replay.finish()
-    worker.recover()
-    assert found(replay.messages, worker.deleted, keys=False) == worker.told(keys=False)
-    assert found(lenient(again, writer.base_lsn).messages, worker.deleted, keys=True) == worker.told(keys=True)
-    assert replay.problems == []
-    assert written[RecordType.MESSAGE_RELOCATED_PLACED] > 5
-    assert written[RecordType.MESSAGE_START_PLACED] == 0

@@ -29,11 +29,16 @@ from logstore.codec.records import (
     TxState,
     XidBody,
 )
+from logstore.salvage.lenient import LenientReplay
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterable
 
+    from logstore.codec.records import Record
+    from logstore.codec.scan import Damaged, Gap
     from logstore.codec.state import Message, PlaceState
+    from logstore.salvage.state import State
 
 HAS_HEADER, KEEPS_HEADER, KEEPS_NOTE = 1, 2, 4
 HELLO = b"hello"
@@ -96,7 +101,7 @@ def placed(queue: int, count: int = 0, note: bytes = b"", header: bytes | None =
 # ---- The model
 
 
-class State(NamedTuple):
+class Told(NamedTuple):
     """What a place remembers."""
 
     count: int = 0
@@ -106,7 +111,7 @@ class State(NamedTuple):
     header: bytes | None = None
 
 
-NONE = State()
+NONE = Told()
 
 
 class Spot(NamedTuple):
@@ -114,7 +119,7 @@ class Spot(NamedTuple):
 
     order_lsn: int
     order_index: int
-    state: State
+    state: Told
 
 
 class Step(NamedTuple):
@@ -125,7 +130,7 @@ class Step(NamedTuple):
     kind: PendingKind
     queue: int
     order_index: int
-    state: State
+    state: Told
 
 
 @dataclass
@@ -138,7 +143,7 @@ class Known:
     published: bool = False
     size: int = len(HELLO)
 
-    def seen_by(self, tx: int) -> dict[int, State]:
+    def seen_by(self, tx: int) -> dict[int, Told]:
         """The states of the places as the transaction has them; 0: as they are."""
         found = {queue: spot.state for queue, spot in self.places.items()}
         for step in self.work:
@@ -150,7 +155,7 @@ class Known:
         return {step.queue for step in self.work if step.tx != tx}
 
 
-def apply(found: dict[int, State], step: Step) -> None:
+def apply(found: dict[int, Told], step: Step) -> None:
     if step.kind is PendingKind.DEQUEUE:
         found.pop(step.queue, None)
     elif step.kind is PendingKind.ENQUEUE:
@@ -214,7 +219,7 @@ class Worker:
 
     # ---- Operations
 
-    def put(self, message: int, tx: int, lsn: int, first: int, queues: list[int], state: State) -> None:
+    def put(self, message: int, tx: int, lsn: int, first: int, queues: list[int], state: Told) -> None:
         known = self.messages[message]
         for order_index, queue in enumerate(queues, first):
             if tx:
@@ -232,7 +237,7 @@ class Worker:
 
     def publish_placed(self, tx: int) -> bool:
         queues, first = self.chance.sample(self.queues(), self.chance.randint(1, 2)), self.log.enqueues[tx]
-        state = State(0, self.time(), self.time(), self.bytes_of_note())
+        state = Told(0, self.time(), self.time(), self.bytes_of_note())
         if state == NONE:
             return False
         message = self.log.start_placed(*queues, tx=tx, before=state.before, expires=state.expires, note=state.note)
@@ -276,7 +281,7 @@ class Worker:
         note = self.bytes_of_note()
         lsn = self.log.note(message, queue, note, tx)
         if tx:
-            known.work.append(Step(tx, lsn, PendingKind.NOTE, queue, 0, State(note=note)))
+            known.work.append(Step(tx, lsn, PendingKind.NOTE, queue, 0, Told(note=note)))
         else:
             spot = known.places[queue]
             known.places[queue] = spot._replace(state=spot.state._replace(note=note))
@@ -295,7 +300,7 @@ class Worker:
         if not targets:
             return False
         queue, ended = self.chance.choice(targets), known.seen_by(tx).get(left, NONE)
-        state = State(self.chance.choice((0, 1, 2**32 - 1)), self.time(), self.time())
+        state = Told(self.chance.choice((0, 1, 2**32 - 1)), self.time(), self.time())
         told: dict[str, Any] = {}
         bits = self.chance.choice((0, KEEPS_HEADER, KEEPS_NOTE, KEEPS_HEADER | KEEPS_NOTE)) if left else 0
         if bits & KEEPS_HEADER:
@@ -480,10 +485,18 @@ def placed_work(step: Step) -> PlacedWork:
     return PlacedWork(step.tx, step.lsn, step.queue, step.kind, *times, bits, step.order_index, state.note, header)
 
 
-def state_told(state: PlaceState | None) -> State:
+def state_told(state: PlaceState | None) -> Told:
     if state is None:
         return NONE
-    return State(state.delivery_count, state.not_before_us, state.expires_us, state.note, state.header)
+    return Told(state.delivery_count, state.not_before_us, state.expires_us, state.note, state.header)
+
+
+def lenient(items: Iterable[Record | Damaged | Gap], base_lsn: int) -> State:
+    """What a salvage makes of these records, without a catalog."""
+    replay = LenientReplay(base_lsn, 1 << 20)
+    for item in items:
+        replay.apply(item)
+    return replay.finish(lambda _: False)
 
 
 def found(messages: dict[int, Message], deleted: set[int], *, keys: bool) -> dict[int, Any]:
