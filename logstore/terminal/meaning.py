@@ -94,8 +94,10 @@ def _queue(queue_id: int, names: Mapping[int, str]) -> str:
     return repr(names[queue_id]) if queue_id in names else str(queue_id)
 
 
-def _within(tx_id: int) -> str:
-    return f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
+def _within(tx_id: int, state: str = "") -> str:
+    """The state of the place, and the transaction."""
+    by = f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
+    return f"{state}{',' if state and by else ''}{by}"
 
 
 def _start(record: Record, body: MessageStart, names: Mapping[int, str]) -> str:
@@ -128,7 +130,7 @@ def _reason(reason: DequeueReason) -> str:
 
 def _placed(body: MessageStartPlaced | MessagePlace | MessageMove | PlaceStates, names: Mapping[int, str]) -> str:
     if isinstance(body, MessageStartPlaced):
-        return f"published to {_queues(body.queues, names)}{_with(given_state(body))}{_within(body.tx_id)}"
+        return f"published to {_queues(body.queues, names)}{_within(body.tx_id, _with(given_state(body)))}"
     if isinstance(body, MessagePlace):
         note = f"gets the {_note(body.note)}" if body.note else "loses its note"
         return f"its place on queue {_queue(body.queue_id, names)} {note}{_within(body.tx_id)}"
@@ -151,7 +153,7 @@ def _move(body: MessageMove, names: Mapping[int, str]) -> str:
         did = f"moved from queue {_queue(body.from_queue_id, names)} to {to}"
     kept = ", with the header of its own that it had there" if body.state_bits & StateBit.KEEPS_HEADER else ""
     kept += ", with the note that it had there" if body.state_bits & StateBit.KEEPS_NOTE else ""
-    return f"{did}{_reason(body.reason)}{_with(given_state(body))}{kept}{_within(body.tx_id)}"
+    return f"{did}{_reason(body.reason)}{_within(body.tx_id, _with(given_state(body)) + kept)}"
 
 
 def _with(state: PlaceState | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.moving_log import BASE, DELETES, OLD, OLD_NEWEST, OLD_TX, PART
-from kit.placed_log import PlacedLog, placed
+from kit.place_work import PlacedLog, placed
 from logstore.codec.records import (
     MessageRelocated,
     PendingKind,

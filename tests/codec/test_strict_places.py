@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.moving_log import DELETES, OLD, OLD_TX, PART, PUBLISHED, STAGED
-from kit.placed_log import HAS_HEADER, KEEPS_HEADER, KEEPS_NOTE, PlacedLog, placed
+from kit.place_work import HAS_HEADER, KEEPS_HEADER, KEEPS_NOTE, PlacedLog, placed
 from logstore.codec.records import (
     DequeueReason,
     PendingKind,

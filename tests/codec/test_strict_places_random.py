@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.moving_log import BASE
-from kit.placed_log import Worker, found, lenient
+from kit.place_work import Worker, found, lenient
 from logstore.codec.records import RecordType
 from logstore.codec.strict import StrictReplay
 

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
 from kit.moving_log import BASE, OLD, OLD_NEWEST, PUBLISHED
-from kit.placed_log import KEEPS_NOTE, PlacedLog, Worker, found, lenient, placed
+from kit.place_work import KEEPS_NOTE, PlacedLog, Worker, found, lenient, placed
 from logstore.codec.files import decode_segment
 from logstore.codec.records import MessageMove, MessageStartPlaced, Record, RecordFlag, RecordType, encode_record
 from logstore.codec.scan import Damaged, Gap
 from logstore.codec.state import PlaceState
 from logstore.codec.strict import StrictReplay
-from logstore.errors import StoreError
+from logstore.errors import StoreError, VersionError
+from logstore.salvage import salvage
 from logstore.salvage.extent import CARRIER_BYTES_MIN, CARRIERS
 from logstore.salvage.write import LogWriter, write_message, write_transaction
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from logstore.salvage.state import State
 
 SEGMENT = 64 << 10
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
 
 def written(log: PlacedLog, state: State, directory: Path) -> tuple[LogWriter, list[Record]]:
@@ -240,3 +242,32 @@ def test_rows_of_states_of_chains_that_began_below_the_base_are_no_loss() -> Non
     alone = PlacedLog()
     alone.states((OLD, 1, 2, 0, 0))
     assert lenient(alone.records, BASE).lost == []
+
+
+# ---- Whole stores
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """The golden store with states of places."""
+    made = tmp_path / "store"
+    shutil.copytree(GOLDEN / "places", made, ignore=shutil.ignore_patterns("*.json"))
+    shutil.copyfile(GOLDEN / "store" / "META", made / "META")
+    return made
+
+
+def test_a_salvage_reads_a_log_with_states_of_places(golden: Path) -> None:
+    report = salvage(golden, None)
+    assert (report.messages, report.places, report.rolled_back) == (4, 8, 1)
+    assert (report.lost, report.doubtful, report.lost_messages) == ([], [], {"least": 0, "most": 0})
+
+
+@pytest.mark.xfail(raises=VersionError, reason="the core refuses a log with states of places so far", strict=True)
+def test_a_salvaged_store_has_the_states_of_places(golden: Path, tmp_path: Path) -> None:
+    salvage(golden, tmp_path / "new")
+    segments = [decode_segment(path.read_bytes()) for path in sorted((tmp_path / "new").glob("*.seg"))]
+    records = [record for one in segments for batch, rest in one.batches for record in (batch, *rest)]
+    replay = replayed(records, segments[0].header.first_lsn)
+    states = {place.queue_id: place.state for message in replay.messages.values() for place in message.places}
+    assert states[4] == PlaceState(8, note=b"why", header=b"x-death: 1")
+    assert states[3] == PlaceState(2**32 - 1, note=b"in a transaction")
