@@ -204,7 +204,7 @@ static void a_random_log_gives_the_same_states_on_every_way(void) {
             return;
     }
     for (int i = 0; i < 11; i++)
-        check(model.kinds[i] > 100 / ONE_IN);
+        check(model.kinds[i] > 60 / ONE_IN);
 }
 
 /* ---- memory ---- */
