@@ -326,7 +326,7 @@ class Churn:
         self.store = self.disk.open(self.path)
         self.model = self.model.recovered(set(self.queues))
         self.txs = {tx.id: tx for tx in self.store.in_doubt()}
-        assert shown_by(self.store) == self.model.shown()
+        assert shown_by(self.store) == self.model.shown({})
         return sum(tx < self.store.recovery.base_lsn for tx in self.passed)
 
 
@@ -345,7 +345,7 @@ def test_outcomes_hold_while_segments_are_recycled_under_overlapping_transaction
     assert below > 0
     for tx in list(churn.model.txs):
         churn.finish(tx)
-    assert shown_by(churn.store) == churn.model.shown()
+    assert shown_by(churn.store) == churn.model.shown({})
     churn.restart()
     churn.store.close()
 
