@@ -215,7 +215,7 @@ ctest-programs: $(LOOKED_FOR)
 # Checks without Python run on all cores while the environment is installed.
 .PHONY: test check
 test: ## set everything up and check what a change can break: lint, compilers, C and Python tests
-	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest
+	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest pytest-collected
 	+@$(SUBMAKE) pytest
 	@echo "make test: passed; the long checks are 'make check'"
 
@@ -241,13 +241,18 @@ test-one: $(LOOKED_FOR) $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup
 # Where UNSTABLE names a file, as in CI, a few failed tests run once more, alone; those that pass then are listed there.
 PYTEST := $(BIN)/python $(if $(UNSTABLE),tools/pytest_once_more.py '$(UNSTABLE)',-m pytest)
 
-.PHONY: pytest pytest-workers pytest-spark
+.PHONY: pytest pytest-collected pytest-workers pytest-spark
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 ifeq ($(PYTEST_ARGS),)
 	+@$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark
 else
 	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
 endif
+
+# Workers that start together would each compile every test file; here that is done once. It also finds files that cannot
+# be imported.
+pytest-collected: setup
+	@$(BIN)/python -m pytest -q --collect-only -m 'not slow' > build/pytest-collected.log 2>&1 || { cat build/pytest-collected.log; exit 1; }
 
 pytest-workers:
 	@$(PYTEST) -q -m 'not slow and not spark' $(WORKERS)
