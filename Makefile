@@ -219,10 +219,11 @@ test: ## set everything up and check what a change can break: lint, compilers, C
 	+@$(SUBMAKE) pytest
 	@echo "make test: passed; the long checks are 'make check'"
 
-# The Python tests under ASan come first: they use one core until they end, and the C tests fill the others.
+# The Python tests under ASan come first: they use one core until they end, and the C tests fill the others. Slow tests wait
+# for disks, networks and each other; the programs of the proof are compiled meanwhile.
 check: ## the long checks: sanitizers, slow tests and the proof
 	+@$(SUBMAKE) --output-sync=line STAGE=sanitize pytest-asan pytest-overwritten sanitize ctest-trail
-	+@$(SUBMAKE) test-slow
+	+@$(SUBMAKE) --output-sync=line STAGE=slow test-slow proof-programs
 	+@$(SUBMAKE) proof PROOF_ARGS=--part
 	@echo "make check: passed"
 
