@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from logstore.codec import files
-from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, Seen, SegmentHeader, Vote
 from logstore.codec.records import (
     HEADER,
     RECORD_HEADER_BYTES,
@@ -69,6 +69,7 @@ FILES = {
     "META": Meta,
     "HINT": Hint,
     "CLOSED": Closed,
+    "SEEN": Seen,
     "HOLD": Hold,
     "VOTE": Vote,
     "MARK": Mark,
