@@ -130,9 +130,9 @@ static enum format_result verify_batch(const uint8_t *at, uint64_t lsn, uint64_t
             *broken_lsn = lsn + offset;
             return result;
         }
-        /* Those that replay can apply: the codec knows records with states of places, too. */
-        bool known = (r.type & TYPE_SKIPPABLE) != 0 || (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED) ||
-                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= CLOSE) ||
+        bool known = (r.type & TYPE_SKIPPABLE) != 0 ||
+                     (r.type >= MESSAGE_START && r.type <= MESSAGE_RELOCATED_PLACED) ||
+                     (r.type >= DTX_START && r.type <= TX_RELOCATED) || (r.type > BATCH && r.type <= PLACE_STATES) ||
                      format_stream_of(r.type) > STREAMS_COUNTED;
         if (!known) {
             return r.type == BATCH ? FORMAT_MALFORMED : FORMAT_NEWER;
