@@ -51,7 +51,7 @@ int lookback_record(struct lookback *l, uint64_t lsn, struct record *r);
 int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us);
 /* The outcome of a transaction that has a record at from_lsn. */
 int lookback_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o);
-/* Where the place that this dequeue ends became visible. */
+/* Where the place that this dequeue, or this move, ends became visible. */
 int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t queue_id, struct place_found *found);
 
 #endif

@@ -28,7 +28,7 @@ struct ls_rows {
     bool bodied;             /* some column needs the record's body */
     bool any;                /* some column has variable length */
     bool needs_outcomes;     /* some column needs effects or outcomes */
-    bool placed;             /* some column needs the enqueue of a dequeue */
+    bool placed;             /* some column needs the enqueue of a place that ends */
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
     size_t named_last; /* index of the last queue in options.named */
@@ -54,9 +54,11 @@ struct row {
     struct queue_rows queues[2]; /* the ids of the first, then those of the second */
     uint32_t header_bytes;
     uint32_t body_bytes;
+    uint32_t note_bytes;
     const uint8_t *header; /* NULL: none */
     const uint8_t *body;
-    bool operates; /* an enqueue or a dequeue */
+    const uint8_t *note;
+    bool operates; /* an operation on places */
     bool has_xid;
     struct xid xid;
 };

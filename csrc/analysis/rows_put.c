@@ -118,8 +118,8 @@ static bool put_queue_ids(struct column *lists, struct column *items, const stru
         column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
     }
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < row->queues[k].count; i++) {
-            uint32_t id = format_queue_in_row(&row->queues[k], i);
+        for (struct queue_rows left = row->queues[k]; left.count > 0;) {
+            uint32_t id = format_next_queue(&left);
             if (id != 0 && !column_grow(items)) {
                 return false;
             }
@@ -141,7 +141,9 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
 
 static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
-    uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + 8 * items->rows, more = 0;
+    uint64_t used =
+        at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + at[LS_ROWS_NOTE].value_bytes + 8 * items->rows;
+    uint64_t more = column_asked(&at[LS_ROWS_NOTE]) ? row->note_bytes : 0;
     more += column_asked(items) ? 8 * (1 + (uint64_t)row->queues[0].count + row->queues[1].count) : 0;
     more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
     more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
@@ -154,6 +156,7 @@ static bool has_room(ls_columns *columns, const struct ls_rows *rows, const stru
     return !ends_batch(columns, rows, row) &&
            (!column_asked(&at[LS_ROWS_XID]) || column_has_room_for(&at[LS_ROWS_XID], XID_TEXT_BYTES_MAX)) &&
            (!column_asked(&at[LS_ROWS_HEADER]) || column_has_room_for(&at[LS_ROWS_HEADER], row->header_bytes)) &&
+           (!column_asked(&at[LS_ROWS_NOTE]) || column_has_room_for(&at[LS_ROWS_NOTE], row->note_bytes)) &&
            (!column_asked(&at[LS_ROWS_BODY]) || column_has_room_for(&at[LS_ROWS_BODY], body_bytes(rows, row)));
 }
 
@@ -164,6 +167,7 @@ static bool put_variable(const struct ls_rows *rows, ls_columns *columns, const 
            (!column_asked(&at[LS_ROWS_XID]) || put_xid(&at[LS_ROWS_XID], row)) &&
            (!column_asked(&at[LS_ROWS_HEADER]) ||
             column_put_bytes(&at[LS_ROWS_HEADER], row->header, row->header_bytes)) &&
+           (!column_asked(&at[LS_ROWS_NOTE]) || column_put_bytes(&at[LS_ROWS_NOTE], row->note, row->note_bytes)) &&
            (!column_asked(&at[LS_ROWS_BODY]) || column_put_bytes(&at[LS_ROWS_BODY], row->body, body_bytes(rows, row)));
 }
 
