@@ -194,8 +194,8 @@ static uint32_t delivery_count_of(const struct life_place *place) {
 
 static bool put_state(struct column *at, const struct life_placed *kept) {
     const struct place_state s = life_placed_view(kept);
-    column_put64_or_null(&at[P_NOT_BEFORE], s.not_before_us, s.not_before_us == 0);
-    column_put64_or_null(&at[P_EXPIRES], s.expires_us, s.expires_us == 0);
+    column_put64_or_null(&at[P_NOT_BEFORE], column_place_time(s.not_before_us), s.not_before_us == 0);
+    column_put64_or_null(&at[P_EXPIRES], column_place_time(s.expires_us), s.expires_us == 0);
     column_put64_or_null(&at[P_HEADER_BYTES], s.header_bytes, s.header == NULL);
     if (!column_put_bytes(&at[P_NOTE], s.note, s.note_bytes)) {
         return false;

@@ -134,10 +134,10 @@ static void put_delivery_count(struct row *row, uint32_t count) {
 
 static void put_times(struct row *row, uint64_t not_before_us, uint64_t expires_us) {
     if (not_before_us != 0) {
-        put_value(row, LS_ROWS_NOT_BEFORE, as_time(not_before_us));
+        put_value(row, LS_ROWS_NOT_BEFORE, column_place_time(not_before_us));
     }
     if (expires_us != 0) {
-        put_value(row, LS_ROWS_EXPIRES, as_time(expires_us));
+        put_value(row, LS_ROWS_EXPIRES, column_place_time(expires_us));
     }
 }
 
@@ -470,7 +470,8 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
 
 static int resolve_place(struct ls_rows *rows, struct row *row, unsigned queue_column) {
     struct place_found place;
-    int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row_value(row, queue_column), &place);
+    const struct place_wanted wanted = {.tx_id = tx_of(row), .queue_id = (uint32_t)row_value(row, queue_column)};
+    int rc = lookback_enqueue(rows->look, &row->r, &wanted, &place);
     if (rc == LS_OK && place.lsn != 0) {
         put_value(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
