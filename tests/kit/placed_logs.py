@@ -451,7 +451,7 @@ class PlacedHistory:
         stated = stated or any(one.not_before_us or one.expires_us for one in work)
         plain = all((one.order_lsn, one.order_index) == (message.id, 0) for one in message.places.values())
         if not stated and not work and message.places and plain and not message.staged:
-            body: Body = InlineCopy(TIME_US, tuple(message.places), message.header, message.content)
+            body: Body = InlineCopy(next(iter(message.places.values())).time_us, tuple(message.places), message.header, message.content)
             log.add(RecordType.MESSAGE_START, body, message.id, flags | COPY | INLINE)
             return
         if not message.places and not work and not message.staged:
