@@ -114,6 +114,15 @@ static inline void column_put8_or_null(struct column *c, uint8_t value, bool is_
     c->nulls += is_null ? 1 : 0;
 }
 
+/* The next `n` rows of a COLUMN_BYTES, without bytes. */
+static inline void column_put_none(struct column *c, uint64_t n) {
+    assert(c->kind == COLUMN_BYTES && n <= c->capacity - c->rows);
+    const uint32_t end = (uint32_t)c->value_bytes;
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(c->offsets + 4 * ++c->rows, &end, sizeof end);
+    }
+}
+
 /* Ends the row's list at the items put so far. */
 static inline void column_end_list(struct column *c, uint64_t items) {
     assert(c->rows < c->capacity && items <= COLUMN_ROWS_MAX);

@@ -81,26 +81,32 @@ static int adopt_work(pass *p, uint32_t number) {
     return rc;
 }
 
-/*
- * Does nothing if the message has ended: it has neither places nor work, or it began in this pass and has no life now.
- */
-static int adopt(pass *p, uint64_t id, const struct adopted *a) {
-    const struct life_moving *v = &p->moving;
-    uint32_t number;
-    if ((v->place_count == 0 && v->work_count == 0 && !a->staged) || id >= p->from_lsn) {
-        return LS_OK;
-    }
+/* False: the message has ended, because it began in this pass and has no life now. */
+static bool may_adopt(const pass *p, uint64_t id) { return id < p->from_lsn; }
+
+static int adopt_life(pass *p, uint64_t id, const struct adopted *a, uint32_t *number) {
     uint32_t flags =
         (a->staged ? 0U : LIFE_ENQUEUED) | (a->published ? LIFE_PUBLISHED : 0U) | (a->header_known ? LIFE_HEADER : 0U);
-    int rc = lives_add(p, id, flags, &number);
+    int rc = lives_add(p, id, flags, number);
     if (rc == LS_OK) {
-        struct life *l = life_at(p, number);
+        struct life *l = life_at(p, *number);
         l->content_bytes = a->content_bytes;
         l->header_bytes = a->header_bytes;
         l->copy_count = 1;
         l->copied_bytes = a->copied_bytes;
-        rc = adopt_places(p, number);
     }
+    return rc;
+}
+
+/* Does nothing if the message has ended; then it may have neither places nor work. */
+static int adopt(pass *p, uint64_t id, const struct adopted *a) {
+    const struct life_moving *v = &p->moving;
+    uint32_t number;
+    if ((v->place_count == 0 && v->work_count == 0 && !a->staged) || !may_adopt(p, id)) {
+        return LS_OK;
+    }
+    int rc = adopt_life(p, id, a, &number);
+    rc = rc == LS_OK ? adopt_places(p, number) : rc;
     return rc == LS_OK ? adopt_work(p, number) : rc;
 }
 
@@ -122,25 +128,24 @@ static int move_inline(pass *p, const struct record *r, const struct message_sta
         count_move(l, r->length, true, m->header_bytes);
         return LS_OK;
     }
-    bool ordered = (r->flags & FLAG_ORDERED) != 0, taken = true;
-    uint64_t told_us = m->enqueue_time_us <= INT64_MAX ? m->enqueue_time_us : INT64_MAX;
-    for (uint32_t i = 0; taken && i < m->queue_count; i++) {
-        uint32_t queue_id = format_queue_id(m->queues, i);
-        if (queue_id != 0) {
-            const struct life_place place = {.enqueue_lsn = m->order_lsn,
-                                             .enqueue_time_us = ordered ? 0 : told_us,
-                                             .queue_id = queue_id,
-                                             .order_index = m->order_index + (ordered ? i : 0)};
-            taken = moves_take_place(&p->moving, &place);
-        }
+    if (!may_adopt(p, r->id)) {
+        return LS_OK;
     }
     const struct adopted a = {.content_bytes = m->content_bytes,
                               .copied_bytes = r->length,
                               .header_known = true,
                               .header_bytes = m->header_bytes,
                               .published = (r->flags & FLAG_PUBLISHED) != 0};
-    int rc = taken ? adopt(p, r->id, &a) : fail_memory();
-    moves_forget(p);
+    bool ordered = (r->flags & FLAG_ORDERED) != 0;
+    uint64_t told_us = m->enqueue_time_us <= INT64_MAX ? m->enqueue_time_us : INT64_MAX;
+    int rc = adopt_life(p, r->id, &a, &number);
+    for (uint32_t i = 0; rc == LS_OK && i < m->queue_count; i++) {
+        const struct life_place place = {.enqueue_lsn = m->order_lsn,
+                                         .enqueue_time_us = ordered ? 0 : told_us,
+                                         .queue_id = format_queue_id(m->queues, i),
+                                         .order_index = m->order_index + (ordered ? i : 0)};
+        rc = place.queue_id != 0 ? life_add_place(p, number, &place) : LS_OK;
+    }
     return rc;
 }
 

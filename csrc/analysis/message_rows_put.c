@@ -192,18 +192,28 @@ static uint32_t delivery_count_of(const struct life_place *place) {
     return place->end.delivery_count != 0 ? place->end.delivery_count : kept;
 }
 
-static bool put_state(struct column *at, const struct life_placed *kept) {
-    const struct place_state s = life_placed_view(kept);
-    column_put64_or_null(&at[P_NOT_BEFORE], column_place_time(s.not_before_us), s.not_before_us == 0);
-    column_put64_or_null(&at[P_EXPIRES], column_place_time(s.expires_us), s.expires_us == 0);
-    column_put64_or_null(&at[P_HEADER_BYTES], s.header_bytes, s.header == NULL);
-    if (!column_put_bytes(&at[P_NOTE], s.note, s.note_bytes)) {
+static bool put_state(struct column *at, const struct life_placed *s) {
+    column_put64_or_null(&at[P_NOT_BEFORE], column_place_time(s->not_before_us), s->not_before_us == 0);
+    column_put64_or_null(&at[P_EXPIRES], column_place_time(s->expires_us), s->expires_us == 0);
+    column_put64_or_null(&at[P_HEADER_BYTES], s->header_bytes, !s->has_header);
+    if (!column_put_bytes(&at[P_NOTE], s->note, s->note_bytes)) {
         return false;
     }
-    if (s.note_bytes == 0) {
+    if (s->note_bytes == 0) {
         column_make_null(&at[P_NOTE]);
     }
     return true;
+}
+
+/* Most places have none. */
+static void put_no_state(struct column *at) {
+    column_put64(&at[P_NOT_BEFORE], 0);
+    column_put64(&at[P_EXPIRES], 0);
+    column_put64(&at[P_HEADER_BYTES], 0);
+    column_put_none(&at[P_NOTE], 1);
+    for (int i = P_NOT_BEFORE; i < COLUMNS_IN_ALL; i++) {
+        column_make_null(&at[i]);
+    }
 }
 
 static bool put_place(pass *p, struct column *at, const struct life_place *place) {
@@ -217,7 +227,11 @@ static bool put_place(pass *p, struct column *at, const struct life_place *place
     column_put64_or_null(&at[P_ENQUEUE_TX], place->enqueue_tx, place->enqueue_tx == 0);
     put_end(at, &place->end, P_DEQUEUE_LSN, P_DEQUEUE_TIME, P_DEQUEUE_TX, P_REASON);
     column_put32_or_null(&at[P_DELIVERY_COUNT], count, count == 0);
-    return put_state(at, place->state);
+    if (place->state != NULL) {
+        return put_state(at, place->state);
+    }
+    put_no_state(at);
+    return true;
 }
 
 /* Columns that summarize all places. */

@@ -266,8 +266,11 @@ static int put_block(struct ls_rows *rows, ls_columns *columns) {
     rows->block_at += put;
     if (rows->block_at == rows->block_count) {
         rows->block_at = rows->block_count = 0;
-        memset(rows->values, 0, (size_t)LS_ROWS_HEADER * ROWS_AT_ONCE * sizeof *rows->values);
-        rows->dirty = false;
+        /* row_read sets the columns before the first of these in every row; the columns of states are the last. */
+        unsigned end = rows->stated ? LS_ROWS_HEADER : LS_ROWS_FROM_QUEUE_ID;
+        memset(rows->values + (size_t)LS_ROWS_QUEUE_ID * ROWS_AT_ONCE, 0,
+               (size_t)(end - LS_ROWS_QUEUE_ID) * ROWS_AT_ONCE * sizeof *rows->values);
+        rows->dirty = rows->stated = false;
     }
     return rc;
 }

@@ -35,6 +35,7 @@ struct ls_rows {
     struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
     uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
     bool dirty;        /* the next row's values still hold those of a row that was filtered out */
+    bool stated;       /* some row of the block has a value in a column of states */
     size_t block_count;
     size_t block_at;
     int result; /* of the failure that ended the scan */

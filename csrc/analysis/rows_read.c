@@ -106,8 +106,9 @@ static void put_row_queue(struct ls_rows *rows, struct row *row, uint32_t queue_
 static void put_row_queues(struct ls_rows *rows, struct row *row) {
     uint32_t first = 0, count = 0;
     for (int k = 0; k < 2; k++) {
-        for (struct queue_rows left = row->queues[k]; left.count > 0;) {
-            uint32_t id = format_next_queue(&left);
+        const uint8_t *at = row->queues[k].first;
+        for (uint32_t i = 0; i < row->queues[k].count; i++, at = format_next_queue(&row->queues[k], at)) {
+            uint32_t id = format_queue_id(at, 0);
             first = first == 0 ? id : first;
             count += id != 0 ? 1 : 0;
         }
@@ -132,7 +133,8 @@ static void put_delivery_count(struct row *row, uint32_t count) {
     }
 }
 
-static void put_times(struct row *row, uint64_t not_before_us, uint64_t expires_us) {
+static void put_times(struct ls_rows *rows, struct row *row, uint64_t not_before_us, uint64_t expires_us) {
+    rows->stated = true;
     if (not_before_us != 0) {
         put_value(row, LS_ROWS_NOT_BEFORE, column_place_time(not_before_us));
     }
@@ -141,7 +143,8 @@ static void put_times(struct row *row, uint64_t not_before_us, uint64_t expires_
     }
 }
 
-static void put_note(struct row *row, const uint8_t *note, uint32_t note_bytes) {
+static void put_note(struct ls_rows *rows, struct row *row, const uint8_t *note, uint32_t note_bytes) {
+    rows->stated = true;
     row->note = note;
     row->note_bytes = note_bytes;
     row->nulls &= ~BIT(LS_ROWS_NOTE);
@@ -154,49 +157,40 @@ static void put_header(struct row *row, const uint8_t *header, uint32_t header_b
     row->nulls &= ~BIT(LS_ROWS_HEADER);
 }
 
-static void put_state(struct row *row, const struct place_state *state) {
+static void put_state(struct ls_rows *rows, struct row *row, const struct place_state *state) {
     put_delivery_count(row, state->delivery_count);
-    put_times(row, state->not_before_us, state->expires_us);
+    put_times(rows, row, state->not_before_us, state->expires_us);
     if (state->note_bytes > 0) {
-        put_note(row, state->note, state->note_bytes);
+        put_note(rows, row, state->note, state->note_bytes);
     }
     if (state->header != NULL) {
         put_header(row, state->header, state->header_bytes);
     }
 }
 
-static void put_start(struct ls_rows *rows, struct row *row, const struct message_start *m) {
-    put_row_tx(row, m->tx_id);
-    put_header(row, m->header, m->header_bytes);
-    put_value(row, LS_ROWS_CONTENT_BYTES, m->content_bytes);
-    put_value(row, LS_ROWS_CONTENT_OFFSET, 0);
-    row->body = m->content;
-    row->body_bytes = m->content_bytes;
-    row->nulls &= ~BIT(LS_ROWS_BODY);
-    take_queues(rows, row, m->queues, m->queue_count);
-    row->operates = m->queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
-    set_value(row, LS_ROWS_INLINE_ENQUEUE, m->queue_count > 0);
-    set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
-}
-
 static enum format_result read_start(struct ls_rows *rows, struct row *row) {
     struct message_start m;
-    enum format_result why = format_get_start(&row->r, &m);
-    if (why == FORMAT_OK) {
-        put_start(rows, row, &m);
-    }
-    return why;
-}
-
-static enum format_result read_start_placed(struct ls_rows *rows, struct row *row) {
-    struct message_start m;
     struct place_state state;
-    enum format_result why = format_get_start_placed(&row->r, &m, &state);
-    if (why == FORMAT_OK) {
-        put_start(rows, row, &m);
-        put_state(row, &state);
+    bool placed = row->r.type == MESSAGE_START_PLACED;
+    enum format_result why = placed ? format_get_start_placed(&row->r, &m, &state) : format_get_start(&row->r, &m);
+    if (why != FORMAT_OK) {
+        return why;
     }
-    return why;
+    put_row_tx(row, m.tx_id);
+    put_header(row, m.header, m.header_bytes);
+    put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
+    put_value(row, LS_ROWS_CONTENT_OFFSET, 0);
+    row->body = m.content;
+    row->body_bytes = m.content_bytes;
+    row->nulls &= ~BIT(LS_ROWS_BODY);
+    take_queues(rows, row, m.queues, m.queue_count);
+    row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
+    set_value(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
+    set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    if (placed) {
+        put_state(rows, row, &state);
+    }
+    return FORMAT_OK;
 }
 
 static enum format_result read_chunk(struct row *row) {
@@ -249,7 +243,7 @@ static enum format_result read_place(struct ls_rows *rows, struct row *row) {
         put_row_tx(row, m.tx_id);
         row->operates = true;
         put_row_queue(rows, row, m.queue_id, 1);
-        put_note(row, m.note, m.note_bytes);
+        put_note(rows, row, m.note, m.note_bytes);
     }
     return why;
 }
@@ -264,7 +258,7 @@ static enum format_result read_move(struct ls_rows *rows, struct row *row) {
     put_row_tx(row, m.tx_id);
     row->operates = true;
     put_row_queue(rows, row, m.queue_id, 1);
-    put_state(row, &m.state);
+    put_state(rows, row, &m.state);
     if (m.from_queue_id != 0) {
         put_value(row, LS_ROWS_FROM_QUEUE_ID, m.from_queue_id);
     }
@@ -283,7 +277,7 @@ static enum format_result read_place_states(struct ls_rows *rows, struct row *ro
         row->queues[0] = format_state_queues(&m);
         put_row_queues(rows, row);
         put_delivery_count(row, first.delivery_count);
-        put_times(row, first.not_before_us, first.expires_us);
+        put_times(rows, row, first.not_before_us, first.expires_us);
     }
     return why;
 }
@@ -329,6 +323,7 @@ static enum format_result read_xid(struct row *row) {
 static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     switch (row->r.type) {
     case MESSAGE_START:
+    case MESSAGE_START_PLACED:
         return read_start(rows, row);
     case MESSAGE_CHUNK:
         return read_chunk(row);
@@ -342,8 +337,6 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case MESSAGE_RELOCATED:
     case MESSAGE_RELOCATED_PLACED:
         return read_relocated(rows, row);
-    case MESSAGE_START_PLACED:
-        return read_start_placed(rows, row);
     case MESSAGE_PLACE:
         return read_place(rows, row);
     case MESSAGE_MOVE:
@@ -402,7 +395,7 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     row->r = *r;
     row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
     if (rows->dirty) {
-        for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
+        for (unsigned column = LS_ROWS_QUEUE_ID; column < LS_ROWS_HEADER; column++) {
             set_value(row, column, 0);
         }
     }
@@ -483,12 +476,9 @@ static int resolve_place(struct ls_rows *rows, struct row *row, unsigned queue_c
 
 int row_resolve(struct ls_rows *rows, struct row *row) {
     int rc = rows->needs_outcomes && tx_of(row) != 0 ? resolve_outcome(rows, row) : LS_OK;
-    if (rc != LS_OK || !rows->placed) {
+    if (rc != LS_OK || !rows->placed || (row->r.type != MESSAGE_DEQUEUE && row->r.type != MESSAGE_MOVE)) {
         return rc;
     }
-    if (row->r.type == MESSAGE_DEQUEUE) {
-        return resolve_place(rows, row, LS_ROWS_QUEUE_ID);
-    }
-    bool leaves = row->r.type == MESSAGE_MOVE && row_value(row, LS_ROWS_FROM_QUEUE_ID) != 0;
-    return leaves ? resolve_place(rows, row, LS_ROWS_FROM_QUEUE_ID) : LS_OK;
+    unsigned queue_column = row->r.type == MESSAGE_MOVE ? LS_ROWS_FROM_QUEUE_ID : LS_ROWS_QUEUE_ID;
+    return row_value(row, queue_column) != 0 ? resolve_place(rows, row, queue_column) : LS_OK;
 }

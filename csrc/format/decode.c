@@ -329,11 +329,8 @@ struct queue_rows format_state_queues(const struct place_states *p) {
         .first = p->rows + AT(STATE_ROW, queue_id), .count = p->row_count, .row_bytes = STATE_ROW_BYTES};
 }
 
-uint32_t format_next_queue(struct queue_rows *rows) {
-    const uint8_t *at = rows->first;
-    rows->first += rows->row_bytes != 0 ? rows->row_bytes : format_placed_row_from_queue(at);
-    rows->count--;
-    return get32(at);
+const uint8_t *format_next_queue(const struct queue_rows *rows, const uint8_t *at) {
+    return at + (rows->row_bytes != 0 ? rows->row_bytes : format_placed_row_from_queue(at));
 }
 
 static bool are_place_rows(const struct record *r, const struct message_relocated *m) {

@@ -527,8 +527,8 @@ struct queue_rows format_pending_queues(const struct message_relocated *m);
 /* The places or the pending work of a MESSAGE_RELOCATED_PLACED. */
 struct queue_rows format_placed_queues(const uint8_t *rows, uint32_t count);
 struct queue_rows format_state_queues(const struct place_states *p);
-/* The id in the first row, of at least one; the rows are then those that follow it. */
-uint32_t format_next_queue(struct queue_rows *rows);
+/* The id in the row behind the one whose id stands at `at`. */
+const uint8_t *format_next_queue(const struct queue_rows *rows, const uint8_t *at);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);

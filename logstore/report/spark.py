@@ -115,11 +115,11 @@ def _flows(
 
     came, went = f.when(ends, none).otherwise(one), f.when(ends, one).otherwise(none)
     named = f.transform("queue_ids", lambda queue_id: change(queue_id, came, went))
-    moved = f.when(f.col("from_queue_id").isNotNull(), f.array(change(f.col("from_queue_id"), none, one)))
+    left = f.when(f.col("from_queue_id").isNotNull(), change(f.col("from_queue_id"), none, one))
     works = done.select(
         f.col("effect_lsn").alias("lsn"),
         f.col("effect_time").alias("time"),
-        f.inline(f.concat(named, f.coalesce(moved, f.array_remove(f.array(change(none, none, none)), change(none, none, none))))),
+        f.inline(f.concat(named, f.array_compact(f.array(left)))),
     )
     gone = records.where(f.col("type") == "QUEUE_DELETE").select("queue_id", f.col("lsn").alias("gone_lsn"))
     works = works.join(f.broadcast(gone), "queue_id", "left")
