@@ -225,9 +225,7 @@ class Manifest:
     def with_run(
         self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None, mark: Mark | None = None
     ) -> Manifest:
-        """The manifest after one more run, whose files have this version's columns. The old mark stays unless there is a
-        new one.
-        """
+        """The manifest after one more run, with files of this version. The old mark stays unless there is a new one."""
         return replace(
             self,
             schema_version=SCHEMA_VERSION,

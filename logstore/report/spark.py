@@ -110,11 +110,11 @@ def _flows(
     done = spark_analyses.settled(records, snapshot=not parts)
     ends = f.col("type") == "MESSAGE_DEQUEUE"
 
-    def change(queue_id: Column, came: Column, went: Column) -> Column:
-        return f.struct(queue_id.alias("queue_id"), came.alias("came"), went.alias("went"))
+    def change(queue_id: Column, added: Column, removed: Column) -> Column:
+        return f.struct(queue_id.alias("queue_id"), added.alias("came"), removed.alias("went"))
 
-    came, went = f.when(ends, none).otherwise(one), f.when(ends, one).otherwise(none)
-    named = f.transform("queue_ids", lambda queue_id: change(queue_id, came, went))
+    added, removed = f.when(ends, none).otherwise(one), f.when(ends, one).otherwise(none)
+    named = f.transform("queue_ids", lambda queue_id: change(queue_id, added, removed))
     left = f.when(f.col("from_queue_id").isNotNull(), change(f.col("from_queue_id"), none, one))
     works = done.select(
         f.col("effect_lsn").alias("lsn"),

@@ -83,7 +83,9 @@ def test_an_export_of_version_1_is_continued_with_the_new_columns(continued: Pat
     export(continued.parent / "store", whole)
     found = pa.concat_tables(tables_of(continued, "records"), promote_options="default").to_pylist()
     wanted = {row["lsn"]: row for row in rows_of(whole, "records")}
-    assert all(row[name] == wanted[row["lsn"]][name] for row in found for name in wanted[row["lsn"]] if name != "outcome")
+    assert all(
+        row[name] == wanted[row["lsn"]][name] for row in found for name in wanted[row["lsn"]] if name != "outcome"
+    )
     assert {row["id"] for row in rows_of(continued, "messages")} == {row["id"] for row in rows_of(whole, "messages")}
     assert without_state(rows_of(continued, "open")) == without_state(rows_of(whole, "open"))
     assert verify(continued).problems == ()
@@ -102,7 +104,7 @@ def test_duckdb_and_polars_read_both_parts_of_a_continued_export(continued: Path
     polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
     pattern = f"{continued}/messages/*/*.parquet"
     count = len(rows_of(continued, "messages"))
-    query = f"SELECT count(*), count(place.note) FROM (SELECT unnest(places) AS place FROM read_parquet('{pattern}', union_by_name = true))"  # noqa: S608, E501 - a path of the test
+    query = f"SELECT count(*), count(place.note) FROM (SELECT unnest(places) AS place FROM read_parquet('{pattern}', union_by_name = true))"  # noqa: E501 - a path of the test
     assert duckdb.sql(query).fetchall() == [(count, 0)]
     frame = polars.scan_parquet(
         pattern,

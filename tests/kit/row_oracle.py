@@ -266,7 +266,8 @@ class _RecordRows:
             for place in body.places:
                 if place.queue_id == queue_id:
                     return place.order_lsn, place.enqueue_time_us or self.log.time_us(place.order_lsn)
-            for work in reversed(body.pending):
+            pending: tuple[PendingWork | PlacedWork, ...] = body.pending
+            for work in reversed(pending):
                 if work.queue_id == queue_id and work.kind == PendingKind.ENQUEUE:
                     found = self.enqueued_by(work.lsn, work.tx_id, end, tx_id)
                     if found is not None:

@@ -1,4 +1,4 @@
-"""Logs with states of places give the rows that the second implementation works out, in whatever parts they are read."""
+"""Logs with states of places give the rows that the second implementation gives, in whatever parts they are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xxhash import xxh64_intdigest
 
-from kit.placed_logs import SEGMENT, golden_places, make_placed_log
+from kit.placed_logs import make_placed_log
 from kit.row_oracle import EPOCH, message_rows, record_rows
+from kit.written_log import SEGMENT, golden_places
 from logstore import arrow
 from logstore.errors import OptionError
 from logstore.inspect import Reader
@@ -37,7 +38,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def rows_of(path: Path, **options: Any) -> Rows:
-    return arrow.read(path, strings="plain", **options).read_all().to_pylist()
+    return arrow.read(path, strings="plain", **options).read_all().to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
 def scan(path: Path, **options: Any) -> tuple[Rows, Any]:
