@@ -92,7 +92,6 @@ def test_following_names_a_queue_that_is_declared_meanwhile(path: Path) -> None:
     assert "queues=late" in line
 
 
-@pytest.mark.xfail(reason="the core refuses a log with states of places so far", strict=True)
 def test_dump_and_chain_tell_of_the_golden_states_of_places(tmp_path: Path) -> None:
     place = tmp_path / "store"
     shutil.copytree(GOLDEN / "places", place, ignore=shutil.ignore_patterns("*.json"))

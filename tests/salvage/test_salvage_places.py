@@ -262,7 +262,6 @@ def test_a_salvage_reads_a_log_with_states_of_places(golden: Path) -> None:
     assert (report.lost, report.doubtful, report.lost_messages) == ([], [], {"least": 0, "most": 0})
 
 
-@pytest.mark.xfail(raises=VersionError, reason="the core refuses a log with states of places so far", strict=True)
 def test_a_salvaged_store_has_the_states_of_places(golden: Path, tmp_path: Path) -> None:
     salvage(golden, tmp_path / "new")
     segments = [decode_segment(path.read_bytes()) for path in sorted((tmp_path / "new").glob("*.seg"))]
