@@ -133,6 +133,8 @@ static bool read_moved_state(const struct record *r, const struct message_move *
 static int move_now(const struct replay *p, const struct record *r, struct message *m, const struct message_move *from,
                     struct remembered *state) {
     if (from->from_queue_id != 0) {
+        const struct remembered before = unplaced_state(message_place(m, from->from_queue_id)), none = {.own = NULL};
+        message_state_changes(p->t, m, &before, &none);
         message_drop_place(p->t, m, from->from_queue_id);
     }
     bool there = message_place(m, from->queue_id) != NULL;
