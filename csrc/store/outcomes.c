@@ -93,8 +93,10 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
         if (w->kind == WORK_ENQUEUE) {
             m->flags &= (uint16_t)~MESSAGE_STAGED;
             if (q != NULL) {
-                if (w->lsn != m->id) {
+                if (w->lsn != m->id || w->state != NULL) {
                     message_grows_places(t, m, 1);
+                } else {
+                    message_grows_listed_place(t, m);
                 }
                 message_add_place(t, m, queue_append(q, m, number, commit_lsn, w->order_index));
                 take_state(t, m, w);
