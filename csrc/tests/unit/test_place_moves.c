@@ -717,9 +717,234 @@ static void random_operations_agree_with_a_model(void) {
     check(moved > 100);
 }
 
+/* ---- refusals ---- */
+
+static const uint8_t *const some = (const uint8_t *)"some bytes of a header or a note";
+
+static int move_with(uint64_t id, uint32_t from, uint32_t to, size_t header_bytes, ls_tx *tx, int flags) {
+    static const uint8_t header[SEGMENT];
+    const ls_place_move move = {.from_queue_id = from,
+                                .queue_id = to,
+                                .header_given = header_bytes > 0,
+                                .header = header,
+                                .header_bytes = header_bytes};
+    uint64_t lsn;
+
+    return ls_move(r.store, id, &move, NULL, tx, flags, &lsn);
+}
+
+static int annotate(uint64_t id, uint32_t queue, size_t note_bytes, ls_tx *tx, int flags) {
+    static const uint8_t note[LS_NOTE_BYTES + 1] = "note";
+    uint64_t lsn;
+
+    return ls_annotate(r.store, id, queue, note, note_bytes, tx, flags, &lsn);
+}
+
+static size_t own_bytes(uint64_t id, uint32_t queue, int what) {
+    static uint8_t into[SEGMENT];
+    size_t n = 0;
+    int has_it;
+
+    check(ls_load_place(r.store, queue, id, place_position(place_in_table(id, queue)), what, into, sizeof into, &n,
+                        &has_it) == LS_OK);
+    return n;
+}
+
+static void what_cannot_be_is_refused_and_changes_nothing(void) {
+    ls_place_move move = {.from_queue_id = 1, .queue_id = 2, .reason = 7};
+    ls_delivery d;
+    ls_tx *tx, *other;
+    uint64_t id, both, lsn, before;
+    uint32_t ids[] = {1, 2};
+    size_t n;
+    int has_it;
+
+    fresh();
+    id = put(1, "message", NULL);
+    check(ls_publish(r.store, ids, 2, NULL, 0, some, 4, NULL, LS_WAIT, &both) == LS_OK);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK && ls_begin(r.store, NULL, &other) == LS_OK);
+    check(annotate(id, 1, 4, tx, 0) == LS_OK);
+    before = ls_next_lsn(r.store);
+    check(annotate(both, 1, LS_NOTE_BYTES + 1, NULL, 0) == LS_OPTION);
+    check(annotate(both, 3, 1, NULL, 0) == LS_NOT_ENQUEUED && annotate(12345, 1, 1, NULL, 0) == LS_UNKNOWN_MESSAGE);
+    check(annotate(both, 99, 1, NULL, 0) == LS_UNKNOWN_QUEUE);
+    check(annotate(id, 1, 1, NULL, 0) == LS_MESSAGE_LOCKED && annotate(id, 1, 1, other, 0) == LS_MESSAGE_LOCKED);
+    check(move_with(id, 1, 2, 0, NULL, 0) == LS_MESSAGE_LOCKED && move_with(id, 1, 1, 0, other, 0) == LS_MESSAGE_LOCKED);
+    check(move_with(both, 1, 2, 0, NULL, 0) == LS_ALREADY_ENQUEUED && move_with(both, 1, 2, 0, tx, 0) == LS_ALREADY_ENQUEUED);
+    check(move_with(both, 3, 2, 0, NULL, 0) == LS_NOT_ENQUEUED && move_with(both, 0, 1, 0, NULL, 0) == LS_ALREADY_ENQUEUED);
+    check(move_with(both, 1, 99, 0, NULL, 0) == LS_UNKNOWN_QUEUE && move_with(both, 99, 3, 0, NULL, 0) == LS_UNKNOWN_QUEUE);
+    check(move_with(12345, 1, 3, 0, NULL, 0) == LS_UNKNOWN_MESSAGE);
+    check(ls_move(r.store, both, &move, NULL, NULL, 0, &lsn) == LS_OPTION); /* the reason */
+    move = (ls_place_move){.from_queue_id = 1, .queue_id = 3};
+    d = (ls_delivery){.id = both, .position = place_position(place_in_table(both, 1)), .count = 1};
+    check(ls_move(r.store, both, &move, &d, NULL, 0, &lsn) == LS_NOT_ENQUEUED); /* nobody has acquired it */
+    check(ls_load_place(r.store, 1, both, 12345, LS_PLACE_NOTE, NULL, 0, &n, &has_it) == LS_NOT_ENQUEUED);
+    check(ls_load_place(r.store, 1, both, d.position, 2, NULL, 0, &n, &has_it) == LS_OPTION);
+    check(ls_load_place(r.store, 1, 12345, 0, LS_PLACE_NOTE, NULL, 0, &n, &has_it) == LS_UNKNOWN_MESSAGE);
+    check(ls_next_lsn(r.store) == before);
+    ls_tx_free(tx);
+    ls_tx_free(other);
+    done();
+}
+
+static void the_longest_header_moves_and_survives_a_relocation(void) {
+    size_t longest = 0, too_long = SEGMENT;
+    uint64_t id;
+
+    fresh();
+    id = put(1, "message", NULL);
+    while (too_long - longest > 1) {
+        size_t middle = (longest + too_long) / 2;
+        int rc = move_with(id, 1, 1, middle, NULL, 0);
+
+        check(rc == LS_OK || rc == LS_OPTION);
+        *(rc == LS_OK ? &longest : &too_long) = middle;
+    }
+    check(longest > 3000 && move_with(id, 1, 2, longest, NULL, LS_WAIT) == LS_OK);
+    check(annotate(id, 2, LS_NOTE_BYTES, NULL, LS_WAIT) == LS_OK && move_with(id, 2, 3, too_long, NULL, 0) == LS_OPTION);
+    for (int i = 0; i < 3; i++) {
+        ls_stats before, after;
+
+        ls_stats_get(r.store, &before);
+        churn(60);
+        ls_stats_get(r.store, &after);
+        check(after.segments_relocated > before.segments_relocated);
+        check(own_bytes(id, 2, LS_PLACE_HEADER) == longest && own_bytes(id, 2, LS_PLACE_NOTE) == LS_NOTE_BYTES);
+        again();
+    }
+    done();
+}
+
+/* Moved again and again it grows only as long as its note and header do. */
+static void a_message_that_is_moved_often_does_not_grow(void) {
+    struct table *t;
+    uint64_t id, growth;
+
+    fresh();
+    id = put(1, "message", NULL);
+    check(move_with(id, 1, 2, 100, NULL, 0) == LS_OK && annotate(id, 2, 20, NULL, 0) == LS_OK);
+    t = &r.store->state.table;
+    growth = t->growth;
+    for (int i = 0; i < 100; i++) {
+        check(move_with(id, 2, 1, 100, NULL, 0) == LS_OK && move_with(id, 1, 2, 0, NULL, 0) == LS_OK);
+        check(annotate(id, 2, 20, NULL, 0) == LS_OK && t->growth == growth);
+    }
+    done();
+}
+
+/* ---- a full store ---- */
+
+static void a_full_store_takes_moves_in_transactions_and_refuses_what_would_grow(void) {
+    ls_options o;
+    uint64_t first, id, lsn;
+    uint32_t queue = 1;
+    ls_tx *tx;
+    int rc;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.max_write_buffers = 4;
+    o.background = 0;
+    o.max_log_bytes = (uint64_t)8 * SEGMENT;
+    fresh_with(&o);
+    first = put(1, "full", NULL);
+    do
+        rc = ls_publish(r.store, &queue, 1, NULL, 0, some, 4, NULL, 0, &id);
+    while (rc == LS_OK);
+    check(rc == LS_FULL);
+    lsn = ls_next_lsn(r.store);
+    check(move_with(first, 1, 2, 0, NULL, 0) == LS_FULL && annotate(first, 1, 5, NULL, 0) == LS_FULL);
+    check(ls_next_lsn(r.store) >= lsn && place_in_table(first, 1) != NULL && place_in_table(first, 2) == NULL);
+    check(own_bytes(first, 1, LS_PLACE_NOTE) == 0);
+    check(ls_begin(r.store, NULL, &tx) == LS_OK && move_with(first, 1, 2, 0, tx, 0) == LS_OK);
+    check(ls_commit(tx, LS_WAIT) == LS_OK && place_in_table(first, 2) != NULL && place_in_table(first, 1) == NULL);
+    ls_tx_free(tx);
+    again();
+    check(place_in_table(first, 2) != NULL && place_in_table(first, 1) == NULL);
+    done();
+}
+
+/* ---- no memory ---- */
+
+static int annotate_it(uint64_t id, ls_tx *tx) { return annotate(id, 1, 9, tx, 0); }
+static int move_it(uint64_t id, ls_tx *tx) { return move_with(id, 1, 2, 30, tx, 0); }
+static int move_it_back(uint64_t id, ls_tx *tx) { return move_with(id, 1, 1, 30, tx, 0); }
+
+static void a_call_without_memory_changes_nothing(void) {
+    static int (*const calls[])(uint64_t, ls_tx *) = {annotate_it, move_it, move_it_back};
+
+    for (size_t c = 0; TAKEN_OVER && c < 2 * (sizeof calls / sizeof *calls); c++) {
+        uint64_t refused_calls = 0, nth = 0;
+        bool in_tx = c % 2 != 0;
+        int rc;
+
+        do { /* each time in a new store, which has no memory that an earlier call left */
+            ls_tx *tx = NULL;
+            uint64_t id, before;
+
+            fresh();
+            id = put(1, "message", NULL);
+            check(!in_tx || ls_begin(r.store, NULL, &tx) == LS_OK);
+            before = ls_next_lsn(r.store);
+            allocations = failed = 0;
+            fail_at_nth = ++nth;
+            for_ever = false;
+            counting = true;
+            rc = calls[c / 2](id, tx);
+            counting = false;
+            check(rc == LS_OK || (rc == LS_NO_MEMORY && failed > 0));
+            if (rc == LS_NO_MEMORY) {
+                refused_calls++;
+                check(ls_next_lsn(r.store) == before && place_in_table(id, 1) != NULL && place_in_table(id, 2) == NULL);
+                check(own_bytes(id, 1, LS_PLACE_NOTE) == 0 && own_bytes(id, 1, LS_PLACE_HEADER) == 0);
+                check(calls[c / 2](id, tx) == LS_OK);
+            }
+            if (in_tx) {
+                allocations = failed = 0;
+                fail_at_nth = 1;
+                counting = true;
+                rc = ls_commit(tx, 0);
+                counting = false;
+                check(rc == LS_OK || (rc == LS_NO_MEMORY && ls_commit(tx, 0) == LS_OK));
+                rc = nth < 12 ? LS_NO_MEMORY : LS_OK;
+            }
+            check(own_bytes(id, c / 2 == 1 ? 2 : 1, c / 2 == 0 ? LS_PLACE_NOTE : LS_PLACE_HEADER) == (c / 2 == 0 ? 9 : 30));
+            ls_tx_free(tx);
+            done();
+        } while (rc == LS_NO_MEMORY);
+        check(refused_calls > 0);
+    }
+}
+
+/* ---- calls that may not wait ---- */
+
+static void a_call_that_would_wait_for_the_lock_says_so(void) {
+    uint64_t id, before;
+    int rcs[2];
+
+    fresh();
+    id = put(1, "message", NULL);
+    check(annotate(id, 1, 3, NULL, LS_TRY) == LS_OK && move_with(id, 1, 1, 10, NULL, LS_TRY) == LS_OK);
+    check(move_with(id, 1, 2, 0, NULL, LS_TRY | LS_WAIT) == LS_OPTION);
+    before = ls_next_lsn(r.store);
+    (void)pthread_mutex_lock(&r.store->log->front.lock);
+    rcs[0] = annotate(id, 1, 4, NULL, LS_TRY);
+    rcs[1] = move_with(id, 1, 2, 20, NULL, LS_TRY);
+    (void)pthread_mutex_unlock(&r.store->log->front.lock);
+    check(rcs[0] == LS_WOULD_WAIT && rcs[1] == LS_WOULD_WAIT && ls_next_lsn(r.store) == before);
+    check(own_bytes(id, 1, LS_PLACE_NOTE) == 3 && own_bytes(id, 1, LS_PLACE_HEADER) == 10);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         random_operations_agree_with_a_model,
+        what_cannot_be_is_refused_and_changes_nothing,
+        the_longest_header_moves_and_survives_a_relocation,
+        a_message_that_is_moved_often_does_not_grow,
+        a_full_store_takes_moves_in_transactions_and_refuses_what_would_grow,
+        a_call_without_memory_changes_nothing,
+        a_call_that_would_wait_for_the_lock_says_so,
     };
     int failed_count = 0, count = (int)(sizeof tests / sizeof *tests);
 
