@@ -78,7 +78,7 @@ bool chain_has_states(const struct table *t, struct message *m) {
         some = counts(p) && !remembers_nothing(&state);
     }
     for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; !some && w != NULL; w = w->next_of_message) {
-        some = w->state != NULL && work_counts(t, w);
+        some = work_is_wide(w) && work_counts(t, w);
     }
     return some;
 }

@@ -325,6 +325,8 @@ static int apply_work(const struct replay *p, struct message *m, struct work *w,
     if (kind == WORK_ENQUEUE && !queue_gone) {
         if (counts) {
             message_grows_places(p->t, m, 1);
+        } else {
+            message_grows_listed_place(p->t, m);
         }
         message_add_place(p->t, m,
                           (struct place){.at.order_lsn = commit_lsn, .slot = order_index, .queue_id = queue_id});

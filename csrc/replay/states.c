@@ -132,20 +132,28 @@ static bool read_moved_state(const struct record *r, const struct message_move *
 /* Takes the state over. */
 static int move_now(const struct replay *p, const struct record *r, struct message *m, const struct message_move *from,
                     struct remembered *state) {
-    if (from->from_queue_id != 0) {
-        const struct remembered before = unplaced_state(message_place(m, from->from_queue_id)), none = {.own = NULL};
-        message_state_changes(p->t, m, &before, &none);
-        message_drop_place(p->t, m, from->from_queue_id);
-    }
-    bool there = message_place(m, from->queue_id) != NULL;
+    bool there = message_place(m, from->queue_id) != NULL && from->queue_id != from->from_queue_id;
     if (there || !message_prepare_places(m, 1)) {
         remembered_free(state);
         return there ? replay_inconsistent(p, r, "a message is moved to a queue that has it already") : fail_memory();
     }
+    struct place *ends = from->from_queue_id != 0 ? message_place(m, from->from_queue_id) : NULL;
     m->flags &= (uint16_t)~MESSAGE_STAGED;
-    message_grows_places(p->t, m, from->from_queue_id != 0 ? 0 : 1); /* else its row replaces another */
+    message_grows_places(p->t, m, ends == NULL ? 1 : 0); /* else its row replaces another */
+    if (ends == NULL) {
+        message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = from->queue_id});
+        return replay_set_state(p, m, message_place(m, from->queue_id), state);
+    }
+    struct remembered before = unplaced_forget(ends);
+    message_state_changes(p->t, m, &before, state);
+    remembered_free(&before);
+    message_drop_place(p->t, m, from->from_queue_id);
     message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = from->queue_id});
-    return replay_set_state(p, m, message_place(m, from->queue_id), state);
+    if (!unplaced_remember(message_place(m, from->queue_id), state)) {
+        remembered_free(state);
+        return fail_memory();
+    }
+    return LS_OK;
 }
 
 /* Takes the state over. */

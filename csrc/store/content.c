@@ -183,6 +183,10 @@ int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t posi
                   size_t bytes, size_t *done, int *has) {
     *done = 0;
     *has = 0;
+    if (what != LS_PLACE_NOTE && what != LS_PLACE_HEADER) {
+        return fail(LS_OPTION, "a place has a note (%d) and perhaps a header (%d), and nothing numbered %d",
+                    LS_PLACE_NOTE, LS_PLACE_HEADER, what);
+    }
     int rc = store_enter(store);
     if (rc != LS_OK) {
         return rc;

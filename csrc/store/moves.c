@@ -180,15 +180,14 @@ static void put_move(ls_store *store, struct message *m, const struct message_mo
     *lsn = s.lsn;
 }
 
-/* Ends the place, of which the new one may be a continuation: its row is replaced, and its growth with it. */
-static uint8_t end_place(struct table *t, struct message *m, struct place *p) {
-    const struct remembered before = place_state(p), nothing = {.own = NULL};
-    uint8_t recovered = place_entry(p)->state & ENTRY_RECOVERED;
-    uint32_t queue_id = p->queue_id;
-    message_state_changes(t, m, &before, &nothing);
-    queue_kill(p, m);
+/* The row of the place that ends is replaced, so only what the new one has of its own makes the message grow. */
+static void replace_place(struct table *t, struct message *m, struct place *from, const struct remembered *state) {
+    const struct remembered before = place_state(from);
+    uint32_t queue_id = from->queue_id;
+    message_grows_places(t, m, 0);
+    message_state_changes(t, m, &before, state);
+    queue_kill(from, m);
     message_drop_place(t, m, queue_id);
-    return recovered;
 }
 
 static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move,
@@ -211,14 +210,21 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     put_move(store, m, move, &state, lsn);
     table_touch(t, m);
     message_appended(m, *lsn);
-    uint8_t recovered = from != NULL ? end_place(t, m, from) : 0;
+    bool returns = move->from_queue_id == move->queue_id;
+    uint8_t recovered = returns ? place_entry(from)->state & ENTRY_RECOVERED : 0;
     m->flags &= (uint16_t)~MESSAGE_STAGED;
-    message_grows_places(t, m, from != NULL ? 0 : 1);
+    if (from != NULL) {
+        replace_place(t, m, from, &state);
+    } else {
+        message_grows_places(t, m, 1);
+    }
     message_add_place(t, m, queue_append(q, m, number, *lsn, 0));
     const struct place *made = message_place(m, move->queue_id);
-    message_state_changes(t, m, &nothing, &state);
+    if (from == NULL) {
+        message_state_changes(t, m, &nothing, &state);
+    }
     place_remember(made, &state);
-    place_entry(made)->state |= move->from_queue_id == move->queue_id ? recovered : 0;
+    place_entry(made)->state |= recovered;
     return LS_OK;
 }
 
@@ -268,14 +274,32 @@ static int move_in_tx(ls_store *store, uint32_t number, struct place *from, stru
 }
 
 /* Bytes of the new place's own header and note, also of those that it keeps. */
-static int64_t own_bytes_of(const ls_store *store, uint64_t id, const struct message_move *move) {
+static int64_t own_bytes_of(const ls_store *store, uint64_t id, const struct message_move *move, const ls_tx *handle) {
     const struct table *t = &store->state.table;
-    uint32_t number = move->from_queue_id != 0 ? table_find(t, id) : INDEX_NONE;
-    const struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), move->from_queue_id) : NULL;
-    const struct own *own = p != NULL ? place_state(p).own : NULL;
-    uint64_t kept = move->keeps_header && own != NULL ? own->header.bytes : 0;
+    const struct tx *tx = handle != NULL ? tx_of(handle) : NULL;
+    uint32_t number = move->keeps_header ? table_find(t, id) : INDEX_NONE;
+    const struct seen_place seen =
+        number != INDEX_NONE
+            ? message_see_place(t, table_message(t, number), tx != NULL ? tx->id : 0, move->from_queue_id)
+            : (struct seen_place){.is_there = false};
+    uint64_t kept = seen.header != NULL ? seen.header->bytes : 0;
     return (int64_t)(kept + (move->keeps_note ? NOTE_BYTES_MAX : 0) + move->state.header_bytes +
                      move->state.note_bytes);
+}
+
+/* (waits) Meanwhile another thread may have given the place another header, which the new one is to keep. */
+static int reserve_move(ls_store *store, uint64_t id, const struct message_move *move, const ls_tx *handle) {
+    bool exchange = handle != NULL && move->from_queue_id != 0;
+    uint64_t bytes = format_move_bytes(move->state.header_bytes, move->state.note_bytes);
+    int64_t reserved, own_bytes = own_bytes_of(store, id, move, handle);
+    int rc;
+    do {
+        reserved = own_bytes;
+        rc = message_reserve_states(store, id, exchange ? 2 : 1, reserved, bytes,
+                                    exchange ? RESERVE_EXCHANGE : RESERVE_GROWS);
+        own_bytes = own_bytes_of(store, id, move, handle);
+    } while (rc == LS_OK && own_bytes > reserved);
+    return rc;
 }
 
 static int move_locked(ls_store *store, uint64_t id, struct message_move move, const ls_delivery *held, ls_tx *handle,
@@ -288,12 +312,7 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
     int rc = check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
-    if (rc == LS_OK) {
-        bool exchange = handle != NULL && ends;
-        rc = message_reserve_states(store, id, handle != NULL && ends ? 2 : 1, own_bytes_of(store, id, &move),
-                                    format_move_bytes(move.state.header_bytes, move.state.note_bytes),
-                                    exchange ? RESERVE_EXCHANGE : RESERVE_GROWS);
-    }
+    rc = rc == LS_OK ? reserve_move(store, id, &move, handle) : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;
     rc = rc == LS_OK ? find(store, id, &number, &m) : rc;

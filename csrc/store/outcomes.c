@@ -94,6 +94,8 @@ static void apply_work(struct table *t, struct message *m, struct work *w, uint6
     if (kind == WORK_ENQUEUE && q != NULL) {
         if (counts) {
             message_grows_places(t, m, 1);
+        } else {
+            message_grows_listed_place(t, m);
         }
         message_add_place(t, m, queue_append(q, m, number, commit_lsn, order_index));
         take_state(t, m, queue_id, &state);

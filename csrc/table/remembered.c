@@ -234,7 +234,7 @@ bool message_places_have_states(const struct table *t, struct message *m) {
 
 bool message_work_has_states(const struct message *m) {
     const struct work *w = m->extra != NULL ? m->extra->work : NULL;
-    while (w != NULL && w->state == NULL) {
+    while (w != NULL && !work_is_wide(w)) {
         w = w->next_of_message;
     }
     return w != NULL;

@@ -118,8 +118,11 @@ static inline struct remembered table_place_state(const struct table *t, const s
 
 /* ---- messages ---- */
 
+/* Whether a relocation writes the operation in a wide row. A note that is taken away has no state, and no narrow row. */
+static inline bool work_is_wide(const struct work *w) { return w->state != NULL || w->kind == WORK_NOTE; }
+
 bool message_places_have_states(const struct table *t, struct message *m);
-bool message_work_has_states(const struct message *m);
+bool message_work_has_states(const struct message *m); /* or takes notes away */
 
 /* Whether one of its places or pending operations has a state: then a relocation writes a state with wide rows. */
 static inline bool message_has_states(const struct table *t, struct message *m) {

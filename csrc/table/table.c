@@ -291,20 +291,31 @@ void message_grows_places(struct table *t, struct message *m, uint32_t more) {
     message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (ROW_BYTES + wider) * more);
 }
 
+void message_grows_listed_place(struct table *t, struct message *m) {
+    uint32_t bytes = ROW_FOR_ID_BYTES + (message_has_states(t, m) ? WIDER_ROW_BYTES : 0);
+    if ((m->flags & MESSAGE_LOOSE) != 0) {
+        message_grows(t, m, bytes);
+    } else if (m->extra != NULL && m->extra->work_state > 0) {
+        m->extra->work_state += bytes;
+        t->growth += bytes;
+    }
+}
+
 /* The work's row, without what its state makes of other rows. */
 static uint32_t work_row_bytes(const struct work *w) {
-    return ROW_BYTES + (w->state != NULL ? WIDER_ROW_BYTES + (uint32_t)remembered_own_bytes(w->state) : 0);
+    uint32_t own = w->state != NULL ? (uint32_t)remembered_own_bytes(w->state) : 0;
+    return ROW_BYTES + (work_is_wide(w) ? WIDER_ROW_BYTES : 0) + own;
 }
 
 /* The message's rows that get wide with this work, or this work's own row. */
 static uint32_t rows_that_widen(const struct table *t, struct message *m, const struct work *w) {
-    bool first = w->state != NULL;
+    bool first = work_is_wide(w);
     for (const struct work *other = w->next_of_message; first && other != NULL; other = other->next_of_message) {
-        first = other->state == NULL;
+        first = !work_is_wide(other);
     }
     bool wide = message_places_have_states(t, m);
     return first && !wide                                             ? m->place_count + m->extra->pending - 1
-           : w->state == NULL && (wide || message_work_has_states(m)) ? 1
+           : !work_is_wide(w) && (wide || message_work_has_states(m)) ? 1
                                                                       : 0;
 }
 

@@ -323,7 +323,7 @@ struct table {
     uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
     uint64_t growth;      /* bytes that further rows may add to them */
     uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
-    bool in_runs;         /* a replay has settled, so the places are in their queues' runs */
+    bool in_runs;         /* the places are in their queues' runs: a replay has settled, or the store is new */
     struct index tx_index;
 
     /* While a checkpoint is being taken: called with each message before its first change. */
@@ -420,6 +420,8 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes); /* witho
 void message_grows_work(struct table *t, struct message *m, const struct work *w);   /* one more, in its list already */
 void message_shrinks_work(struct table *t, struct message *m, const struct work *w); /* one less, out of its list */
 void message_grows_places(struct table *t, struct message *m, uint32_t more);        /* for `more` new places */
+/* Call it before the message gets a place that its start record's list has: the place needs a row if a state is written. */
+void message_grows_listed_place(struct table *t, struct message *m);
 void message_shrinks(struct table *t, struct message *m, uint64_t bytes);            /* at most by its growth */
 void message_widens(struct table *t, struct message *m);                             /* its first row gets wide */
 void message_moved(struct table *t, struct message *m); /* it was relocated: no growth is left */
