@@ -1,4 +1,4 @@
-"""A log that is written record by record, without a store: every record keeps the rules of docs/format.md."""
+"""A log that is written record by record, without a store. Every record keeps the rules of docs/format.md."""
 
 from __future__ import annotations
 
