@@ -227,7 +227,8 @@ static int state_place(struct message *m, uint32_t queue_id, struct remembered *
 /* A dequeue has none, a note's is the note. */
 static bool may_have(const struct work *w, const struct remembered *state) {
     bool timed = state->not_before_us != 0 || state->expires_us != 0 || state->delivery_count != 0;
-    return w->kind == WORK_ENQUEUE || (w->kind == WORK_NOTE && !timed && state->own != NULL && state->own->header.lsn == 0);
+    return w->kind == WORK_ENQUEUE ||
+           (w->kind == WORK_NOTE && !timed && state->own != NULL && state->own->header.lsn == 0);
 }
 
 /* The states come in the order of the operations, from the newest on. */

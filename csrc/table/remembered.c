@@ -224,7 +224,11 @@ void chunk_free_states(struct queue_chunk *c) {
 
 bool message_places_have_states(const struct table *t, struct message *m) {
     for (uint32_t i = 0; i < m->place_count; i++) {
-        const struct remembered s = table_place_state(t, &message_places(m)[i]);
+        const struct place *p = &message_places(m)[i];
+        if (t->in_runs ? p->at.chunk->states == NULL : !unplaced_remembers(p)) {
+            continue;
+        }
+        const struct remembered s = table_place_state(t, p);
         if (!remembers_nothing(&s)) {
             return true;
         }

@@ -69,8 +69,10 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
 
 static void free_extra(struct message *m) {
     for (uint32_t i = 0; i < m->place_count; i++) {
-        struct remembered s = unplaced_forget(&message_places(m)[i]);
-        remembered_free(&s);
+        if (unplaced_remembers(&message_places(m)[i])) {
+            struct remembered s = unplaced_forget(&message_places(m)[i]);
+            remembered_free(&s);
+        }
     }
     if (m->extra != NULL) {
         free(m->extra->chunks);
