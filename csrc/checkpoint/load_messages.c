@@ -251,6 +251,7 @@ static int state_operation(struct loading *l, uint32_t later, struct remembered 
 
 int load_place_state(struct loading *l, const uint8_t *row) {
     struct place_state_row r;
+    l->t->has_stated = true;
     if (format_get_place_state_row(row, &r) != FORMAT_OK || l->messages == 0) {
         return LOAD_DAMAGED;
     }

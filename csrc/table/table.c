@@ -311,6 +311,9 @@ static uint32_t work_row_bytes(const struct work *w) {
 
 /* The message's rows that get wide with this work, or this work's own row. */
 static uint32_t rows_that_widen(const struct table *t, struct message *m, const struct work *w) {
+    if (!t->has_stated) {
+        return 0;
+    }
     bool first = work_is_wide(w);
     for (const struct work *other = w->next_of_message; first && other != NULL; other = other->next_of_message) {
         first = !work_is_wide(other);
