@@ -215,14 +215,15 @@ ctest-programs: $(LOOKED_FOR)
 # Checks without Python run on all cores while the environment is installed.
 .PHONY: test check
 test: ## set everything up and check what a change can break: lint, compilers, C and Python tests
-	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest
+	+@$(SUBMAKE) --output-sync=line STAGE=checks lint strict ctest pytest-collected
 	+@$(SUBMAKE) pytest
 	@echo "make test: passed; the long checks are 'make check'"
 
-# The Python tests under ASan come first: they use one core until they end, and the C tests fill the others.
+# The Python tests under ASan come first: they use one core until they end, and the C tests fill the others. Slow tests wait
+# for disks, networks and each other; the programs of the proof are compiled meanwhile.
 check: ## the long checks: sanitizers, slow tests and the proof
 	+@$(SUBMAKE) --output-sync=line STAGE=sanitize pytest-asan pytest-overwritten sanitize ctest-trail
-	+@$(SUBMAKE) test-slow
+	+@$(SUBMAKE) --output-sync=line STAGE=slow test-slow proof-programs
 	+@$(SUBMAKE) proof PROOF_ARGS=--part
 	@echo "make check: passed"
 
@@ -241,13 +242,18 @@ test-one: $(LOOKED_FOR) $(if $(T),$(if $(wildcard csrc/tests/unit/$(T).c),,setup
 # Where UNSTABLE names a file, as in CI, a few failed tests run once more, alone; those that pass then are listed there.
 PYTEST := $(BIN)/python $(if $(UNSTABLE),tools/pytest_once_more.py '$(UNSTABLE)',-m pytest)
 
-.PHONY: pytest pytest-workers pytest-spark
+.PHONY: pytest pytest-collected pytest-workers pytest-spark
 pytest: setup ## the Python tests alone (PYTEST_ARGS=...)
 ifeq ($(PYTEST_ARGS),)
 	+@$(SUBMAKE) STAGE=pytest pytest-workers pytest-spark
 else
 	@$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
 endif
+
+# Workers that start together would each compile every test file; here that is done once. It also finds files that cannot
+# be imported.
+pytest-collected: setup
+	@$(BIN)/python -m pytest -q --collect-only -m 'not slow' > build/pytest-collected.log 2>&1 || { cat build/pytest-collected.log; exit 1; }
 
 pytest-workers:
 	@$(PYTEST) -q -m 'not slow and not spark' $(WORKERS)
@@ -370,9 +376,9 @@ types: setup
 	@$(BIN)/mypy --strict logstore
 
 # The analyzer follows the paths of each function up to a number of nodes; `make tidy TIDY=tidy-deep`, which the torture
-# runs, goes as far as clang does by itself, which takes three times as long.
+# runs, goes as far as clang does by itself, which takes five times as long.
 TIDY := tidy
-NODES_tidy := -Xclang -analyzer-config -Xclang max-nodes=75000
+NODES_tidy := -Xclang -analyzer-config -Xclang max-nodes=40000
 NODES_tidy-deep :=
 
 tidy: $(LOOKED_FOR)

@@ -64,9 +64,9 @@ class Receiver:
     def message(self, queue: Queue, message: Message) -> object:
         """Once per place: queue by queue, in queue order, before the first transaction in doubt.
 
-        ``message.redelivered`` says that the message was stored before this open, so a consumer may have seen it.
-        ``message.locked`` says that a transaction in doubt has dequeued it. Header and content are read from the log on
-        access.
+        ``message.redelivered`` says that a consumer may have seen the message: it was handed out, or was on the queue
+        at a crash. ``message.locked`` says that a transaction in doubt has dequeued it. Header and content are read
+        from the log on access.
         """
 
     def in_doubt(self, transaction: Transaction) -> object:

@@ -49,7 +49,9 @@ def move(
     return raw, key | told | {"reason": reason, "state_bits": bits}
 
 
-def start_placed(queues: list[int], header: bytes, content: bytes, state: Json, tx_id: int = 0) -> Draft:
+def start_placed(
+    queues: list[int], header: bytes, content: bytes, state: Json, tx_id: int = 0, order_index: int = 0
+) -> Draft:
     told = stated(state)
     note = bytes.fromhex(told["note"])
     note_at = (96 + 4 * len(queues) + 7) // 8 * 8
@@ -58,7 +60,7 @@ def start_placed(queues: list[int], header: bytes, content: bytes, state: Json, 
     struct.pack_into("<I", raw, 56, len(header))
     struct.pack_into("<I", raw, 60, len(content))
     struct.pack_into("<I", raw, 64, len(queues))
-    struct.pack_into("<I", raw, 68, 0)
+    struct.pack_into("<I", raw, 68, order_index)
     struct.pack_into("<Q", raw, 72, told["not_before_us"])
     struct.pack_into("<Q", raw, 80, told["expires_us"])
     struct.pack_into("<B", raw, 88, len(note))
@@ -66,7 +68,8 @@ def start_placed(queues: list[int], header: bytes, content: bytes, state: Json, 
         struct.pack_into("<I", raw, 96 + 4 * i, queue_id)
     body = note + header + content
     raw[note_at : note_at + len(body)] = body
-    names = {"tx_id": tx_id, "queues": queues, "header": header.hex(), "content": content.hex(), "order_index": 0}
+    names = {"tx_id": tx_id, "queues": queues, "header": header.hex(), "content": content.hex()}
+    names["order_index"] = order_index
     times = {name: told[name] for name in ("not_before_us", "expires_us", "note")}
     return raw, names | times
 

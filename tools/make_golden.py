@@ -248,7 +248,7 @@ def places() -> Segment:
     local = s.add("TX_START", empty(), None)
     s.add("MESSAGE_MOVE", move(2, 6, {}, tx_id=local, order_index=0), both)
     s.add("MESSAGE_PLACE", place_note(3, b"in a transaction", local), both)
-    s.add("MESSAGE_START_PLACED", start_placed([7], b"", b"t", {"note": b"n".hex()}, local), None, flags=PUBLISHED)
+    s.add("MESSAGE_START_PLACED", start_placed([7], b"", b"t", {"note": b"n".hex()}, local, 1), None, flags=PUBLISHED)
     s.add("TX_COMMIT", empty(), local)
     s.end()
     s.begin(0x10000)
@@ -266,6 +266,7 @@ def places() -> Segment:
         {"tx_id": open_tx, "lsn": 0x31100, "queue_id": 2, "kind": "NOTE", "note": text(3).hex()},
     ]
     s.add("MESSAGE_RELOCATED_PLACED", relocated_placed(3, start, [], work, 1), moved)
+    s.add("TX_RELOCATED", tx_relocated("LOCAL", "ACTIVE", TIME_US, 0), open_tx, prev=open_tx)
     s.end()
     s.begin(0x50000)
     s.end()

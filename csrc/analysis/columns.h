@@ -26,6 +26,8 @@ enum column_kind {
 
 #define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
 #define COLUMN_ROWS_MAX  ((uint64_t)1 << 24)
+/* The last microsecond of the year 9999: Python has no later time, and "never" may be as late as 2^63 - 1. */
+#define COLUMN_TIME_MAX UINT64_C(253402300799999999)
 
 enum { COLUMN_SLACK_BYTES = 16 }; /* after every buffer */
 
@@ -54,6 +56,11 @@ bool column_grow(struct column *c);
 /* The next row of a COLUMN_BYTES. False: no memory, or the batch is full. */
 bool column_put_bytes(struct column *c, const void *bytes, uint64_t n);
 bool column_has_room_for(struct column *c, uint64_t bytes);
+
+/* A time of a place as it is shown. */
+static inline uint64_t column_place_time(uint64_t time_us) {
+    return time_us <= COLUMN_TIME_MAX ? time_us : COLUMN_TIME_MAX;
+}
 
 static inline bool column_asked(const struct column *c) { return c->kind != COLUMN_ABSENT; }
 
@@ -105,6 +112,15 @@ static inline void column_put8_or_null(struct column *c, uint8_t value, bool is_
     column_put8(c, is_null ? 0 : value);
     c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~((unsigned)is_null << (row % 8)));
     c->nulls += is_null ? 1 : 0;
+}
+
+/* The next `n` rows of a COLUMN_BYTES, without bytes. */
+static inline void column_put_none(struct column *c, uint64_t n) {
+    assert(c->kind == COLUMN_BYTES && n <= c->capacity - c->rows);
+    const uint32_t end = (uint32_t)c->value_bytes;
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(c->offsets + 4 * ++c->rows, &end, sizeof end);
+    }
 }
 
 /* Ends the row's list at the items put so far. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analysis/relocated.h"
 #include "read/damage.h"
 #include "os/array.h"
 #include "os/error.h"
@@ -253,8 +254,12 @@ void lookback_passed(struct lookback *l, const struct recent_start *start) {
     l->starts[look_slot(start->id, LOOK_STARTS)] = *start;
 }
 
-/* Whether an enqueue at `lsn` made the place, and when; tx_id 0: outside transactions. */
-static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struct place_found *found, bool *made) {
+/*
+ * Whether an enqueue at `lsn` made the place, and when; tx_id 0: outside transactions. A transaction that ends a place
+ * that it made itself has made it, whatever its outcome.
+ */
+static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, const struct place_wanted *wanted,
+                         struct place_found *found, bool *made) {
     *made = true;
     *found = (struct place_found){.lsn = lsn};
     if (tx_id == 0) {
@@ -264,7 +269,7 @@ static int judge_enqueue(struct lookback *l, uint64_t lsn, uint64_t tx_id, struc
     int rc = lookback_outcome(l, tx_id, lsn, &o);
     if (rc == LS_OK) {
         bool committed = o.what == LOOK_COMMITTED;
-        *made = committed || o.what == LOOK_UNKNOWN;
+        *made = committed || o.what == LOOK_UNKNOWN || tx_id == wanted->tx_id;
         *found = (struct place_found){.lsn = committed ? o.lsn : 0, .time_us = committed ? o.time_us : 0};
     }
     return rc;
@@ -284,59 +289,80 @@ static bool names_queue(const uint8_t *queues, uint32_t count, uint32_t queue_id
     return false;
 }
 
-static int judge_start(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
-                       bool *made) {
+static int judge_list(struct lookback *l, const struct record *r, const struct message_enqueue *e,
+                      const struct place_wanted *wanted, struct place_found *found, bool *made) {
+    return names_queue(e->queues, e->queue_count, wanted->queue_id)
+               ? judge_enqueue(l, r->lsn, e->tx_id, wanted, found, made)
+               : LS_OK;
+}
+
+static int judge_start(struct lookback *l, const struct record *r, const struct place_wanted *wanted,
+                       struct place_found *found, bool *made) {
     struct message_start m;
-    if (format_get_start(r, &m) != FORMAT_OK) {
+    struct place_state state;
+    bool placed = r->type == MESSAGE_START_PLACED;
+    if ((placed ? format_get_start_placed(r, &m, &state) : format_get_start(r, &m)) != FORMAT_OK) {
         return look_failed(l, r->lsn, FORMAT_MALFORMED);
     }
-    if (!names_queue(m.queues, m.queue_count, queue_id)) {
-        return LS_OK;
-    }
-    if ((r->flags & FLAG_INLINE) != 0) {
+    if ((r->flags & FLAG_INLINE) != 0 && names_queue(m.queues, m.queue_count, wanted->queue_id)) {
         *made = true;
         return known_since(l, m.order_lsn, m.enqueue_time_us, found);
     }
-    return judge_enqueue(l, r->lsn, m.tx_id, found, made);
+    const struct message_enqueue e = {.tx_id = m.tx_id, .queue_count = m.queue_count, .queues = m.queues};
+    return judge_list(l, r, &e, wanted, found, made);
 }
 
-static int judge_relocated(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
-                           bool *made) {
+/* Of pending enqueues on that queue the newest that took effect counts. */
+static int judge_relocated(struct lookback *l, const struct record *r, const struct place_wanted *wanted,
+                           struct place_found *found, bool *made) {
     struct message_relocated m;
-    if (format_get_relocated(r, &m) != FORMAT_OK) {
+    struct place_state state;
+    if (relocated_get(r, &m) != FORMAT_OK) {
         return look_failed(l, r->lsn, FORMAT_MALFORMED);
     }
+    const uint8_t *at = m.places;
     for (uint32_t i = 0; i < m.place_count; i++) {
-        struct place_row row = format_place_row(m.places, i);
-        if (row.queue_id == queue_id) {
+        struct place_row row = relocated_place(r, &at, &state);
+        if (row.queue_id == wanted->queue_id) {
             *made = true;
             return known_since(l, row.order_lsn, row.enqueue_time_us, found);
         }
     }
     int rc = LS_OK;
-    for (uint32_t i = m.pending_count; rc == LS_OK && !*made && i-- > 0;) {
-        struct pending_row row = format_pending_row(m.pending, i);
-        if (row.queue_id == queue_id && row.kind == PENDING_ENQUEUE) {
-            rc = judge_enqueue(l, row.lsn, row.tx_id, found, made);
+    at = m.pending;
+    for (uint32_t i = 0; rc == LS_OK && i < m.pending_count; i++) {
+        struct pending_row row = relocated_pending(r, &at, &state);
+        struct place_found one;
+        bool counts = false;
+        if (row.queue_id == wanted->queue_id && row.kind == PENDING_ENQUEUE) {
+            rc = judge_enqueue(l, row.lsn, row.tx_id, wanted, &one, &counts);
+            *found = counts ? one : *found;
+            *made = *made || counts;
         }
     }
     return rc;
 }
 
 /* Whether this record of the chain made the place, and when; for a record of any type. */
-static int judge_record(struct lookback *l, const struct record *r, uint32_t queue_id, struct place_found *found,
-                        bool *made) {
+static int judge_record(struct lookback *l, const struct record *r, const struct place_wanted *wanted,
+                        struct place_found *found, bool *made) {
     struct message_enqueue e;
+    struct message_move m;
     switch (r->type) {
     case MESSAGE_START:
-        return judge_start(l, r, queue_id, found, made);
+    case MESSAGE_START_PLACED:
+        return judge_start(l, r, wanted, found, made);
     case MESSAGE_ENQUEUE:
-        if (format_get_enqueue(r, &e) != FORMAT_OK) {
+        return format_get_enqueue(r, &e) == FORMAT_OK ? judge_list(l, r, &e, wanted, found, made)
+                                                      : look_failed(l, r->lsn, FORMAT_MALFORMED);
+    case MESSAGE_MOVE:
+        if (format_get_move(r, &m) != FORMAT_OK) {
             return look_failed(l, r->lsn, FORMAT_MALFORMED);
         }
-        return names_queue(e.queues, e.queue_count, queue_id) ? judge_enqueue(l, r->lsn, e.tx_id, found, made) : LS_OK;
+        return m.queue_id == wanted->queue_id ? judge_enqueue(l, r->lsn, m.tx_id, wanted, found, made) : LS_OK;
     case MESSAGE_RELOCATED:
-        return judge_relocated(l, r, queue_id, found, made);
+    case MESSAGE_RELOCATED_PLACED:
+        return judge_relocated(l, r, wanted, found, made);
     default:
         return LS_OK;
     }
@@ -355,11 +381,11 @@ static struct dequeues_only *find_run(struct lookback *l, uint64_t id) {
 }
 
 /* Follows the chain's back-links to the record that made the place. A known run of dequeues is skipped. */
-static int follow_chain(struct lookback *l, const struct record *dequeue, uint32_t queue_id,
+static int follow_chain(struct lookback *l, const struct record *dequeue, const struct place_wanted *wanted,
                         struct place_found *found) {
     struct dequeues_only *run = find_run(l, dequeue->id);
     uint64_t at = dequeue->prev, below = dequeue->lsn;
-    bool made = false, dequeues_only = true;
+    bool made = false, dequeues_only = dequeue->type == MESSAGE_DEQUEUE;
     while (at >= dequeue->id && at < below && !made) {
         struct record r;
         if (run->id == dequeue->id && run->top == at) {
@@ -371,7 +397,8 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
         if (rc == LS_OK && r.id != dequeue->id) {
             return look_failed(l, at, FORMAT_PLACE);
         }
-        if (dequeues_only && (rc == LS_END || (rc == LS_OK && r.type != MESSAGE_DEQUEUE))) {
+        bool makes_one = rc == LS_OK && r.type != MESSAGE_DEQUEUE && r.type != MESSAGE_PLACE;
+        if (dequeues_only && (rc == LS_END || makes_one)) {
             dequeues_only = false;
             *run = (struct dequeues_only){.id = dequeue->id, .top = dequeue->lsn, .next = at};
         }
@@ -380,7 +407,7 @@ static int follow_chain(struct lookback *l, const struct record *dequeue, uint32
         }
         below = at;
         at = r.prev;
-        rc = judge_record(l, &r, queue_id, found, &made);
+        rc = judge_record(l, &r, wanted, found, &made);
         if (rc != LS_OK) {
             return rc;
         }
@@ -406,20 +433,21 @@ static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, 
     }
 }
 
-int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t queue_id, struct place_found *found) {
+int lookback_enqueue(struct lookback *l, const struct record *dequeue, const struct place_wanted *wanted,
+                     struct place_found *found) {
     const struct recent_start *start = &l->starts[look_slot(dequeue->id, LOOK_STARTS)];
     *found = (struct place_found){.lsn = 0};
     if (dequeue->prev == dequeue->id && start->id == dequeue->id && start->tx_id == 0) {
         *found = (struct place_found){.lsn = start->id, .time_us = start->time_us};
         return LS_OK;
     }
-    int rc = follow_chain(l, dequeue, queue_id, found);
+    int rc = follow_chain(l, dequeue, wanted, found);
     if (look_is_unreadable(l, rc)) {
         *found = (struct place_found){.lsn = 0};
         rc = LS_OK;
     }
     if (rc == LS_OK && found->time_us == 0) {
-        ask_known(l, dequeue->id, queue_id, found);
+        ask_known(l, dequeue->id, wanted->queue_id, found);
     }
     return rc;
 }

@@ -28,6 +28,12 @@ struct recent_start {
     uint64_t time_us;
 };
 
+/* A place that a record ends. */
+struct place_wanted {
+    uint64_t tx_id; /* of that record; 0: none */
+    uint32_t queue_id;
+};
+
 struct place_found {
     uint64_t lsn; /* where it became visible; 0: unknown */
     uint64_t time_us;
@@ -51,7 +57,8 @@ int lookback_record(struct lookback *l, uint64_t lsn, struct record *r);
 int lookback_time(struct lookback *l, uint64_t lsn, uint64_t *time_us);
 /* The outcome of a transaction that has a record at from_lsn. */
 int lookback_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, struct outcome *o);
-/* Where the place that this dequeue ends became visible. */
-int lookback_enqueue(struct lookback *l, const struct record *dequeue, uint32_t queue_id, struct place_found *found);
+/* Where the place that this dequeue, or this move, ends became visible. */
+int lookback_enqueue(struct lookback *l, const struct record *dequeue, const struct place_wanted *wanted,
+                     struct place_found *found);
 
 #endif

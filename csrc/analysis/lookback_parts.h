@@ -42,7 +42,7 @@ struct digest {
     uint64_t used; /* time of the last use */
 };
 
-/* Between `next` and `top` a chain has dequeues only. */
+/* Between `next` and `top` a chain has dequeues and notes only. */
 struct dequeues_only {
     uint64_t id;
     uint64_t top;

@@ -22,6 +22,12 @@ void lives_init(pass *p) {
 
 static void free_more(struct life *l) {
     if (l->more != NULL) {
+        for (uint32_t i = 0; i < l->more->place_count; i++) {
+            free(l->more->places[i].state);
+        }
+        for (uint32_t i = 0; i < l->more->work_count; i++) {
+            free(l->more->work[i].state);
+        }
         free(l->more->places);
         free(l->more->work);
         free(l->more);
@@ -225,7 +231,8 @@ static int need_more(pass *p, uint32_t number) {
 void life_simplify(pass *p, uint32_t number) {
     struct life *l = life_at(p, number);
     struct life_more *x = l->more;
-    if (x == NULL || x->work_count > 0 || x->place_count > 1 || x->open_places != x->place_count) {
+    if (x == NULL || x->work_count > 0 || x->place_count > 1 || x->open_places != x->place_count ||
+        (x->place_count == 1 && x->places[0].state != NULL)) {
         return;
     }
     unlink_from(p, l);
@@ -246,7 +253,7 @@ void life_simplify(pass *p, uint32_t number) {
     free_more(l);
 }
 
-static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
+static struct life_place *open_place(const struct life_more *x, uint32_t queue_id) {
     uint32_t left = x->open_places; /* searches from the newest, which is most often the right one */
     for (uint32_t i = x->place_count; left > 0 && i-- > 0;) {
         bool open = x->places[i].end.how == PLACE_OPEN;
@@ -258,7 +265,24 @@ static struct life_place *open_place(struct life_more *x, uint32_t queue_id) {
     return NULL;
 }
 
-static int add_to_more(pass *p, uint32_t number, const struct life_place *place) {
+int life_need_place(pass *p, uint32_t number, uint32_t queue_id, struct life_place **place) {
+    struct life *l = life_at(p, number);
+    *place = NULL;
+    if (l->more == NULL && ((l->flags & LIFE_PLACE) == 0 || l->queue_id != queue_id)) {
+        return LS_OK;
+    }
+    int rc = need_more(p, number);
+    *place = rc == LS_OK ? open_place(l->more, queue_id) : NULL;
+    return rc;
+}
+
+const struct life_placed *life_state_on(const struct life *l, uint32_t queue_id) {
+    const struct life_place *place = l->more != NULL ? open_place(l->more, queue_id) : NULL;
+    return place != NULL ? place->state : NULL;
+}
+
+/* *put: the place is in the list, and its state with it. */
+static int put_place(pass *p, uint32_t number, const struct life_place *place, bool *put) {
     int rc = need_more(p, number);
     struct life_queue *q = rc == LS_OK ? need_queue(p, place->queue_id) : NULL;
     if (rc != LS_OK || q == NULL) {
@@ -277,6 +301,7 @@ static int add_to_more(pass *p, uint32_t number, const struct life_place *place)
         return fail_memory();
     }
     x->places[x->place_count++] = *place;
+    *put = true;
     if (place->end.how == PLACE_OPEN) {
         x->open_places++;
         q->others++;
@@ -286,9 +311,18 @@ static int add_to_more(pass *p, uint32_t number, const struct life_place *place)
     return LS_OK;
 }
 
+static int add_to_more(pass *p, uint32_t number, const struct life_place *place) {
+    bool put = false;
+    int rc = put_place(p, number, place, &put);
+    if (!put) {
+        free(place->state);
+    }
+    return rc;
+}
+
 int life_add_place(pass *p, uint32_t number, const struct life_place *place) {
     struct life *l = life_at(p, number);
-    if (l->more != NULL || (l->flags & LIFE_PLACE) != 0 || place->end.how != PLACE_OPEN) {
+    if (l->more != NULL || (l->flags & LIFE_PLACE) != 0 || place->end.how != PLACE_OPEN || place->state != NULL) {
         return add_to_more(p, number, place);
     }
     struct life_queue *q = need_queue(p, place->queue_id);
@@ -368,7 +402,7 @@ static bool tx_names(struct life_tx *tx, uint64_t id) {
     return true;
 }
 
-int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
+static int put_work(pass *p, uint32_t number, const struct life_work *work) {
     int rc = need_more(p, number);
     struct life_queue *q = rc == LS_OK && !work->queue_gone ? need_queue(p, work->queue_id) : NULL;
     struct life_tx *tx = rc == LS_OK ? need_tx(p, work->tx_id) : NULL;
@@ -391,17 +425,35 @@ int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
     return LS_OK;
 }
 
+int life_add_work(pass *p, uint32_t number, const struct life_work *work) {
+    int rc = put_work(p, number, work);
+    if (rc != LS_OK) {
+        free(work->state);
+    }
+    return rc;
+}
+
+/* Takes the work's state over. */
 static int apply(pass *p, uint32_t number, const struct life_work *w, const struct ending *commit) {
     if (w->kind == PENDING_ENQUEUE) {
         life_enqueued(p, life_at(p, number));
     }
     if (w->queue_gone) {
+        free(w->state);
         return LS_OK;
+    }
+    if (w->kind == PENDING_NOTE) {
+        struct life_place *place = open_place(life_at(p, number)->more, w->queue_id);
+        const struct place_state with_note = life_placed_view(w->state);
+        int rc = place != NULL ? life_placed_replace_note(&place->state, &with_note) : LS_OK;
+        free(w->state);
+        return rc;
     }
     if (w->kind == PENDING_ENQUEUE) {
         const struct life_place place = {.enqueue_lsn = commit->lsn,
                                          .enqueue_time_us = commit->time_us,
                                          .enqueue_tx = w->tx_id,
+                                         .state = w->state,
                                          .queue_id = w->queue_id,
                                          .order_index = w->order_index};
         return add_to_more(p, number, &place);
@@ -417,7 +469,7 @@ int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct endi
     struct life_more *x = life_at(p, number)->more;
     uint32_t kept = 0;
     int rc = LS_OK;
-    for (uint32_t i = 0; rc == LS_OK && i < x->work_count; i++) {
+    for (uint32_t i = 0; i < x->work_count; i++) {
         if (x->work[i].tx_id != tx_id) {
             x->work[kept++] = x->work[i];
             continue;
@@ -426,7 +478,11 @@ int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct endi
         if (!w.queue_gone) {
             leave_queue(p, w.queue_id);
         }
-        rc = commit != NULL ? apply(p, number, &w, commit) : LS_OK;
+        if (commit != NULL && rc == LS_OK) {
+            rc = apply(p, number, &w, commit);
+        } else {
+            free(w.state);
+        }
     }
     x->work_count = kept;
     return rc;

@@ -8,24 +8,42 @@
 #include "os/array.h"
 #include "os/error.h"
 #include "analysis/message_rows.h"
+#include "analysis/relocated.h"
+
+static void forget_parts(struct life_moving *v) {
+    for (uint32_t i = 0; i < v->place_count; i++) {
+        free(v->places[i].state);
+    }
+    for (uint32_t i = 0; i < v->work_count; i++) {
+        free(v->work[i].state);
+    }
+    v->named_bytes = 0;
+    v->next_part = v->place_count = v->work_count = 0;
+}
 
 void moves_forget(pass *p) {
+    forget_parts(&p->moving);
     free(p->moving.copies);
     free(p->moving.places);
     free(p->moving.work);
     p->moving = (struct life_moving){.id = 0};
 }
 
-static void forget_parts(struct life_moving *v) {
-    v->named_bytes = 0;
-    v->next_part = v->place_count = v->work_count = 0;
-}
-
-static bool take_place(struct life_moving *v, struct place_row row) {
+bool moves_take_place(struct life_moving *v, const struct life_place *place) {
     if (!array_grow(&v->places, &v->place_capacity, v->place_count, 1)) {
+        free(place->state);
         return false;
     }
-    v->places[v->place_count++] = row;
+    v->places[v->place_count++] = *place;
+    return true;
+}
+
+bool moves_take_work(struct life_moving *v, const struct life_work *work) {
+    if (!array_grow(&v->work, &v->work_capacity, v->work_count, 1)) {
+        free(work->state);
+        return false;
+    }
+    v->work[v->work_count++] = *work;
     return true;
 }
 
@@ -42,11 +60,8 @@ struct adopted {
 static int adopt_places(pass *p, uint32_t number) {
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < p->moving.place_count; i++) {
-        const struct place_row *row = &p->moving.places[i];
-        const struct life_place place = {.enqueue_lsn = row->order_lsn,
-                                         .enqueue_time_us = row->enqueue_time_us,
-                                         .queue_id = row->queue_id,
-                                         .order_index = row->order_index};
+        const struct life_place place = p->moving.places[i];
+        p->moving.places[i].state = NULL;
         rc = life_add_place(p, number, &place);
     }
     return rc;
@@ -56,40 +71,42 @@ static int adopt_places(pass *p, uint32_t number) {
 static int adopt_work(pass *p, uint32_t number) {
     int rc = LS_OK;
     for (uint32_t i = 0; rc == LS_OK && i < p->moving.work_count; i++) {
-        const struct pending_row *row = &p->moving.work[i];
-        const struct life_work work = {.tx_id = row->tx_id,
-                                       .lsn = row->lsn,
-                                       .queue_id = row->queue_id,
-                                       .order_index = row->order_index,
-                                       .kind = (uint8_t)row->kind};
+        const struct life_work work = p->moving.work[i];
+        p->moving.work[i].state = NULL;
         rc = life_add_work(p, number, &work);
-        if (rc == LS_OK && row->tx_id < p->epoch_lsn) {
-            lives_tx(p, row->tx_id)->prepared = true;
+        if (rc == LS_OK && work.tx_id < p->epoch_lsn) {
+            lives_tx(p, work.tx_id)->prepared = true;
         }
     }
     return rc;
 }
 
-/*
- * Does nothing if the message has ended: it has neither places nor work, or it began in this pass and has no life now.
- */
-static int adopt(pass *p, uint64_t id, const struct adopted *a) {
-    const struct life_moving *v = &p->moving;
-    uint32_t number;
-    if ((v->place_count == 0 && v->work_count == 0 && !a->staged) || id >= p->from_lsn) {
-        return LS_OK;
-    }
+/* False: the message has ended, because it began in this pass and has no life now. */
+static bool may_adopt(const pass *p, uint64_t id) { return id < p->from_lsn; }
+
+static int adopt_life(pass *p, uint64_t id, const struct adopted *a, uint32_t *number) {
     uint32_t flags =
         (a->staged ? 0U : LIFE_ENQUEUED) | (a->published ? LIFE_PUBLISHED : 0U) | (a->header_known ? LIFE_HEADER : 0U);
-    int rc = lives_add(p, id, flags, &number);
+    int rc = lives_add(p, id, flags, number);
     if (rc == LS_OK) {
-        struct life *l = life_at(p, number);
+        struct life *l = life_at(p, *number);
         l->content_bytes = a->content_bytes;
         l->header_bytes = a->header_bytes;
         l->copy_count = 1;
         l->copied_bytes = a->copied_bytes;
-        rc = adopt_places(p, number);
     }
+    return rc;
+}
+
+/* Does nothing if the message has ended; then it may have neither places nor work. */
+static int adopt(pass *p, uint64_t id, const struct adopted *a) {
+    const struct life_moving *v = &p->moving;
+    uint32_t number;
+    if ((v->place_count == 0 && v->work_count == 0 && !a->staged) || !may_adopt(p, id)) {
+        return LS_OK;
+    }
+    int rc = adopt_life(p, id, a, &number);
+    rc = rc == LS_OK ? adopt_places(p, number) : rc;
     return rc == LS_OK ? adopt_work(p, number) : rc;
 }
 
@@ -111,24 +128,24 @@ static int move_inline(pass *p, const struct record *r, const struct message_sta
         count_move(l, r->length, true, m->header_bytes);
         return LS_OK;
     }
-    bool ordered = (r->flags & FLAG_ORDERED) != 0, taken = true;
-    uint64_t told_us = m->enqueue_time_us <= INT64_MAX ? m->enqueue_time_us : INT64_MAX;
-    for (uint32_t i = 0; taken && i < m->queue_count; i++) {
-        uint32_t queue_id = format_queue_id(m->queues, i);
-        if (queue_id != 0) {
-            taken = take_place(&p->moving, (struct place_row){.order_lsn = m->order_lsn,
-                                                              .enqueue_time_us = ordered ? 0 : told_us,
-                                                              .queue_id = queue_id,
-                                                              .order_index = m->order_index + (ordered ? i : 0)});
-        }
+    if (!may_adopt(p, r->id)) {
+        return LS_OK;
     }
     const struct adopted a = {.content_bytes = m->content_bytes,
                               .copied_bytes = r->length,
                               .header_known = true,
                               .header_bytes = m->header_bytes,
                               .published = (r->flags & FLAG_PUBLISHED) != 0};
-    int rc = taken ? adopt(p, r->id, &a) : fail_memory();
-    moves_forget(p);
+    bool ordered = (r->flags & FLAG_ORDERED) != 0;
+    uint64_t told_us = m->enqueue_time_us <= INT64_MAX ? m->enqueue_time_us : INT64_MAX;
+    int rc = adopt_life(p, r->id, &a, &number);
+    for (uint32_t i = 0; rc == LS_OK && i < m->queue_count; i++) {
+        const struct life_place place = {.enqueue_lsn = m->order_lsn,
+                                         .enqueue_time_us = ordered ? 0 : told_us,
+                                         .queue_id = format_queue_id(m->queues, i),
+                                         .order_index = m->order_index + (ordered ? i : 0)};
+        rc = place.queue_id != 0 ? life_add_place(p, number, &place) : LS_OK;
+    }
     return rc;
 }
 
@@ -174,18 +191,29 @@ static int gather(pass *p, const struct record *r, const struct message_relocate
         return fail(LS_BUSY, "message %llu has more places or pending operations than a row can hold",
                     (unsigned long long)v->id);
     }
+    const uint8_t *at = m->places;
     for (uint32_t i = 0; taken && i < m->place_count; i++) {
-        struct place_row row = format_place_row(m->places, i);
-        row.enqueue_time_us = row.enqueue_time_us <= INT64_MAX ? row.enqueue_time_us : INT64_MAX;
+        struct place_state state;
+        const struct place_row row = relocated_place(r, &at, &state);
+        struct life_place place = {.enqueue_lsn = row.order_lsn,
+                                   .enqueue_time_us =
+                                       row.enqueue_time_us <= INT64_MAX ? row.enqueue_time_us : INT64_MAX,
+                                   .queue_id = row.queue_id,
+                                   .order_index = row.order_index};
         sound = sound && row.order_index <= ORDER_INDEX_MAX;
-        taken = take_place(v, row);
+        taken = life_placed_new(&state, &place.state) && moves_take_place(v, &place);
     }
+    at = m->pending;
     for (uint32_t i = 0; taken && i < m->pending_count; i++) {
-        taken = array_grow(&v->work, &v->work_capacity, v->work_count, 1);
-        if (taken) {
-            v->work[v->work_count] = format_pending_row(m->pending, i);
-            sound = sound && v->work[v->work_count++].order_index <= ORDER_INDEX_MAX;
-        }
+        struct place_state state;
+        const struct pending_row row = relocated_pending(r, &at, &state);
+        struct life_work work = {.tx_id = row.tx_id,
+                                 .lsn = row.lsn,
+                                 .queue_id = row.queue_id,
+                                 .order_index = row.order_index,
+                                 .kind = (uint8_t)row.kind};
+        sound = sound && row.order_index <= ORDER_INDEX_MAX;
+        taken = life_placed_new(&state, &work.state) && moves_take_work(v, &work);
     }
     return !taken ? fail_memory() : sound ? LS_OK : pass_malformed(p, r);
 }
@@ -194,7 +222,7 @@ int moves_state(pass *p, const struct record *r) {
     struct message_relocated m;
     struct life_moving *v = &p->moving;
     uint32_t number;
-    if (format_get_relocated(r, &m) != FORMAT_OK) {
+    if (relocated_get(r, &m) != FORMAT_OK) {
         return pass_malformed(p, r);
     }
     struct life *l = lives_find(p, r->id, &number);

@@ -13,7 +13,7 @@ int pass_malformed(const pass *p, const struct record *r) {
 
 /* ---- message records ---- */
 
-static struct life *counted(const pass *p, const struct record *r, uint32_t *number) {
+struct life *pass_counted(const pass *p, const struct record *r, uint32_t *number) {
     struct life *l = lives_find(p, r->id, number);
     if (l != NULL) {
         l->record_count += l->record_count < INT32_MAX ? 1 : 0;
@@ -22,28 +22,35 @@ static struct life *counted(const pass *p, const struct record *r, uint32_t *num
     return l;
 }
 
-static uint64_t batch_time(const pass *p) {
+uint64_t pass_time(const pass *p) {
     uint64_t time_us = p->batch.batch.time_us;
     return time_us <= INT64_MAX ? time_us : INT64_MAX;
 }
 
-static int enqueue(pass *p, const struct record *r, uint32_t number, const struct message_enqueue *e) {
+/* `state` is that of each place; NULL: none. */
+static int enqueue(pass *p, const struct record *r, uint32_t number, const struct message_enqueue *e,
+                   const struct place_state *state) {
     int rc = LS_OK;
     if (e->tx_id == 0 && e->queue_count > 0) {
         life_enqueued(p, life_at(p, number));
     }
     for (uint32_t i = 0; rc == LS_OK && i < e->queue_count; i++) {
         uint32_t queue_id = format_queue_id(e->queues, i);
+        struct life_placed *kept = NULL;
+        if (state != NULL && !life_placed_new(state, &kept)) {
+            return fail_memory();
+        }
         if (e->tx_id != 0) {
             const struct life_work work = {.tx_id = e->tx_id,
                                            .lsn = r->lsn,
+                                           .state = kept,
                                            .queue_id = queue_id,
                                            .order_index = e->order_index + i,
                                            .kind = PENDING_ENQUEUE};
             rc = life_add_work(p, number, &work);
         } else {
             const struct life_place place = {
-                .enqueue_lsn = r->lsn, .enqueue_time_us = batch_time(p), .queue_id = queue_id};
+                .enqueue_lsn = r->lsn, .enqueue_time_us = pass_time(p), .state = kept, .queue_id = queue_id};
             rc = life_add_place(p, number, &place);
         }
     }
@@ -52,11 +59,13 @@ static int enqueue(pass *p, const struct record *r, uint32_t number, const struc
 
 static int start(pass *p, const struct record *r) {
     struct message_start m;
+    struct place_state state;
+    bool placed = r->type == MESSAGE_START_PLACED;
     uint32_t number;
     if ((r->flags & FLAG_COPY) != 0) {
         return moves_start_copy(p, r);
     }
-    if (format_get_start(r, &m) != FORMAT_OK) {
+    if ((placed ? format_get_start_placed(r, &m, &state) : format_get_start(r, &m)) != FORMAT_OK) {
         return pass_malformed(p, r);
     }
     if (lives_find(p, r->id, &number) != NULL) {
@@ -68,14 +77,14 @@ static int start(pass *p, const struct record *r) {
         return rc;
     }
     struct life *l = life_at(p, number);
-    l->start_time_us = batch_time(p);
+    l->start_time_us = pass_time(p);
     l->content_bytes = m.content_bytes;
     l->header_bytes = m.header_bytes;
     l->record_count = 1;
     l->record_bytes = r->length;
     const struct message_enqueue e = {
         .tx_id = m.tx_id, .order_index = m.order_index, .queue_count = m.queue_count, .queues = m.queues};
-    return enqueue(p, r, number, &e);
+    return enqueue(p, r, number, &e, placed ? &state : NULL);
 }
 
 static int chunk(pass *p, const struct record *r) {
@@ -87,7 +96,7 @@ static int chunk(pass *p, const struct record *r) {
     if (format_get_chunk(r, &c) != FORMAT_OK) {
         return pass_malformed(p, r);
     }
-    struct life *l = counted(p, r, &number);
+    struct life *l = pass_counted(p, r, &number);
     if (l != NULL && c.content_bytes == 0) { /* undoes an append that failed */
         l->content_bytes = c.offset < l->content_bytes ? c.offset : l->content_bytes;
     } else if (l != NULL) {
@@ -102,7 +111,7 @@ static int later_enqueue(pass *p, const struct record *r) {
     if (format_get_enqueue(r, &e) != FORMAT_OK) {
         return pass_malformed(p, r);
     }
-    return counted(p, r, &number) != NULL ? enqueue(p, r, number, &e) : LS_OK;
+    return pass_counted(p, r, &number) != NULL ? enqueue(p, r, number, &e, NULL) : LS_OK;
 }
 
 static int dequeue(pass *p, const struct record *r) {
@@ -111,7 +120,7 @@ static int dequeue(pass *p, const struct record *r) {
     if (format_get_dequeue(r, &d) != FORMAT_OK) {
         return pass_malformed(p, r);
     }
-    struct life *l = counted(p, r, &number);
+    struct life *l = pass_counted(p, r, &number);
     if (l == NULL) {
         return LS_OK;
     }
@@ -252,7 +261,7 @@ static int begin_epoch(pass *p) {
     if (p->epoch != 0) {
         p->epoch_lsn = b->lsn;
         moves_forget(p);
-        p->end = (struct ending){.lsn = b->lsn >= p->start_lsn ? b->lsn : p->start_lsn, .time_us = batch_time(p)};
+        p->end = (struct ending){.lsn = b->lsn >= p->start_lsn ? b->lsn : p->start_lsn, .time_us = pass_time(p)};
         p->end_type = BATCH;
         for (uint32_t number = 0; p->staged > 0 && rc == LS_OK && number < p->slots; number++) {
             const struct life *l = life_at(p, number);
@@ -269,10 +278,11 @@ static int begin_epoch(pass *p) {
 
 static int take_record(pass *p, const struct record *r) {
     uint32_t number;
-    p->end = (struct ending){.lsn = r->lsn, .time_us = batch_time(p)};
+    p->end = (struct ending){.lsn = r->lsn, .time_us = pass_time(p)};
     p->end_type = r->type;
     switch (r->type) {
     case MESSAGE_START:
+    case MESSAGE_START_PLACED:
         return start(p, r);
     case MESSAGE_CHUNK:
         return chunk(p, r);
@@ -281,9 +291,16 @@ static int take_record(pass *p, const struct record *r) {
     case MESSAGE_DEQUEUE:
         return dequeue(p, r);
     case MESSAGE_DELETE:
-        return counted(p, r, &number) != NULL ? lives_close(p, number) : LS_OK;
+        return pass_counted(p, r, &number) != NULL ? lives_close(p, number) : LS_OK;
     case MESSAGE_RELOCATED:
+    case MESSAGE_RELOCATED_PLACED:
         return moves_state(p, r);
+    case MESSAGE_PLACE:
+        return places_note(p, r);
+    case MESSAGE_MOVE:
+        return places_move(p, r);
+    case PLACE_STATES:
+        return places_states(p, r);
     case TX_PREPARE:
     case TX_RELOCATED:
         return note_prepared(p, r);

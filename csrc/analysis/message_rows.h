@@ -45,11 +45,26 @@ struct ending {
     uint8_t how; /* enum place_end */
 };
 
+/*
+ * What a place remembers beside its order, or what pending work will give it. It is replaced, never changed. Of a header
+ * of its own the pass keeps the length.
+ */
+struct life_placed {
+    uint64_t not_before_us;
+    uint64_t expires_us;
+    uint32_t delivery_count;
+    uint32_t header_bytes;
+    bool has_header;
+    uint8_t note_bytes;
+    uint8_t note[];
+};
+
 struct life_place {
     uint64_t enqueue_lsn;
     uint64_t enqueue_time_us; /* 0: not known, here and below */
     uint64_t enqueue_tx;
     struct ending end;
+    struct life_placed *state; /* NULL: none; of a place that ended: the one that it had then */
     uint32_t queue_id;
     uint32_t order_index;
     uint32_t ended_as; /* one more than the number of the life's places that ended earlier */
@@ -58,6 +73,7 @@ struct life_place {
 struct life_work {
     uint64_t tx_id;
     uint64_t lsn;
+    struct life_placed *state; /* of an enqueue, or a note; NULL: none, or no note */
     uint32_t queue_id;
     uint32_t order_index;
     uint16_t delivery_count;
@@ -66,7 +82,7 @@ struct life_work {
     bool queue_gone;
 };
 
-/* For a message that was on more than one queue, or has pending work. */
+/* For a message that was on more than one queue, has pending work, or a place with a state. */
 struct life_more {
     struct life_place *places; /* all places it ever had, in order */
     struct life_work *work;    /* in the order of the log */
@@ -140,8 +156,8 @@ struct life_moving {
     bool published;
     struct life_copy *copies; /* of chunks, in the order of the log */
     uint32_t copy_count, copy_capacity;
-    struct place_row *places;
-    struct pending_row *work;
+    struct life_place *places;
+    struct life_work *work;
     uint32_t place_count, place_capacity;
     uint32_t work_count, work_capacity;
 };
@@ -243,14 +259,19 @@ static inline uint32_t life_open_places(const struct life *l) {
 
 static inline uint32_t life_work_count(const struct life *l) { return l->more != NULL ? l->more->work_count : 0; }
 
-/* The place takes effect, unless the message is on that queue already. */
+/* The place takes effect, unless the message is on that queue already. Takes its state over, whatever the result. */
 int life_add_place(pass *p, uint32_t number, const struct life_place *place);
 /* Ends the open place on that queue. False: there is none, or the life has no `more`. */
 bool life_end_place(pass *p, struct life *l, uint32_t queue_id, const struct ending *end);
+/* The open place on that queue, so that its state can be replaced; NULL: there is none. The next call may move it. */
+int life_need_place(pass *p, uint32_t number, uint32_t queue_id, struct life_place **place);
+/* The state of that place; NULL: it has none, or is not there. */
+const struct life_placed *life_state_on(const struct life *l, uint32_t queue_id);
+/* Takes the work's state over, whatever the result. */
 int life_add_work(pass *p, uint32_t number, const struct life_work *work);
 /* The transaction's work on the message takes effect at its commit, or is dropped (NULL: rollback). */
 int life_decide_work(pass *p, uint32_t number, uint64_t tx_id, const struct ending *commit);
-/* Drops `more` if the message has one open place, no other place, and no work. */
+/* Drops `more` if the message has one open place, which has no state, no other place, and no work. */
 void life_simplify(pass *p, uint32_t number);
 void life_enqueued(pass *p, struct life *l);
 /* The transaction, if any life has work of it; or NULL. */
@@ -266,6 +287,34 @@ int moves_start_copy(pass *p, const struct record *r);
 int moves_chunk_copy(pass *p, const struct record *r);
 int moves_state(pass *p, const struct record *r);
 void moves_forget(pass *p);
+/* False: no memory. Take the state over, whatever the result. */
+bool moves_take_place(struct life_moving *v, const struct life_place *place);
+bool moves_take_work(struct life_moving *v, const struct life_work *work);
+/* ---- message_places.c: records with states of places ---- */
+
+/* A state as the pass keeps it: NULL if there is nothing to keep. False: no memory. */
+bool life_placed_new(const struct place_state *state, struct life_placed **kept);
+/* The state that it was made of; its header only says that there is one, and must not be read. */
+struct place_state life_placed_view(const struct life_placed *kept);
+int life_placed_replace(struct life_placed **kept, const struct place_state *state);
+int life_placed_replace_note(struct life_placed **kept, const struct place_state *with_note);
+int places_note(pass *p, const struct record *r);
+int places_move(pass *p, const struct record *r);
+int places_states(pass *p, const struct record *r);
+
+/* States at the end of a message's state or of the rest: each with the number of its place or work. */
+size_t life_placed_bytes(const struct life_placed *kept);
+uint8_t *life_placed_put(uint8_t *at, uint32_t number, const struct life_placed *kept);
+struct life_placed_reader {
+    const uint8_t *at;
+    size_t bytes;
+};
+/* The state of this place or work, NULL: none. False: it is impossible. *rc: LS_NO_MEMORY, or LS_OK. */
+bool life_placed_get(struct life_placed_reader *from, uint32_t number, struct life_placed **kept, int *rc);
+
+/* message_rows.c: the message of a record of its chain, which it counts; NULL: the pass does not know it. */
+struct life *pass_counted(const pass *p, const struct record *r, uint32_t *number);
+uint64_t pass_time(const pass *p); /* of the batch */
 /* message_rows.c: keeps a failure, which every later call repeats. */
 int pass_keep_failure(pass *p, int rc);
 int pass_malformed(const pass *p, const struct record *r);

@@ -43,6 +43,10 @@ enum column_name {
     P_DEQUEUE_TX,
     P_REASON,
     P_DELIVERY_COUNT,
+    P_NOT_BEFORE,
+    P_EXPIRES,
+    P_NOTE,
+    P_HEADER_BYTES,
     COLUMNS_IN_ALL,
 };
 
@@ -93,6 +97,10 @@ static const struct {
     [P_DEQUEUE_TX] = {COLUMN_64, LS_MESSAGES_PLACE, "dequeue_tx:int64"},
     [P_REASON] = {COLUMN_8, LS_MESSAGES_PLACE, "reason:name"},
     [P_DELIVERY_COUNT] = {COLUMN_32, LS_MESSAGES_PLACE, "delivery_count:int32"},
+    [P_NOT_BEFORE] = {COLUMN_64, LS_MESSAGES_PLACE, "not_before:time"},
+    [P_EXPIRES] = {COLUMN_64, LS_MESSAGES_PLACE, "expires:time"},
+    [P_NOTE] = {COLUMN_BYTES, LS_MESSAGES_PLACE, "note:binary"},
+    [P_HEADER_BYTES] = {COLUMN_64, LS_MESSAGES_PLACE, "header_bytes:int64"},
 };
 
 const char *ls_message_rows_column(unsigned column, int *tables) {
@@ -166,7 +174,7 @@ static void put_end(struct column *at, const struct ending *e, int lsn, int time
 
 /* All columns of items have the same number of rows, so one is checked for all. */
 static bool grow_places(struct column *at) {
-    if (at[P_QUEUE_ID].rows < at[P_DELIVERY_COUNT].capacity) {
+    if (at[P_QUEUE_ID].rows < at[COLUMNS_IN_ALL - 1].capacity) {
         return true;
     }
     for (int i = P_QUEUE_ID; i < COLUMNS_IN_ALL; i++) {
@@ -177,16 +185,52 @@ static bool grow_places(struct column *at) {
     return true;
 }
 
+/* What a dequeue recorded, else what the place's state says; 0: not known. */
+static uint32_t delivery_count_of(const struct life_place *place) {
+    uint32_t kept = place->state != NULL ? place->state->delivery_count : 0;
+    kept = kept <= INT32_MAX ? kept : INT32_MAX;
+    return place->end.delivery_count != 0 ? place->end.delivery_count : kept;
+}
+
+static bool put_state(struct column *at, const struct life_placed *s) {
+    column_put64_or_null(&at[P_NOT_BEFORE], column_place_time(s->not_before_us), s->not_before_us == 0);
+    column_put64_or_null(&at[P_EXPIRES], column_place_time(s->expires_us), s->expires_us == 0);
+    column_put64_or_null(&at[P_HEADER_BYTES], s->header_bytes, !s->has_header);
+    if (!column_put_bytes(&at[P_NOTE], s->note, s->note_bytes)) {
+        return false;
+    }
+    if (s->note_bytes == 0) {
+        column_make_null(&at[P_NOTE]);
+    }
+    return true;
+}
+
+/* Most places have none. */
+static void put_no_state(struct column *at) {
+    column_put64(&at[P_NOT_BEFORE], 0);
+    column_put64(&at[P_EXPIRES], 0);
+    column_put64(&at[P_HEADER_BYTES], 0);
+    column_put_none(&at[P_NOTE], 1);
+    for (int i = P_NOT_BEFORE; i < COLUMNS_IN_ALL; i++) {
+        column_make_null(&at[i]);
+    }
+}
+
 static bool put_place(pass *p, struct column *at, const struct life_place *place) {
     if (!grow_places(at)) {
         return false;
     }
+    uint32_t count = delivery_count_of(place);
     put_queue(p, &at[P_QUEUE_ID], &at[P_QUEUE], place->queue_id);
     column_put64(&at[P_ENQUEUE_LSN], place->enqueue_lsn);
     column_put64_or_null(&at[P_ENQUEUE_TIME], place->enqueue_time_us, place->enqueue_time_us == 0);
     column_put64_or_null(&at[P_ENQUEUE_TX], place->enqueue_tx, place->enqueue_tx == 0);
     put_end(at, &place->end, P_DEQUEUE_LSN, P_DEQUEUE_TIME, P_DEQUEUE_TX, P_REASON);
-    column_put32_or_null(&at[P_DELIVERY_COUNT], place->end.delivery_count, place->end.delivery_count == 0);
+    column_put32_or_null(&at[P_DELIVERY_COUNT], count, count == 0);
+    if (place->state != NULL) {
+        return put_state(at, place->state);
+    }
+    put_no_state(at);
     return true;
 }
 
@@ -200,7 +244,8 @@ struct summary {
 
 static void look_at(struct summary *s, const struct life_place *place, uint32_t *ended_as) {
     const struct ending *e = &place->end;
-    s->delivery_count = e->delivery_count > s->delivery_count ? e->delivery_count : s->delivery_count;
+    uint32_t count = delivery_count_of(place);
+    s->delivery_count = count > s->delivery_count ? count : s->delivery_count;
     if (place->ended_as > *ended_as) {
         s->last = *e;
         *ended_as = place->ended_as;

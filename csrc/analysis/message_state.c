@@ -7,7 +7,11 @@
  *          then the places (64 each) and the work (32 each)
  *   rest:  magic (4), version (4), checksum (8); epoch, epoch_lsn, the moving chain's id, named_bytes, start_lsn (8 each);
  *          start_bytes, header_bytes, next_part, published, copy_count, place_count, work_count, 0 (4 each); then copies
- *          (LSN, bytes, 8 each), and rows as a relocation has them (32 each)
+ *          (LSN, bytes, 8 each), and rows as a MESSAGE_RELOCATED has them (32 each)
+ *
+ * Version 1 is of places without states. Version 2 adds them at the end (life_placed_put), each with the number of its place, or
+ * with the number of places and that of its work; also a note is work only there. So a program that knows only version 1
+ * reads all that version 1 can say, and refuses the rest as newer.
  *
  * The bytes are not trusted: every number is checked before it is used.
  */
@@ -20,7 +24,8 @@
 #include "format/xxh64.h"
 
 enum {
-    VERSION = 1,
+    WITHOUT_STATES = 1, /* versions */
+    WITH_STATES = 2,
     PREFIX_BYTES = 16,
     STATE_BYTES_MIN = 96,
     REST_BYTES_MIN = 88,
@@ -47,9 +52,9 @@ static bool need_blob(pass *p, size_t bytes) {
     return true;
 }
 
-static void seal(uint8_t *at, size_t bytes, uint32_t magic, uint64_t seed) {
+static void seal(uint8_t *at, size_t bytes, uint32_t magic, uint32_t version, uint64_t seed) {
     put32(at, magic);
-    put32(at + 4, VERSION);
+    put32(at + 4, version);
     put64(at + 8, xxh64(at + PREFIX_BYTES, bytes - PREFIX_BYTES, seed));
 }
 
@@ -58,13 +63,53 @@ static const char *judge_seal(const uint8_t *at, size_t bytes, size_t bytes_min,
     if (bytes < 8 || get32(at) != magic) {
         return "it is something else";
     }
-    if (get32(at + 4) != VERSION) {
-        return get32(at + 4) > VERSION ? "it is of a newer version" : "its version is impossible";
+    if (get32(at + 4) < WITHOUT_STATES || get32(at + 4) > WITH_STATES) {
+        return get32(at + 4) > WITH_STATES ? "it is of a newer version" : "its version is impossible";
     }
     if (bytes < bytes_min) {
         return "it is cut short";
     }
     return get64(at + 8) != xxh64(at + PREFIX_BYTES, bytes - PREFIX_BYTES, seed) ? "its checksum differs" : NULL;
+}
+
+static uint32_t version_at(const uint8_t *at) { return get32(at + 4); }
+
+/* ---- states, after the rows of places and work ---- */
+
+/* The version that can say all of it, and the bytes of the states. */
+static uint32_t measure_states(const struct life_place *places, uint32_t place_count, const struct life_work *work,
+                               uint32_t work_count, size_t *bytes) {
+    bool notes = false;
+    *bytes = 0;
+    for (uint32_t i = 0; i < place_count; i++) {
+        *bytes += life_placed_bytes(places[i].state);
+    }
+    for (uint32_t i = 0; i < work_count; i++) {
+        *bytes += life_placed_bytes(work[i].state);
+        notes = notes || work[i].kind == PENDING_NOTE;
+    }
+    return *bytes > 0 || notes ? WITH_STATES : WITHOUT_STATES;
+}
+
+static void put_states(uint8_t *at, const struct life_place *places, uint32_t place_count, const struct life_work *work,
+                       uint32_t work_count) {
+    for (uint32_t i = 0; i < place_count; i++) {
+        at = life_placed_put(at, i, places[i].state);
+    }
+    for (uint32_t i = 0; i < work_count; i++) {
+        at = life_placed_put(at, place_count + i, work[i].state);
+    }
+}
+
+/* A state that this work gives; a dequeue gives none, and a note has nothing else. */
+static bool is_state_of(uint8_t kind, const struct life_placed *kept) {
+    const struct place_state s = life_placed_view(kept);
+    bool bare = s.not_before_us == 0 && s.expires_us == 0 && s.delivery_count == 0 && s.header == NULL;
+    return kept == NULL || kind == PENDING_ENQUEUE || (kind == PENDING_NOTE && bare);
+}
+
+static bool is_kind(uint8_t kind, uint32_t version) {
+    return kind == PENDING_ENQUEUE || kind == PENDING_DEQUEUE || (kind == PENDING_NOTE && version == WITH_STATES);
 }
 
 /* ---- a message's ---- */
@@ -105,7 +150,10 @@ int life_state_put(pass *p, const struct life *l, size_t *bytes) {
     const struct life_place *places = l->more != NULL ? l->more->places : &one;
     uint32_t place_count = l->more != NULL ? l->more->place_count : (l->flags & LIFE_PLACE) != 0 ? 1 : 0;
     uint32_t work_count = life_work_count(l);
-    *bytes = STATE_BYTES_MIN + (size_t)place_count * PLACE_BYTES + (size_t)work_count * WORK_BYTES;
+    const struct life_work *work = l->more != NULL ? l->more->work : NULL;
+    size_t state_bytes;
+    uint32_t version = measure_states(places, place_count, work, work_count, &state_bytes);
+    *bytes = STATE_BYTES_MIN + (size_t)place_count * PLACE_BYTES + (size_t)work_count * WORK_BYTES + state_bytes;
     if (!need_blob(p, *bytes)) {
         return fail_memory();
     }
@@ -125,9 +173,10 @@ int life_state_put(pass *p, const struct life *l, size_t *bytes) {
         put_place(at, &places[i]);
     }
     for (uint32_t i = 0; i < work_count; i++, at += WORK_BYTES) {
-        put_work(p, at, &l->more->work[i]);
+        put_work(p, at, &work[i]);
     }
-    seal(p->blob, *bytes, state_magic, l->id);
+    put_states(at, places, place_count, work, work_count);
+    seal(p->blob, *bytes, state_magic, version, l->id);
     return LS_OK;
 }
 
@@ -164,7 +213,7 @@ static bool get_place(const pass *p, const uint8_t *at, uint32_t place_count, st
     return begun && told && has_lsn && counted;
 }
 
-static bool get_work(const pass *p, const uint8_t *at, struct life_work *w, bool *prepared) {
+static bool get_work(const pass *p, const uint8_t *at, uint32_t version, struct life_work *w, bool *prepared) {
     *w = (struct life_work){
         .tx_id = get64(at),
         .lsn = get64(at + 8),
@@ -177,9 +226,20 @@ static bool get_work(const pass *p, const uint8_t *at, struct life_work *w, bool
     };
     *prepared = (at[28] & HAS_PREPARED) != 0;
     return is_below(p, w->tx_id) && is_below(p, w->lsn) && w->tx_id < w->lsn && is_queue(w->queue_id) &&
-           w->order_index <= ORDER_INDEX_MAX && w->reason <= DEQUEUE_REASON_MAX &&
-           (w->kind == PENDING_ENQUEUE || w->kind == PENDING_DEQUEUE) && at[28] <= (HAS_GONE | HAS_PREPARED) &&
-           all_zero(at + 29, 3);
+           w->order_index <= ORDER_INDEX_MAX && w->reason <= DEQUEUE_REASON_MAX && is_kind(w->kind, version) &&
+           at[28] <= (HAS_GONE | HAS_PREPARED) && all_zero(at + 29, 3);
+}
+
+static bool get_work_state(struct life_placed_reader *states, uint32_t number, struct life_work *w, int *rc) {
+    if (!life_placed_get(states, number, &w->state, rc)) {
+        return false;
+    }
+    if (is_state_of(w->kind, w->state)) {
+        return true;
+    }
+    free(w->state);
+    w->state = NULL;
+    return false;
 }
 
 /* Decodes the fixed part of a state into *l. NULL, or a text that says what is wrong. */
@@ -196,8 +256,9 @@ static const char *get_life(const pass *p, const uint8_t *at, size_t n, uint64_t
         .copy_count = get32(at + 84),
     };
     uint64_t places = get32(at + 88), work = get32(at + 92);
+    uint64_t rows_end = STATE_BYTES_MIN + places * PLACE_BYTES + work * WORK_BYTES;
     bool sized = places <= LIFE_PLACES_MAX && work <= LIFE_WORK_MAX &&
-                 n == STATE_BYTES_MIN + places * PLACE_BYTES + work * WORK_BYTES;
+                 (version_at(at) == WITH_STATES ? n >= rows_end : n == rows_end);
     bool numbers = is_number(l->start_time_us) && is_number(l->content_bytes) && is_number(l->record_bytes) &&
                    is_number(l->copied_bytes) && l->record_count <= INT32_MAX && l->copy_count <= INT32_MAX &&
                    (l->flags & ~(uint32_t)KEPT_FLAGS) == 0;
@@ -212,27 +273,29 @@ static const char *get_life(const pass *p, const uint8_t *at, size_t n, uint64_t
 }
 
 static const char *take_life(pass *p, uint32_t number, const uint8_t *at, size_t n, int *rc) {
-    uint32_t places = get32(at + 88), work = get32(at + 92);
+    uint32_t places = get32(at + 88), work = get32(at + 92), version = version_at(at);
+    size_t rows_end = STATE_BYTES_MIN + (size_t)places * PLACE_BYTES + (size_t)work * WORK_BYTES;
+    struct life_placed_reader states = {.at = at + rows_end, .bytes = n - rows_end};
     bool sound = places == 0 || !life_is_staged(life_at(p, number));
     at += STATE_BYTES_MIN;
-    assert(n >= STATE_BYTES_MIN);
+    assert(n >= rows_end);
     for (uint32_t i = 0; sound && *rc == LS_OK && i < places; i++, at += PLACE_BYTES) {
         struct life_place place;
-        sound = get_place(p, at, places, &place);
-        *rc = sound ? life_add_place(p, number, &place) : LS_OK;
+        sound = get_place(p, at, places, &place) && life_placed_get(&states, i, &place.state, rc);
+        *rc = sound && *rc == LS_OK ? life_add_place(p, number, &place) : *rc;
     }
     for (uint32_t i = 0; sound && *rc == LS_OK && i < work; i++, at += WORK_BYTES) {
         struct life_work w;
         bool prepared;
-        sound = get_work(p, at, &w, &prepared);
-        *rc = sound ? life_add_work(p, number, &w) : LS_OK;
+        sound = get_work(p, at, version, &w, &prepared) && get_work_state(&states, places + i, &w, rc);
+        *rc = sound && *rc == LS_OK ? life_add_work(p, number, &w) : *rc;
         if (sound && *rc == LS_OK && prepared) {
             lives_tx(p, w.tx_id)->prepared = true;
         }
     }
     const struct life *l = life_at(p, number);
     bool alive = life_is_staged(l) || life_open_places(l) > 0 || life_work_count(l) > 0;
-    return *rc != LS_OK || (sound && alive) ? NULL : "its contents are impossible";
+    return *rc != LS_OK || (sound && alive && states.bytes == 0) ? NULL : "its contents are impossible";
 }
 
 int life_state_get(pass *p, uint64_t id, const uint8_t *bytes, size_t n) {
@@ -277,11 +340,10 @@ static void put_rows(uint8_t *at, const struct life_moving *v) {
         put64(at + 8, v->copies[i].bytes);
     }
     for (uint32_t i = 0; i < v->place_count; i++, at += WORK_BYTES) {
-        put64(at, v->places[i].order_lsn);
+        put64(at, v->places[i].enqueue_lsn);
         put64(at + 8, v->places[i].enqueue_time_us);
         put32(at + 16, v->places[i].queue_id);
         put32(at + 20, v->places[i].order_index);
-        put32(at + 24, v->places[i].delivery_count);
     }
     for (uint32_t i = 0; i < v->work_count; i++, at += WORK_BYTES) {
         put64(at, v->work[i].tx_id);
@@ -290,6 +352,7 @@ static void put_rows(uint8_t *at, const struct life_moving *v) {
         put32(at + 20, v->work[i].kind);
         put32(at + 24, v->work[i].order_index);
     }
+    put_states(at, v->places, v->place_count, v->work, v->work_count);
 }
 
 int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *bytes) {
@@ -299,8 +362,10 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
     if (rows->epoch == 0) {
         return LS_OK;
     }
-    size_t n =
-        REST_BYTES_MIN + (size_t)v->copy_count * COPY_BYTES + ((size_t)v->place_count + v->work_count) * WORK_BYTES;
+    size_t state_bytes;
+    uint32_t version = measure_states(v->places, v->place_count, v->work, v->work_count, &state_bytes);
+    size_t n = REST_BYTES_MIN + (size_t)v->copy_count * COPY_BYTES +
+               ((size_t)v->place_count + v->work_count) * WORK_BYTES + state_bytes;
     if (!need_blob(rows, n)) {
         return fail_memory();
     }
@@ -314,7 +379,7 @@ int ls_message_rows_rest(ls_message_rows *rows, const uint8_t **rest, size_t *by
         put32(rows->blob + 56 + 4 * i, words[i]);
     }
     put_rows(rows->blob + REST_BYTES_MIN, v);
-    seal(rows->blob, n, rest_magic, 0);
+    seal(rows->blob, n, rest_magic, version, 0);
     *rest = rows->blob;
     *bytes = n;
     return LS_OK;
@@ -335,35 +400,57 @@ static bool get_copies(pass *p, const uint8_t *at, uint32_t n, int *rc) {
     return sound;
 }
 
-static bool get_rows(pass *p, const uint8_t *at, uint32_t places, uint32_t work, int *rc) {
-    struct life_moving *v = &p->moving;
+/* One row, and its state. */
+static bool get_moved_place(const pass *p, const uint8_t *at, struct life_placed_reader *states, uint32_t number,
+                            struct life_place *place, int *rc) {
+    const struct place_row row = format_place_row(at, 0);
+    *place = (struct life_place){.enqueue_lsn = row.order_lsn,
+                                 .enqueue_time_us = row.enqueue_time_us,
+                                 .queue_id = row.queue_id,
+                                 .order_index = row.order_index};
+    return is_below(p, row.order_lsn) && is_queue(row.queue_id) && is_number(row.enqueue_time_us) &&
+           row.order_index <= ORDER_INDEX_MAX && life_placed_get(states, number, &place->state, rc);
+}
+
+static bool get_moved_work(const pass *p, const uint8_t *at, uint32_t version, struct life_placed_reader *states,
+                           uint32_t number, struct life_work *work, int *rc) {
+    const struct pending_row row = format_pending_row(at, 0);
+    *work = (struct life_work){.tx_id = row.tx_id,
+                               .lsn = row.lsn,
+                               .queue_id = row.queue_id,
+                               .order_index = row.order_index,
+                               .kind = (uint8_t)row.kind};
+    return is_below(p, row.tx_id) && is_below(p, row.lsn) && row.tx_id < row.lsn && is_queue(row.queue_id) &&
+           row.order_index <= ORDER_INDEX_MAX && row.kind <= PENDING_NOTE && is_kind(work->kind, version) &&
+           get_work_state(states, number, work, rc);
+}
+
+static bool get_rows(pass *p, const uint8_t *at, uint32_t version, uint32_t places, uint32_t work,
+                     struct life_placed_reader states, int *rc) {
     bool sound = true;
     for (uint32_t i = 0; sound && *rc == LS_OK && i < places; i++, at += WORK_BYTES) {
-        const struct place_row row = format_place_row(at, 0);
-        sound = is_below(p, row.order_lsn) && is_queue(row.queue_id) && is_number(row.enqueue_time_us) &&
-                row.order_index <= ORDER_INDEX_MAX;
-        *rc = array_grow(&v->places, &v->place_capacity, v->place_count, 1) ? LS_OK : fail_memory();
-        if (*rc == LS_OK) {
-            v->places[v->place_count++] = row;
+        struct life_place place;
+        sound = get_moved_place(p, at, &states, i, &place, rc);
+        if (sound && *rc == LS_OK && !moves_take_place(&p->moving, &place)) {
+            *rc = fail_memory();
         }
     }
     for (uint32_t i = 0; sound && *rc == LS_OK && i < work; i++, at += WORK_BYTES) {
-        const struct pending_row row = format_pending_row(at, 0);
-        sound = is_below(p, row.tx_id) && is_below(p, row.lsn) && row.tx_id < row.lsn && is_queue(row.queue_id) &&
-                row.order_index <= ORDER_INDEX_MAX && (row.kind == PENDING_ENQUEUE || row.kind == PENDING_DEQUEUE);
-        *rc = array_grow(&v->work, &v->work_capacity, v->work_count, 1) ? LS_OK : fail_memory();
-        if (*rc == LS_OK) {
-            v->work[v->work_count++] = row;
+        struct life_work w;
+        sound = get_moved_work(p, at, version, &states, places + i, &w, rc);
+        if (sound && *rc == LS_OK && !moves_take_work(&p->moving, &w)) {
+            *rc = fail_memory();
         }
     }
-    return sound;
+    return sound && (*rc != LS_OK || states.bytes == 0);
 }
 
 static const char *take_rest(pass *p, const uint8_t *at, size_t n, int *rc) {
     struct life_moving *v = &p->moving;
     uint64_t copies = get32(at + 72), places = get32(at + 76), work = get32(at + 80);
+    uint64_t rows_end = REST_BYTES_MIN + copies * COPY_BYTES + (places + work) * WORK_BYTES;
     bool sound = places <= LIFE_PLACES_MAX && work <= LIFE_WORK_MAX &&
-                 n == REST_BYTES_MIN + copies * COPY_BYTES + (places + work) * WORK_BYTES;
+                 (version_at(at) == WITH_STATES ? n >= rows_end : n == rows_end);
     sound = sound && get64(at + 16) > 0 && is_number(get64(at + 16)) && is_below_or_none(p, get64(at + 24)) &&
             is_below_or_none(p, get64(at + 32)) && is_number(get64(at + 40)) && is_below_or_none(p, get64(at + 48)) &&
             get32(at + 68) <= 1 && get32(at + 84) == 0;
@@ -380,9 +467,12 @@ static const char *take_rest(pass *p, const uint8_t *at, size_t n, int *rc) {
     v->header_bytes = get32(at + 60);
     v->next_part = get32(at + 64);
     v->published = get32(at + 68) != 0;
+    const struct life_placed_reader states = {.at = at + rows_end, .bytes = n - (size_t)rows_end};
+    uint32_t version = version_at(at);
     at += REST_BYTES_MIN;
-    sound = get_copies(p, at, (uint32_t)copies, rc) &&
-            (*rc != LS_OK || get_rows(p, at + copies * COPY_BYTES, (uint32_t)places, (uint32_t)work, rc));
+    sound =
+        get_copies(p, at, (uint32_t)copies, rc) &&
+        (*rc != LS_OK || get_rows(p, at + copies * COPY_BYTES, version, (uint32_t)places, (uint32_t)work, states, rc));
     return sound ? NULL : "its contents are impossible";
 }
 

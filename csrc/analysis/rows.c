@@ -33,7 +33,7 @@ static void choose_columns(struct ls_rows *rows) {
     }
     rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
     rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
-                asked(rows, LS_ROWS_BODY);
+                asked(rows, LS_ROWS_NOTE) || asked(rows, LS_ROWS_BODY);
     rows->needs_outcomes =
         asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
     rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
@@ -217,9 +217,11 @@ static bool next_record(struct ls_rows *rows, struct record *r) {
     return true;
 }
 
+static bool is_start(const struct record *r) { return r->type == MESSAGE_START || r->type == MESSAGE_START_PLACED; }
+
 /* A dequeue that follows soon then finds the start without a read. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
-    if (row->r.type == MESSAGE_START && row->operates) {
+    if (is_start(&row->r) && row->operates) {
         const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
         lookback_passed(rows->look, &start);
     }
@@ -229,7 +231,7 @@ static void note_start(struct ls_rows *rows, const struct row *row) {
 static int take(struct ls_rows *rows, const struct record *r) {
     struct row *row = &rows->block[rows->block_count];
     bool wanted = passes_header(&rows->options, r);
-    if (!wanted && !(rows->placed && r->type == MESSAGE_START)) {
+    if (!wanted && !(rows->placed && is_start(r))) {
         return LS_OK;
     }
     enum format_result why = row_read(rows, r, row);
@@ -264,8 +266,11 @@ static int put_block(struct ls_rows *rows, ls_columns *columns) {
     rows->block_at += put;
     if (rows->block_at == rows->block_count) {
         rows->block_at = rows->block_count = 0;
-        memset(rows->values, 0, (size_t)LS_ROWS_HEADER * ROWS_AT_ONCE * sizeof *rows->values);
-        rows->dirty = false;
+        /* row_read sets the columns before the first of these in every row; the columns of states are the last. */
+        unsigned end = rows->stated ? LS_ROWS_HEADER : LS_ROWS_FROM_QUEUE_ID;
+        memset(rows->values + (size_t)LS_ROWS_QUEUE_ID * ROWS_AT_ONCE, 0,
+               (size_t)(end - LS_ROWS_QUEUE_ID) * ROWS_AT_ONCE * sizeof *rows->values);
+        rows->dirty = rows->stated = false;
     }
     return rc;
 }

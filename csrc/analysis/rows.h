@@ -28,13 +28,14 @@ struct ls_rows {
     bool bodied;             /* some column needs the record's body */
     bool any;                /* some column has variable length */
     bool needs_outcomes;     /* some column needs effects or outcomes */
-    bool placed;             /* some column needs the enqueue of a dequeue */
+    bool placed;             /* some column needs the enqueue of a place that ends */
     uint32_t unknown_count;
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
     size_t named_last; /* index of the last queue in options.named */
     struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
     uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
     bool dirty;        /* the next row's values still hold those of a row that was filtered out */
+    bool stated;       /* some row of the block has a value in a column of states */
     size_t block_count;
     size_t block_at;
     int result; /* of the failure that ended the scan */
@@ -54,9 +55,11 @@ struct row {
     struct queue_rows queues[2]; /* the ids of the first, then those of the second */
     uint32_t header_bytes;
     uint32_t body_bytes;
+    uint32_t note_bytes;
     const uint8_t *header; /* NULL: none */
     const uint8_t *body;
-    bool operates; /* an enqueue or a dequeue */
+    const uint8_t *note;
+    bool operates; /* an operation on places */
     bool has_xid;
     struct xid xid;
 };

@@ -118,8 +118,9 @@ static bool put_queue_ids(struct column *lists, struct column *items, const stru
         column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
     }
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < row->queues[k].count; i++) {
-            uint32_t id = format_queue_in_row(&row->queues[k], i);
+        const uint8_t *at = row->queues[k].first;
+        for (uint32_t i = 0; i < row->queues[k].count; i++, at = format_next_queue(&row->queues[k], at)) {
+            uint32_t id = format_queue_id(at, 0);
             if (id != 0 && !column_grow(items)) {
                 return false;
             }
@@ -141,7 +142,9 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
 
 static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
     const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
-    uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + 8 * items->rows, more = 0;
+    uint64_t used =
+        at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + at[LS_ROWS_NOTE].value_bytes + 8 * items->rows;
+    uint64_t more = column_asked(&at[LS_ROWS_NOTE]) ? row->note_bytes : 0;
     more += column_asked(items) ? 8 * (1 + (uint64_t)row->queues[0].count + row->queues[1].count) : 0;
     more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
     more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
@@ -154,6 +157,8 @@ static bool has_room(ls_columns *columns, const struct ls_rows *rows, const stru
     return !ends_batch(columns, rows, row) &&
            (!column_asked(&at[LS_ROWS_XID]) || column_has_room_for(&at[LS_ROWS_XID], XID_TEXT_BYTES_MAX)) &&
            (!column_asked(&at[LS_ROWS_HEADER]) || column_has_room_for(&at[LS_ROWS_HEADER], row->header_bytes)) &&
+           (row->note_bytes == 0 || !column_asked(&at[LS_ROWS_NOTE]) ||
+            column_has_room_for(&at[LS_ROWS_NOTE], row->note_bytes)) &&
            (!column_asked(&at[LS_ROWS_BODY]) || column_has_room_for(&at[LS_ROWS_BODY], body_bytes(rows, row)));
 }
 
@@ -164,6 +169,8 @@ static bool put_variable(const struct ls_rows *rows, ls_columns *columns, const 
            (!column_asked(&at[LS_ROWS_XID]) || put_xid(&at[LS_ROWS_XID], row)) &&
            (!column_asked(&at[LS_ROWS_HEADER]) ||
             column_put_bytes(&at[LS_ROWS_HEADER], row->header, row->header_bytes)) &&
+           (!rows->stated || !column_asked(&at[LS_ROWS_NOTE]) ||
+            column_put_bytes(&at[LS_ROWS_NOTE], row->note, row->note_bytes)) &&
            (!column_asked(&at[LS_ROWS_BODY]) || column_put_bytes(&at[LS_ROWS_BODY], row->body, body_bytes(rows, row)));
 }
 
@@ -188,6 +195,9 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
         }
     }
     *put = rows->any ? *put : n;
+    if (!rows->stated && column_asked(&at[LS_ROWS_NOTE])) {
+        column_put_none(&at[LS_ROWS_NOTE], *put);
+    }
     uint64_t nulls[ROWS_AT_ONCE] = {0};
     for (size_t i = 0; i < *put; i++) {
         nulls[i] = block[i].nulls;

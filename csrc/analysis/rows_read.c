@@ -1,4 +1,5 @@
 /* Makes a row of a record, with values from the rest of the log. See rows.h. */
+#include "analysis/relocated.h"
 #include "analysis/rows.h"
 
 #include "os/array.h"
@@ -36,7 +37,11 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
     [LS_ROWS_DELIVERY_COUNT] = {COLUMN_32, "int32"},
     [LS_ROWS_REDELIVERED] = {COLUMN_BITS, "bool"},
     [LS_ROWS_REASON] = {COLUMN_8, "name"},
+    [LS_ROWS_FROM_QUEUE_ID] = {COLUMN_64, "int64"},
+    [LS_ROWS_NOT_BEFORE] = {COLUMN_64, "time"},
+    [LS_ROWS_EXPIRES] = {COLUMN_64, "time"},
     [LS_ROWS_HEADER] = {COLUMN_BYTES, "binary"},
+    [LS_ROWS_NOTE] = {COLUMN_BYTES, "binary"},
     [LS_ROWS_BODY] = {COLUMN_BYTES, "binary"},
     [LS_ROWS_QUEUE_IDS_ITEM] = {COLUMN_64, "int64!"},
 };
@@ -48,7 +53,8 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
     (BIT(LS_ROWS_QUEUE_ID) | BIT(LS_ROWS_QUEUE) | BIT(LS_ROWS_QUEUE_IDS) | BIT(LS_ROWS_TX_ID) | BIT(LS_ROWS_OUTCOME) | \
      BIT(LS_ROWS_ENQUEUE_LSN) | BIT(LS_ROWS_ENQUEUE_TIME) | BIT(LS_ROWS_XID) | BIT(LS_ROWS_HEADER_BYTES) |             \
      BIT(LS_ROWS_CONTENT_BYTES) | BIT(LS_ROWS_CONTENT_OFFSET) | BIT(LS_ROWS_DELIVERY_COUNT) |                          \
-     BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY))
+     BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_FROM_QUEUE_ID) | BIT(LS_ROWS_NOT_BEFORE) |           \
+     BIT(LS_ROWS_EXPIRES) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_NOTE) | BIT(LS_ROWS_BODY))
 
 /* For a column that is never null, or not requested. */
 static void set_value(struct row *row, unsigned column, uint64_t value) {
@@ -100,8 +106,9 @@ static void put_row_queue(struct ls_rows *rows, struct row *row, uint32_t queue_
 static void put_row_queues(struct ls_rows *rows, struct row *row) {
     uint32_t first = 0, count = 0;
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < row->queues[k].count; i++) {
-            uint32_t id = format_queue_in_row(&row->queues[k], i);
+        const uint8_t *at = row->queues[k].first;
+        for (uint32_t i = 0; i < row->queues[k].count; i++, at = format_next_queue(&row->queues[k], at)) {
+            uint32_t id = format_queue_id(at, 0);
             first = first == 0 ? id : first;
             count += id != 0 ? 1 : 0;
         }
@@ -116,25 +123,73 @@ static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *qu
 
 /* ---- records ---- */
 
+/* Times are signed in Arrow; no clock gives a larger one. */
+static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
+
+static void put_delivery_count(struct row *row, uint32_t count) {
+    if (count != 0) {
+        put_value(row, LS_ROWS_DELIVERY_COUNT, count <= INT32_MAX ? count : INT32_MAX);
+        put_value(row, LS_ROWS_REDELIVERED, count > 1);
+    }
+}
+
+static void put_times(struct ls_rows *rows, struct row *row, uint64_t not_before_us, uint64_t expires_us) {
+    rows->stated = true;
+    if (not_before_us != 0) {
+        put_value(row, LS_ROWS_NOT_BEFORE, column_place_time(not_before_us));
+    }
+    if (expires_us != 0) {
+        put_value(row, LS_ROWS_EXPIRES, column_place_time(expires_us));
+    }
+}
+
+static void put_note(struct ls_rows *rows, struct row *row, const uint8_t *note, uint32_t note_bytes) {
+    rows->stated = true;
+    row->note = note;
+    row->note_bytes = note_bytes;
+    row->nulls &= ~BIT(LS_ROWS_NOTE);
+}
+
+static void put_header(struct row *row, const uint8_t *header, uint32_t header_bytes) {
+    put_value(row, LS_ROWS_HEADER_BYTES, header_bytes);
+    row->header = header;
+    row->header_bytes = header_bytes;
+    row->nulls &= ~BIT(LS_ROWS_HEADER);
+}
+
+static void put_state(struct ls_rows *rows, struct row *row, const struct place_state *state) {
+    put_delivery_count(row, state->delivery_count);
+    put_times(rows, row, state->not_before_us, state->expires_us);
+    if (state->note_bytes > 0) {
+        put_note(rows, row, state->note, state->note_bytes);
+    }
+    if (state->header != NULL) {
+        put_header(row, state->header, state->header_bytes);
+    }
+}
+
 static enum format_result read_start(struct ls_rows *rows, struct row *row) {
     struct message_start m;
-    enum format_result why = format_get_start(&row->r, &m);
+    struct place_state state;
+    bool placed = row->r.type == MESSAGE_START_PLACED;
+    enum format_result why = placed ? format_get_start_placed(&row->r, &m, &state) : format_get_start(&row->r, &m);
     if (why != FORMAT_OK) {
         return why;
     }
     put_row_tx(row, m.tx_id);
-    put_value(row, LS_ROWS_HEADER_BYTES, m.header_bytes);
+    put_header(row, m.header, m.header_bytes);
     put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
     put_value(row, LS_ROWS_CONTENT_OFFSET, 0);
-    row->header = m.header;
-    row->header_bytes = m.header_bytes;
     row->body = m.content;
     row->body_bytes = m.content_bytes;
-    row->nulls &= ~(BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_BODY));
+    row->nulls &= ~BIT(LS_ROWS_BODY);
     take_queues(rows, row, m.queues, m.queue_count);
     row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
     set_value(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
     set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    if (placed) {
+        put_state(rows, row, &state);
+    }
     return FORMAT_OK;
 }
 
@@ -173,9 +228,39 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     row->operates = true;
     put_row_queue(rows, row, m.queue_id, 1);
     set_value(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
-    if (m.delivery_count != 0) {
-        put_value(row, LS_ROWS_DELIVERY_COUNT, m.delivery_count);
-        put_value(row, LS_ROWS_REDELIVERED, m.delivery_count > 1);
+    put_delivery_count(row, m.delivery_count);
+    if (m.reason != 0) {
+        put_value(row, LS_ROWS_REASON, m.reason - 1U);
+    }
+    return FORMAT_OK;
+}
+
+/* Its note is there, perhaps of no bytes: then it takes the place's note away. */
+static enum format_result read_place(struct ls_rows *rows, struct row *row) {
+    struct message_place m;
+    enum format_result why = format_get_place(&row->r, &m);
+    if (why == FORMAT_OK) {
+        put_row_tx(row, m.tx_id);
+        row->operates = true;
+        put_row_queue(rows, row, m.queue_id, 1);
+        put_note(rows, row, m.note, m.note_bytes);
+    }
+    return why;
+}
+
+/* The row has the queue and the state of the new place; what it keeps stands in earlier records. */
+static enum format_result read_move(struct ls_rows *rows, struct row *row) {
+    struct message_move m;
+    enum format_result why = format_get_move(&row->r, &m);
+    if (why != FORMAT_OK) {
+        return why;
+    }
+    put_row_tx(row, m.tx_id);
+    row->operates = true;
+    put_row_queue(rows, row, m.queue_id, 1);
+    put_state(rows, row, &m.state);
+    if (m.from_queue_id != 0) {
+        put_value(row, LS_ROWS_FROM_QUEUE_ID, m.from_queue_id);
     }
     if (m.reason != 0) {
         put_value(row, LS_ROWS_REASON, m.reason - 1U);
@@ -183,14 +268,29 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     return FORMAT_OK;
 }
 
+/* The count and the times are those of the first place, as is queue_id. */
+static enum format_result read_place_states(struct ls_rows *rows, struct row *row) {
+    struct place_states m;
+    enum format_result why = format_get_place_states(&row->r, &m);
+    if (why == FORMAT_OK) {
+        struct state_row first = format_state_row(m.rows, 0);
+        row->queues[0] = format_state_queues(&m);
+        put_row_queues(rows, row);
+        put_delivery_count(row, first.delivery_count);
+        put_times(rows, row, first.not_before_us, first.expires_us);
+    }
+    return why;
+}
+
 static enum format_result read_relocated(struct ls_rows *rows, struct row *row) {
     struct message_relocated m;
-    enum format_result why = format_get_relocated(&row->r, &m);
+    enum format_result why = relocated_get(&row->r, &m);
     if (why == FORMAT_OK) {
+        bool placed = row->r.type == MESSAGE_RELOCATED_PLACED;
         put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
         set_value(row, LS_ROWS_RELOCATED, 1);
-        row->queues[0] = format_place_queues(&m);
-        row->queues[1] = format_pending_queues(&m);
+        row->queues[0] = placed ? format_placed_queues(m.places, m.place_count) : format_place_queues(&m);
+        row->queues[1] = placed ? format_placed_queues(m.pending, m.pending_count) : format_pending_queues(&m);
         put_row_queues(rows, row);
     }
     return why;
@@ -223,6 +323,7 @@ static enum format_result read_xid(struct row *row) {
 static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     switch (row->r.type) {
     case MESSAGE_START:
+    case MESSAGE_START_PLACED:
         return read_start(rows, row);
     case MESSAGE_CHUNK:
         return read_chunk(row);
@@ -234,7 +335,14 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
         set_value(row, LS_ROWS_DELETES, 1);
         return FORMAT_OK;
     case MESSAGE_RELOCATED:
+    case MESSAGE_RELOCATED_PLACED:
         return read_relocated(rows, row);
+    case MESSAGE_PLACE:
+        return read_place(rows, row);
+    case MESSAGE_MOVE:
+        return read_move(rows, row);
+    case PLACE_STATES:
+        return read_place_states(rows, row);
     case QUEUE_DELETE:
         return read_queue_delete(rows, row);
     case DTX_START:
@@ -282,22 +390,19 @@ static uint8_t stream_number(uint16_t type) {
                                                        : 2;
 }
 
-/* Times are signed in Arrow; no clock gives a larger one. */
-static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
-
 enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row) {
     const struct scan_batch *b = &rows->batch;
     row->r = *r;
     row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
     if (rows->dirty) {
-        for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
+        for (unsigned column = LS_ROWS_QUEUE_ID; column < LS_ROWS_HEADER; column++) {
             set_value(row, column, 0);
         }
     }
     rows->dirty = true;
     row->queues[0] = row->queues[1] = (struct queue_rows){.first = NULL};
-    row->header = row->body = NULL;
-    row->header_bytes = row->body_bytes = 0;
+    row->header = row->body = row->note = NULL;
+    row->header_bytes = row->body_bytes = row->note_bytes = 0;
     row->operates = row->has_xid = false;
     set_value(row, LS_ROWS_LSN, r->lsn);
     uint64_t number;
@@ -356,9 +461,10 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
     return LS_OK;
 }
 
-static int resolve_place(struct ls_rows *rows, struct row *row) {
+static int resolve_place(struct ls_rows *rows, struct row *row, unsigned queue_column) {
     struct place_found place;
-    int rc = lookback_enqueue(rows->look, &row->r, (uint32_t)row_value(row, LS_ROWS_QUEUE_ID), &place);
+    const struct place_wanted wanted = {.tx_id = tx_of(row), .queue_id = (uint32_t)row_value(row, queue_column)};
+    int rc = lookback_enqueue(rows->look, &row->r, &wanted, &place);
     if (rc == LS_OK && place.lsn != 0) {
         put_value(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
@@ -370,5 +476,9 @@ static int resolve_place(struct ls_rows *rows, struct row *row) {
 
 int row_resolve(struct ls_rows *rows, struct row *row) {
     int rc = rows->needs_outcomes && tx_of(row) != 0 ? resolve_outcome(rows, row) : LS_OK;
-    return rc == LS_OK && rows->placed && row->r.type == MESSAGE_DEQUEUE ? resolve_place(rows, row) : rc;
+    if (rc != LS_OK || !rows->placed || (row->r.type != MESSAGE_DEQUEUE && row->r.type != MESSAGE_MOVE)) {
+        return rc;
+    }
+    unsigned queue_column = row->r.type == MESSAGE_MOVE ? LS_ROWS_FROM_QUEUE_ID : LS_ROWS_QUEUE_ID;
+    return row_value(row, queue_column) != 0 ? resolve_place(rows, row, queue_column) : LS_OK;
 }

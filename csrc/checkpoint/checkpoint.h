@@ -10,7 +10,7 @@
  *     it is given up to make room for the log.
  *
  * checkpoint.c has the policy and the order of things, checkpoint/rows.c what is copied from the table,
- * checkpoint/file.c the file, checkpoint/load.c the way back into the table.
+ * checkpoint/file.c the file, checkpoint/load.c and checkpoint/load_messages.c the way back into the table.
  */
 #ifndef LOGSTORE_CHECKPOINT_H
 #define LOGSTORE_CHECKPOINT_H

@@ -311,14 +311,13 @@ uint32_t format_put_chain_operation(uint8_t *into, const struct chain_operation 
  *  | kind | bits | 0 | of | not_before_us | expires_us | delivery_count | 0 |
  */
 uint32_t format_put_place_state_row(uint8_t *into, const struct place_state_row *s) {
+    memset(into, 0, PLACE_STATE_ROW_BYTES);
     PUT(into, PLACE_STATE_ROW, kind, ROW_STATE);
     PUT(into, PLACE_STATE_ROW, bits, s->bits);
-    PUT(into, PLACE_STATE_ROW, zero, 0);
     PUT(into, PLACE_STATE_ROW, of, s->of);
     PUT(into, PLACE_STATE_ROW, not_before_us, s->not_before_us);
     PUT(into, PLACE_STATE_ROW, expires_us, s->expires_us);
     PUT(into, PLACE_STATE_ROW, delivery_count, s->delivery_count);
-    PUT(into, PLACE_STATE_ROW, more_zero, 0);
     return PLACE_STATE_ROW_BYTES;
 }
 
@@ -513,7 +512,9 @@ enum format_result format_get_place_state_row(const uint8_t *from, struct place_
     bool possible = GET(from, PLACE_STATE_ROW, kind) == ROW_STATE && s->bits < 2 * ROW_HAS_HEADER && some &&
                     ((s->bits & ROW_OF_OPERATION) != 0 || is_queue_id(s->of)) && s->not_before_us <= PLACE_TIME_MAX &&
                     s->expires_us <= PLACE_TIME_MAX;
-    bool clean = GET(from, PLACE_STATE_ROW, zero) == 0 && GET(from, PLACE_STATE_ROW, more_zero) == 0;
+    bool clean =
+        all_zero(from + AT(PLACE_STATE_ROW, zero), AT(PLACE_STATE_ROW, of) - AT(PLACE_STATE_ROW, zero)) &&
+        all_zero(from + AT(PLACE_STATE_ROW, more_zero), PLACE_STATE_ROW_BYTES - AT(PLACE_STATE_ROW, more_zero));
     return possible && clean ? FORMAT_OK : FORMAT_MALFORMED;
 }
 

@@ -324,8 +324,13 @@ struct queue_rows format_pending_queues(const struct message_relocated *m) {
                                .row_bytes = RELOCATED_WORK_BYTES};
 }
 
-uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index) {
-    return get32(rows->first + (size_t)index * rows->row_bytes);
+struct queue_rows format_state_queues(const struct place_states *p) {
+    return (struct queue_rows){
+        .first = p->rows + AT(STATE_ROW, queue_id), .count = p->row_count, .row_bytes = STATE_ROW_BYTES};
+}
+
+const uint8_t *format_next_queue(const struct queue_rows *rows, const uint8_t *at) {
+    return at + (rows->row_bytes != 0 ? rows->row_bytes : format_placed_row_from_queue(at));
 }
 
 static bool are_place_rows(const struct record *r, const struct message_relocated *m) {

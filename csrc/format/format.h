@@ -526,16 +526,20 @@ bool format_are_catalog_rows(const uint8_t *rows, uint64_t bytes, uint32_t row_c
 /* The row at *at, in a change that format_get_catalog_change found valid; *at moves behind it. */
 struct catalog_row format_catalog_row(const uint8_t **at);
 uint32_t format_queue_id(const uint8_t *queues, uint32_t index);
-/* Queue ids in rows of `row_bytes`: those of a list, or of a state's places or pending work. */
+/* Queue ids in rows: those of a list, or of a state's places or pending work. */
 struct queue_rows {
     const uint8_t *first; /* the id in the first row; NULL: there is no such list */
     uint32_t count;
-    uint32_t row_bytes;
+    uint32_t row_bytes; /* 0: the rows are those of a MESSAGE_RELOCATED_PLACED, which differ in length */
 };
 struct queue_rows format_list_queues(const uint8_t *queues, uint32_t count);
 struct queue_rows format_place_queues(const struct message_relocated *m);
 struct queue_rows format_pending_queues(const struct message_relocated *m);
-uint32_t format_queue_in_row(const struct queue_rows *rows, uint32_t index);
+/* The places or the pending work of a MESSAGE_RELOCATED_PLACED. */
+struct queue_rows format_placed_queues(const uint8_t *rows, uint32_t count);
+struct queue_rows format_state_queues(const struct place_states *p);
+/* The id in the row behind the one whose id stands at `at`. */
+const uint8_t *format_next_queue(const struct queue_rows *rows, const uint8_t *at);
 struct chunk_row format_chunk_row(const uint8_t *chunks, uint32_t index);
 struct place_row format_place_row(const uint8_t *places, uint32_t index);
 struct pending_row format_pending_row(const uint8_t *pending, uint32_t index);

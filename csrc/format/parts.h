@@ -81,6 +81,9 @@ static inline bool is_numbered(uint64_t tx_id, uint32_t order_index, uint32_t co
     return tx_id == 0 ? order_index == 0 : order_index <= ORDER_INDEX_MAX && count <= ORDER_INDEX_MAX + 1 - order_index;
 }
 
+/* Bytes of a row of a MESSAGE_RELOCATED_PLACED whose queue id stands at `queue`. */
+uint32_t format_placed_row_from_queue(const uint8_t *queue);
+
 static inline bool are_chunk_rows(const struct record *r, const struct message_relocated *m) {
     for (uint32_t i = 0; i < m->chunk_count; i++) {
         struct chunk_row row = format_chunk_row(m->chunks, i);

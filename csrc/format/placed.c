@@ -370,6 +370,15 @@ struct pending_row format_placed_pending(const uint8_t **at, struct place_state 
     };
 }
 
+struct queue_rows format_placed_queues(const uint8_t *rows, uint32_t count) {
+    return (struct queue_rows){.first = rows + AT(PLACED_PLACE, queue_id), .count = count};
+}
+
+uint32_t format_placed_row_from_queue(const uint8_t *queue) {
+    const uint8_t *from = queue - AT(PLACED_PLACE, queue_id);
+    return (uint32_t)row_bytes(GET(from, PLACED_PLACE, note_bytes), GET(from, PLACED_PLACE, header_bytes));
+}
+
 /* Whether the rules that both sorts of rows have hold for the row at `from`; then it may be read. */
 static bool is_placed_row(const uint8_t *from, uint64_t available) {
     if (available < PLACED_ROW_BYTES) {

@@ -838,10 +838,14 @@ void ls_columns_free(ls_columns *columns);
 #define LS_ROWS_DELIVERY_COUNT 28
 #define LS_ROWS_REDELIVERED    29
 #define LS_ROWS_REASON         30
-#define LS_ROWS_HEADER         31
-#define LS_ROWS_BODY           32
-#define LS_ROWS_QUEUE_IDS_ITEM 33 /* the items of LS_ROWS_QUEUE_IDS */
-#define LS_ROWS_COLUMNS        34
+#define LS_ROWS_FROM_QUEUE_ID  31
+#define LS_ROWS_NOT_BEFORE     32
+#define LS_ROWS_EXPIRES        33
+#define LS_ROWS_HEADER         34
+#define LS_ROWS_NOTE           35
+#define LS_ROWS_BODY           36
+#define LS_ROWS_QUEUE_IDS_ITEM 37 /* the items of LS_ROWS_QUEUE_IDS */
+#define LS_ROWS_COLUMNS        38
 
 #define LS_OUTCOME_COMMITTED   0
 #define LS_OUTCOME_ROLLED_BACK 1
@@ -894,7 +898,7 @@ void ls_rows_free(ls_rows *rows);
  * are those of ls_message_rows_column, the items of places last. A queue is its index in `queue_ids`, an outcome is
  * LS_LIFE_..., a reason is the log's code less one.
  */
-#define LS_MESSAGE_COLUMNS   37
+#define LS_MESSAGE_COLUMNS   41
 #define LS_MESSAGE_ROWS_MAX  1048576
 #define LS_MESSAGE_NAMES_MAX 16777216
 

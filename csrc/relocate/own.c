@@ -1,6 +1,7 @@
 /* Notes and headers of a message's places, read from the log for a relocation. See messages.c. */
 #include "relocate/parts.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +96,8 @@ static int read_record(struct message_mover *v, const struct own_bytes *b, struc
     }
     memcpy(last->memory, buffered, b->record_bytes);
     if (format_get_record(last->memory, b->record_bytes, p.seed, b->lsn, &last->record) != FORMAT_OK) {
+        free(last->memory);
+        last->memory = NULL;
         return fail_at(LS_CORRUPT, p.first_lsn, b->lsn, "a record that is to be moved is damaged");
     }
     last->lsn = b->lsn;
@@ -112,6 +115,7 @@ static int read_one(struct message_mover *v, uint64_t id, struct own_read *o, st
         b->bytes > b->record_bytes - b->at) {
         return fail_at(LS_CORRUPT, log_segment_lsn(v->g, b->lsn), b->lsn, "a record that is to be moved is damaged");
     }
+    assert(last->memory != NULL);
     o->bytes = malloc(b->bytes + 1u);
     if (o->bytes == NULL) {
         return fail_memory();

@@ -29,32 +29,22 @@ struct message *replay_find_message(const struct replay *p, const struct record 
 
 /* ---- pending work ---- */
 
-static int add_work(const struct replay *p, const struct record *r, uint64_t tx_id, struct work *w) {
-    struct tx *tx;
-    int rc = replay_find_tx(p, r, tx_id, &tx);
-    bool copied = r->type == MESSAGE_RELOCATED || r->type == MESSAGE_RELOCATED_PLACED;
-    if (rc != LS_OK) {
-        return rc;
-    }
-    if (tx->started && tx->state != LS_TX_ACTIVE && !copied) {
-        return replay_inconsistent(p, r, "an operation of a transaction that takes no more work");
-    }
-    if (message_extra(table_message(p->t, w->message)) == NULL) {
-        return fail_memory();
-    }
-    tx_add_work(p->t, tx, w);
-    return LS_OK;
-}
-
 int replay_add_work(const struct replay *p, const struct record *r, uint32_t number, uint64_t tx_id,
                     const struct work *like, struct remembered *state) {
-    struct work *w = calloc(1, sizeof *w);
-    struct remembered *kept = !remembers_nothing(state) ? malloc(sizeof *kept) : NULL;
-    if (w == NULL || (kept == NULL && !remembers_nothing(state))) {
+    struct tx *tx = NULL;
+    int rc = replay_find_tx(p, r, tx_id, &tx);
+    bool copied = r->type == MESSAGE_RELOCATED || r->type == MESSAGE_RELOCATED_PLACED;
+    if (rc == LS_OK && tx->started && tx->state != LS_TX_ACTIVE && !copied) {
+        rc = replay_inconsistent(p, r, "an operation of a transaction that takes no more work");
+    }
+    bool stated = !remembers_nothing(state);
+    struct work *w = rc == LS_OK ? calloc(1, sizeof *w) : NULL;
+    struct remembered *kept = w != NULL && stated ? malloc(sizeof *kept) : NULL;
+    if (w == NULL || (stated && kept == NULL) || message_extra(table_message(p->t, number)) == NULL) {
         free(w);
         free(kept);
         remembered_free(state);
-        return fail_memory();
+        return rc != LS_OK ? rc : fail_memory();
     }
     *w = *like;
     w->message = number;
@@ -62,11 +52,8 @@ int replay_add_work(const struct replay *p, const struct record *r, uint32_t num
     if (kept != NULL) {
         *kept = *state;
     }
-    int rc = add_work(p, r, tx_id, w);
-    if (rc != LS_OK) {
-        work_free_one(w);
-    }
-    return rc;
+    tx_add_work(p->t, tx, w);
+    return LS_OK;
 }
 
 /* ---- message records ---- */

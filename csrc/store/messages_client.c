@@ -60,8 +60,8 @@ struct log_client messages_client(ls_store *store) {
         .rollback = messages_roll_back,
         .weight = weight,
         .expansion = expansion,
-        /* a queue id of 4 bytes becomes a row, perhaps with a note, and all else grows less */
-        .expansion_most = (ROW_BYTES + WIDER_ROW_BYTES + NOTE_BYTES_MAX + 1 + 3) / 4,
+        /* a queue id of 4 bytes becomes a wide row, and all else grows less: no record gives a note to several places */
+        .expansion_most = (ROW_BYTES + WIDER_ROW_BYTES + 3) / 4,
         .relocate = relocate,
         .relocate_end = relocate_end,
         .segment_begun = segment_begun,

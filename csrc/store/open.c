@@ -120,6 +120,7 @@ int store_open_with(vfs *system, const char *store_dir, const ls_options *option
         uint64_t start_us = system->monotonic_us(system);
         rc = store_open_directory(made, system, store_dir, options);
         rc = rc == LS_OK && !made->creating ? recover_replay(made) : rc;
+        made->state.table.in_runs = true; /* that of a new store, too */
         made->state.report.total_us = system->monotonic_us(system) - start_us;
     }
     if (rc != LS_OK) {

@@ -70,13 +70,45 @@ bool messages_prepare_commit(void *context, struct tx *tx) {
 }
 
 /* The place that an enqueue has made gets its state. */
-static void take_state(struct table *t, struct message *m, struct work *w) {
+static void take_state(struct table *t, struct message *m, uint32_t queue_id, struct remembered *state) {
     const struct remembered nothing = {.own = NULL};
-    if (w->state != NULL) {
-        message_state_changes(t, m, &nothing, w->state);
-        place_remember(message_place(m, w->queue_id), w->state);
-        w->state->own = NULL;
+    if (!remembers_nothing(state)) {
+        message_state_changes(t, m, &nothing, state);
+        place_remember(message_place(m, queue_id), state);
+        state->own = NULL;
     }
+}
+
+/* The end of the operation's work, and its effect on its place; replay counts growth in the same order. */
+static void apply_work(struct table *t, struct message *m, struct work *w, uint64_t commit_lsn) {
+    bool counts = w->lsn != m->id || w->state != NULL; /* else the start record's list has the place */
+    bool locks = w->locks;
+    uint32_t queue_id = w->queue_id, order_index = w->order_index, number = w->message;
+    uint8_t kind = w->kind;
+    struct queue *q = table_queue(t, queue_id);
+    struct place *p = message_place(m, queue_id);
+    struct remembered state = tx_apply_state(t, w);
+    if (kind == WORK_ENQUEUE) {
+        m->flags &= (uint16_t)~MESSAGE_STAGED;
+    }
+    if (kind == WORK_ENQUEUE && q != NULL) {
+        if (counts) {
+            message_grows_places(t, m, 1);
+        } else {
+            message_grows_listed_place(t, m);
+        }
+        message_add_place(t, m, queue_append(q, m, number, commit_lsn, order_index));
+        take_state(t, m, queue_id, &state);
+    } else if (kind == WORK_NOTE && p != NULL) {
+        if (locks) {
+            queue_unlock(p, m);
+        }
+        place_take_note(t, m, p, &state);
+    } else if (kind == WORK_DEQUEUE && p != NULL) {
+        queue_kill(p, m);
+        message_drop_place(t, m, queue_id);
+    }
+    remembered_free(&state);
 }
 
 /* Work on a queue that was deleted meanwhile has no effect. */
@@ -87,30 +119,8 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
         struct work *w = tx->first;
         uint32_t number = w->message;
         struct message *m = table_message(t, number);
-        struct queue *q = table_queue(t, w->queue_id);
-        struct place *p = message_place(m, w->queue_id);
         table_touch(t, m);
-        if (w->kind == WORK_ENQUEUE) {
-            m->flags &= (uint16_t)~MESSAGE_STAGED;
-            if (q != NULL) {
-                if (w->lsn != m->id || w->state != NULL) {
-                    message_grows_places(t, m, 1);
-                } else {
-                    message_grows_listed_place(t, m);
-                }
-                message_add_place(t, m, queue_append(q, m, number, commit_lsn, w->order_index));
-                take_state(t, m, w);
-            }
-        } else if (p != NULL && w->kind == WORK_NOTE) {
-            if (w->locks) {
-                queue_unlock(p, m);
-            }
-            place_take_note(t, m, p, w->state);
-        } else if (p != NULL) {
-            queue_kill(p, m);
-            message_drop_place(t, m, w->queue_id);
-        }
-        tx_drop_work(t, w);
+        apply_work(t, m, w, commit_lsn);
         work_gone(store, number);
     }
 }

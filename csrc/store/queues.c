@@ -225,7 +225,7 @@ static inline const struct message *place_at(const struct table *t, struct curso
                 .id = m->id,
                 .content_bytes = message_content_bytes(m),
                 .locked = locked,
-                .recovered = (e->state & ENTRY_RECOVERED) != 0 || place_state(&p).delivery_count > 0,
+                .recovered = (e->state & ENTRY_RECOVERED) != 0 || offer_count(&p) > 0,
                 .has_header = place_has_header(&p),
             };
             return m;

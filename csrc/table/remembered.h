@@ -98,6 +98,12 @@ void place_remember(const struct place *p, const struct remembered *state);
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state(const struct place *p); /* the place keeps what it has of its own */
+/* How often it was handed out, as far as this open knows. */
+static inline uint32_t offer_count(const struct place *p) {
+    const struct hand_out *counts = p->at.chunk->handed_out;
+    return counts != NULL ? counts[p->slot].count : place_state(p).delivery_count;
+}
+
 static inline bool place_has_header(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
     return s != NULL && s->own != NULL && s->own[p->slot] != NULL && s->own[p->slot]->header.lsn != 0;

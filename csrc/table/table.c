@@ -404,8 +404,7 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     assert(p != NULL);
     table_touch(t, m);
     if (unplaced_remembers(p)) {
-        struct remembered s = unplaced_forget(p);
-        message_state_changes(t, m, &s, &(struct remembered){.own = NULL});
+        struct remembered s = unplaced_forget(p); /* what it grew by counts until the message is moved */
         remembered_free(&s);
     }
     *p = message_places(m)[--m->place_count];

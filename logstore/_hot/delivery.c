@@ -200,7 +200,8 @@ static PyMemberDef delivery_members[] = {
      "The position of its place on the queue. Positions grow in the order of the queue, and a place keeps its own.\n\n"
      "They count the places that the queue has had since the store was opened, so they are of one open only."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
-     "How often this place has been handed out, this time included; counting starts again at every open."},
+     "How often this place has been handed out, this time included, in earlier opens too: a release and an orderly close\n"
+     "write it, and a crash can lose the newest counts."},
     {"queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, "The queue that it was acquired from."},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},
     {"_detached", T_BOOL, offsetof(struct delivery, detached), READONLY, NULL},
@@ -209,7 +210,7 @@ static PyMemberDef delivery_members[] = {
 
 static PyGetSetDef delivery_getset[] = {
     {"redelivered", (getter)(void (*)(void))delivery_redelivered, NULL,
-     "Whether a consumer may have seen it before: handed out earlier, or recovered.", NULL},
+     "Whether a consumer may have seen it before: handed out earlier, or on the queue at a crash.", NULL},
     {"enqueued_at", (getter)(void (*)(void))delivery_enqueued_at, NULL,
      "When the message was put on this queue: a ``datetime`` in UTC, kept through opens and relocation.\n\n"
      "It is the time of the group commit that made the place durable. None: it is not durable yet, or the log does "

@@ -50,7 +50,14 @@ HOLD_S: Final = 3600.0  # long enough for a machine that sleeps; the hold ends w
 RENEWED_AFTER_S: Final = 60.0
 PIECE_BYTES: Final = 1 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_COPIES: Final = frozenset({RecordType.MESSAGE_RELOCATED, RecordType.TX_RELOCATED, RecordType.FILLER})
+_COPIES: Final = frozenset(
+    {
+        RecordType.MESSAGE_RELOCATED,
+        RecordType.MESSAGE_RELOCATED_PLACED,
+        RecordType.TX_RELOCATED,
+        RecordType.FILLER,
+    }
+)
 _ZEROS: Final = bytes(PIECE_BYTES)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -13,12 +13,13 @@ from logstore.codec.records import FIRST, RecordFlag, RecordType
 if TYPE_CHECKING:
     from logstore.codec.records import Record
 
+RELOCATED = frozenset({RecordType.MESSAGE_RELOCATED, RecordType.MESSAGE_RELOCATED_PLACED})
 COPY, INLINE, PART = int(RecordFlag.COPY), int(RecordFlag.INLINE), int(RecordFlag.PART)
 
 
 def is_relocated(record: Record) -> bool:
     """Whether the record is a copy, of a message or of MEMBERS, or the relocated state of a message or a part of it."""
-    return record.type is RecordType.MESSAGE_RELOCATED or int(record.flags) & COPY != 0
+    return record.type in RELOCATED or int(record.flags) & COPY != 0
 
 
 def is_complete(record: Record) -> bool:
@@ -26,7 +27,7 @@ def is_complete(record: Record) -> bool:
     flags = int(record.flags)
     if record.type is RecordType.MEMBERS:
         return True
-    return flags & INLINE != 0 or (record.type is RecordType.MESSAGE_RELOCATED and flags & PART == 0)
+    return flags & INLINE != 0 or (record.type in RELOCATED and flags & PART == 0)
 
 
 class Chains:

@@ -233,6 +233,23 @@ class Closed(_Block):
 
 
 @dataclass(frozen=True, slots=True)
+class Seen(_Block):
+    """``SEEN``: which places may have been handed out before an orderly close without a count (section 8)."""
+
+    epoch: int
+    seen_lsn: int  # places that became visible below it; 0: none
+
+    MAGIC: ClassVar[bytes] = b"LSTRSEEN"
+    BYTES: ClassVar[int] = 64
+
+    def _check(self) -> None:
+        if self.epoch == 0:
+            raise ValueError("epoch is zero")
+        if self.seen_lsn != 0:
+            _check_lsn(self.seen_lsn, "seen_lsn")
+
+
+@dataclass(frozen=True, slots=True)
 class Hold(_Block):
     """``holds/NAME.hold``: asks the writer to keep segments for a reader (section 8)."""
 

@@ -1,30 +1,41 @@
 """The meaning of a log's records in pure Python: the live messages, their queues, and the pending work.
 
 Written from section 7 of docs/format.md alone. It shares no code with csrc/replay, so that tests can compare the two.
-This class implements the meaning of each record; a subclass adds the policy for a record of an unknown chain and for a
-contradiction. Only these differ between a log that must be complete and one that is known to be damaged. The strict
-policy is strict.py, the lenient one salvage/lenient.py.
+This class implements the meaning of each record; a subclass adds the policy (policy.py) for a record of an unknown
+chain and for a contradiction.
 
 Invariant: records come in LSN order. A relocated state replaces everything that was known of its message.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
 
+from logstore.codec.place_states import (
+    given_state,
+    moved_state,
+    order_of,
+    relocated_place,
+    relocated_work,
+)
+from logstore.codec.policy import Policy
 from logstore.codec.records import (
     Batch,
     InlineCopy,
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
+    MessageMove,
+    MessagePlace,
     MessageRelocated,
+    MessageRelocatedPlaced,
     MessageStart,
+    MessageStartPlaced,
     OrderedCopy,
     PendingKind,
+    PlaceStates,
     QueueDelete,
     Record,
     RecordFlag,
@@ -33,18 +44,31 @@ from logstore.codec.records import (
     TxRelocated,
     XidBody,
 )
-from logstore.codec.state import START_UNKNOWN, Copies, Message, Moved, Piece, Place, Transaction, Work
+from logstore.codec.state import (
+    NO_STATE,
+    START_UNKNOWN,
+    Copies,
+    Message,
+    Moved,
+    Piece,
+    Place,
+    PlaceState,
+    Transaction,
+    Work,
+    with_note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from logstore.codec.records import PendingWork
+    from logstore.codec.place_states import RelocatedState
+
+NO_PLACE_FOR_NOTE = "a note is put on a place that is not there"
+NO_PLACE_FOR_STATE = "the state of a place that is not there"
 
 
-class Interpreter(ABC):
-    """Takes records one by one with :meth:`interpret`. The methods without a body are the policy."""
-
-    keeps_ended = False  # remember all ended chains, not only those that began below the base
+class Interpreter(Policy):
+    """Takes records one by one with :meth:`interpret`."""
 
     def __init__(self, base_lsn: int) -> None:
         self.base_lsn = base_lsn
@@ -60,11 +84,16 @@ class Interpreter(ABC):
         self._epoch = 0
         self._handlers: dict[RecordType | int, Callable[[Record], None]] = {
             RecordType.MESSAGE_START: self._start,
+            RecordType.MESSAGE_START_PLACED: self._start,
             RecordType.MESSAGE_CHUNK: self._chunk,
             RecordType.MESSAGE_ENQUEUE: self._enqueue,
             RecordType.MESSAGE_DEQUEUE: self._dequeue,
             RecordType.MESSAGE_DELETE: self._finish,
             RecordType.MESSAGE_RELOCATED: self._relocate,
+            RecordType.MESSAGE_RELOCATED_PLACED: self._relocate,
+            RecordType.MESSAGE_PLACE: self._note,
+            RecordType.MESSAGE_MOVE: self._move,
+            RecordType.PLACE_STATES: self._state_places,
             RecordType.TX_START: self._begin,
             RecordType.DTX_START: self._begin,
             RecordType.TX_END: self._step,
@@ -76,68 +105,6 @@ class Interpreter(ABC):
             RecordType.QUEUE_DELETE: self._delete_queue,
             RecordType.BATCH: self._batch,
         }
-
-    # ---- The policy
-
-    @abstractmethod
-    def contradiction(self, lsn: int, reason: str) -> None:
-        """Two records contradict each other; the newer one counts."""
-
-    @abstractmethod
-    def known(self, record: Record) -> Message | None:
-        """The message of a record that is not the first of its chain; None if the record has no effect."""
-
-    @abstractmethod
-    def opened(self, lsn: int, work: Work) -> Transaction | None:
-        """The transaction of an operation in the record at ``lsn``; None if the operation has no effect."""
-
-    @abstractmethod
-    def stepped(self, record: Record) -> Transaction | None:
-        """The transaction of a step or an outcome; None if the record has no effect."""
-
-    @abstractmethod
-    def moved_transaction(self, record: Record, xid: XidBody | None, state: str) -> Transaction:
-        """The transaction whose whole state the record gives."""
-
-    @abstractmethod
-    def accepts(self, record: Record, copies: Copies, moved: Moved) -> bool:
-        """Whether a relocated state counts."""
-
-    @abstractmethod
-    def accepts_without_parts(self, record: Record, copies: Copies) -> bool:
-        """Whether a relocated state counts although some of its parts are missing."""
-
-    @abstractmethod
-    def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
-        """Sets the positions of the message's content."""
-
-    @abstractmethod
-    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:
-        """A message is dequeued from a queue on which it has no place."""
-
-    @abstractmethod
-    def is_over(self, message: Message) -> bool:
-        """Whether a message that is not staged has ended: it has no place and no pending work."""
-
-    @abstractmethod
-    def dequeued(self, record: Record, message: Message) -> None:
-        """A dequeue outside transactions took effect and does not carry the delete."""
-
-    @abstractmethod
-    def recover(self) -> None:
-        """A new epoch begins: apply the effects of opening the store."""
-
-    @abstractmethod
-    def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
-        """Checks the order index of an enqueue, in a transaction or not."""
-
-    def keeps(self, work: Work) -> bool:  # noqa: ARG002
-        """Whether pending work stays although the relocated state does not list it."""
-        return False
-
-    def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
-        """The places of a message in the form in which this policy keeps them."""
-        return places
 
     # ---- Input
 
@@ -172,14 +139,14 @@ class Interpreter(ABC):
         if isinstance(body, InlineCopy | OrderedCopy):
             self._inline(record, body, published=published)
             return
-        assert isinstance(body, MessageStart)
+        assert isinstance(body, MessageStart | MessageStartPlaced)
         if RecordFlag.COPY in record.flags:
             copies = self._copies.setdefault(record.id, Copies())
             copies.start_lsn, copies.start_bytes, copies.published = record.lsn, len(body.content), published
             return
         message = Message(record.lsn, len(body.content), record.lsn, published=published)
         self.messages[record.id] = message
-        self.numbered(record, body)
+        self.numbered(record.lsn, body.tx_id, body.order_index, len(body.queues))
         self._place(record, message, body)
 
     def _chunk(self, record: Record) -> None:
@@ -211,21 +178,24 @@ class Interpreter(ABC):
         body = record.body
         assert isinstance(body, MessageEnqueue)
         self._name(body.queues)
-        self.numbered(record, body)
+        self.numbered(record.lsn, body.tx_id, body.order_index, len(body.queues))
         message = self.known(record)
         if message is not None:
             self._place(record, message, body)
 
-    def _place(self, record: Record, message: Message, body: MessageStart | MessageEnqueue) -> None:
+    def _place(
+        self, record: Record, message: Message, body: MessageStart | MessageStartPlaced | MessageEnqueue
+    ) -> None:
         self._name(body.queues)
         if not body.queues:
             return
+        state = given_state(body)
         if body.tx_id == 0:
-            places = tuple(Place(queue_id, record.lsn, 0, self._time_us) for queue_id in body.queues)
+            places = tuple(Place(queue_id, record.lsn, 0, self._time_us, state) for queue_id in body.queues)
             self._add(record.lsn, record.id, message, places)
             return
         for order_index, queue_id in enumerate(body.queues, body.order_index):
-            work = Work(PendingKind.ENQUEUE, record.id, queue_id, body.tx_id, record.lsn, order_index)
+            work = Work(PendingKind.ENQUEUE, record.id, queue_id, body.tx_id, record.lsn, order_index, state)
             self._work(record.lsn, message, work)
 
     def _add(self, lsn: int, message_id: int, message: Message, places: tuple[Place, ...]) -> None:
@@ -257,11 +227,83 @@ class Interpreter(ABC):
         self._drop(record.lsn, record.id, message, body.queue_id)
         self.dequeued(record, message)
 
-    def _drop(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:
+    def _drop(self, lsn: int, message_id: int, message: Message, queue_id: int, ended: str = "dequeued") -> None:
         left = tuple(place for place in message.places if place.queue_id != queue_id)
         if len(left) == len(message.places):
-            self.not_on(lsn, message_id, message, queue_id)
+            self.not_on(lsn, message_id, message, queue_id, ended)
         message.places = self.as_kept(left)
+
+    def _move(self, record: Record) -> None:
+        """Ends a place and makes another one, or only that; the message lives on."""
+        body = record.body
+        assert isinstance(body, MessageMove)
+        self._name((body.from_queue_id, body.queue_id))
+        self.numbered(record.lsn, body.tx_id, body.order_index, 1)
+        message = self.known(record)
+        if message is None:
+            return
+        lsn, tx_id, left = record.lsn, body.tx_id, body.from_queue_id
+        place = message.place_for(tx_id, left)
+        state = moved_state(body, place)
+        if tx_id == 0:
+            if left:
+                self._drop(lsn, record.id, message, left, "moved")
+            self._add(lsn, record.id, message, (Place(body.queue_id, lsn, 0, self._time_us, state),))
+            return
+        if left:
+            if place is None and left not in self.deleted_queues:
+                self.contradiction(lsn, f"message {record.id} is moved from queue {left}, where it is not")
+            self._work(lsn, message, Work(PendingKind.DEQUEUE, record.id, left, tx_id, lsn, 0))
+        work = Work(PendingKind.ENQUEUE, record.id, body.queue_id, tx_id, lsn, body.order_index, state)
+        self._work(lsn, message, work)
+
+    # ---- States of places
+
+    def _note(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, MessagePlace)
+        self._name((body.queue_id,))
+        message = self.known(record)
+        if message is None:
+            return
+        state = PlaceState(note=body.note).or_none
+        work = Work(PendingKind.NOTE, record.id, body.queue_id, body.tx_id, record.lsn, 0, state)
+        if body.tx_id == 0:
+            self._put_note(record.lsn, message, work)
+            return
+        if body.queue_id not in self.deleted_queues and message.place_for(body.tx_id, body.queue_id) is None:
+            self.contradiction(record.lsn, missing_text(NO_PLACE_FOR_NOTE, record.id, body.queue_id))
+        self._work(record.lsn, message, work)
+
+    def _put_note(self, lsn: int, message: Message, work: Work) -> None:
+        place = message.place(work.queue_id)
+        if place is None:
+            place = self.missing_place(lsn, work.message_id, message, work.queue_id, NO_PLACE_FOR_NOTE)
+        if place is not None:
+            self._set_state(message, place, with_note(place.state, work.state))
+
+    def _state_places(self, record: Record) -> None:
+        body = record.body
+        assert isinstance(body, PlaceStates)
+        self._name(row.queue_id for row in body.rows)
+        for row in body.rows:
+            message = self.stated(record.lsn, row)
+            if message is None:
+                continue
+            place = message.place(row.queue_id)
+            if place is None:
+                place = self.missing_place(record.lsn, row.id, message, row.queue_id, NO_PLACE_FOR_STATE)
+            if place is not None:
+                kept = place.state or NO_STATE
+                state = PlaceState(row.delivery_count, row.not_before_us, row.expires_us, kept.note, kept.header)
+                self._set_state(message, place, state.or_none)
+
+    def _set_state(self, message: Message, place: Place, state: PlaceState | None) -> None:
+        """Gives the place this state; it may be new."""
+        others = tuple(one for one in message.places if one.queue_id != place.queue_id)
+        message.places = self.as_kept((*others, place._replace(state=state)))
+
+    # ---- The end of messages and queues
 
     def _finish(self, record: Record) -> None:
         """Handles a record that ends the message."""
@@ -312,7 +354,7 @@ class Interpreter(ABC):
 
     def _relocate(self, record: Record) -> None:
         body = record.body
-        assert isinstance(body, MessageRelocated)
+        assert isinstance(body, MessageRelocated | MessageRelocatedPlaced)
         copies = self._copies.setdefault(record.id, Copies())
         if body.part == 0:
             copies.parts, copies.parts_lost = [], False
@@ -324,17 +366,12 @@ class Interpreter(ABC):
         if copies.parts_lost and not self.accepts_without_parts(record, copies):
             return
         parts = state_parts(copies)
-        places = tuple(
-            Place(row.queue_id, row.order_lsn, row.order_index, row.enqueue_time_us, row.delivery_count)
-            for part in parts
-            for row in part.places
-        )
-        pending = sorted((row for part in parts for row in part.pending), key=lambda row: (row.lsn, row.order_index))
-        work = [relocated_work(record.id, row) for row in pending]
+        places = tuple(relocated_place(row) for part in parts for row in part.places)
+        work = sorted((relocated_work(record.id, row) for part in parts for row in part.pending), key=order_of)
         moved = Moved(places, work, RecordFlag.STAGED in record.flags, copies.published)
         self._replace(record, body, copies, moved)
 
-    def _replace(self, record: Record, state: MessageRelocated, copies: Copies, moved: Moved) -> None:
+    def _replace(self, record: Record, state: RelocatedState, copies: Copies, moved: Moved) -> None:
         """Replaces the message's state with the relocated one, regardless of what was known before."""
         self._name(place.queue_id for place in moved.places)
         self._name(work.queue_id for work in moved.work)
@@ -360,10 +397,19 @@ class Interpreter(ABC):
         keys = {work.key for work in said}
         for work in [one for one in message.pending or () if one.key not in keys and not self.keeps(one)]:
             self.end_work(message, work)
-        there = {work.key for work in message.pending or ()}
+        there = {work.key: work for work in message.pending or ()}
         for work in said:
             if work.key not in there:
                 self._work(lsn, message, work)
+            elif work != there[work.key]:
+                self._restate(message, there[work.key], work)
+
+    def _restate(self, message: Message, old: Work, new: Work) -> None:
+        """Replaces an operation by the same one with another state."""
+        transaction = self.transactions.get(old.tx_id)
+        for works in (message.pending, transaction.work if transaction is not None else None):
+            if works is not None and old in works:
+                works[works.index(old)] = new
 
     # ---- Transactions
 
@@ -431,8 +477,10 @@ class Interpreter(ABC):
         self.end_work(message, work)
         if work.kind is PendingKind.DEQUEUE:
             self._drop(order_lsn, work.message_id, message, work.queue_id)
+        elif work.kind is PendingKind.NOTE:
+            self._put_note(order_lsn, message, work)
         else:
-            place = Place(work.queue_id, order_lsn, work.order_index, self._time_us)
+            place = Place(work.queue_id, order_lsn, work.order_index, self._time_us, work.state)
             self._add(order_lsn, work.message_id, message, (place,))
         self._settle(work.message_id, message)
 
@@ -472,12 +520,11 @@ class Interpreter(ABC):
         transaction.started_us, transaction.prepared_us = body.start_time_us, body.prepare_time_us
 
 
-def state_parts(copies: Copies) -> list[MessageRelocated]:
+def state_parts(copies: Copies) -> list[RelocatedState]:
     """The bodies of a state's parts that were found."""
-    return [part.body for part in copies.parts if isinstance(part.body, MessageRelocated)]
+    return [part.body for part in copies.parts if isinstance(part.body, MessageRelocated | MessageRelocatedPlaced)]
 
 
-def relocated_work(message_id: int, row: PendingWork) -> Work:
-    """The operation in a row of a relocated state."""
-    order_index = row.order_index if row.kind is PendingKind.ENQUEUE else 0
-    return Work(row.kind, message_id, row.queue_id, row.tx_id, row.lsn, order_index)
+def missing_text(reason: str, message_id: int, queue_id: int) -> str:
+    """The sentence for a note or a state whose place is not there."""
+    return f"{reason}: message {message_id} on queue {queue_id}"

@@ -8,16 +8,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logstore.codec.interpreter import state_parts
-from logstore.codec.records import InlineCopy, MessageRelocated, OrderedCopy, PendingKind
+from logstore.codec.records import (
+    InlineCopy,
+    MessageRelocated,
+    MessageRelocatedPlaced,
+    OrderedCopy,
+    PendingKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from logstore.codec.place_states import RelocatedState
     from logstore.codec.records import ChunkPlace, Record
-    from logstore.codec.state import Copies, Message, Moved, Piece
+    from logstore.codec.state import Copies, Message, Moved, Piece, PlaceState
 
 
-def start_bytes(state: MessageRelocated, chunks: list[ChunkPlace], copies: Copies, known: Message | None) -> int:
+def start_bytes(state: RelocatedState, chunks: list[ChunkPlace], copies: Copies, known: Message | None) -> int:
     """Bytes of content in the start record. If the start lies below the base, the chunks give the rest."""
     if state.start_lsn == copies.start_lsn:
         return copies.start_bytes
@@ -32,7 +39,7 @@ def state_chunks(copies: Copies) -> list[ChunkPlace]:
 
 
 def wrong_state(
-    state: MessageRelocated,
+    state: RelocatedState,
     copies: Copies,
     known: Message | None,
     seen: dict[int, Piece],
@@ -44,6 +51,8 @@ def wrong_state(
     parts = state_parts(copies)
     if any((part.content_bytes, part.start_lsn) != (state.content_bytes, state.start_lsn) for part in parts):
         yield "the parts of its state are of different contents"
+    if len({type(part) for part in parts}) > 1:
+        yield "the parts of its state are of two types"
     chunks = state_chunks(copies)
     yield from _wrong_content(state, chunks, copies, known, seen, base_lsn)
     named = (state.start_lsn, *(chunk.lsn for chunk in chunks), *(part.lsn for part in copies.parts[:-1]))
@@ -53,7 +62,7 @@ def wrong_state(
 
 
 def _wrong_content(
-    state: MessageRelocated,
+    state: RelocatedState,
     chunks: list[ChunkPlace],
     copies: Copies,
     known: Message | None,
@@ -91,17 +100,21 @@ def differences(message: Message, record: Record, moved: Moved, is_deleted: Call
     """Yields how a relocated state differs from what is known. Places and work on deleted queues may be in either or
     not.
     """
-    places = {place.queue_id for place in message.places if not is_deleted(place.queue_id)}
-    said = {place.queue_id for place in moved.places if not is_deleted(place.queue_id)}
-    if places != said:
+    places = {place.queue_id: place.state for place in message.places if not is_deleted(place.queue_id)}
+    said = {place.queue_id: place.state for place in moved.places if not is_deleted(place.queue_id)}
+    if places.keys() != said.keys():
         yield f"with places on queues {sorted(said)}, and it has them on {sorted(places)}"
-    work = sorted(one.key for one in message.pending or () if not is_deleted(one.queue_id))
-    work_said = sorted(one.key for one in moved.work if not is_deleted(one.queue_id))
-    if work != work_said:
-        yield f"with pending work {_listed(work_said)}, and it has {_listed(work)}"
+    for queue_id in sorted(places.keys() & said.keys()):
+        yield from _wrong_place_state(f"its place on queue {queue_id}", said[queue_id], places[queue_id])
+    work = {one.key: one.state for one in message.pending or () if not is_deleted(one.queue_id)}
+    work_said = {one.key: one.state for one in moved.work if not is_deleted(one.queue_id)}
+    if work.keys() != work_said.keys():
+        yield f"with pending work {_listed(sorted(work_said))}, and it has {_listed(sorted(work))}"
+    for key in sorted(work.keys() & work_said.keys()):
+        yield from _wrong_place_state(_told(key), work_said[key], work[key])
     body = record.body
-    assert isinstance(body, InlineCopy | OrderedCopy | MessageRelocated)
-    size = body.content_bytes if isinstance(body, MessageRelocated) else len(body.content)
+    assert isinstance(body, InlineCopy | OrderedCopy | MessageRelocated | MessageRelocatedPlaced)
+    size = len(body.content) if isinstance(body, InlineCopy | OrderedCopy) else body.content_bytes
     if message.length != size:
         yield f"with {size} bytes of content, and it has {message.length}"
     if message.staged != moved.staged:
@@ -109,9 +122,27 @@ def differences(message: Message, record: Record, moved: Moved, is_deleted: Call
         yield f"{never}, and it was" if moved.staged else f"{once}, and it never was"
 
 
+def _wrong_place_state(what: str, said: PlaceState | None, known: PlaceState | None) -> Iterator[str]:
+    if said is None and known is not None:
+        yield f"without the state of {what}, which would be lost: {_state_text(known)}"
+    elif said != known:
+        yield f"with {_state_text(said)} of {what}, and it has {_state_text(known)}"
+
+
+def _state_text(state: PlaceState | None) -> str:
+    if state is None:
+        return "no state"
+    header = "no header" if state.header is None else f"header {state.header.hex() or 'of no bytes'}"
+    return (
+        f"the state (delivery_count {state.delivery_count}, not_before_us {state.not_before_us}, "
+        f"expires_us {state.expires_us}, {f'note {state.note.hex()}' if state.note else 'no note'}, {header})"
+    )
+
+
+def _told(key: tuple[int, int, int, int, int]) -> str:
+    tx_id, lsn, queue_id, kind, _ = key
+    return f"{PendingKind(kind).name.lower()} on queue {queue_id} by transaction {tx_id} at {lsn}"
+
+
 def _listed(work: list[tuple[int, int, int, int, int]]) -> str:
-    told = [
-        f"{PendingKind(kind).name.lower()} on queue {queue_id} by transaction {tx_id} at {lsn}"
-        for tx_id, lsn, queue_id, kind, _ in work
-    ]
-    return f"[{', '.join(told)}]"
+    return f"[{', '.join(map(_told, work))}]"

@@ -42,6 +42,7 @@ _TYPE_AT = 16
 NOTHING_READABLE = "no record can be read there"
 _EPOCH_AT = 48  # offset in a batch record
 _QUEUE_COUNT_AT, _QUEUES_AT = 64, 72  # offsets in a start record
+_PLACED_QUEUES_AT = 96  # in one with a state, whose count stands at the same offset
 
 
 class Damaged(NamedTuple):
@@ -214,10 +215,11 @@ def _closed(lsn: int, end_lsn: int, batch: Batch | None, items: list[Found]) -> 
     return BatchRun(lsn, end_lsn, batch, items, sound and missing == 0 and whole, missing if whole else None)
 
 
-def probable_queues(raw: bytes) -> list[int]:
+def probable_queues(raw: bytes, kind: RecordType) -> list[int]:
     """The queues that a start record with a damaged body seems to name; no checksum proves them."""
+    first_at = _PLACED_QUEUES_AT if kind is RecordType.MESSAGE_START_PLACED else _QUEUES_AT
     count = int.from_bytes(raw[_QUEUE_COUNT_AT : _QUEUE_COUNT_AT + 4], "little")
-    if not 0 < count <= 64 or _QUEUES_AT + 4 * count > len(raw):
+    if not 0 < count <= 64 or first_at + 4 * count > len(raw):
         return []
-    queues = [int.from_bytes(raw[at : at + 4], "little") for at in range(_QUEUES_AT, _QUEUES_AT + 4 * count, 4)]
+    queues = [int.from_bytes(raw[at : at + 4], "little") for at in range(first_at, first_at + 4 * count, 4)]
     return [queue_id for queue_id in queues if 0 < queue_id <= QUEUE_ID_MAX]

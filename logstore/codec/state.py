@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from sortedcontainers import SortedDict
 
+from logstore.codec.records import PendingKind
+
 if TYPE_CHECKING:
-    from logstore.codec.records import PendingKind, Record, XidBody
+    from logstore.codec.records import Record, XidBody
 
 _NONE: SortedDict[int, Piece] = SortedDict()
 
 START_UNKNOWN = 0  # a start_lsn: no start record of the message is known
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceState:
+    """What a place remembers beside its order (section 6); times in µs since 1970."""
+
+    delivery_count: int = 0
+    not_before_us: int = 0  # it is not offered before; 0: no such time
+    expires_us: int = 0  # it is not offered after; 0: no such time
+    note: bytes = b""
+    header: bytes | None = None  # of its own, perhaps of no bytes; None: the message's
+
+    @property
+    def or_none(self) -> PlaceState | None:
+        """None in place of a state with nothing in it."""
+        return None if self == NO_STATE else self
+
+
+NO_STATE = PlaceState()
 
 
 class Place(NamedTuple):
@@ -22,7 +43,7 @@ class Place(NamedTuple):
     order_lsn: int  # LSN at which it became visible
     order_index: int  # within that commit
     time_us: int = 0  # of the enqueue; 0: not known
-    delivery_count: int = 0
+    state: PlaceState | None = None
 
 
 class Work(NamedTuple):
@@ -33,12 +54,18 @@ class Work(NamedTuple):
     queue_id: int
     tx_id: int
     lsn: int  # of its record
-    order_index: int  # of an enqueue within its transaction; 0 for a dequeue
+    order_index: int  # of an enqueue within its transaction; 0 for the others
+    state: PlaceState | None = None  # that an enqueue gives; of a note its bytes, None: it takes the note away
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:
         """Equal for an operation and its relocated form."""
         return self.tx_id, self.lsn, self.queue_id, self.kind, self.order_index
+
+
+def with_note(state: PlaceState | None, new: PlaceState | None) -> PlaceState | None:
+    """The state with the note of the new one, or without a note if that has none."""
+    return replace(state or NO_STATE, note=(new or NO_STATE).note).or_none
 
 
 class Piece(NamedTuple):
@@ -98,6 +125,31 @@ class Message:
         self.doubts = self.doubts or []
         self.doubts.append(Doubt(lsn, why))
 
+    def place(self, queue_id: int) -> Place | None:
+        """Its place on the queue, if it has one."""
+        return next((place for place in self.places if place.queue_id == queue_id), None)
+
+    def place_for(self, tx_id: int, queue_id: int) -> Place | None:
+        """Its place on the queue as this transaction has it, its own pending operations counted."""
+        place = self.place(queue_id)
+        for work in self.pending or ():
+            if work.tx_id != tx_id or work.queue_id != queue_id:
+                continue
+            if work.kind is PendingKind.DEQUEUE:
+                place = None
+            elif work.kind is PendingKind.ENQUEUE:
+                place = Place(queue_id, work.lsn, work.order_index, 0, work.state)
+            elif place is not None:
+                place = place._replace(state=with_note(place.state, work.state))
+        return place
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a place of it has a state, or pending work gives one: then its relocated state has states, too."""
+        if any(place.state is not None for place in self.places):
+            return True
+        return any(work.state is not None or work.kind is PendingKind.NOTE for work in self.pending or ())
+
     @property
     def pieces(self) -> SortedDict[int, Piece]:
         """The chunks, to be read only: most messages have none, and share one empty dictionary."""
@@ -116,7 +168,7 @@ class Message:
         return end
 
     def as_found(self, message_id: int, queue_id: int) -> Place:
-        """The message's place on the queue for found messages."""
+        """A place whose order key is lost, or one on the queue for found messages."""
         self.staged = False
         return Place(queue_id, message_id, 0)
 

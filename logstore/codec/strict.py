@@ -7,17 +7,17 @@ notes a contradiction of the format's rules in ``problems``, and the newer recor
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
 
 from logstore.codec.chains import Chains
-from logstore.codec.interpreter import Interpreter
+from logstore.codec.interpreter import NO_PLACE_FOR_STATE, Interpreter, missing_text
 from logstore.codec.records import (
     Batch,
     MessageChunk,
-    MessageEnqueue,
     MessageRelocated,
-    MessageStart,
+    MessageRelocatedPlaced,
     PendingKind,
     Record,
     RecordFlag,
@@ -42,6 +42,10 @@ from logstore.codec.state import (
     Work,
     xid_text,
 )
+
+if TYPE_CHECKING:
+    from logstore.codec.place_states import RelocatedState
+    from logstore.codec.records import StateRow
 
 __all__ = ["EndState", "Problem", "QueueCounts", "StrictReplay", "Transaction", "Work", "xid_text"]
 
@@ -145,15 +149,15 @@ class StrictReplay(Interpreter):
                 self.contradiction(record.lsn, reason)
         super().add_content(record, message, body)
 
-    def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
+    def numbered(self, lsn: int, tx_id: int, order_index: int, count: int) -> None:
         """The enqueues of a transaction must be numbered in the order in which they were made."""
-        transaction = self.transactions.get(body.tx_id)
+        transaction = self.transactions.get(tx_id)
         if transaction is None:
             return
-        if transaction.enqueues is not None and body.order_index != transaction.enqueues:
-            reason = f"enqueue {body.order_index} of transaction {body.tx_id} comes after {transaction.enqueues} others"
-            self.contradiction(record.lsn, reason)
-        transaction.enqueues = body.order_index + len(body.queues)
+        if transaction.enqueues is not None and order_index != transaction.enqueues:
+            reason = f"enqueue {order_index} of transaction {tx_id} comes after {transaction.enqueues} others"
+            self.contradiction(lsn, reason)
+        transaction.enqueues = order_index + count
 
     def opened(self, lsn: int, work: Work) -> Transaction | None:
         """The transaction of this work; makes one that began below the base, where its start record is gone."""
@@ -194,7 +198,7 @@ class StrictReplay(Interpreter):
         """Ignores a message whose last queue is deleted: the writer had not yet applied the deletion."""
         message, told = self.messages.get(record.id), f"message {record.id} is relocated"
         broken, seen = self._chains.take_broken(record.id), self._seen_chunks.pop(record.id, {})
-        if isinstance(record.body, MessageRelocated):
+        if isinstance(record.body, MessageRelocated | MessageRelocatedPlaced):
             for reason in wrong_state(record.body, copies, message, seen, moved, broken, self.base_lsn):
                 self.contradiction(record.lsn, f"{told}: {reason}")
         queues = tuple(place.queue_id for place in moved.places)
@@ -219,17 +223,32 @@ class StrictReplay(Interpreter):
             self.contradiction(record.lsn, reason)
         return False
 
-    def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
+    def take_content(self, message: Message, state: RelocatedState, copies: Copies) -> None:
         """Takes the positions from the state."""
         chunks = state_chunks(copies)
         message.start_bytes = start_bytes(state, chunks, copies, message)
         message.start_lsn = state.start_lsn
         message.chunks = SortedDict((chunk.offset, Piece(chunk.lsn, chunk.content_bytes)) for chunk in chunks)
 
-    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
+    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int, ended: str) -> None:  # noqa: ARG002
         """Reports a problem unless the queue was deleted."""
         if not self._is_deleted(queue_id):
-            self.contradiction(lsn, f"message {message_id} is dequeued from queue {queue_id}, where it is not")
+            self.contradiction(lsn, f"message {message_id} is {ended} from queue {queue_id}, where it is not")
+
+    def stated(self, lsn: int, row: StateRow) -> Message | None:
+        """A row of an unknown message is an orphan if the message began below the base."""
+        message = self.messages.get(row.id)
+        if message is None and row.id < self.base_lsn:
+            self.orphan_messages += 1
+        elif message is None and not self._is_deleted(row.queue_id):
+            self.contradiction(lsn, missing_text(NO_PLACE_FOR_STATE, row.id, row.queue_id))
+        return message
+
+    def missing_place(self, lsn: int, message_id: int, message: Message, queue_id: int, reason: str) -> Place | None:  # noqa: ARG002
+        """Reports a problem unless the queue was deleted."""
+        if not self._is_deleted(queue_id):
+            self.contradiction(lsn, missing_text(reason, message_id, queue_id))
+        return None
 
     def is_over(self, message: Message) -> bool:
         """Places on deleted queues do not count."""
@@ -241,8 +260,10 @@ class StrictReplay(Interpreter):
             self.end_message(record.id)
 
     def as_kept(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
-        """Keeps only the queue ids, and equal tuples once, because most messages of a log share them."""
-        bare = tuple(Place(place.queue_id, 0, 0) for place in places)
+        """Keeps only queue ids and states; without states equal tuples once, because most messages share them."""
+        bare = tuple(Place(place.queue_id, 0, 0, 0, place.state) for place in places)
+        if any(place.state is not None for place in bare):
+            return bare
         return self._places.setdefault(bare, bare)
 
     def keeps(self, work: Work) -> bool:

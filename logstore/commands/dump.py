@@ -110,6 +110,7 @@ def _named(record: Record) -> Iterator[int]:
     yield from getattr(body, "queues", ())
     if hasattr(body, "queue_id"):
         yield body.queue_id
+    yield from filter(None, (getattr(body, "from_queue_id", 0),))
     for row in (*getattr(body, "places", ()), *getattr(body, "pending", ()), *getattr(body, "rows", ())):
         yield row.queue_id
 

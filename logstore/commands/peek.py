@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import struct
 import sys
 from datetime import datetime
@@ -20,6 +19,7 @@ from logstore.store import control
 from logstore.terminal.changing import ask
 from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
 from logstore.terminal.output import iso_time, print_json, progress
+from logstore.terminal.previews import preview, text_of
 from logstore.terminal.queue_names import queue_argument, queue_id_of
 from logstore.terminal.sampling import asked
 from logstore.terminal.state import retried
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 LIMIT_MAX = 1000
 BODY_BYTES = 256
 BODY_BYTES_MAX = 1 << 20
-HEX_BYTES = 64  # of what is no text, for people
 _CONTENT_HEADER = struct.Struct(">HHQ")
 _BASIC = 60
 
@@ -154,15 +153,6 @@ def document(message: Peeked) -> dict[str, Any]:
     }
 
 
-def text_of(data: bytes, *, is_cut: bool = False) -> str | None:
-    """The bytes as text if they are printable UTF-8, else None; if they were cut, the last character may be cut too."""
-    try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(data, final=not is_cut)
-    except UnicodeDecodeError:
-        return None
-    return text if all(char.isprintable() or char in "\t\r\n" for char in text) else None
-
-
 def header_of(header: bytes) -> dict[str, Any] | None:
     """What the broker put into a header: exchange, routing key, times, properties. None if it is not the broker's."""
     try:
@@ -234,13 +224,3 @@ def lines_of(one: dict[str, Any]) -> list[str]:
         lines.append(f"  header: {preview(base64.b64decode(one['header_base64']), one['header_bytes'])}")
     lines.append(f"  body: {preview(base64.b64decode(one['body_base64']), one['body_bytes'])}")
     return lines
-
-
-def preview(data: bytes, size: int) -> str:
-    """The bytes as text or in hexadecimal, on one line; ``size`` is the whole length, ``data`` may be cut."""
-    text = text_of(data, is_cut=len(data) < size)
-    if text is None:
-        data = data[:HEX_BYTES]
-    shown = data.hex(" ") if text is None else printable(text)
-    cut = f" … (the first {len(data)} of {counted(size, 'byte')})" if len(data) < size else ""
-    return f"{'hex ' if text is None else ''}{shown}{cut}" if size else "empty"

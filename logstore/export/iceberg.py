@@ -85,8 +85,16 @@ def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> i
     known = 0 if snapshot is None else int(snapshot.summary.additional_properties.get(LAST_LSN, 0))
     new = [str(target / file.path) for file in files if file.stop_lsn > known]
     if new:
+        _widen(table, target / files[-1].path)
         table.add_files(new, snapshot_properties=_summary(manifest, max(file.stop_lsn for file in files)))
     return len(new)
+
+
+def _widen(table: Any, newest: Path) -> None:
+    """Adds the columns that this file has and the table, made by an earlier version of this package, has not."""
+    made = require("arrow", "pyarrow.parquet").read_schema(newest)
+    with table.update_schema() as update:
+        update.union_by_name(made)
 
 
 def _summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:

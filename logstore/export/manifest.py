@@ -50,8 +50,8 @@ STAGING: Final = "_staging"
 LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
 MANIFEST_VERSION: Final = 1
-SCHEMA_VERSION: Final = 1
-"""The version of the columns; a later version may have more columns."""
+SCHEMA_VERSION: Final = 2
+"""The version of the newest file's columns; a later version may have more. Version 2 has those of states of places."""
 
 _FILE_PATH = re.compile(
     r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})\.parquet"
@@ -225,9 +225,10 @@ class Manifest:
     def with_run(
         self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None, mark: Mark | None = None
     ) -> Manifest:
-        """The manifest after one more run. The old mark stays unless there is a new one."""
+        """The manifest after one more run, with files of this version. The old mark stays unless there is a new one."""
         return replace(
             self,
+            schema_version=SCHEMA_VERSION,
             last_lsn=stop_lsn,
             files=self.files + tuple(sorted(files, key=lambda file: (file.start_lsn, file.dataset != "records"))),
             open=opened,

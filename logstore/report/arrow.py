@@ -17,11 +17,12 @@ __all__ = ["RECORD_COLUMNS", "count", "time_range"]
 # Columns for the bytes written, and for transactions without an outcome.
 RECORD_COLUMNS: Final = (
     *("lsn", "type", "id", "time", "queue_id", "queue_ids", "tx_id", "outcome", "effect_lsn", "effect_time", "xid"),
-    *("record_bytes", "content_bytes", "relocated"),
+    *("record_bytes", "content_bytes", "relocated", "from_queue_id"),
 )
 FIRST_COLUMNS: Final = ("lsn", "time", "type", "queue_id")
-_PUBLISHING: Final = frozenset({"MESSAGE_START", "MESSAGE_ENQUEUE"})
-_OPERATIONS: Final = _PUBLISHING | {"MESSAGE_DEQUEUE"}
+_STARTS: Final = ("MESSAGE_START", "MESSAGE_START_PLACED")
+_PUBLISHING: Final = frozenset({*_STARTS, "MESSAGE_ENQUEUE", "MESSAGE_MOVE"})
+_OPERATIONS: Final = _PUBLISHING | {"MESSAGE_DEQUEUE", "MESSAGE_PLACE"}
 _OUTCOMES: Final = frozenset({"TX_COMMIT", "TX_ROLLBACK"})
 _UNDECIDED: Final = frozenset({"open", "prepared"})
 _TAKEN: Final = frozenset({"accepted", "rejected"})
@@ -184,12 +185,13 @@ class _Written:
         at = (times - self._grid.start_us) // self._grid.step_us
         copy = _flags(batch.column("relocated"))
         length, content = _ints(batch.column("record_bytes")), np.maximum(_ints(batch.column("content_bytes")), 0)
-        kinds = {name: _one_of(batch.column("type"), (name,)) for name in ("MESSAGE_START", "TX_COMMIT", "TX_ROLLBACK")}
+        kinds = {name: _one_of(batch.column("type"), (name,)) for name in ("TX_COMMIT", "TX_ROLLBACK")}
+        starts = _one_of(batch.column("type"), _STARTS)
         wanted: dict[str, tuple[Any, Any]] = {
             "records": (inside, None),
             "record_bytes": (inside, length),
             "copied_bytes": (inside & copy, length),
-            "messages": (inside & kinds["MESSAGE_START"] & ~copy, None),
+            "messages": (inside & starts & ~copy, None),
             "content_bytes": (inside & ~copy, content),
             "commits": (inside & kinds["TX_COMMIT"], None),
             "rollbacks": (inside & kinds["TX_ROLLBACK"], None),
@@ -207,6 +209,11 @@ class _Written:
                 rows = _parents(lists)
                 times, lsns = (_ints(chosen.column(name))[rows] for name in ("effect_time", "effect_lsn"))
                 self._flows.add(sign, _ints(lists.flatten()), times, lsns)
+        leaves = done & (_ints(batch.column("from_queue_id")) != NONE)
+        if leaves.any():
+            moves = batch.filter(_mask(leaves))
+            left, times, lsns = (_ints(moves.column(name)) for name in ("from_queue_id", "effect_time", "effect_lsn"))
+            self._flows.add(-1, left, times, lsns)
 
     def _undecided(self, batch: Any) -> None:
         """Notes transactions without an outcome, and later outcomes of such."""
@@ -226,8 +233,10 @@ class _Written:
                 one["prepared_us"] = us
             if row["type"] in _OPERATIONS:
                 one["operations"] += 1
-                one["on"] |= set() if row["queue_id"] is None else {row["queue_id"]}
-                if not row["relocated"]:
+                one["on"] |= {row["queue_id"], row["from_queue_id"]} - {None}
+                if row["from_queue_id"] is not None:
+                    one["work"].append((-1, [row["from_queue_id"]]))
+                if not row["relocated"] and row["type"] != "MESSAGE_PLACE":
                     one["work"].append((1 if row["type"] in _PUBLISHING else -1, row["queue_ids"] or []))
         if self._waiting:
             self._decide(batch)

@@ -247,7 +247,8 @@ class ExportSource(Source):
         for path in self.files(dataset):
             try:
                 with parquet.ParquetFile(path) as file:
-                    yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
+                    for batch in file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns)):
+                        yield _completed(batch, columns or ())
             except (OSError, arrow.ArrowException) as error:
                 raise ExportDamaged(
                     f"{path} cannot be read ({error}): restore it; logstore export --verify {self.path} tells all that "
@@ -273,6 +274,18 @@ class ExportSource(Source):
         for batch in self._batches("records", ("queue_id", "queue")):
             found |= {queue_id: name for queue_id, name in _pairs(batch) if name is not None}
         return found
+
+
+def _completed(batch: Any, columns: Sequence[str]) -> Any:
+    """The batch with nulls in columns that its file has not, because an earlier version of this package wrote it."""
+    from logstore import arrow
+
+    pyarrow = require("report", "pyarrow")
+    for name in columns:
+        if name not in batch.schema.names:
+            field = arrow.RECORDS.field(name)
+            batch = batch.append_column(field, pyarrow.nulls(batch.num_rows, field.type))
+    return batch
 
 
 def _pairs(batch: Any) -> list[tuple[int, str | None]]:

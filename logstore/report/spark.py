@@ -109,12 +109,17 @@ def _flows(
     grid, one, none = counts.grid, f.lit(1).cast("long"), f.lit(0).cast("long")
     done = spark_analyses.settled(records, snapshot=not parts)
     ends = f.col("type") == "MESSAGE_DEQUEUE"
+
+    def change(queue_id: Column, added: Column, removed: Column) -> Column:
+        return f.struct(queue_id.alias("queue_id"), added.alias("came"), removed.alias("went"))
+
+    added, removed = f.when(ends, none).otherwise(one), f.when(ends, one).otherwise(none)
+    named = f.transform("queue_ids", lambda queue_id: change(queue_id, added, removed))
+    left = f.when(f.col("from_queue_id").isNotNull(), change(f.col("from_queue_id"), none, one))
     works = done.select(
-        f.explode("queue_ids").alias("queue_id"),
         f.col("effect_lsn").alias("lsn"),
         f.col("effect_time").alias("time"),
-        f.when(ends, none).otherwise(one).alias("came"),
-        f.when(ends, one).otherwise(none).alias("went"),
+        f.inline(f.concat(named, f.array_compact(f.array(left)))),
     )
     gone = records.where(f.col("type") == "QUEUE_DELETE").select("queue_id", f.col("lsn").alias("gone_lsn"))
     works = works.join(f.broadcast(gone), "queue_id", "left")

@@ -6,7 +6,7 @@ name are of chains that the replay knows, which are counted one by one.
 
 Invariant: ``least`` counts only what readable records prove; ``most`` counts everything that they do not exclude. Every
 lost message that the replay does not know had at least one record in an unreadable range that can put a message on a
-queue: a start, an enqueue or a relocated state.
+queue: a start, an enqueue, a move or a relocated state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from logstore.salvage.state import State
 
 # The records that can put a message on a queue.
-CARRIERS = frozenset({RecordType.MESSAGE_START, RecordType.MESSAGE_ENQUEUE, RecordType.MESSAGE_RELOCATED})
+CARRIERS = frozenset(
+    {
+        RecordType.MESSAGE_START,
+        RecordType.MESSAGE_ENQUEUE,
+        RecordType.MESSAGE_RELOCATED,
+        RecordType.MESSAGE_MOVE,
+        RecordType.MESSAGE_START_PLACED,
+        RecordType.MESSAGE_RELOCATED_PLACED,
+    }
+)
 CARRIER_BYTES_MIN = 72  # a start without content, or an enqueue on one queue
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
 
+from logstore.codec.chains import RELOCATED
 from logstore.codec.interpreter import Interpreter, state_parts
 from logstore.codec.records import (
     Batch,
     MessageChunk,
-    MessageEnqueue,
     MessageRelocated,
-    MessageStart,
+    MessageRelocatedPlaced,
     PendingKind,
     Record,
     RecordFlag,
@@ -29,13 +29,17 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.codec.scan import Damaged, Gap, probable_queues
-from logstore.codec.state import START_UNKNOWN, Copies, Message, Moved, Transaction, Work
+from logstore.codec.state import START_UNKNOWN, Copies, Message, Moved, Place, Transaction, Work
 from logstore.salvage.settle import settle
 from logstore.salvage.state import CONTENT_IN_DOUBT, CONTENT_LOST, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logstore.codec.place_states import RelocatedState
+    from logstore.codec.records import StateRow
+
+_STARTS = frozenset({RecordType.MESSAGE_START, RecordType.MESSAGE_START_PLACED})
 _LATER_UNKNOWN = "a record of it is lost that may have been an enqueue or a dequeue"
 ELSEWHERE = "it is still live, but no readable record names its queue"
 TRANSACTIONS = 2  # the high byte of the types of transactions
@@ -95,18 +99,20 @@ class LenientReplay(Interpreter):
         if message is not None:
             self._follow(record, message)
             return message
-        if record.id in self.ended:
-            return None
-        if record.id < self.base_lsn:
-            self.strays.setdefault(record.id, record.lsn)
-        return self._ghost(record)
+        return None if record.id in self.ended else self._unknown(record.id, record.lsn, record.lsn)
 
-    def _ghost(self, record: Record | Damaged) -> Message:
+    def _unknown(self, message_id: int, lsn: int, last_lsn: int) -> Message:
+        """A message of which the record at ``lsn`` is the first that can be read."""
+        if message_id < self.base_lsn:
+            self.strays.setdefault(message_id, lsn)
+        return self._ghost(message_id, last_lsn)
+
+    def _ghost(self, message_id: int, last_lsn: int) -> Message:
         """A message whose start cannot be read."""
-        message = Message(START_UNKNOWN, 0, record.lsn, published=False)
+        message = Message(START_UNKNOWN, 0, last_lsn, published=False)
         message.staged = False
         message.miss("its start is lost")
-        self.messages[record.id] = message
+        self.messages[message_id] = message
         return message
 
     def _follow(self, record: Record | Damaged, message: Message) -> None:
@@ -136,7 +142,7 @@ class LenientReplay(Interpreter):
     def contradiction(self, lsn: int, reason: str) -> None:
         """Not an error: a lost record explains it (a second place, by its lost dequeue); the newer record counts."""
 
-    def numbered(self, record: Record, body: MessageStart | MessageEnqueue) -> None:
+    def numbered(self, lsn: int, tx_id: int, order_index: int, count: int) -> None:
         """Not checked, because lost enqueues take their numbers with them."""
 
     def keeps(self, work: Work) -> bool:  # noqa: ARG002
@@ -175,7 +181,7 @@ class LenientReplay(Interpreter):
         """In a complete log, a start below the base means that a later relocation has the whole message."""
         state = record.body
         if (
-            isinstance(state, MessageRelocated)
+            isinstance(state, MessageRelocated | MessageRelocatedPlaced)
             and self.first_loss_lsn is None
             and state.start_lsn < self.base_lsn
             and copies.start_lsn != state.start_lsn
@@ -200,7 +206,7 @@ class LenientReplay(Interpreter):
             return False
         return self.first_loss_lsn is not None or record.id >= self.base_lsn
 
-    def take_content(self, message: Message, state: MessageRelocated, copies: Copies) -> None:
+    def take_content(self, message: Message, state: RelocatedState, copies: Copies) -> None:
         """Uses the records that the state names, or other copies of them, because contents never change."""
         if copies.start_lsn != START_UNKNOWN and (
             copies.start_lsn == state.start_lsn or message.start_lsn == START_UNKNOWN
@@ -223,13 +229,32 @@ class LenientReplay(Interpreter):
         if copies.chunks:
             message.chunks = SortedDict({**copies.chunks, **message.pieces})
 
-    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int) -> None:  # noqa: ARG002
+    def not_on(self, lsn: int, message_id: int, message: Message, queue_id: int, ended: str) -> None:  # noqa: ARG002
         """A pending enqueue on that queue must have been committed."""
         for work in message.pending or ():
             if work.queue_id == queue_id and work.kind is PendingKind.ENQUEUE:
                 self.end_work(message, work)
                 message.staged = False
                 return
+
+    def stated(self, lsn: int, row: StateRow) -> Message | None:
+        """The row's message, without content if its start is missing; None if it is known to have ended."""
+        message = self.messages.get(row.id)
+        if message is not None or row.id in self.ended:
+            return message
+        if row.id < self.base_lsn and self.first_loss_lsn is None:
+            return None  # an orphan
+        return self._unknown(row.id, lsn, row.id)
+
+    def missing_place(self, lsn: int, message_id: int, message: Message, queue_id: int, reason: str) -> Place | None:  # noqa: ARG002
+        """The record proves that the place was there: its enqueue was committed, or is lost."""
+        for work in message.pending or ():
+            if work.queue_id == queue_id and work.kind is PendingKind.ENQUEUE:
+                self.end_work(message, work)
+                message.staged = False
+                return Place(queue_id, work.lsn, 0, self._time_us, work.state)
+        message.doubt(lsn, f"the record that put it on queue {queue_id} is lost")
+        return message.as_found(message_id, queue_id)
 
     def is_over(self, message: Message) -> bool:
         """Whether the message has ended and nothing of it may be lost."""
@@ -264,14 +289,14 @@ class LenientReplay(Interpreter):
             self.queue_doubt_lsn = lost.lsn
 
     def _damaged_message(self, lost: Damaged, kind: RecordType) -> None:
-        moved = kind is RecordType.MESSAGE_RELOCATED or bool(lost.flags & RecordFlag.COPY)
+        moved = kind in RELOCATED or bool(lost.flags & RecordFlag.COPY)
         if moved:
             self._damaged_copy(lost, kind)
-        elif kind is RecordType.MESSAGE_START:
-            self._ghost(lost)
-            self.probable[lost.id] = probable_queues(lost.raw)
+        elif kind in _STARTS:
+            self._ghost(lost.id, lost.lsn)
+            self.probable[lost.id] = probable_queues(lost.raw, kind)
             if lost.flags & RecordFlag.PUBLISHED:
-                self.published_bytes[lost.id] = lost.length
+                self.published_bytes[lost.id] = lost.length if kind is RecordType.MESSAGE_START else 0
         elif kind is RecordType.MESSAGE_DEQUEUE and lost.flags & RecordFlag.DELETES:
             self.end_message(lost.id)
         else:
@@ -280,20 +305,20 @@ class LenientReplay(Interpreter):
                 return
             if kind is RecordType.MESSAGE_CHUNK:
                 message.miss(CONTENT_LOST)
-            elif kind is RecordType.MESSAGE_ENQUEUE:
+            elif kind in (RecordType.MESSAGE_ENQUEUE, RecordType.MESSAGE_MOVE):
                 message.miss(ELSEWHERE)
+            elif kind is RecordType.MESSAGE_PLACE:
+                message.doubt(lost.lsn, "a note on a place of it is lost: the note there may be an older one")
             else:
                 message.doubt(lost.lsn, "a dequeue of it is lost: it may have been consumed")
 
     def _damaged_copy(self, lost: Damaged, kind: RecordType) -> None:
         """A lost copy costs nothing while its original is known."""
-        counts = bool(lost.flags & RecordFlag.INLINE) or (
-            kind is RecordType.MESSAGE_RELOCATED and not lost.flags & RecordFlag.PART
-        )
+        counts = bool(lost.flags & RecordFlag.INLINE) or (kind in RELOCATED and not lost.flags & RecordFlag.PART)
         message = self.messages.get(lost.id)
         if not counts:
             copies = self._copies.setdefault(lost.id, Copies())
-            copies.parts_lost = copies.parts_lost or kind is RecordType.MESSAGE_RELOCATED
+            copies.parts_lost = copies.parts_lost or kind in RELOCATED
             return
         copies = self._copies.pop(lost.id, Copies())
         self.strays.pop(lost.id, None)  # a relocated message is no orphan
@@ -301,11 +326,11 @@ class LenientReplay(Interpreter):
             message.last_lsn = lost.lsn
             self._merge(message, copies)
         elif lost.id not in self.ended:
-            message = self._ghost(lost)
+            message = self._ghost(lost.id, lost.lsn)
             self._merge(message, copies)
             message.miss("its relocated state is lost")
             if kind is RecordType.MESSAGE_START:
-                self.probable[lost.id] = probable_queues(lost.raw)
+                self.probable[lost.id] = probable_queues(lost.raw, kind)
 
     # ---- Epochs
 

@@ -6,8 +6,9 @@ It must never write in the damaged directory, drop a readable message silently, 
 opened the new store and every byte was compared.
 
 Invariant: the new store has its own UUID, because the damaged one still exists, and neither its files nor a catalog on
-a server may be taken for those of the new store. Message ids, queue ids, contents, headers, the order on every queue
-and transactions in doubt are unchanged. The new store appears under its name complete or not at all.
+a server may be taken for those of the new store. Message ids, queue ids, contents, headers, the order on every queue,
+the states of places and transactions in doubt are unchanged. The new store appears under its name complete or not at
+all.
 """
 
 from __future__ import annotations

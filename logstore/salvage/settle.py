@@ -92,7 +92,10 @@ def _keep(replay: LenientReplay, transaction: Transaction, work: Work, why: str)
             message.pending.remove(work)
             message.pending = message.pending or None
     else:
-        message.doubt(work.lsn, f"transaction {transaction.id} dequeued it, and {why}: it may have been consumed")
+        did, then = "dequeued it", "it may have been consumed"
+        if work.kind is PendingKind.NOTE:
+            did, then = f"put a note on it on queue {work.queue_id}", "the note there may be an older one"
+        message.doubt(work.lsn, f"transaction {transaction.id} {did}, and {why}: {then}")
         message.pending = [one for one in message.pending or () if one != work] or None
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh64
 
@@ -25,6 +25,7 @@ from logstore.codec.files import (
     batch_bytes_max,
     record_bytes_max,
 )
+from logstore.codec.place_states import order_of, placed_place, placed_work
 from logstore.codec.records import (
     BATCH_RECORD_BYTES,
     FOOTER_COUNTS_MAX,
@@ -38,7 +39,9 @@ from logstore.codec.records import (
     InlineCopy,
     MessageChunk,
     MessageRelocated,
+    MessageRelocatedPlaced,
     MessageStart,
+    MessageStartPlaced,
     OrderedCopy,
     PendingWork,
     QueuePlace,
@@ -255,7 +258,7 @@ class Digest:
 def write_message(writer: LogWriter, message_id: int, message: Message, read: Callable[[int], Record]) -> int:
     """Writes a message under its old id; ``read`` returns the record at an LSN of the old log. Returns the digest."""
     start = read(message.start_lsn).body
-    assert isinstance(start, MessageStart | InlineCopy | OrderedCopy)
+    assert isinstance(start, MessageStart | MessageStartPlaced | InlineCopy | OrderedCopy)
     digest = Digest(start.header)
     digest.add(start.content)
     published = int(RecordFlag.PUBLISHED) if message.published else 0
@@ -278,13 +281,13 @@ def _write_inline(
     writer: LogWriter,
     message_id: int,
     message: Message,
-    start: MessageStart | InlineCopy | OrderedCopy,
+    start: MessageStart | MessageStartPlaced | InlineCopy | OrderedCopy,
     published: int,
 ) -> bool:
     """Writes the message as one record if it has an inline form; returns whether it did."""
     places = message.places
     simple = bool(places) and not message.chunks and not message.pending and not message.staged
-    if not simple or len({place.order_lsn for place in places}) > 1 or any(one.delivery_count for one in places):
+    if not simple or len({place.order_lsn for place in places}) > 1 or any(one.state is not None for one in places):
         return False
     order_lsn, flags = places[0].order_lsn, _COPY | _INLINE | published
     body: InlineCopy | OrderedCopy
@@ -311,28 +314,34 @@ def _write_inline(
 def _write_state(
     writer: LogWriter, message_id: int, message: Message, start_lsn: int, prev: int, chunks: list[ChunkPlace]
 ) -> None:
-    """Writes the state, in as many parts as necessary."""
-    places = [
-        QueuePlace(one.order_lsn, one.time_us, one.queue_id, one.order_index, one.delivery_count)
-        for one in message.places
-    ]
-    pending = [
-        PendingWork(one.tx_id, one.lsn, one.queue_id, one.kind, one.order_index)
-        for one in sorted(message.pending or (), key=lambda one: (one.lsn, one.order_index))
-    ]
+    """Writes the state, in as many parts as necessary, all with states of places if it has any."""
+    work = sorted(message.pending or (), key=order_of)
+    kind = RecordType.MESSAGE_RELOCATED
+    made: type[MessageRelocated | MessageRelocatedPlaced] = MessageRelocated
+    places: list[Any]
+    pending: list[Any]
+    if message.has_states:
+        kind, made = RecordType.MESSAGE_RELOCATED_PLACED, MessageRelocatedPlaced
+        places, pending = [placed_place(one) for one in message.places], [placed_work(one) for one in work]
+    else:
+        places = [QueuePlace(one.order_lsn, one.time_us, one.queue_id, one.order_index, 0) for one in message.places]
+        pending = [PendingWork(one.tx_id, one.lsn, one.queue_id, one.kind, one.order_index) for one in work]
     size = message.content_bytes
     assert size is not None
     part, last = 0, False
     while not last:
         room = writer.record_bytes_max - 80
-        now: list[list[Body]] = []
-        for rows, width in ((chunks, 24), (places, 32), (pending, 32)):
-            fitting = min(room // width, len(rows))
-            room -= width * fitting
-            now.append(list(rows[:fitting]))
+        now = []
+        for rows in (chunks, places, pending):
+            fitting = 0
+            while fitting < len(rows) and (length := record_bytes(rows[fitting]) - RECORD_HEADER_BYTES) <= room:
+                room -= length
+                fitting += 1
+            now.append(tuple(rows[:fitting]))
             del rows[:fitting]
         last = not (chunks or places or pending)
-        body = MessageRelocated(size, start_lsn, part, tuple(now[0]), tuple(now[1]), tuple(now[2]))  # type: ignore[arg-type]
+        if not last and not any(now):
+            raise StoreError(f"message {message_id} has a place with a header that no relocated state has room for")
         flags = (RecordFlag.STAGED if message.staged else 0) if last else RecordFlag.PART
-        prev = writer.append(RecordType.MESSAGE_RELOCATED, flags, message_id, prev, body)
+        prev = writer.append(kind, flags, message_id, prev, made(size, start_lsn, part, *now))
         part += 1

@@ -45,8 +45,10 @@ QUANTILES: Final = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.9
 SKETCH_K: Final = 200  # a rank is right to 1.33 % (99 % of the time); at most about 5 KB per sketch
 EXACT_STEPS: Final = 128  # latencies below this many µs have their own steps; above, each power of two has 64
 TAKEN: Final = ("accepted", "rejected")  # reasons of a dequeue by a consumer; a dequeue without a reason counts, too
-_PUBLISHING: Final = ("MESSAGE_START", "MESSAGE_ENQUEUE")
+_STARTS: Final = ("MESSAGE_START", "MESSAGE_START_PLACED")
+_PUBLISHING: Final = (*_STARTS, "MESSAGE_ENQUEUE", "MESSAGE_MOVE")
 _OPERATIONS: Final = (*_PUBLISHING, "MESSAGE_DEQUEUE")
+_WORK: Final = (*_OPERATIONS, "MESSAGE_PLACE")
 _UNDECIDED: Final = ("open", "prepared")
 _UNITS: Final = {"microsecond": 1, "millisecond": 1_000, "second": 10**6, "minute": 60 * 10**6}
 _UNITS_US: Final = _UNITS | {"hour": 3600 * 10**6, "day": DAY_US}
@@ -149,7 +151,8 @@ def settled(records: DataFrame, *, snapshot: bool = False) -> DataFrame:
     from pyspark.sql import functions as f
 
     operations = records.where(f.col("type").isin(*_OPERATIONS) & ~f.col("relocated"))
-    columns = [name for name in ("type", "queue_id", "queue", "queue_ids", "enqueue_lsn") if name in records.columns]
+    wanted = "type", "queue_id", "queue", "queue_ids", "from_queue_id", "enqueue_lsn"
+    columns = [name for name in wanted if name in records.columns]
     told = operations.where(f.col("effect_lsn").isNotNull()).select(*columns, "effect_lsn", "effect_time")
     if snapshot:
         return told
@@ -158,6 +161,19 @@ def settled(records: DataFrame, *, snapshot: bool = False) -> DataFrame:
         f.col("id").alias("tx_id"), f.col("lsn").alias("effect_lsn"), f.col("time").alias("effect_time")
     )
     return told.unionByName(waiting.join(commits, "tx_id").drop("tx_id"))
+
+
+def _ending(operations: DataFrame) -> DataFrame:
+    """The operations that ended a place, by its queue: dequeues and moves. An older export's records have no moves."""
+    from pyspark.sql import functions as f
+
+    dequeues = operations.where(f.col("type") == "MESSAGE_DEQUEUE")
+    if "from_queue_id" not in operations.columns:
+        return dequeues
+    moves = operations.where(f.col("from_queue_id").isNotNull()).withColumns(
+        {"queue_id": f.col("from_queue_id"), "queue": f.lit(None).cast("string")}
+    )
+    return dequeues.unionByName(moves)
 
 
 # ---- Depth
@@ -237,7 +253,7 @@ def _record_changes(
     named = f.when(f.col("each") == f.col("queue_id"), f.col("queue"))
     came = operations.where(publishing).select("queue_id", "queue", "effect_time", f.explode("queue_ids").alias("each"))
     changes = came.select(f.col("each").alias("queue_id"), named.alias("queue"), *_change(f.col("effect_time"), 1, 0))
-    taken = operations.where(f.col("type") == "MESSAGE_DEQUEUE")
+    taken = _ending(operations)
     changes = changes.unionByName(taken.select("queue_id", "queue", *_change(f.col("effect_time"), 0, 1)))
     deletions = records.where(f.col("type") == "QUEUE_DELETE")
     changes = changes.unionByName(deletions.select("queue_id", "queue", *_change(f.col("time"), 0, 0, True)))
@@ -270,7 +286,7 @@ def latency_sketches(messages: DataFrame, *, reasons: Sequence[str] = TAKEN) -> 
     """Latencies from enqueue to dequeue, by queue and UTC day of the dequeue, as sketches for :func:`merge_latency`.
 
     ``queue_id, queue, day, count, min_us, max_us, total_us, sketch`` (a KLL sketch of bigint, at most about 5 KB).
-    Dequeues with one of these reasons count, and those without a reason.
+    Dequeues and moves with one of these reasons count, and those without a reason.
     """
     from pyspark.sql import functions as f
 
@@ -414,12 +430,16 @@ def in_doubt(records: DataFrame) -> DataFrame:
 
     undecided = records.where(f.col("tx_id").isNotNull() & f.col("outcome").isin(*_UNDECIDED))
     prepared = f.col("type") == "TX_PREPARE"
+    works = f.col("type").isin(*_WORK)
+    queue_ids = f.collect_set(f.when(works, f.col("queue_id")))
+    if "from_queue_id" in records.columns:
+        queue_ids = f.concat(queue_ids, f.collect_set("from_queue_id"))
     by_transaction = undecided.groupBy("tx_id").agg(
         f.max("xid").alias("xid"),
         f.coalesce(f.min(f.when(prepared, f.col("time"))), f.min("time")).alias("since"),
         f.max(f.when(prepared, f.col("lsn"))).alias("prepare_lsn"),
-        f.count(_if(f.col("type").isin(*_OPERATIONS))).alias("operations"),
-        f.array_sort(f.collect_set(f.when(f.col("type").isin(*_OPERATIONS), f.col("queue_id")))).alias("queue_ids"),
+        f.count(_if(works)).alias("operations"),
+        f.array_sort(f.array_distinct(queue_ids)).alias("queue_ids"),
         f.bool_or(prepared | (f.col("outcome") == "prepared")).alias("prepared"),
     )
     # The few undecided transactions look for their outcome in a later part of the log.
@@ -457,7 +477,7 @@ def bytes_by_queue(rows: DataFrame) -> DataFrame:
     else:
         first = ~f.col("relocated")
         totals = {
-            "messages": ("count", _if((f.col("type") == "MESSAGE_START") & first)),
+            "messages": ("count", _if(f.col("type").isin(*_STARTS) & first)),
             "places": ("sum", _where(f.col("type").isin(*_PUBLISHING) & first, f.col("queue_count"))),
             "content_bytes": ("sum", _where(first, f.col("content_bytes"))),
             "record_bytes": ("sum", _where(first, f.col("record_bytes"))),
@@ -472,8 +492,8 @@ def bytes_by_queue(rows: DataFrame) -> DataFrame:
 def redeliveries(messages: DataFrame) -> DataFrame:
     """Deliveries per place, by queue: ``queue_id, queue, settled, told, redelivered, deliveries, most``.
 
-    ``settled`` counts places that ended, ``told`` those of them whose dequeue has a delivery count, ``redelivered``
-    those delivered more than once. ``deliveries`` is the sum of the known counts, ``most`` the largest one.
+    ``settled`` counts places that ended, ``told`` those of them with a delivery count, ``redelivered`` those delivered
+    more than once. ``deliveries`` is the sum of the known counts, ``most`` the largest one.
     """
     from pyspark.sql import functions as f
 
@@ -491,7 +511,7 @@ def redeliveries(messages: DataFrame) -> DataFrame:
 
 def dead_lettered(messages: DataFrame) -> DataFrame:
     """Places that ended as dead letters, by the queue that they left and UTC day: ``queue_id, queue, day, count,
-    last_time, last_lsn`` (of the dequeue).
+    last_time, last_lsn`` (of the dequeue or the move).
     """
     from pyspark.sql import functions as f
 
@@ -522,7 +542,7 @@ def throughput(records: DataFrame, interval: str | timedelta) -> DataFrame:
         "records": f.count("lsn"),
         "record_bytes": f.sum(f.col("record_bytes").cast("long")),
         "copied_bytes": f.sum(_where(~first, f.col("record_bytes"))),
-        "messages": f.count(_if((f.col("type") == "MESSAGE_START") & first)),
+        "messages": f.count(_if(f.col("type").isin(*_STARTS) & first)),
         "content_bytes": f.sum(_where(first, f.col("content_bytes"))),
         "commits": f.count(_if(f.col("type") == "TX_COMMIT")),
         "rollbacks": f.count(_if(f.col("type") == "TX_ROLLBACK")),

@@ -57,7 +57,7 @@ class Message:
     locked: bool
     """Whether a transaction without an outcome has dequeued it."""
     redelivered: bool
-    """Whether it was stored before this open, so that it may have been delivered before."""
+    """Whether it may have been delivered before: it was handed out, or was on the queue at a crash."""
     _header: bytes | None = field(default=None, repr=False, compare=False)
     _content: bytes | None = field(default=None, repr=False, compare=False)
 

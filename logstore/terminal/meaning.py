@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from logstore.codec.place_states import given_state
 from logstore.codec.records import (
     CatalogChange,
     InlineCopy,
@@ -11,21 +12,34 @@ from logstore.codec.records import (
     MessageChunk,
     MessageDequeue,
     MessageEnqueue,
+    MessageMove,
+    MessagePlace,
     MessageRelocated,
+    MessageRelocatedPlaced,
     MessageStart,
+    MessageStartPlaced,
     OrderedCopy,
     PendingKind,
+    PlacedPlace,
+    PlacedWork,
+    PlaceStates,
     Record,
     RecordFlag,
     RecordType,
+    StateBit,
     TxRelocated,
     XidBody,
 )
 from logstore.core.counts import counted
+from logstore.terminal.output import time_text
+from logstore.terminal.previews import preview, text_of
 from logstore.terminal.records import catalog_row_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from logstore.codec.records import DequeueReason, PendingWork, QueuePlace
+    from logstore.codec.state import PlaceState
 
 PLAIN = {
     RecordType.TX_START: "a local transaction begins",
@@ -52,8 +66,10 @@ def meaning(record: Record, names: Mapping[int, str]) -> str:
         return f"enqueued on {_queues(body.queues, names)}{_within(body.tx_id)}"
     if isinstance(body, MessageDequeue):
         return _dequeue(record, body, names)
-    if isinstance(body, MessageRelocated):
+    if isinstance(body, MessageRelocated | MessageRelocatedPlaced):
         return _relocated(record, body, names)
+    if isinstance(body, MessageStartPlaced | MessagePlace | MessageMove | PlaceStates):
+        return _placed(body, names)
     if isinstance(body, TxRelocated):
         return f"relocated: a {body.kind.name.lower()} transaction that is {body.state.name.lower()}"
     if isinstance(body, XidBody):
@@ -78,8 +94,10 @@ def _queue(queue_id: int, names: Mapping[int, str]) -> str:
     return repr(names[queue_id]) if queue_id in names else str(queue_id)
 
 
-def _within(tx_id: int) -> str:
-    return f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
+def _within(tx_id: int, state: str = "") -> str:
+    """The state of the place, and the transaction."""
+    by = f" by transaction {tx_id}: takes effect at its commit" if tx_id else ""
+    return f"{state}{',' if state and by else ''}{by}"
 
 
 def _start(record: Record, body: MessageStart, names: Mapping[int, str]) -> str:
@@ -101,19 +119,87 @@ def _change(record: Record, body: CatalogChange) -> str:
 
 
 def _dequeue(record: Record, body: MessageDequeue, names: Mapping[int, str]) -> str:
-    reason = "" if body.reason == 0 else f" ({body.reason.name.lower().replace('_', '-')})"
+    reason = _reason(body.reason)
     died = ", and with that it is dead" if RecordFlag.DELETES in record.flags else ""
     return f"dequeued from queue {_queue(body.queue_id, names)}{reason}{died}{_within(body.tx_id)}"
 
 
-def _relocated(record: Record, body: MessageRelocated, names: Mapping[int, str]) -> str:
+def _reason(reason: DequeueReason) -> str:
+    return "" if reason == 0 else f" ({reason.name.lower().replace('_', '-')})"
+
+
+def _placed(body: MessageStartPlaced | MessagePlace | MessageMove | PlaceStates, names: Mapping[int, str]) -> str:
+    if isinstance(body, MessageStartPlaced):
+        return f"published to {_queues(body.queues, names)}{_within(body.tx_id, _with(given_state(body)))}"
+    if isinstance(body, MessagePlace):
+        note = f"gets the {_note(body.note)}" if body.note else "loses its note"
+        return f"its place on queue {_queue(body.queue_id, names)} {note}{_within(body.tx_id)}"
+    if isinstance(body, MessageMove):
+        return _move(body, names)
+    rows = (
+        f"message {row.id} on queue {_queue(row.queue_id, names)}{_with(given_state(row)) or ', none'}"
+        for row in body.rows
+    )
+    return f"counts and times of places: {'; '.join(rows)}"
+
+
+def _move(body: MessageMove, names: Mapping[int, str]) -> str:
+    to = f"queue {_queue(body.queue_id, names)}"
+    if not body.from_queue_id:
+        did = f"enqueued on {to}"
+    elif body.from_queue_id == body.queue_id:
+        did = f"moved to the end of {to}"
+    else:
+        did = f"moved from queue {_queue(body.from_queue_id, names)} to {to}"
+    kept = ", with the header of its own that it had there" if body.state_bits & StateBit.KEEPS_HEADER else ""
+    kept += ", with the note that it had there" if body.state_bits & StateBit.KEEPS_NOTE else ""
+    return f"{did}{_reason(body.reason)}{_within(body.tx_id, _with(given_state(body)) + kept)}"
+
+
+def _with(state: PlaceState | None) -> str:
+    """What a place remembers, each part behind a comma."""
+    if state is None:
+        return ""
+    count = state.delivery_count
+    parts = [f"delivered {'once' if count == 1 else f'{count} times'}"] if count else []
+    parts += [f"hidden until {time_text(state.not_before_us)}"] if state.not_before_us else []
+    parts += [f"expires {time_text(state.expires_us)}"] if state.expires_us else []
+    parts += [f"with the {_note(state.note)}"] if state.note else []
+    if state.header is not None:
+        parts.append(f"with a header of its own of {counted(len(state.header), 'byte')}")
+    return "".join(f", {part}" for part in parts)
+
+
+def _note(note: bytes) -> str:
+    text = text_of(note)
+    return f"note {preview(note, len(note)) if text is None else repr(text)}"
+
+
+def _relocated(record: Record, body: MessageRelocated | MessageRelocatedPlaced, names: Mapping[int, str]) -> str:
     if RecordFlag.PART in record.flags:
         return f"part {body.part} of its state, relocated; counts once the last part is there"
-    places = f"on {_queues((place.queue_id for place in body.places), names)}"
+    places = _places(body.places, names)
     staged = ", never enqueued yet" if RecordFlag.STAGED in record.flags else ""
     pending = "".join(
-        f", {'enqueued on' if work.kind is PendingKind.ENQUEUE else 'dequeued from'} queue "
-        f"{_queue(work.queue_id, names)} by transaction {work.tx_id} without an outcome"
-        for work in body.pending
+        f"{_pending(work, names)} by transaction {work.tx_id} without an outcome" for work in body.pending
     )
     return f"relocated: its whole state, {counted(body.content_bytes, 'byte')} of content, {places}{staged}{pending}"
+
+
+def _places(places: tuple[QueuePlace | PlacedPlace, ...], names: Mapping[int, str]) -> str:
+    """The queues, each with what the place there remembers."""
+    states = [given_state(place) for place in places]
+    if not any(states):
+        return f"on {_queues((place.queue_id for place in places), names)}"
+    texts = (
+        f"on queue {_queue(place.queue_id, names)}{f' ({told})' if (told := _with(state)[2:]) else ''}"
+        for place, state in zip(places, states, strict=True)
+    )
+    return ", ".join(texts)
+
+
+def _pending(work: PendingWork | PlacedWork, names: Mapping[int, str]) -> str:
+    state = given_state(work)
+    did = {PendingKind.ENQUEUE: "enqueued on", PendingKind.DEQUEUE: "dequeued from", PendingKind.NOTE: "noted on"}
+    told = _with(state)[2:] or ("without a note" if work.kind is PendingKind.NOTE else "")
+    return f", {did[work.kind]} queue {_queue(work.queue_id, names)}{f' ({told})' if told else ''}"

@@ -27,6 +27,7 @@ T = TypeVar("T")
 PLAIN_NAME = re.compile(r"[^\W\d][\w.:/@+-]*")  # a queue's name that is one word, and no number
 CONTENTS = frozenset({"header", "content", "raw", "config"})  # the only fields that can be long
 
+PLACE_TIMES = frozenset({"not_before_us", "expires_us"})
 REPLICATION = frozenset({"index", "known_durable_lsn"})  # fields of a batch, not shown if it is not replicated
 
 bodies_option = click.option(
@@ -108,8 +109,12 @@ def _word(name: str, value: Any, names: Mapping[int, str]) -> str:
     """A field as ``name=value``."""
     if name.endswith("time_us"):
         return f"{name.removesuffix('_us')}={'unknown' if value == 0 else time_word(value)}"
+    if name in PLACE_TIMES:
+        return f"{name.removesuffix('_us')}={'none' if value == 0 else time_word(value)}"
     if name == "queue_id":
         return f"queue={_queue(value, names)}"
+    if name == "from_queue_id":
+        return f"from_queue={'none' if value == 0 else _queue(value, names)}"
     if name == "queues":
         return f"queues={','.join(_queue(one, names) for one in value)}"
     return f"{name}={_value(value, names)}"

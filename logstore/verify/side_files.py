@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from logstore.codec.files import Closed, Hint, Hold, Meta
+from logstore.codec.files import Closed, Hint, Hold, Meta, Seen
 from logstore.codec.records import InvalidRecord, NewerVersion
 from logstore.core.counts import counted
 from logstore.core.regular_files import read_start
@@ -29,9 +29,10 @@ def check_side_files(store_dir: Path, info: ReaderInfo | None, findings: Finding
     """Checks all side files. If ``info`` is None the log could not be read, and only checksums are checked."""
     meta = _decode(store_dir / "META", Meta, findings, "it holds the store's UUID and sizes: restore it from a backup")
     closed = _decode(store_dir / "CLOSED", Closed, findings, "without it, a missing end of the log is not detected")
+    seen = _decode(store_dir / "SEEN", Seen, findings, "without it, every message counts as delivered before")
     live = info is not None and info.live
     hint = None if live else _decode(store_dir / "HINT", Hint, findings, HARMLESS)
-    for name, one in (("CLOSED", closed), ("HINT", hint)):
+    for name, one in (("CLOSED", closed), ("SEEN", seen), ("HINT", hint)):
         if meta is not None and one is not None and one.uuid != meta.uuid:
             findings.add(Found("file", f"{name} belongs to another store"))
     if info is not None and closed is not None and not live:

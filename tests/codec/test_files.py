@@ -17,7 +17,7 @@ from kit.checkpoints import CheckpointHeader
 from kit.record_cases import SEGMENT, UUID_1, UUID_2, flipped, lsns, sealed, u32, u64
 from kit.testing import ffi, lib
 from logstore.codec import files, records
-from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote, decode_segment, iter_batches
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, Seen, SegmentHeader, Vote, decode_segment, iter_batches
 from logstore.codec.records import (
     FIRST,
     Batch,
@@ -214,9 +214,11 @@ FIXED = [
     Vote(UUID_1, UUID_2, 11, 5, 7, 12, 1, 0, 6, 40, 0),
     Mark(UUID_1, 3, 0x11000, 0x12000),
     Mark(UUID_1, 4, 0, 0),
+    Seen(UUID_1, 2, 0x11000),
+    Seen(UUID_1, 1, 0),
 ]
 above_zero = st.integers(1, 2**64 - 1)
-USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Hold: 64, CheckpointHeader: 136, Vote: 120, Mark: 56}
+USED = {SegmentHeader: 72, Meta: 56, Hint: 56, Closed: 56, Seen: 48, Hold: 64, CheckpointHeader: 136, Vote: 120, Mark: 56}
 each_fixed = pytest.mark.parametrize("fixed", FIXED, ids=lambda fixed: type(fixed).__name__)
 
 
@@ -273,6 +275,7 @@ def test_a_fixed_structure_comes_back_as_it_was_given(data: st.DataObject) -> No
         Meta(uuid, size, data.draw(st.integers(2 * size, (2**63 - 1) // 4)), data.draw(u64)),
         Hint(uuid, epoch, data.draw(lsns), data.draw(lsns)),
         Closed(uuid, epoch, data.draw(lsns), data.draw(u64)),
+        Seen(uuid, epoch, data.draw(lsns | st.just(0))),
         Hold(uuid, data.draw(lsns), data.draw(u64), data.draw(u64), data.draw(u64)),
         data.draw(votes()),
         Mark(uuid, epoch, *sorted(data.draw(st.lists(lsns, min_size=2, max_size=2, unique=True)))),
@@ -370,6 +373,9 @@ def test_version_zero_another_size_and_used_reserved_space_are_malformed(
         (FIXED[2], 40, 0),
         (FIXED[2], 48, 2**63),
         (FIXED[3], 32, 0),
+        (FIXED[9], 32, 0),
+        (FIXED[9], 40, 4),
+        (FIXED[9], 48, 1),
         (FIXED[6], 48, 0),
         (FIXED[6], 56, 0),
         (FIXED[6], 64, 2**23),

@@ -18,6 +18,7 @@ from kit.c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixe
 from logstore.catalog.catalog import Catalog
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.codec.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
+from logstore.codec.state import PlaceState
 from logstore.codec.strict import StrictReplay
 from logstore.inspect import BatchBytes, Inspection, Reader
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+HOUR_US = 1_700_000_000_000_000 + 3_600_000_000  # an hour after the golden files were made
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 SEGMENTS = sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.seg"))
@@ -139,18 +141,7 @@ def whole_store(case: str, into: Path) -> list[str]:
     return [path for path in SEGMENTS if path.startswith(f"{case}/")]
 
 
-NOT_READ_YET = "places"  # a log with states of places, which only the codecs know
-
-
-def test_a_log_with_states_of_places_is_refused_as_newer(tmp_path: Path) -> None:
-    whole_store(NOT_READ_YET, tmp_path / "store")
-    with pytest.raises(logstore.VersionError, match="use a newer logstore"):
-        Reader(tmp_path / "store")
-    with pytest.raises(logstore.VersionError, match="use a newer logstore"):
-        logstore.open(tmp_path / "store")
-
-
-@pytest.mark.parametrize("case", sorted({path.split("/")[0] for path in SEGMENTS} - {NOT_READ_YET}))
+@pytest.mark.parametrize("case", sorted({path.split("/")[0] for path in SEGMENTS}))
 def test_the_c_reader_gives_exactly_the_batches_and_records_of_a_golden_store(case: str, tmp_path: Path) -> None:
     segments = [read(path) for path in whole_store(case, tmp_path / "store")]
     expected = [(raw, says, batch) for raw, says in segments for batch in says["batches"]]
@@ -285,6 +276,24 @@ def test_the_golden_relocated_states_replay_to_their_json() -> None:
     ]
     assert (replay.orphans, replay.problems) == (0, [])
     assert [one.id for one in replay.finish().transactions] == [0x31200]
+
+
+def test_the_golden_states_of_places_replay_to_their_json() -> None:
+    replay = replayed("places")
+    found = replay.finish(writer_epoch=3)
+    counts = {queue: (one.depth, one.locked) for queue, one in found.queues.items()}
+    assert counts == {1: (2, 1), 2: (1, 0), 3: (1, 0), 4: (1, 0), 5: (1, 0), 6: (1, 0), 7: (1, 0)}
+    states = {place.queue_id: place.state for message in replay.messages.values() for place in message.places}
+    assert states[4] == PlaceState(8, note=b"why", header=b"x-death: 1")  # kept twice
+    assert states[3] == PlaceState(2**32 - 1, note=b"in a transaction")
+    assert (states[5], states[6], states[7]) == (PlaceState(0, 0, HOUR_US, header=b""), None, PlaceState(note=b"n"))
+    (open_one,) = found.transactions
+    assert [(work.queue_id, work.kind.name, work.order_index) for work in open_one.work] == [
+        (1, "DEQUEUE", 0),
+        (3, "ENQUEUE", 9),
+        (2, "NOTE", 0),
+    ]
+    assert (replay.orphans, replay.problems) == (0, [])
 
 
 def test_a_segment_that_is_cut_by_its_successor_still_holds_the_whole_batch_above_the_cut() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from logstore.codec import files
-from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, Seen, SegmentHeader, Vote
 from logstore.codec.records import (
     HEADER,
     RECORD_HEADER_BYTES,
@@ -69,13 +69,14 @@ FILES = {
     "META": Meta,
     "HINT": Hint,
     "CLOSED": Closed,
+    "SEEN": Seen,
     "HOLD": Hold,
     "VOTE": Vote,
     "MARK": Mark,
 }
 FILE_SIZES = {"VOTE": "VOTE_SLOT", "MARK": "MARK_SLOT"}  # files of two slots
 A_ROW_IS = "A row is:"
-CHECKPOINT_ROWS = {"deletion": "DELETION_ROW", "transaction": "TRANSACTION_ROW"}
+CHECKPOINT_ROWS = {"deletion": "DELETION_ROW", "transaction": "TRANSACTION_ROW", "state": "PLACE_STATE_ROW"}
 
 
 class Field(NamedTuple):
@@ -292,6 +293,10 @@ def test_the_page_and_the_core_have_the_same_fields_of_a_checkpoint() -> None:
         size, cell = re.findall(rf"^\| {name} \| \d \| (\d+) \| (.*) \|", section, re.MULTILINE)[0]
         assert by_page(cell) == [field for field in by_c(owner) if field.offset > 0], name
         assert int(size) == sizes_by_c()[owner]
+    cell = section.split("With bit 1 or bit 2 rows of 24 bytes follow it")[1].split("An operation's state")[0]
+    told = [(name, int(size)) for name, size in re.findall(r"`(\w+)` \((\d)\)", cell)]
+    assert told == [(field.name, field.bytes) for field in by_c("OWN_BYTES_ROW") if field.name != "zero"]
+    assert sizes_by_c()["OWN_BYTES_ROW"] == sum(field.bytes for field in by_c("OWN_BYTES_ROW")) == 24
 
 
 def test_the_declared_fields_lie_side_by_side() -> None:

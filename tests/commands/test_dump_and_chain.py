@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,7 @@ from kit.command import COMMAND, fine, told
 from kit.stores import SMALL_SEGMENT
 from logstore.terminal.records import _word
 
-if TYPE_CHECKING:
-    from pathlib import Path
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
 
 @pytest.fixture
@@ -90,3 +90,14 @@ def test_following_names_a_queue_that_is_declared_meanwhile(path: Path) -> None:
             pass
         follow.terminate()
     assert "queues=late" in line
+
+
+def test_dump_and_chain_tell_of_the_golden_states_of_places(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    shutil.copytree(GOLDEN / "places", place, ignore=shutil.ignore_patterns("*.json"))
+    shutil.copyfile(GOLDEN / "store" / "META", place / "META")
+    lines = fine("dump", place, "--queue", "4").splitlines()
+    assert [line.split()[1] for line in lines] == ["MESSAGE_MOVE", "MESSAGE_MOVE"]
+    meanings = [one["meaning"] for one in told("chain", place, 331880)["records"]]
+    assert meanings[0] == "published to queue 1, hidden until 2023-11-14 23:13:20.000 UTC"
+    assert meanings[-2].startswith("moved to the end of queue 4, delivered 8 times, with the header of its own")

@@ -16,9 +16,10 @@ from kit.command import fails, fine, run, spawn, told
 from kit.crashed import snapshot
 from kit.serve_process import ServeProcess
 from kit.stores import SMALL_SEGMENT
-from logstore.commands.peek import header_of, preview, properties_of, text_of
+from logstore.commands.peek import header_of, properties_of
 from logstore.inspect import Inspection
 from logstore.inspect.peek import peek
+from logstore.terminal.previews import preview, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

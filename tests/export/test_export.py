@@ -131,7 +131,7 @@ def test_files_have_the_columns_of_the_schema_and_describe_themselves(store_dir:
             b"%d" % file.start_lsn,
             b"%d" % file.stop_lsn,
         )
-        assert (told[b"logstore.format_version"], told[b"logstore.schema_version"]) == (b"1", b"1")
+        assert (told[b"logstore.format_version"], told[b"logstore.schema_version"]) == (b"1", b"2")
         assert b"ARROW:schema" not in told
         group = parquet.metadata.row_group(0)
         for at in range(group.num_columns):

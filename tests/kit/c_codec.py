@@ -14,7 +14,7 @@ from uuid import UUID
 from kit.checkpoints import CheckpointHeader
 from kit.testing import ffi, lib
 from logstore.codec import records
-from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, SegmentHeader, Vote
+from logstore.codec.files import Closed, Hint, Hold, Mark, Meta, Seen, SegmentHeader, Vote
 from logstore.codec.records import (
     BODIES,
     Body,
@@ -33,13 +33,14 @@ from logstore.codec.records import (
     RecordFlag,
 )
 
-Fixed = SegmentHeader | Meta | Hint | Closed | Hold | CheckpointHeader | Vote | Mark
+Fixed = SegmentHeader | Meta | Hint | Closed | Seen | Hold | CheckpointHeader | Vote | Mark
 KINDS = {
     SegmentHeader: lib.LS_TEST_SEGMENT_HEADER,
     Meta: lib.LS_TEST_META,
     Hint: lib.LS_TEST_HINT,
     Hold: lib.LS_TEST_HOLD,
     Closed: lib.LS_TEST_CLOSED,
+    Seen: lib.LS_TEST_SEEN,
     CheckpointHeader: lib.LS_TEST_CHECKPOINT,
     Vote: lib.LS_TEST_VOTE,
     Mark: lib.LS_TEST_MARK,

@@ -27,10 +27,12 @@ def checkout(where: Path) -> Path:
 
 
 def quick_compiler(where: Path) -> Path:
-    """A compiler in this directory that does not optimise: for tests that build all modules and measure nothing."""
+    """A compiler in this directory that neither optimises nor writes symbols: for tests that build all modules and
+    measure nothing.
+    """
     where.mkdir(exist_ok=True)
     compiler = where / "cc"
-    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("gcc") or shutil.which("clang")} "$@" -O0 -fno-lto\n')
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("gcc") or shutil.which("clang")} "$@" -O0 -g0 -fno-lto\n')
     compiler.chmod(0o755)
     return compiler
 

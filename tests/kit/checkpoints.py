@@ -7,7 +7,7 @@ InvalidRecord, allocations are bounded by the input, and decoded bytes encode to
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -24,6 +24,7 @@ BLOCK_HEADER = struct.Struct("<QII")  # checksum, index, bytes
 _SEED = struct.Struct("<16sQQQQ")
 _U32 = 1 << 32
 QUEUE_ID_MAX = _U32 - 2
+TIME_MAX = (1 << 63) - 1
 ORDER_INDEX_MAX = (1 << 24) - 1
 RECORD_BYTES_MAX = 1 << 20
 CONTENT_BYTES_MAX = (1 << 63) - 1
@@ -37,6 +38,7 @@ class Kind(IntEnum):
     PLAIN = 3
     SINGLE = 4
     CHAIN = 5
+    STATE = 7
 
 
 class MessageFlags(IntFlag):
@@ -45,6 +47,15 @@ class MessageFlags(IntFlag):
     STAGED = 1
     PUBLISHED = 2
     LOOSE = 4
+    WIDE = 8
+
+
+class StateBits(IntFlag):
+    """Of the row of a state."""
+
+    OPERATION = 1
+    NOTE = 2
+    HEADER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,28 @@ class Operation(NamedTuple):
     lsn: int
     queue_id: int
     order_index: int
-    kind: int  # 1 enqueue, 2 dequeue
+    kind: int  # 1 enqueue, 2 dequeue, 3 note
+
+
+class OwnBytes(NamedTuple):
+    """Where a note, or a header of a place's own, lies."""
+
+    lsn: int
+    record_bytes: int
+    at: int
+    bytes: int
+
+
+class State(NamedTuple):
+    """What a place remembers, or the place that an operation makes."""
+
+    operation: bool
+    of: int  # the place's queue id; of an operation how many later ones the message has
+    not_before_us: int
+    expires_us: int
+    delivery_count: int
+    note: OwnBytes | None
+    header: OwnBytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +213,7 @@ class Message:
     parts: tuple[Part, ...] = ()
     places: tuple[Place, ...] = ()
     operations: tuple[Operation, ...] = ()
+    states: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +237,8 @@ _CHUNK = struct.Struct("<QQII")
 _PART = struct.Struct("<QI4x")
 _PLACE = struct.Struct("<QII")
 _OPERATION = struct.Struct("<QQIII4x")
+_STATE = struct.Struct("<BBHIQQII")  # kind, bits, 0, of, not before, expires, count, 0
+_OWN = struct.Struct("<QIIII")  # LSN, record, at, bytes, 0
 
 ROW_BYTES = {
     Kind.DELETION: _DELETION.size,
@@ -211,6 +246,7 @@ ROW_BYTES = {
     Kind.PLAIN: _MESSAGE.size,
     Kind.SINGLE: _MESSAGE.size + _PLACED.size,
     Kind.CHAIN: _MESSAGE.size + _CHAINED.size,
+    Kind.STATE: _STATE.size,
 }
 
 
@@ -278,7 +314,33 @@ class _Rules:
             self.stands(work.lsn, one.id)
             self.index(work.order_index)
             self.queue(work.queue_id)
-            _require(work.kind in (1, 2) and 0 < work.tx_id < work.lsn, "no operation of a transaction")
+            _require(work.kind in (1, 2, 3) and 0 < work.tx_id < work.lsn, "no operation of a transaction")
+
+    def own(self, one: OwnBytes, first: int) -> None:
+        self.stands(one.lsn, first)
+        self.record(one.record_bytes)
+        _require(48 <= one.at and one.at + one.bytes <= one.record_bytes, "bytes that are not in their record")
+
+    def states(self, one: Message) -> None:
+        queues = {place.queue_id for place in one.places}
+        seen: set[int] = set()
+        latest = -1
+        for state in one.states:
+            timed = bool(state.not_before_us or state.expires_us or state.delivery_count)
+            _require(timed or state.note is not None or state.header is not None, "a state that is none")
+            _require(max(state.not_before_us, state.expires_us) <= TIME_MAX, "a time that is none")
+            for own in (state.note, state.header):
+                if own is not None:
+                    self.own(own, one.id)
+            _require(state.note is None or 0 < state.note.bytes <= 255, "a note of a length that no note has")
+            if not state.operation:
+                _require(state.of in queues - seen, "a state of a place that is not there, or has one")
+                seen.add(state.of)
+                continue
+            _require(latest < state.of < len(one.operations), "a state of no operation, or out of turn")
+            latest = state.of
+            kind = one.operations[-1 - state.of].kind
+            _require(kind == 1 or (kind == 3 and not timed and state.header is None), "a state that its kind has not")
 
 
 class _Rows:
@@ -327,7 +389,7 @@ class _Rows:
 
 def _message(kind: Kind, row: memoryview, rows: _Rows) -> Message:
     _, flags, zero, number, id_, record, content = _MESSAGE.unpack_from(row)
-    _require(zero == 0 and flags < 8, "bytes that no field takes are not zero")
+    _require(zero == 0 and flags < 16, "bytes that no field takes are not zero")
     if kind is Kind.PLAIN:
         return Message(
             kind, MessageFlags(flags), id_, record, content, id_, id_, content, places=(Place(id_, 0, number),)
@@ -376,6 +438,20 @@ def _operation(row: memoryview) -> Operation:
     return Operation(*_OPERATION.unpack(row))
 
 
+def _own(row: memoryview) -> OwnBytes:
+    *told, zero = _OWN.unpack(row)
+    _require(zero == 0, "bytes that no field takes are not zero")
+    return OwnBytes(*told)
+
+
+def _state(row: memoryview, rows: _Rows) -> State:
+    _, bits, zero, of, not_before, expires, count, more_zero = _STATE.unpack(row)
+    _require(zero == more_zero == 0 and bits < 8, "bytes that no field takes are not zero")
+    note = _own(rows.take(_OWN.size)) if bits & StateBits.NOTE else None
+    header = _own(rows.take(_OWN.size)) if bits & StateBits.HEADER else None
+    return State(bool(bits & StateBits.OPERATION), of, not_before, expires, count, note, header)
+
+
 def _transaction(row: memoryview) -> OpenTransaction:
     _, kind, state, id_, start, last, began, prepared, format_id, gtrid, bqual, xid = _TRANSACTION.unpack(row)
     _require(kind in (1, 2) and gtrid <= 64 and bqual <= 64, "no transaction's kind or xid")
@@ -410,9 +486,14 @@ def decode_checkpoint(buffer: Buffer) -> CheckpointFile:
             elif kind is Kind.TRANSACTION:
                 transactions.append(_transaction(row))
                 rules.transaction(transactions[-1])
+            elif kind is Kind.STATE:
+                _require(len(messages) > 0, "a state of no message")
+                messages[-1] = replace(messages[-1], states=(*messages[-1].states, _state(row, rows)))
             else:
                 messages.append(_message(kind, row, rows))
                 rules.message(messages[-1])
+        for message in messages:
+            rules.states(message)
         _check_whole(header, deletions, transactions, messages)
     except ValueError as error:
         raise MalformedRecord(str(error), 0) from None
@@ -457,6 +538,12 @@ def _encode_message(one: Message) -> Iterator[bytes]:
         yield from (_PART.pack(*part) for part in one.parts)
         yield from (_PLACE.pack(*place) for place in one.places)
         yield from (_OPERATION.pack(*work) for work in one.operations)
+    for state in one.states:
+        own = [(bit, bytes_) for bit, bytes_ in ((2, state.note), (4, state.header)) if bytes_ is not None]
+        bits = state.operation + sum(bit for bit, _ in own)
+        times = (state.not_before_us, state.expires_us, state.delivery_count)
+        yield _STATE.pack(Kind.STATE, bits, 0, state.of, *times, 0)
+        yield from (_OWN.pack(*bytes_, 0) for _, bytes_ in own)
 
 
 def encode_checkpoint(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from xxhash import xxh64_hexdigest
 
 import logstore
 from logstore.arrow import export
-from logstore.export.manifest import (
-    Manifest,
-)
+from logstore.export.manifest import MANIFEST, FileInfo, Manifest
 from logstore.export.target import read_manifest
 from logstore.inspect import Reader
 
@@ -46,6 +46,43 @@ def recycle(path: Path, times: int) -> None:
             ids = store.publish_many(queue, [bytes(20_000)] * 40)
             store.dequeue_many(list(ids), queue)
         store.compact()
+
+
+NEW_COLUMNS = frozenset({"from_queue_id", "not_before", "expires", "note"})
+NEW_FIELDS = frozenset({"not_before", "expires", "note", "header_bytes"})  # of places
+
+
+def as_version_1(target: Path) -> None:
+    """Makes an export what a program made whose columns were of version 1: without those of states of places."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def older(file: FileInfo) -> FileInfo:
+        path = target / file.path
+        table = pq.read_table(path, partitioning=None)
+        known = pq.read_metadata(path).metadata or {}
+        told = {key: value for key, value in known.items() if key.startswith(b"logstore.")}
+        table = table.drop_columns([name for name in table.column_names if name in NEW_COLUMNS])
+        if "places" in table.column_names:
+            at = table.schema.get_field_index("places")
+            fields = [one for one in table.schema.field(at).type.value_type if one.name not in NEW_FIELDS]
+            kind = pa.list_(pa.field("element", pa.struct(fields), nullable=False))
+            rows = [
+                [{one.name: place[one.name] for one in fields} for place in places]
+                for places in table["places"].to_pylist()
+            ]
+            table = table.set_column(at, pa.field("places", kind, nullable=False), pa.array(rows, kind))
+        with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata(told | {b"logstore.schema_version": b"1"})
+        raw = path.read_bytes()
+        return replace(file, bytes=len(raw), xxh64=xxh64_hexdigest(raw))
+
+    manifest = manifest_of(target)
+    assert manifest.open is not None
+    files = tuple(older(file) for file in manifest.files)
+    made = replace(manifest, files=files, open=older(manifest.open), schema_version=1)
+    (target / MANIFEST).write_bytes(made.encode())
 
 
 def damage(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kit.crashed import Log
+from logstore.codec.chains import RELOCATED
 from logstore.codec.records import (
     ChunkPlace,
     InlineCopy,
@@ -46,7 +47,7 @@ class MovingLog(Log):
         lsn = self.next_lsn
         self.next_lsn += 256
         chain = lsn if chain == -1 else chain
-        moved = bool(flags & COPY) or kind is RecordType.MESSAGE_RELOCATED
+        moved = bool(flags & COPY) or kind in RELOCATED
         if prev is None:
             prev = self.copied.get(chain, self.last.get(chain, 0)) if moved else self.last.get(chain, 0)
         record = Record(lsn, kind, RecordFlag(flags), chain, prev, 256, body)

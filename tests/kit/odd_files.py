@@ -103,6 +103,7 @@ def names_of(directory: Path) -> dict[str, str]:
         "LOCK": "LOCK",
         "HINT": "HINT",
         "CLOSED": "CLOSED",
+        "SEEN": "SEEN",
         "CHECKPOINT": "CHECKPOINT",
         "CHECKPOINT.new": "CHECKPOINT.new",
         "middle segment": used[1],

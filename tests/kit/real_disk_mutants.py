@@ -7,11 +7,13 @@ next to the extension is a copy, because Python looks for both in one directory.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from kit.checkouts import quick_compiler
 from kit.stores import ROOT
 from tools.mutant_table import make_copy
 
@@ -29,6 +31,7 @@ def mutant_package(directory: Path) -> Path:
         made = subprocess.run(
             [sys.executable, "setup.py", "--quiet", "build_ext", "-b", BUILD / "lib", "--build-temp", BUILD / "temp"],
             cwd=BUILD / "copy",
+            env=os.environ | {"CC": str(quick_compiler(BUILD / "bin"))},
             capture_output=True,
             text=True,
             check=False,

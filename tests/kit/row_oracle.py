@@ -9,10 +9,20 @@ missing value None.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from logstore.codec.placed import (
+    MessageMove,
+    MessagePlace,
+    MessageRelocatedPlaced,
+    MessageStartPlaced,
+    PlacedPlace,
+    PlacedWork,
+    PlaceStates,
+    StateBit,
+)
 from logstore.codec.records import (
     Batch,
     DequeueReason,
@@ -24,7 +34,9 @@ from logstore.codec.records import (
     MessageStart,
     OrderedCopy,
     PendingKind,
+    PendingWork,
     QueueDelete,
+    QueuePlace,
     Record,
     RecordFlag,
     RecordType,
@@ -45,7 +57,11 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STREAMS = {1: "message", 2: "transaction"}
-STARTS = (MessageStart, InlineCopy, OrderedCopy)
+STARTS = (MessageStart, InlineCopy, OrderedCopy, MessageStartPlaced)
+OPERATIONS = (MessageStart, MessageStartPlaced, MessageEnqueue, MessageDequeue, MessagePlace, MessageMove)
+RELOCATED = (MessageRelocated, MessageRelocatedPlaced)
+COUNT_MAX = 2**31 - 1
+TIME_MAX_US = (datetime(9999, 12, 31, 23, 59, 59, 999999, UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 def moment(us: int) -> datetime:
@@ -171,14 +187,16 @@ class _RecordRows:
             stream = "replication"
         queues = _queues(body)
         tx_id = record.id if known and stream == "transaction" else getattr(body, "tx_id", 0)
-        operation = isinstance(body, MessageStart | MessageEnqueue | MessageDequeue)
+        operation = isinstance(body, OPERATIONS)
         effect_lsn = self.effect(record.lsn, tx_id) if operation else record.lsn
         outcome = self.outcome(tx_id) if tx_id else None
         if record.type == RecordType.TX_DELETE and outcome in ("open", "prepared"):
             outcome = None  # it has ended, and the log no longer has the outcome
-        dequeue = body if isinstance(body, MessageDequeue) else None
-        told = dequeue.delivery_count if dequeue is not None else 0
-        enqueue_lsn, enqueue_us = self.place(record, dequeue) if dequeue is not None else (None, None)
+        stated = body.rows[0] if isinstance(body, PlaceStates) else body
+        told = min(getattr(stated, "delivery_count", 0), COUNT_MAX)
+        leaves = _left_queue(body)
+        enqueue_lsn, enqueue_us = self.place(record, leaves, tx_id) if leaves else (None, None)
+        header = _header(body)
         content = getattr(body, "content", None)
         return {
             "lsn": record.lsn,
@@ -202,68 +220,75 @@ class _RecordRows:
             "enqueue_time": _moment_or_none(enqueue_us),
             "xid": _xid(body),
             "record_bytes": record.length,
-            "header_bytes": len(body.header) if isinstance(body, STARTS) else None,
-            "content_bytes": body.content_bytes if isinstance(body, MessageRelocated) else _size(content),
+            "header_bytes": _size(header),
+            "content_bytes": body.content_bytes if isinstance(body, RELOCATED) else _size(content),
             "content_offset": 0 if isinstance(body, STARTS) else getattr(body, "offset", None),
             "flags": int(record.flags),
-            "relocated": RecordFlag.COPY in record.flags or isinstance(body, MessageRelocated | TxRelocated),
+            "relocated": RecordFlag.COPY in record.flags or isinstance(body, (*RELOCATED, TxRelocated)),
             "inline_enqueue": isinstance(body, STARTS) and bool(queues),
             "deletes": record.type == RecordType.MESSAGE_DELETE or RecordFlag.DELETES in record.flags,
             "delivery_count": told or None,
             "redelivered": told > 1 if told else None,
-            "reason": _reason(dequeue),
-            "header": body.header if isinstance(body, STARTS) else None,
+            "reason": _reason(body),
+            "from_queue_id": getattr(body, "from_queue_id", 0) or None,
+            "not_before": _time_or_none(getattr(stated, "not_before_us", 0)),
+            "expires": _time_or_none(getattr(stated, "expires_us", 0)),
+            "header": header,
+            "note": body.note if isinstance(body, MessagePlace) else getattr(body, "note", b"") or None,
         }
 
     # ---- which place a dequeue ends, found along the back-links
 
-    def place(self, dequeue: Record, body: MessageDequeue) -> tuple[int | None, int | None]:
-        """LSN at which the place that this dequeue ends became visible, and when, in µs."""
-        at = self.by_lsn.get(dequeue.prev)
-        while at is not None and at.record.id == dequeue.id:
-            found = self.enqueued(at.record, dequeue, body)
+    def place(self, end: Record, queue_id: int, tx_id: int) -> tuple[int | None, int | None]:
+        """LSN at which the place that this record ends became visible, and when, in µs."""
+        at = self.by_lsn.get(end.prev)
+        while at is not None and at.record.id == end.id:
+            found = self.enqueued(at.record, end, queue_id, tx_id)
             if found is not None:
                 return found
             at = self.by_lsn.get(at.record.prev)
         return None, None
 
-    def enqueued(self, record: Record, dequeue: Record, wanted: MessageDequeue) -> tuple[int | None, int | None] | None:
+    def enqueued(self, record: Record, end: Record, queue_id: int, tx_id: int) -> tuple[int | None, int | None] | None:
         """The evidence of this record about the place; None: the search continues before it."""
         body = record.body
         if isinstance(body, InlineCopy | OrderedCopy):
-            if wanted.queue_id not in body.queues:
+            if queue_id not in body.queues:
                 return None, None
             if isinstance(body, OrderedCopy):
                 return body.order_lsn, self.log.time_us(body.order_lsn)
             return record.id, body.enqueue_time_us or self.log.time_us(record.id)
-        if isinstance(body, MessageStart | MessageEnqueue) and wanted.queue_id in body.queues:
-            return self.enqueued_by(record.lsn, body.tx_id, dequeue, wanted)
-        if isinstance(body, MessageRelocated):
+        if isinstance(body, MessageStart | MessageStartPlaced | MessageEnqueue) and queue_id in body.queues:
+            return self.enqueued_by(record.lsn, body.tx_id, end, tx_id)
+        if isinstance(body, MessageMove) and queue_id == body.queue_id:
+            return self.enqueued_by(record.lsn, body.tx_id, end, tx_id)
+        if isinstance(body, RELOCATED):
             for place in body.places:
-                if place.queue_id == wanted.queue_id:
+                if place.queue_id == queue_id:
                     return place.order_lsn, place.enqueue_time_us or self.log.time_us(place.order_lsn)
-            for work in reversed(body.pending):
-                if work.queue_id == wanted.queue_id and work.kind == PendingKind.ENQUEUE:
-                    found = self.enqueued_by(work.lsn, work.tx_id, dequeue, wanted)
+            pending: tuple[PendingWork | PlacedWork, ...] = body.pending
+            for work in reversed(pending):
+                if work.queue_id == queue_id and work.kind == PendingKind.ENQUEUE:
+                    found = self.enqueued_by(work.lsn, work.tx_id, end, tx_id)
                     if found is not None:
                         return found
             return (None, None) if body.part == 0 else None
         return None
 
-    def enqueued_by(
-        self, lsn: int, tx_id: int, dequeue: Record, wanted: MessageDequeue
-    ) -> tuple[int | None, int | None] | None:
+    def enqueued_by(self, lsn: int, tx_id: int, end: Record, end_tx_id: int) -> tuple[int | None, int | None] | None:
         effect = self.effect(lsn, tx_id)
-        if tx_id and tx_id == wanted.tx_id:
+        if tx_id and tx_id == end_tx_id:
             return effect, None if effect is None else self.log.time_us(effect)
-        return None if effect is None or effect > dequeue.lsn else (effect, self.log.time_us(effect))
+        return None if effect is None or effect > end.lsn else (effect, self.log.time_us(effect))
 
 
 def _queues(body: Any) -> list[int]:
-    """Every queue that a record names, in order."""
-    if isinstance(body, MessageDequeue | QueueDelete):
+    """Every queue that a record names, in order; of a move the new place's alone."""
+    if isinstance(body, MessageDequeue | QueueDelete | MessagePlace | MessageMove):
         return [body.queue_id]
-    if isinstance(body, MessageRelocated):
+    if isinstance(body, PlaceStates):
+        return [row.queue_id for row in body.rows]
+    if isinstance(body, RELOCATED):
         return [place.queue_id for place in body.places] + [work.queue_id for work in body.pending]
     return [queue_id for queue_id in getattr(body, "queues", ()) if queue_id]
 
@@ -274,10 +299,27 @@ def _xid(body: Any) -> str | None:
     return None
 
 
-def _reason(dequeue: MessageDequeue | None) -> str | None:
-    if dequeue is None or dequeue.reason == DequeueReason.NOT_TOLD:
-        return None
-    return dequeue.reason.name.lower()
+def _left_queue(body: Any) -> int:
+    """The queue on which a record ends a place; 0: none."""
+    if isinstance(body, MessageMove):
+        return body.from_queue_id
+    return body.queue_id if isinstance(body, MessageDequeue) else 0
+
+
+def _header(body: Any) -> bytes | None:
+    """The message's header, or the own one of a new place."""
+    if isinstance(body, MessageMove):
+        return body.header if body.state_bits & StateBit.HAS_HEADER else None
+    return body.header if isinstance(body, STARTS) else None
+
+
+def _reason(body: Any) -> str | None:
+    reason = getattr(body, "reason", DequeueReason.NOT_TOLD)
+    return None if reason == DequeueReason.NOT_TOLD else reason.name.lower()
+
+
+def _time_or_none(us: int) -> datetime | None:
+    return moment(min(us, TIME_MAX_US)) if us else None
 
 
 def _size(content: bytes | None) -> int | None:
@@ -289,6 +331,26 @@ def _moment_or_none(us: int | None) -> datetime | None:
 
 
 # ---- messages
+
+
+@dataclass(frozen=True)
+class State:
+    """What a place remembers beside its order."""
+
+    count: int = 0
+    not_before_us: int = 0
+    expires_us: int = 0
+    note: bytes = b""
+    header_bytes: int | None = None  # of a header of its own
+
+    @classmethod
+    def of(cls, body: MessageStartPlaced | MessageMove | PlacedPlace | PlacedWork | PendingWork | QueuePlace) -> State:
+        if isinstance(body, PendingWork | QueuePlace):
+            return cls()
+        if isinstance(body, MessageStartPlaced):
+            return cls(0, body.not_before_us, body.expires_us, body.note)
+        own = len(body.header) if body.state_bits & StateBit.HAS_HEADER else None
+        return cls(body.delivery_count, body.not_before_us, body.expires_us, body.note, own)
 
 
 @dataclass
@@ -306,6 +368,11 @@ class Place:
     reason: str | None = None
     delivery_count: int | None = None
     queue_deleted: bool = False
+    state: State = State()
+
+    @property
+    def told(self) -> int | None:
+        return self.delivery_count or min(self.state.count, COUNT_MAX) or None
 
 
 @dataclass
@@ -315,11 +382,12 @@ class Pending:
     tx_id: int
     lsn: int
     queue_id: int
-    enqueues: bool
+    kind: PendingKind
     order_index: int
     epoch: int
     reason: str | None = None
     delivery_count: int | None = None
+    state: State = State()
 
 
 @dataclass
@@ -391,12 +459,14 @@ class _MessageRows:
         copy = RecordFlag.COPY in record.flags
         if isinstance(body, InlineCopy | OrderedCopy):
             self.inline_copy(stood, body)
-        elif isinstance(body, MessageRelocated):
+        elif isinstance(body, RELOCATED):
             self.relocated(stood, body)
         elif copy and isinstance(body, MessageStart | MessageChunk):
             self.copies.setdefault(record.id, []).append((record, len(getattr(body, "header", b""))))
-        elif isinstance(body, MessageStart):
+        elif isinstance(body, MessageStart | MessageStartPlaced):
             self.start(stood, body)
+        elif isinstance(body, PlaceStates):
+            self.place_states(body)
         elif message is not None and record.type in _OPERATIONS:
             message.record_count += 1
             message.record_bytes += record.length
@@ -418,7 +488,7 @@ class _MessageRows:
 
     # ---- a chain's own records
 
-    def start(self, stood: Stood, body: MessageStart) -> None:
+    def start(self, stood: Stood, body: MessageStart | MessageStartPlaced) -> None:
         record = stood.record
         message = Message(record.id, whole=True, published=RecordFlag.PUBLISHED in record.flags)
         message.start_us, message.header_bytes = stood.time_us, len(body.header)
@@ -438,18 +508,89 @@ class _MessageRows:
         assert isinstance(body, MessageEnqueue)
         self.enqueue_on(message, stood, body)
 
-    def enqueue_on(self, message: Message, stood: Stood, body: MessageStart | MessageEnqueue) -> None:
+    def enqueue_on(
+        self, message: Message, stood: Stood, body: MessageStart | MessageStartPlaced | MessageEnqueue
+    ) -> None:
+        state = State.of(body) if isinstance(body, MessageStartPlaced) else State()
         for number, queue_id in enumerate(body.queues):
             if body.tx_id:
-                index = body.order_index + number
-                message.pending.append(Pending(body.tx_id, stood.record.lsn, queue_id, True, index, stood.epoch))
+                index, lsn = body.order_index + number, stood.record.lsn
+                pending = Pending(body.tx_id, lsn, queue_id, PendingKind.ENQUEUE, index, stood.epoch, state=state)
+                message.pending.append(pending)
             else:
-                self.place(message, stood, queue_id, 0, None)
+                self.place(message, stood, queue_id, 0, None, state)
 
-    def place(self, message: Message, stood: Stood, queue_id: int, order_index: int, tx_id: int | None) -> None:
+    def place(
+        self, message: Message, stood: Stood, queue_id: int, order_index: int, tx_id: int | None, state: State
+    ) -> None:
         if message.open_place(queue_id) is None and queue_id not in self.deleted:
-            message.places.append(Place(queue_id, stood.record.lsn, order_index, stood.time_us, tx_id))
+            message.places.append(Place(queue_id, stood.record.lsn, order_index, stood.time_us, tx_id, state=state))
         message.enqueued = True
+
+    # ---- records with states of places
+
+    def note(self, message: Message, stood: Stood) -> None:
+        body = stood.record.body
+        assert isinstance(body, MessagePlace)
+        if body.tx_id:
+            state = State(note=body.note)
+            lsn = stood.record.lsn
+            message.pending.append(
+                Pending(body.tx_id, lsn, body.queue_id, PendingKind.NOTE, 0, stood.epoch, state=state)
+            )
+        else:
+            self.put_note(message, body.queue_id, body.note)
+
+    def put_note(self, message: Message, queue_id: int, note: bytes) -> None:
+        place = message.open_place(queue_id)
+        if place is not None:
+            place.state = replace(place.state, note=note)
+
+    def move(self, message: Message, stood: Stood) -> None:
+        body, lsn = stood.record.body, stood.record.lsn
+        assert isinstance(body, MessageMove)
+        state = State.of(body)
+        kept = self.kept(message, body)
+        if body.state_bits & StateBit.KEEPS_NOTE:
+            state = replace(state, note=kept.note)
+        if body.state_bits & StateBit.KEEPS_HEADER:
+            state = replace(state, header_bytes=kept.header_bytes)
+        if body.tx_id:
+            if body.from_queue_id:
+                ended = Pending(body.tx_id, lsn, body.from_queue_id, PendingKind.DEQUEUE, 0, stood.epoch, _reason(body))
+                message.pending.append(ended)
+            kind, index = PendingKind.ENQUEUE, body.order_index
+            message.pending.append(Pending(body.tx_id, lsn, body.queue_id, kind, index, stood.epoch, state=state))
+            return
+        if body.from_queue_id:
+            if message.open_place(body.from_queue_id) is None:
+                return
+            self.end_place(message, stood, body.from_queue_id, None, _reason(body))
+        self.place(message, stood, body.queue_id, 0, None, state)
+
+    def kept(self, message: Message, body: MessageMove) -> State:
+        """The state of the place that a move ends, as its transaction sees it."""
+        place = message.open_place(body.from_queue_id)
+        state = State() if place is None else place.state
+        for work in message.pending:  # in the order of the log
+            if body.tx_id and (work.tx_id, work.queue_id) == (body.tx_id, body.from_queue_id):
+                if work.kind is PendingKind.ENQUEUE:
+                    state = work.state
+                elif work.kind is PendingKind.NOTE:
+                    state = replace(state, note=work.state.note)
+        return state
+
+    def place_states(self, body: PlaceStates) -> None:
+        for row in body.rows:
+            message = self.open.get(row.id)
+            place = None if message is None else message.open_place(row.queue_id)
+            if place is not None:
+                place.state = replace(
+                    place.state,
+                    count=row.delivery_count,
+                    not_before_us=row.not_before_us,
+                    expires_us=row.expires_us,
+                )
 
     def dequeue(self, message: Message, stood: Stood) -> None:
         body = stood.record.body
@@ -457,7 +598,8 @@ class _MessageRows:
         told, reason = body.delivery_count or None, _reason(body)
         if body.tx_id:
             lsn = stood.record.lsn
-            message.pending.append(Pending(body.tx_id, lsn, body.queue_id, False, 0, stood.epoch, reason, told))
+            kind = PendingKind.DEQUEUE
+            message.pending.append(Pending(body.tx_id, lsn, body.queue_id, kind, 0, stood.epoch, reason, told))
             return
         self.end_place(message, stood, body.queue_id, None, reason, told)
         if RecordFlag.DELETES in stood.record.flags:
@@ -494,8 +636,10 @@ class _MessageRows:
                 continue
             if stood.record.type == RecordType.TX_COMMIT:
                 for work in sorted(mine, key=lambda one: (one.lsn, one.order_index)):
-                    if work.enqueues:
-                        self.place(message, stood, work.queue_id, work.order_index, tx_id)
+                    if work.kind is PendingKind.ENQUEUE:
+                        self.place(message, stood, work.queue_id, work.order_index, tx_id, work.state)
+                    elif work.kind is PendingKind.NOTE:
+                        self.put_note(message, work.queue_id, work.state.note)
                     else:
                         self.end_place(message, stood, work.queue_id, tx_id, work.reason, work.delivery_count)
             elif not message.enqueued and not message.pending:
@@ -539,7 +683,7 @@ class _MessageRows:
             message.header_bytes, message.content_bytes = len(body.header), len(body.content)
             message.copied_bytes += record.length
 
-    def relocated(self, stood: Stood, body: MessageRelocated) -> None:
+    def relocated(self, stood: Stood, body: MessageRelocated | MessageRelocatedPlaced) -> None:
         record = stood.record
         if body.part == 0:
             self.parts = []
@@ -549,14 +693,14 @@ class _MessageRows:
         if RecordFlag.PART in record.flags:
             return
         parts, self.parts = self.parts, []
-        bodies = [part.body for part in parts if isinstance(part.body, MessageRelocated)]
+        bodies = [part.body for part in parts if isinstance(part.body, RELOCATED)]
         places = [
-            Place(one.queue_id, one.order_lsn, one.order_index, one.enqueue_time_us or None, None)
+            Place(one.queue_id, one.order_lsn, one.order_index, one.enqueue_time_us or None, None, state=State.of(one))
             for each in bodies
             for one in each.places
         ]
         pending = [
-            Pending(one.tx_id, one.lsn, one.queue_id, one.kind == PendingKind.ENQUEUE, one.order_index, stood.epoch)
+            Pending(one.tx_id, one.lsn, one.queue_id, one.kind, one.order_index, stood.epoch, state=State.of(one))
             for each in bodies
             for one in each.pending
         ]
@@ -607,7 +751,7 @@ class _MessageRows:
     def row(self, message: Message) -> Row:
         places = sorted(message.places, key=lambda place: (place.enqueue_lsn, place.order_index))  # stable
         first = places[0] if places else None
-        told = [place.delivery_count for place in places if place.delivery_count is not None]
+        told = [place.told for place in places if place.told is not None]
         last = message.ended
         return {
             "id": message.id,
@@ -644,7 +788,11 @@ class _MessageRows:
             "dequeue_time": _moment_or_none(place.dequeue_us),
             "dequeue_tx": place.dequeue_tx,
             "reason": place.reason,
-            "delivery_count": place.delivery_count,
+            "delivery_count": place.told,
+            "not_before": _time_or_none(place.state.not_before_us),
+            "expires": _time_or_none(place.state.expires_us),
+            "note": place.state.note or None,
+            "header_bytes": place.state.header_bytes,
         }
 
 
@@ -653,6 +801,8 @@ _OPERATIONS: dict[RecordType, Callable[[_MessageRows, Message, Stood], None]] = 
     RecordType.MESSAGE_ENQUEUE: _MessageRows.enqueue,
     RecordType.MESSAGE_DEQUEUE: _MessageRows.dequeue,
     RecordType.MESSAGE_DELETE: _MessageRows.delete,
+    RecordType.MESSAGE_PLACE: _MessageRows.note,
+    RecordType.MESSAGE_MOVE: _MessageRows.move,
 }
 
 _TIMES = ["id", "queue_id", "queue", "start_time", "enqueue_lsn", "enqueue_time", "dequeue_lsn", "dequeue_time"]

@@ -67,8 +67,8 @@ class WaitingMachine(StoreMachine):
         self.stop_listening()  # the old store goes on, and what it is told then does not count
         super().cut_power(losses, seed)
 
-    def reopened(self, candidates: list[State]) -> None:
-        super().reopened(candidates)
+    def reopened(self, candidates: list[State], *, orderly: bool = False) -> None:
+        super().reopened(candidates, orderly=orderly)
         self.listen()
 
     def teardown(self) -> None:

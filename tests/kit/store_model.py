@@ -27,7 +27,7 @@ class Message:
 class Place:
     key: int
     order_lsn: int  # offered to consumers once durable beyond it
-    recovered: bool = False
+    recovered: bool = False  # a crash came since it was made: a consumer may have had it
 
 
 @dataclass
@@ -158,8 +158,8 @@ class State:
 
     # ---- opening again ----
 
-    def recovered(self, queues: set[int]) -> State:
-        """The state after an open, with the catalog's queues."""
+    def recovered(self, queues: set[int], *, orderly: bool = False) -> State:
+        """The state after an open, with the catalog's queues; ``orderly``: no crash came before it."""
         after = self.copy()
         for queue in [queue for queue in after.queues if queue not in queues]:
             after._delete_queue(queue)
@@ -175,11 +175,11 @@ class State:
             del after.messages[key]
         for places in after.queues.values():
             for place in places:
-                place.order_lsn, place.recovered = 0, True
+                place.order_lsn, place.recovered = 0, place.recovered or not orderly
         return after
 
-    def shown(self) -> dict[str, Any]:
-        """The state as the public interface shows it."""
+    def shown(self, counts: dict[tuple[int, int], int]) -> dict[str, Any]:
+        """The state as the public interface shows it, with the delivery counts by queue and message."""
         return {
             "queues": {
                 queue: [
@@ -188,7 +188,7 @@ class State:
                         self.messages[place.key].content,
                         self.messages[place.key].header,
                         self.locked(place.key, queue),
-                        place.recovered,
+                        place.recovered or counts.get((queue, place.key), 0) > 0,
                     )
                     for place in places
                 ]

@@ -143,7 +143,7 @@ def check_damage(path: Path, truth: Truth, place: Path, kinds: list[str], rng: r
 
 @pytest.mark.slow
 def test_after_much_damage_to_many_stores_every_known_message_is_either_recovered_or_lost(tmp_path: Path) -> None:
-    for seed in part_of(range(100, 130), 4):
+    for seed in part_of(range(100, 130), 7):
         path = tmp_path / f"store{seed}"
         truth = make_store(path, seed, end=ENDS[seed % 3])
         for turn in range(60):

@@ -124,19 +124,20 @@ def test_a_release_takes_unseen_by_name_only(store: MessageStore, queue: Queue) 
     assert queue.acquire(1)[0].delivery_count == 1
 
 
-def test_a_recovered_message_is_marked_redelivered_and_its_count_starts_anew(
+def test_after_an_orderly_close_what_was_handed_out_is_marked_and_counts_go_on(
     store: MessageStore, queue: Queue, open_store: Open
 ) -> None:
-    fill(store, queue, 2)
-    queue.acquire(1)[0].release()
-    queue.acquire(1)
+    fill(store, queue, 4)
+    first, _held, unseen = queue.acquire(3)
+    first.release()
+    unseen.release(unseen=True)
     store.close()
     store = open_store()
     queue = store.queue("q")
-    store.publish(queue, b"2")
-    deliveries = queue.acquire(3)
-    assert numbers(deliveries) == [0, 1, 2]
-    assert [(d.redelivered, d.delivery_count) for d in deliveries] == [(True, 1), (True, 1), (False, 1)]
+    assert [message.redelivered for message in queue.browse()] == [True, True, False, False]
+    deliveries = queue.acquire(4)
+    assert numbers(deliveries) == [0, 1, 2, 3]
+    assert [(d.redelivered, d.delivery_count) for d in deliveries] == [(True, 2), (True, 2), (False, 1), (False, 1)]
 
 
 def test_a_delivery_is_settled_once(store: MessageStore, queue: Queue) -> None:

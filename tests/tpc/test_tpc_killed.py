@@ -21,7 +21,7 @@ import logstore
 from kit.killed import and_then_killed, killed, quick_directory, remove
 from kit.sql_partner import Shop, Step
 from kit.stores import SMALL_SEGMENT, contents
-from kit.torture import tortured
+from kit.torture import stride
 from logstore import tpc
 from logstore.store import transactions
 from logstore.tpc import join as tpc_join
@@ -186,7 +186,7 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 # ---- at each line ----
 
 # Each line takes two or three processes, so all lines take minutes.
-most_of_them = pytest.param(1 if tortured() else 5, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+most_of_them = pytest.param(stride(7), marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 every = pytest.mark.parametrize("stride", [most_of_them, 17], ids=["many lines", "every 17th"])
 
 

@@ -126,7 +126,7 @@ static ls_tx *branch(const char *name) {
 static bool checkpointed; /* with a few more records after it */
 
 /* The state as it was written, or after enough traffic that all of it was relocated. */
-static void make_rich(bool moves) {
+static inline void make_rich(bool moves) {
     const vfs_sim_loss loss = {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT};
     uint64_t ids[24], staged, lsn;
     uint32_t both[] = {1, 3};

@@ -58,11 +58,11 @@ static struct {
     uint32_t kinds[16]; /* how often each operation came */
 } model;
 
-static uint32_t sl_below(uint32_t n) { return (uint32_t)(chance(&model.chance) % n); }
+static inline uint32_t sl_below(uint32_t n) { return (uint32_t)(chance(&model.chance) % n); }
 
 /* ---- states ---- */
 
-static struct sl_state sl_random_state(bool counted, bool may_have_header) {
+static inline struct sl_state sl_random_state(bool counted, bool may_have_header) {
     struct sl_state s = {.note_bytes = 0};
 
     s.not_before_us = sl_below(2) ? 1 + sl_below(1000) : 0;
@@ -76,12 +76,12 @@ static struct sl_state sl_random_state(bool counted, bool may_have_header) {
     return s;
 }
 
-static bool sl_is_nothing(const struct sl_state *s) {
+static inline bool sl_is_nothing(const struct sl_state *s) {
     return s->not_before_us == 0 && s->expires_us == 0 && s->delivery_count == 0 && s->note_bytes == 0 &&
            !s->has_header;
 }
 
-static struct place_state sl_told(const struct sl_state *s) {
+static inline struct place_state sl_told(const struct sl_state *s) {
     return (struct place_state){.not_before_us = s->not_before_us,
                                 .expires_us = s->expires_us,
                                 .delivery_count = s->delivery_count,
@@ -93,7 +93,7 @@ static struct place_state sl_told(const struct sl_state *s) {
 
 /* ---- what a transaction sees ---- */
 
-static int sl_pending(int message, uint32_t queue) {
+static inline int sl_pending(int message, uint32_t queue) {
     int n = 0;
 
     for (int t = 0; t < SL_TXS; t++)
@@ -102,7 +102,7 @@ static int sl_pending(int message, uint32_t queue) {
     return n;
 }
 
-static struct sl_place sl_seen(const struct sl_tx *tx, int message, uint32_t queue) {
+static inline struct sl_place sl_seen(const struct sl_tx *tx, int message, uint32_t queue) {
     struct sl_place seen = model.all[message].on[queue];
 
     for (int i = 0; tx != NULL && i < tx->n; i++) {
@@ -122,7 +122,7 @@ static struct sl_place sl_seen(const struct sl_tx *tx, int message, uint32_t que
 }
 
 /* Nobody else works on it: then the transaction, or an operation outside (NULL), may. */
-static bool sl_is_free(const struct sl_tx *tx, int message, uint32_t queue) {
+static inline bool sl_is_free(const struct sl_tx *tx, int message, uint32_t queue) {
     int own = 0;
 
     for (int i = 0; tx != NULL && i < tx->n; i++)
@@ -130,7 +130,7 @@ static bool sl_is_free(const struct sl_tx *tx, int message, uint32_t queue) {
     return !model.deleted[queue] && sl_pending(message, queue) == own;
 }
 
-static void sl_bury(int message) {
+static inline void sl_bury(int message) {
     struct sl_message *m = &model.all[message];
     bool any = m->staged || sl_pending(message, 0) > 0;
 
@@ -141,10 +141,12 @@ static void sl_bury(int message) {
 
 /* ---- records ---- */
 
-static struct slot sl_slot(struct sl_message *m, uint16_t flags) { return forge_slot(&sl, m->id, m->last_lsn, flags); }
+static inline struct slot sl_slot(struct sl_message *m, uint16_t flags) {
+    return forge_slot(&sl, m->id, m->last_lsn, flags);
+}
 
-static void sl_enqueue(struct sl_tx *tx, int message, uint32_t queue, uint64_t lsn, uint32_t order_index,
-                       const struct sl_state *s) {
+static inline void sl_enqueue(struct sl_tx *tx, int message, uint32_t queue, uint64_t lsn, uint32_t order_index,
+                              const struct sl_state *s) {
     struct sl_message *m = &model.all[message];
 
     if (tx != NULL) {
@@ -155,16 +157,16 @@ static void sl_enqueue(struct sl_tx *tx, int message, uint32_t queue, uint64_t l
     m->staged = false;
 }
 
-static void sl_dequeue(struct sl_tx *tx, int message, uint32_t queue, uint64_t lsn) {
+static inline void sl_dequeue(struct sl_tx *tx, int message, uint32_t queue, uint64_t lsn) {
     if (tx != NULL)
         tx->work[tx->n++] = (struct sl_work){.message = message, .lsn = lsn, .queue = queue, .kind = PENDING_DEQUEUE};
     else
         model.all[message].on[queue].is_there = false;
 }
 
-static uint64_t sl_tx_id(const struct sl_tx *tx) { return tx != NULL ? tx->id : 0; }
+static inline uint64_t sl_tx_id(const struct sl_tx *tx) { return tx != NULL ? tx->id : 0; }
 
-static uint32_t sl_number(struct sl_tx *tx, uint32_t n) {
+static inline uint32_t sl_number(struct sl_tx *tx, uint32_t n) {
     uint32_t first = tx != NULL ? tx->enqueues : 0;
 
     if (tx != NULL)
@@ -173,7 +175,7 @@ static uint32_t sl_number(struct sl_tx *tx, uint32_t n) {
 }
 
 /* A start with or without a state, on some queues; without any it is staged. */
-static void sl_publish(struct sl_tx *tx) {
+static inline void sl_publish(struct sl_tx *tx) {
     uint32_t queues[SL_QUEUES], n = 0;
     int message = -1;
 
@@ -206,7 +208,7 @@ static void sl_publish(struct sl_tx *tx) {
         sl_enqueue(tx, message, queues[i], m->id, tx != NULL ? start.order_index + i : 0, &s);
 }
 
-static void sl_note(struct sl_tx *tx, int message, uint32_t queue) {
+static inline void sl_note(struct sl_tx *tx, int message, uint32_t queue) {
     struct sl_message *m = &model.all[message];
     struct sl_state s = sl_random_state(false, false);
     struct slot at = sl_slot(m, 0);
@@ -223,7 +225,7 @@ static void sl_note(struct sl_tx *tx, int message, uint32_t queue) {
 }
 
 /* from 0: no place ends. */
-static void sl_move(struct sl_tx *tx, int message, uint32_t from, uint32_t queue) {
+static inline void sl_move(struct sl_tx *tx, int message, uint32_t from, uint32_t queue) {
     struct sl_message *m = &model.all[message];
     struct sl_state s = sl_random_state(true, true), ends = {.note_bytes = 0};
     struct message_move move = {.tx_id = sl_tx_id(tx), .from_queue_id = from, .queue_id = queue};
@@ -250,7 +252,7 @@ static void sl_move(struct sl_tx *tx, int message, uint32_t from, uint32_t queue
     sl_enqueue(tx, message, queue, at.lsn, move.order_index, &s);
 }
 
-static void sl_states(void) {
+static inline void sl_states(void) {
     struct state_row rows[SL_MESSAGES];
     uint32_t n = 0;
     struct slot at;
@@ -276,7 +278,7 @@ static void sl_states(void) {
 }
 
 /* The message's whole state, as relocation writes it. */
-static void sl_relocate(int message) {
+static inline void sl_relocate(int message) {
     struct sl_message *m = &model.all[message];
     struct place_row rows[SL_QUEUES];
     struct place_state states[SL_QUEUES], work_states[SL_TXS * SL_WORK];
@@ -321,27 +323,27 @@ static void sl_relocate(int message) {
 
 static const struct xid sl_xid = {.format_id = 1, .gtrid_bytes = 4, .data = "sltx"};
 
-static void sl_begin(int t) {
+static inline void sl_begin(int t) {
     struct slot at = forge_slot(&sl, 0, 0, 0);
 
     model.txs[t] = (struct sl_tx){.id = at.lsn, .last_lsn = at.lsn, .distributed = t == 1};
     (void)forge_add(&sl, t == 1 ? format_put_xid(&at, DTX_START, &sl_xid) : format_put_plain(&at, TX_START));
 }
 
-static void sl_step(struct sl_tx *tx, enum record_type type) {
+static inline void sl_step(struct sl_tx *tx, enum record_type type) {
     struct slot at = forge_slot(&sl, tx->id, tx->last_lsn, 0);
 
     tx->last_lsn =
         forge_add(&sl, type == TX_PREPARE ? format_put_xid(&at, type, &sl_xid) : format_put_plain(&at, type));
 }
 
-static void sl_prepare(struct sl_tx *tx) {
+static inline void sl_prepare(struct sl_tx *tx) {
     sl_step(tx, TX_END);
     sl_step(tx, TX_PREPARE);
     tx->prepared = true;
 }
 
-static void sl_undo(struct sl_tx *tx) {
+static inline void sl_undo(struct sl_tx *tx) {
     struct sl_tx undone = *tx;
 
     tx->id = 0;
@@ -357,7 +359,7 @@ static void sl_undo(struct sl_tx *tx) {
         sl_bury(undone.work[i].message);
 }
 
-static void sl_commit(struct sl_tx *tx) {
+static inline void sl_commit(struct sl_tx *tx) {
     struct sl_tx done = *tx;
 
     if (tx->distributed && !tx->prepared)
@@ -388,7 +390,7 @@ static void sl_commit(struct sl_tx *tx) {
 
 /* ---- a step ---- */
 
-static void sl_delete_queue(uint32_t queue) {
+static inline void sl_delete_queue(uint32_t queue) {
     struct slot at = forge_slot(&sl, 0, 0, 0);
 
     at.id = 0;
@@ -400,7 +402,7 @@ static void sl_delete_queue(uint32_t queue) {
     }
 }
 
-static void sl_work_on(struct sl_tx *tx, int message) {
+static inline void sl_work_on(struct sl_tx *tx, int message) {
     struct sl_message *m = &model.all[message];
     uint32_t queue = 1 + sl_below(SL_QUEUES), other = 1 + sl_below(SL_QUEUES), kind = sl_below(8);
     bool is_free = sl_is_free(tx, message, queue), there = is_free && sl_seen(tx, message, queue).is_there;
@@ -435,7 +437,7 @@ static void sl_work_on(struct sl_tx *tx, int message) {
     }
 }
 
-static void sl_any(bool deletes) {
+static inline void sl_any(bool deletes) {
     int t = (int)sl_below(SL_TXS), message = (int)sl_below(SL_MESSAGES);
     struct sl_tx *tx = model.txs[t].id != 0 ? &model.txs[t] : NULL;
     struct sl_tx *active = tx != NULL && !tx->prepared && sl_below(2) ? tx : NULL;
@@ -474,7 +476,7 @@ static void sl_any(bool deletes) {
 /* ---- logs ---- */
 
 /* A closed store; the log begins after its end. */
-static void sl_start(uint64_t seed) {
+static inline void sl_start(uint64_t seed) {
     uint32_t kinds[16];
 
     fresh();
@@ -485,10 +487,10 @@ static void sl_start(uint64_t seed) {
     forge_begin(&sl);
 }
 
-static bool sl_has_room(void) { return sl.lsn + sl.bytes - sl.first_lsn + 8000 < SEGMENT; }
+static inline bool sl_has_room(void) { return sl.lsn + sl.bytes - sl.first_lsn + 8000 < SEGMENT; }
 
 /* One batch of a few operations; on the disk afterwards. */
-static void sl_batch(bool deletes) {
+static inline void sl_batch(bool deletes) {
     int n = 1 + (int)sl_below(6);
 
     while (sl.count == 0 || n-- > 0)
@@ -496,14 +498,14 @@ static void sl_batch(bool deletes) {
     forge_end(&sl);
 }
 
-static void sl_next_batch(void) {
+static inline void sl_next_batch(void) {
     sl.lsn += sl.bytes;
     sl.bytes = BATCH_RECORD_BYTES;
     sl.count = 0;
 }
 
 /* What recovery does at the end of the log: rolls back what is not prepared, and drops what was only staged. */
-static void sl_recover(void) {
+static inline void sl_recover(void) {
     for (int t = 0; t < SL_TXS; t++)
         if (model.txs[t].id != 0 && !model.txs[t].prepared)
             sl_undo(&model.txs[t]);
@@ -524,7 +526,7 @@ static void sl_recover(void) {
 
 /* ---- comparing ---- */
 
-static bool sl_same_bytes(const struct own_bytes *own, const uint8_t *wanted, uint32_t bytes) {
+static inline bool sl_same_bytes(const struct own_bytes *own, const uint8_t *wanted, uint32_t bytes) {
     const uint8_t *record = sl.image + (own->lsn - sl.first_lsn);
     bool inside = own->lsn >= sl.first_lsn && own->lsn + own->record_bytes <= sl.lsn + sl.bytes;
 
@@ -532,7 +534,7 @@ static bool sl_same_bytes(const struct own_bytes *own, const uint8_t *wanted, ui
            own->bytes == bytes && memcmp(record + own->at, wanted, bytes) == 0;
 }
 
-static bool sl_same_state(const struct remembered *s, const struct sl_state *m) {
+static inline bool sl_same_state(const struct remembered *s, const struct sl_state *m) {
     static const struct own no_own;
     const struct own *own = s->own != NULL ? s->own : &no_own;
     bool note = own->note.lsn == 0 ? m->note_bytes == 0 : sl_same_bytes(&own->note, m->note, m->note_bytes);
@@ -543,7 +545,7 @@ static bool sl_same_state(const struct remembered *s, const struct sl_state *m) 
            s->delivery_count == m->delivery_count;
 }
 
-static bool sl_same_work(const struct message *m, int message) {
+static inline bool sl_same_work(const struct message *m, int message) {
     static const struct remembered none;
     int n = 0;
 
@@ -567,7 +569,7 @@ static bool sl_same_work(const struct message *m, int message) {
 }
 
 /* Whether the table has what the model has; the log has been settled. */
-static bool sl_same(const struct table *t) {
+static inline bool sl_same(const struct table *t) {
     for (int i = 0; i < SL_MESSAGES; i++) {
         const struct sl_message *wanted = &model.all[i];
         uint32_t number = wanted->id != 0 ? table_find(t, wanted->id) : INDEX_NONE, places = 0;

@@ -10,7 +10,7 @@
 #if defined(UNDER_TSAN)
 enum { CUTS_EVERY = 100 };
 #elif defined(UNDER_ASAN)
-enum { CUTS_EVERY = 5 };
+enum { CUTS_EVERY = 10 };
 #else
 enum { CUTS_EVERY = 1 };
 #endif

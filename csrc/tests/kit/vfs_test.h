@@ -56,7 +56,7 @@ enum { BLOCK = 4096, SECTOR = 512 };
 #if defined(UNDER_TSAN)
 enum { ONE_IN = 40 };
 #elif defined(UNDER_ASAN)
-enum { ONE_IN = 3 };
+enum { ONE_IN = 6 };
 #else
 enum { ONE_IN = 1 };
 #endif

@@ -534,12 +534,14 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     struct hold hold = {{0}, n[0], n[1], n[2], n[3]};
     struct closed closed = {{0}, n[0], n[1], n[2]};
     struct mark mark = {{0}, n[0], n[1], n[2]};
+    struct seen_file seen = {{0}, n[0], n[1]};
     memcpy(segment.uuid, uuid, UUID_BYTES);
     memcpy(meta.uuid, uuid, UUID_BYTES);
     memcpy(hint.uuid, uuid, UUID_BYTES);
     memcpy(hold.uuid, uuid, UUID_BYTES);
     memcpy(closed.uuid, uuid, UUID_BYTES);
     memcpy(mark.uuid, uuid, UUID_BYTES);
+    memcpy(seen.uuid, uuid, UUID_BYTES);
     switch (what) {
     case LS_TEST_SEGMENT_HEADER:
         format_put_segment_header(into, &segment);
@@ -556,6 +558,9 @@ size_t ls_test_encode_file(int what, const uint8_t *uuid, const uint64_t *number
     case LS_TEST_CLOSED:
         format_put_closed(into, &closed);
         return CLOSED_BYTES;
+    case LS_TEST_SEEN:
+        format_put_seen(into, &seen);
+        return SEEN_BYTES;
     case LS_TEST_CHECKPOINT:
         put_checkpoint(uuid, numbers, into);
         return CHECKPOINT_HEADER_BYTES;
@@ -598,6 +603,10 @@ int ls_test_decode_file(int what, const uint8_t *from, size_t available, uint8_t
         struct closed c = {{0}, 0, 0, 0};
         result = format_get_closed(from, available, &c);
         give_file(uuid, c.uuid, numbers, (uint64_t[5]){c.epoch, c.end_lsn, c.closed_us});
+    } else if (what == LS_TEST_SEEN) {
+        struct seen_file s = {{0}, 0, 0};
+        result = format_get_seen(from, available, &s);
+        give_file(uuid, s.uuid, numbers, (uint64_t[5]){s.epoch, s.seen_lsn});
     } else if (what == LS_TEST_CHECKPOINT) {
         struct checkpoint_header h = {{0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
         result = format_get_checkpoint(from, available, &h);

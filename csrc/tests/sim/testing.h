@@ -52,6 +52,7 @@ typedef struct ls_test_record {
 #define LS_TEST_CHECKPOINT     5 /* the thirteen numbers of its header */
 #define LS_TEST_VOTE           6 /* the cluster's UUID as two numbers, and the nine numbers of a slot */
 #define LS_TEST_MARK           7 /* the three numbers of a slot */
+#define LS_TEST_SEEN           8
 
 /* Returns the record's length; 0 if it needs more than `room` bytes, or a field does not belong to its type. */
 uint32_t ls_test_encode(ls_test_record *record, uint64_t seed, uint8_t *into, size_t room);

@@ -178,7 +178,8 @@ static uint64_t look_all_up(uint64_t *dequeues) {
         memcpy(bytes, here.bytes, sizeof bytes);
         here.bytes = bytes;
         check(format_get_dequeue(&here, &d) == FORMAT_OK);
-        check(lookback_enqueue(l, &here, d.queue_id, &found) == LS_OK && found.lsn == seen[i].enqueue_lsn);
+        check(lookback_enqueue(l, &here, &(struct place_wanted){d.tx_id, d.queue_id}, &found) == LS_OK &&
+              found.lsn == seen[i].enqueue_lsn);
         (*dequeues)++;
     }
     looked = l->clock;
