@@ -9,13 +9,14 @@ import pytest
 import logstore
 from kit.stores import contents
 from logstore import errors
+from logstore.inspect import Reader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore import Delivery, MessageStore, Queue
 
-LIMIT = 8 << 16
+SEGMENT = 1 << 19
 
 
 @pytest.fixture
@@ -30,8 +31,9 @@ def one(queue: Queue, **how: Any) -> Delivery:
 
 
 def records(store: MessageStore, since: int) -> list[str]:
-    with logstore.read(store.path, from_lsn=since) as reader:
-        return [record.type.name for record in reader if record.lsn >= since and record.id]
+    store.force()
+    with Reader(store.path) as reader:
+        return [record.type.name for record in reader.records() if record.lsn >= since and record.id]
 
 
 def test_a_note_is_that_of_one_place_and_stays_through_opens(store: MessageStore, queues: Any, tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_moves_and_notes_in_a_transaction_take_effect_at_its_commit(store: Messa
     key = store.publish(work, b"m", header=b"head")
     for commits in (False, True):
         delivery = one(work)
-        with store.begin() as transaction:
+        with store.transaction() as transaction:
             store.annotate(key, work, b"noted", transaction)
             work.move(delivery, dead, header=b"own", transaction=transaction)
             assert (work.locked, dead.depth, delivery.note) == (1, 0, b"")
@@ -123,7 +125,7 @@ def test_a_message_gets_another_header_for_one_queue(store: MessageStore, queues
     work, dead = queues
     key = store.publish(work, b"m", header=b"head")
     store.enqueue(key, dead, header=b"for the dead")
-    with store.begin() as transaction:
+    with store.transaction() as transaction:
         store.enqueue(key, store.declare_queue("third"), transaction, header=b"")
     assert [one(store.queue(name)).header for name in ("work", "dead", "third")] == [b"head", b"for the dead", b""]
     with pytest.raises(errors.OptionError, match="one queue, not 2"):
@@ -179,25 +181,25 @@ def test_a_rejection_in_a_transaction_is_a_move_in_it(store: MessageStore, queue
     work, dead = queues
     key = store.publish(work, b"m")
     store.annotate(key, work, b"why")
-    with store.begin() as transaction:
+    with store.transaction() as transaction:
         work.reject(one(work), transaction=transaction)
         assert dead.depth == 0
     assert (work.depth, one(dead).note) == (0, b"why")
 
 
 def test_a_full_store_takes_rejections_and_refuses_moves(tmp_path: Path) -> None:
-    with logstore.open(tmp_path / "full", create=True, segment_size=1 << 16, max_log_bytes=LIMIT) as store:
+    with logstore.open(tmp_path / "full", create=True, segment_size=SEGMENT, max_log_bytes=8 * SEGMENT) as store:
         dead = store.declare_queue("dead")
         work = store.declare_queue("work", dead_letter="dead")
         key = store.publish(work, b"m")
         store.annotate(key, work, b"why")
         with pytest.raises(errors.StoreFull):
             while True:
-                store.publish(work, b"fill", wait=False)
+                store.publish(work, b"", wait=False)
         delivery = one(work)
         with pytest.raises(errors.StoreFull):
             work.move(delivery, dead)
         assert work.acquired == 1
         delivery.reject()
         assert [(letter.content, letter.note) for letter in dead.browse()] == [(b"m", b"why")]
-        assert contents(store, "dead") == [b"m"]
+        assert contents(dead) == [b"m"]
