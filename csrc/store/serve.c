@@ -106,7 +106,6 @@ static int finish_creation(ls_store *store) {
     if (rc != 0) {
         return fail_errno(LS_IO, -rc, "META cannot be renamed into place");
     }
-    store->state.table.in_runs = true; /* there is nothing to replay */
     store->state.report.created = 1;
     store->state.report.base_lsn = store->state.report.end_lsn = log_end_lsn(store->log);
     return LS_OK;

@@ -126,7 +126,7 @@ static void keep(struct loading *l, size_t i, const uint8_t *header, const uint8
 static void load_alone(struct loading *l, size_t i) {
     const ls_delivery *d = &l->rows[i];
     size_t room = (size_t)d->start_bytes + (size_t)d->content_bytes, done = 0;
-    uint8_t *into = PyMem_RawMalloc(room);
+    uint8_t *into = d->has_header == 0 ? PyMem_RawMalloc(room) : NULL; /* with its own header it is read on access */
     uint64_t sizes[2];
     int rc = into != NULL ? l->calls->load_many(l->store, &d->id, 1, into, room, sizes, &done) : LS_NO_MEMORY;
     if (rc == LS_OK && done == 1 && sizes[1] == d->content_bytes) {

@@ -73,7 +73,16 @@ static PyObject *delivery_header(struct delivery *self, void *Py_UNUSED(closure)
     if (self->header != NULL) {
         return Py_NewRef(self->header);
     }
+    if (self->row.has_header != 0) {
+        return PyObject_CallMethod((PyObject *)self->queue, "_own_header", "KK", (unsigned long long)self->row.id,
+                                   (unsigned long long)self->row.position);
+    }
     return PyObject_CallMethod((PyObject *)self->queue->store, "header", "K", (unsigned long long)self->row.id);
+}
+
+static PyObject *delivery_note(struct delivery *self, void *Py_UNUSED(closure)) {
+    return PyObject_CallMethod((PyObject *)self->queue, "_note", "KK", (unsigned long long)self->row.id,
+                               (unsigned long long)self->row.position);
 }
 
 static PyObject *delivery_enqueued_at(struct delivery *self, void *Py_UNUSED(closure)) {
@@ -175,10 +184,13 @@ static PyMethodDef delivery_methods[] = {
      PyDoc_STR("accept($self, *, transaction=None, wait=True)\n--\n\n"
                "Takes the message off the queue for good: it was processed.")},
     {"release", (PyCFunction)(void (*)(void))delivery_release, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("release($self, *, unseen=False)\n--\n\n"
+     PyDoc_STR("release($self, *, unseen=False, to_back=False, wait=False)\n--\n\n"
                "Puts the message back to its old place, for the next consumer.\n\n"
                "``unseen``: nobody has seen the message, so this delivery does not count: ``delivery_count`` and\n"
-               "``redelivered`` of the next one are as if the message had not been acquired.")},
+               "``redelivered`` of the next one are as if the message had not been acquired.\n\n"
+               "``to_back``: to the end of the queue instead, in one record of the log; the message keeps its count,\n"
+               "note and header, and the next consumer gets it once the record is durable. The call returns before\n"
+               "that, unless ``wait`` is true. Raises ``StoreFull``; the message stays acquired then.")},
     {"reject", (PyCFunction)(void (*)(void))delivery_reject, WITH_KEYWORDS,
      PyDoc_STR("reject($self, *, transaction=None, wait=True)\n--\n\n"
                "Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it.")},
@@ -223,7 +235,13 @@ static PyGetSetDef delivery_getset[] = {
     {"content", (getter)(void (*)(void))delivery_content, NULL,
      "The whole content, read from the log at each access unless it was acquired with ``load``.", NULL},
     {"header", (getter)(void (*)(void))delivery_header, NULL,
-     "The message's header, read from the log at each access unless it was acquired with ``load``.", NULL},
+     "The header that a move gave its place, or else the message's; read from the log at each access unless it was\n"
+     "acquired with ``load``.",
+     NULL},
+    {"note", (getter)(void (*)(void))delivery_note, NULL,
+     "The note of its place, b\"\" if there is none; read from the log at each access. Raises ``UnknownMessage`` or\n"
+     "``NotEnqueued`` if the place has ended.",
+     NULL},
     {"_loaded", (getter)(void (*)(void))delivery_loaded, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -20,13 +20,14 @@ enum slot {
     SLOT_SIZE,
     SLOT_LOCKED,
     SLOT_REDELIVERED,
+    SLOT_HAS_HEADER,
     SLOT_HEADER,
     SLOT_CONTENT,
     SLOTS
 };
 
-static const char *const slot_names[SLOTS] = {"_store", "_queue_id",   "id",      "position", "size",
-                                              "locked", "redelivered", "_header", "_content"};
+static const char *const slot_names[SLOTS] = {"_store", "_queue_id",   "id",          "position", "size",
+                                              "locked", "redelivered", "_has_header", "_header",  "_content"};
 
 /* The state of one call. */
 struct batch {
@@ -108,6 +109,7 @@ static PyObject *make_message(struct batch *b, size_t i) {
         set_slot(b, made, SLOT_SIZE, size_of(b, place->content_bytes)) &&
         set_slot(b, made, SLOT_LOCKED, PyBool_FromLong(place->locked != 0)) &&
         set_slot(b, made, SLOT_REDELIVERED, PyBool_FromLong(place->recovered != 0)) &&
+        set_slot(b, made, SLOT_HAS_HEADER, PyBool_FromLong(place->has_header != 0)) &&
         set_slot(b, made, SLOT_HEADER, loaded ? copy_of(b, span->header_at, span->header_bytes) : Py_NewRef(Py_None)) &&
         set_slot(b, made, SLOT_CONTENT, loaded ? content_of(b, span) : Py_NewRef(Py_None));
     if (!whole) {

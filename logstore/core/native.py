@@ -50,7 +50,7 @@ _BY_CODE: dict[int, Callable[[str], errors.StoreError]] = {
     lib.LS_TRANSACTION_LIMIT: errors.TransactionLimit,
 }
 
-_PLACE: Final = struct.Struct("@QQQII")  # ls_place
+_PLACE: Final = struct.Struct("@QQQIBx2x")  # ls_place
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 

@@ -13,6 +13,7 @@ from logstore import errors
 from logstore._hot import Delivery
 from logstore.core import arguments
 from logstore.store.counting import enqueued_at
+from logstore.store.own_bytes import note_of, own_header
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,7 +26,7 @@ __all__ = ["Delivery", "DeliveryToken", "Message", "MessageView"]
 class DeliveryToken(NamedTuple):
     """Holds an acquired place without a :class:`Delivery`; made by :meth:`Delivery.detach`.
 
-    The queue's ``accept``, ``accept_many``, ``release`` and ``reject`` take it, in this open of the store only: any
+    The queue's ``accept``, ``accept_many``, ``release``, ``reject`` and ``move`` take it, in this open of the store only: any
     other refuses it with :class:`~logstore.errors.NotEnqueued`, as it refuses one that was settled. It may be pickled.
     Dropping a token releases nothing: its place stays acquired until a settlement or the end of the store.
     """
@@ -58,6 +59,7 @@ class Message:
     """Whether a transaction without an outcome has dequeued it."""
     redelivered: bool
     """Whether it may have been delivered before: it was handed out, or was on the queue at a crash."""
+    _has_header: bool = field(default=False, repr=False, compare=False)
     _header: bytes | None = field(default=None, repr=False, compare=False)
     _content: bytes | None = field(default=None, repr=False, compare=False)
 
@@ -68,11 +70,24 @@ class Message:
 
     @property
     def header(self) -> bytes:
-        """The message's header, as loaded with the place or else read on access.
+        """The header that a move gave its place, or else the message's; as loaded with the place or read on access.
 
-        Reading it raises ``UnknownMessage`` if the message has been removed.
+        Reading it raises ``UnknownMessage`` if the message has been removed, and ``NotEnqueued`` if the place has ended
+        that had a header of its own.
         """
-        return self._store.header(self.id) if self._header is None else self._header
+        if self._header is not None:
+            return self._header
+        if self._has_header:
+            return own_header(self._store, self._queue_id, self.id, self.position)
+        return self._store.header(self.id)
+
+    @property
+    def note(self) -> bytes:
+        """The note of its place, ``b""`` if there is none; read on access.
+
+        Raises ``UnknownMessage`` or ``NotEnqueued`` if the place has ended.
+        """
+        return note_of(self._store, self._queue_id, self.id, self.position)
 
     @property
     def content(self) -> bytes:

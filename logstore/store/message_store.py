@@ -37,6 +37,7 @@ from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.listeners import check_callback
 from logstore.store.listening import Listening
 from logstore.store.maintenance import Maintenance
+from logstore.store.own_bytes import as_note
 from logstore.store.name_batches import NameBatches
 from logstore.store.overdue import Overdue
 from logstore.store.publishing import Publishing, checked_id
@@ -311,6 +312,30 @@ class MessageStore(Publishing, Durability, Listening, Maintenance, NameBatches):
         except BaseException as problem:
             tell(problem, "dequeued", 0 if done is None else int(done[0]))
             raise
+
+    def annotate(
+        self,
+        message_id: int,
+        queue: Queue | str,
+        note: object,
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Gives the message's place on the queue this note, at most 255 bytes, in place of the one it has.
+
+        Empty bytes take the note away. Returns the LSN of the record. The note stays with the place through opens; a move
+        and a rejection take it along. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``, ``StoreFull``,
+        ``OptionError`` for a long note, ``MessageLocked`` if another transaction has work on the place, and
+        ``WrongState`` while a member of the cluster runs a program that does not know notes.
+        """
+        queue_id = self._known(queue).id
+        c_note, note_bytes = as_note(note)
+        made = ffi.new("uint64_t *")
+        tx = handle_of(self, transaction)
+        flags = _WAIT if wait else 0
+        check(lib.ls_annotate(self._c, checked_id(message_id), queue_id, c_note, note_bytes, tx, flags, made))
+        return int(made[0])
 
     def _number(self, message_id: int, name: str) -> int:
         return number("ls_message_info", lambda info: lib.ls_message(self._c, checked_id(message_id), info), name)

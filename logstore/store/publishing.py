@@ -17,6 +17,7 @@ from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure, tell
 from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
+from logstore.store.own_bytes import place_move
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -115,15 +116,27 @@ class Publishing(StoreCalls):
         queue: Queue | str | Iterable[Queue | str],
         transaction: Transaction | None = None,
         *,
+        header: object = None,
         wait: bool = True,
     ) -> int:
         """Puts the message on the queue, or on several queues atomically. Returns the LSN of the record.
 
+        With ``header`` its place there has this header, which stands for the message's; then it is one queue.
         In a transaction it becomes visible at the commit. Raises ``UnknownMessage``, ``UnknownQueue``,
         ``AlreadyEnqueued``, ``StoreFull``, and ``MessageLocked`` if another transaction has work for it on that queue.
         """
         ids, count = self._queue_ids(queue)
-        return self._enqueue(checked_id(message_id), ids, count, transaction, wait=wait)
+        if header is None:
+            return self._enqueue(checked_id(message_id), ids, count, transaction, wait=wait)
+        if count != 1:
+            raise errors.OptionError(f"a header is for one queue, not {count}: call enqueue for each of them")
+        move, kept = place_move(0, ids[0], header=header)
+        lsn = ffi.new("uint64_t *")
+        tx = handle_of(self, transaction)
+        flags = lib.LS_WAIT if wait else 0
+        check(lib.ls_move(self._c, checked_id(message_id), move, ffi.NULL, tx, flags, lsn))
+        del kept
+        return int(lsn[0])
 
     def _enqueue(
         self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool

@@ -26,6 +26,8 @@ from logstore.core import arguments
 from logstore.core.native import check, tell
 from logstore.store.counting import acquisitions_of, counts_of, enqueued_at
 from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageView, checked_position
+from logstore.store.moving import REASON_ACCEPTED, Moving, place_of
+from logstore.store.own_bytes import note_of, own_header
 from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
@@ -39,10 +41,7 @@ if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
     from logstore.store.transactions import Transaction
 
-REASON_ACCEPTED: Final = 1
-REASON_REJECTED: Final = 2
 REASON_PURGED: Final = 4
-REASON_DEAD_LETTERED: Final = 5
 
 _PURGE_STEP: Final = 1000
 _GONE: Final = 0
@@ -62,13 +61,6 @@ def _end_wait(served: asyncio.Future[None]) -> None:
         served.set_result(None)
 
 
-def _place_of(delivery: Delivery | DeliveryToken) -> tuple[int, int, int]:
-    """Id, position and count."""
-    if isinstance(delivery, DeliveryToken):
-        return delivery.id, delivery.position, delivery.count
-    return delivery.id, delivery.position, delivery.delivery_count
-
-
 @contextlib.contextmanager
 def _gone_is_settled() -> Iterator[None]:
     """A token has no mark: whether it was settled before is seen from its message, which may have ended then."""
@@ -80,7 +72,7 @@ def _gone_is_settled() -> Iterator[None]:
         raise refused from problem
 
 
-class Queue(QueueCalls):
+class Queue(Moving, QueueCalls):
     """The handle of a declared queue."""
 
     def __init__(
@@ -179,6 +171,14 @@ class Queue(QueueCalls):
     def _enqueued_at(self, message_id: int, position: int) -> datetime | None:
         """For ``Delivery.enqueued_at``."""
         return enqueued_at(self._store, self._id, message_id, position)
+
+    def _note(self, message_id: int, position: int) -> bytes:
+        """For ``Delivery.note``."""
+        return note_of(self._store, self._id, message_id, position)
+
+    def _own_header(self, message_id: int, position: int) -> bytes:
+        """For ``Delivery.header``, of a place that has one of its own."""
+        return own_header(self._store, self._id, message_id, position)
 
     # ---- acquiring ----
 
@@ -335,7 +335,7 @@ class Queue(QueueCalls):
         except _LOST_PLACE:
             raise
         except BaseException:
-            delivery._settled = self._is_gone(_place_of(delivery))  # or the exception came after the dequeue
+            delivery._settled = self._is_gone(place_of(delivery))  # or the exception came after the dequeue
             raise
 
     def _is_gone(self, place: tuple[int, int, int]) -> bool:
@@ -358,7 +358,7 @@ class Queue(QueueCalls):
         tx = handle_of(self._store, transaction)
         flags = lib.LS_WAIT if wait else 0
         row, lsn = ffi.new("ls_delivery *"), ffi.new("uint64_t *")
-        row.id, row.position, row.count = _place_of(delivery)
+        row.id, row.position, row.count = place_of(delivery)
         check(lib.ls_settle(self._store._c, self._id, row, tx, reason, flags, lsn))
 
     def _accept_many_slow(
@@ -376,7 +376,7 @@ class Queue(QueueCalls):
                 if isinstance(each, DeliveryToken):
                     self._check_new(each, tokens)
                     tokens.add(each)
-                    batch.append(_place_of(each))
+                    batch.append(place_of(each))
                 else:
                     batch.append(arguments.instance("each of deliveries", each, Delivery, what=_A_DELIVERY))
             handle_of(self._store, transaction)  # raises for one that is not this store's
@@ -404,6 +404,11 @@ class Queue(QueueCalls):
             raise errors.NotEnqueued(f"the token of message {token.id} occurs twice; name each delivery once")
 
     def _settle_within(self, transaction: Transaction, delivery: Delivery | DeliveryToken, reason: int) -> None:
+        self._settle_in(transaction, delivery, lambda: self._dequeue(delivery, reason, transaction, wait=False))
+
+    def _settle_in(
+        self, transaction: Transaction, delivery: Delivery | DeliveryToken, dequeue: Callable[[], object]
+    ) -> None:
         """Dequeues in the transaction; the place stays acquired until the commit.
 
         The transaction keeps the delivery until its outcome, so that it is not released before.
@@ -411,27 +416,43 @@ class Queue(QueueCalls):
         self._check_acquired(delivery)
         if isinstance(delivery, DeliveryToken):
             with _gone_is_settled():
-                self._dequeue(delivery, reason, transaction, wait=False)
+                dequeue()
             return
         try:
-            self._dequeue(delivery, reason, transaction, wait=False)
+            dequeue()
         except (errors.UnknownMessage, errors.NotEnqueued, errors.UnknownQueue) as problem:
-            if isinstance(problem, errors.UnknownQueue) or self._is_gone(_place_of(delivery)):
+            if isinstance(problem, errors.UnknownQueue) or self._is_gone(place_of(delivery)):
                 delivery._settled = True
             raise
         transaction._settles((delivery,))
 
-    def _release_slow(self, delivery: Delivery | DeliveryToken, *, unseen: bool = False) -> None:
+    def _release_slow(
+        self,
+        delivery: Delivery | DeliveryToken,
+        *,
+        unseen: bool = False,
+        to_back: bool = False,
+        wait: bool = False,
+    ) -> None:
+        unseen, to_back, wait = bool(unseen), bool(to_back), bool(wait)
+        if to_back and unseen:
+            raise errors.OptionError("a message that nobody has seen keeps its old place: give unseen or to_back, not both")
+        if wait and not to_back:
+            raise errors.OptionError("wait is for to_back: a release to the old place needs no record of the log")
         self._check_acquired(delivery)
+        if to_back:
+            self._settle(delivery, lambda: self._move(delivery, self, keeps_count=True, wait=wait))
+            self._came_back()
+            return
         if not isinstance(delivery, DeliveryToken):
             self.release(delivery, unseen=bool(unseen))
             return
-        if self._is_gone(_place_of(delivery)):  # ls_release finds nothing to do, which is no error of a delivery
+        if self._is_gone(place_of(delivery)):  # ls_release finds nothing to do, which is no error of a delivery
             raise errors.NotEnqueued(
                 f"message {delivery.id} is not on queue {self._name!r}: its token was settled before"
             )
         row = ffi.new("ls_delivery *")
-        row.id, row.position, row.count = _place_of(delivery)
+        row.id, row.position, row.count = place_of(delivery)
         code = lib.ls_release(self._store._c, self._id, row, 1, lib.LS_UNSEEN if unseen else 0)
         if code not in (lib.LS_CLOSED, lib.LS_FORKED):  # after those, nothing is acquired
             check(code)
@@ -440,39 +461,6 @@ class Queue(QueueCalls):
     def _came_back(self) -> None:
         """A place was released."""
         self._store._releases.tell()
-
-    def reject(
-        self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
-    ) -> None:
-        """See :meth:`Delivery.reject`. Takes a delivery or its token."""
-        self._store._release_dropped()
-        if transaction is not None:
-            if self._dead_letter is None:
-                self._settle_within(transaction, delivery, REASON_REJECTED)
-            else:  # dequeue first: a message that is already gone must not become a dead letter
-                self._settle_within(transaction, delivery, REASON_DEAD_LETTERED)
-                self._enqueue_dead_letter(delivery, transaction)
-            return
-        if self._dead_letter is None:
-            self._settle(delivery, lambda: self._dequeue(delivery, REASON_REJECTED, None, wait=wait))
-        else:
-            self._settle(delivery, lambda: self._dead_letter_it(delivery, wait=wait))
-
-    def _dead_letter_it(self, delivery: Delivery | DeliveryToken, *, wait: bool) -> None:
-        transaction = self._store.begin()
-        try:
-            # In this order a full store takes it: the message only changes its queue.
-            self._dequeue(delivery, REASON_DEAD_LETTERED, transaction, wait=False)
-            self._enqueue_dead_letter(delivery, transaction)
-            transaction.commit(wait=wait)
-        except BaseException:
-            if transaction.state == "active":
-                transaction.rollback(wait=False)
-            raise
-
-    def _enqueue_dead_letter(self, delivery: Delivery | DeliveryToken, transaction: Transaction) -> None:
-        with contextlib.suppress(errors.AlreadyEnqueued):
-            self._store.enqueue(delivery.id, self._store.queue(self._dead_letter or ""), transaction)
 
     # ---- the rest ----
 

@@ -28,6 +28,8 @@ class Place:
     key: int
     order_lsn: int  # offered to consumers once durable beyond it
     recovered: bool = False  # a crash came since it was made: a consumer may have had it
+    note: bytes = b""
+    header: bytes | None = None  # of its own
 
 
 @dataclass
@@ -61,6 +63,9 @@ class State:
 
     def places(self, key: int) -> list[int]:
         return [queue for queue, places in self.queues.items() if any(place.key == key for place in places)]
+
+    def place(self, key: int, queue: int) -> Place:
+        return next(place for place in self.queues[queue] if place.key == key)
 
     def locked(self, key: int, queue: int) -> bool:
         return queue in self.places(key) and self.work_on(key, queue) is not None
@@ -110,6 +115,18 @@ class State:
             return
         self._drop(key, queue)
         self._reap(key)
+
+    def _annotate(self, key: int, queue: int, note: bytes) -> None:
+        self.place(key, queue).note = note
+
+    def _move(self, key: int, queue: int, to: int, lsn: int, note: bytes | None, header: bytes | None) -> None:
+        """None: what the place has is kept."""
+        before = self.place(key, queue)
+        self._drop(key, queue)
+        made = Place(key, lsn, recovered=before.recovered and to == queue)
+        made.note = before.note if note is None else note
+        made.header = before.header if header is None else header
+        self.queues[to].append(made)
 
     def _destroy(self, key: int) -> None:
         del self.messages[key]
@@ -186,7 +203,8 @@ class State:
                     (
                         place.key,
                         self.messages[place.key].content,
-                        self.messages[place.key].header,
+                        self.messages[place.key].header if place.header is None else place.header,
+                        place.note,
                         self.locked(place.key, queue),
                         place.recovered or counts.get((queue, place.key), 0) > 0,
                     )
@@ -206,7 +224,7 @@ def shown_by(store: Any) -> dict[str, Any]:
     return {
         "queues": {
             queue.id: [
-                (message.id, message.content, message.header, message.locked, message.redelivered)
+                (message.id, message.content, message.header, message.note, message.locked, message.redelivered)
                 for message in store.messages(queue)
             ]
             for queue in store.queues()
