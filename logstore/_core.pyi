@@ -188,6 +188,8 @@ class ls_place(Value):
     content_bytes: int
     locked: int
     recovered: int
+    has_header: int
+    zero: int
 
 class ls_place_ptr(ls_place, Pointer[ls_place]): ...
 
@@ -206,9 +208,25 @@ class ls_delivery(Value):
     start_bytes: int
     count: int
     recovered: int
+    has_header: int
+    zero: int
     number: int
 
 class ls_delivery_ptr(ls_delivery, Pointer[ls_delivery]): ...
+
+class ls_place_move(Value):
+    from_queue_id: int
+    queue_id: int
+    reason: int
+    keeps_count: int
+    header_given: int
+    note_given: int
+    header: Numbers[uint8_t]
+    header_bytes: int
+    note: Numbers[uint8_t]
+    note_bytes: int
+
+class ls_place_move_ptr(ls_place_move, Pointer[ls_place_move]): ...
 
 class ls_acquisition(Value):
     position: int
@@ -784,6 +802,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_delivery[]"], init: object = None, /) -> Array[ls_delivery]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_place_move *"], init: object = None, /) -> ls_place_move_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_place_move[]"], init: object = None, /) -> Array[ls_place_move]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_acquisition *"], init: object = None, /) -> ls_acquisition_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_acquisition[]"], init: object = None, /) -> Array[ls_acquisition]: ...
@@ -991,9 +1013,12 @@ class Lib:
     LS_PUBLISHED: Final[int]
     LS_MORE: Final[int]
     LS_TRY: Final[int]
+    LS_PLACE_NOTE: Final[int]
+    LS_PLACE_HEADER: Final[int]
     LS_CURSOR_ALL: Final[int]
     LS_CURSOR_OFFER: Final[int]
     LS_UNSEEN: Final[int]
+    LS_NOTE_BYTES: Final[int]
     LS_TAKER_MAX: Final[int]
     LS_ARRIVED: Final[int]
     LS_RELEASED: Final[int]
@@ -1325,6 +1350,19 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_load_place(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        what: int,
+        into: Numbers[uint8_t] | Null,
+        bytes: int,
+        done: Numbers[size_t] | Null,
+        has: Numbers[c_int] | Null,
+        /,
+    ) -> int: ...
     def ls_load_many(
         self,
         store: ls_store_ptr | Null,
@@ -1469,6 +1507,29 @@ class Lib:
         reason: int,
         flags: int,
         done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_annotate(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        queue_id: int,
+        note: Numbers[uint8_t] | bytes | Null,
+        note_bytes: int,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_move(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        move: ls_place_move_ptr | Array[ls_place_move] | Null,
+        held: ls_delivery_ptr | Array[ls_delivery] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
     def ls_release(

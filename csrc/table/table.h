@@ -422,9 +422,9 @@ void message_shrinks_work(struct table *t, struct message *m, const struct work 
 void message_grows_places(struct table *t, struct message *m, uint32_t more);        /* for `more` new places */
 /* Call it before the message gets a place that its start record's list has: the place needs a row if a state is written. */
 void message_grows_listed_place(struct table *t, struct message *m);
-void message_shrinks(struct table *t, struct message *m, uint64_t bytes);            /* at most by its growth */
-void message_widens(struct table *t, struct message *m);                             /* its first row gets wide */
-void message_moved(struct table *t, struct message *m); /* it was relocated: no growth is left */
+void message_shrinks(struct table *t, struct message *m, uint64_t bytes); /* at most by its growth */
+void message_widens(struct table *t, struct message *m);                  /* its first row gets wide */
+void message_moved(struct table *t, struct message *m);                   /* it was relocated: no growth is left */
 /* Bound for n more places or operations without a state. */
 uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n);
 uint64_t chunk_grows(uint64_t record_bytes); /* for one more content chunk */

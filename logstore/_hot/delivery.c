@@ -212,7 +212,8 @@ static PyMemberDef delivery_members[] = {
      "The position of its place on the queue. Positions grow in the order of the queue, and a place keeps its own.\n\n"
      "They count the places that the queue has had since the store was opened, so they are of one open only."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
-     "How often this place has been handed out, this time included, in earlier opens too: a release and an orderly close\n"
+     "How often this place has been handed out, this time included, in earlier opens too: a release and an orderly "
+     "close\n"
      "write it, and a crash can lose the newest counts."},
     {"queue", T_OBJECT, offsetof(struct delivery, queue), READONLY, "The queue that it was acquired from."},
     {"_settled", T_BOOL, offsetof(struct delivery, settled), 0, NULL},

@@ -37,9 +37,9 @@ from logstore.store.limit import StoredLimit, keep_limit
 from logstore.store.listeners import check_callback
 from logstore.store.listening import Listening
 from logstore.store.maintenance import Maintenance
-from logstore.store.own_bytes import as_note
 from logstore.store.name_batches import NameBatches
 from logstore.store.overdue import Overdue
+from logstore.store.own_bytes import as_note
 from logstore.store.publishing import Publishing, checked_id
 from logstore.store.releases import Releases
 from logstore.store.transactions import Transaction, handle_of

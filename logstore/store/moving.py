@@ -53,9 +53,7 @@ class Moving:
             self, transaction: Transaction, delivery: Delivery | DeliveryToken, dequeue: Callable[[], object]
         ) -> None: ...
 
-        def _settle_within(
-            self, transaction: Transaction, delivery: Delivery | DeliveryToken, reason: int
-        ) -> None: ...
+        def _settle_within(self, transaction: Transaction, delivery: Delivery | DeliveryToken, reason: int) -> None: ...
 
         def _dequeue(
             self, delivery: Delivery | DeliveryToken, reason: int, transaction: Transaction | None, *, wait: bool

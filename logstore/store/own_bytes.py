@@ -53,7 +53,7 @@ def _pointer(data: Any) -> Any:
     return ffi.from_buffer("uint8_t[]", data) if isinstance(data, bytes) else data
 
 
-def place_move(  # noqa: PLR0913 - the fields of one struct
+def place_move(
     from_id: int,
     to_id: int,
     *,

@@ -436,7 +436,9 @@ class Queue(Moving, QueueCalls):
     ) -> None:
         unseen, to_back, wait = bool(unseen), bool(to_back), bool(wait)
         if to_back and unseen:
-            raise errors.OptionError("a message that nobody has seen keeps its old place: give unseen or to_back, not both")
+            raise errors.OptionError(
+                "a message that nobody has seen keeps its old place: give unseen or to_back, not both"
+            )
         if wait and not to_back:
             raise errors.OptionError("wait is for to_back: a release to the old place needs no record of the log")
         self._check_acquired(delivery)

@@ -164,9 +164,7 @@ def test_unseen_and_wait_do_not_go_with_what_they_are_not_for(store: MessageStor
     assert work.acquired == 1
 
 
-def test_a_rejected_message_takes_its_own_header_and_note_to_the_dead_letters(
-    store: MessageStore, queues: Any
-) -> None:
+def test_a_rejected_message_takes_its_own_header_and_note_to_the_dead_letters(store: MessageStore, queues: Any) -> None:
     work, dead = queues
     key = store.publish(work, b"m", header=b"head")
     work.move(one(work), work, header=b"own", note=b"tried")

@@ -684,9 +684,10 @@ static void upheaval(void) {
 }
 
 static void random_operations_agree_with_a_model(void) {
-    static void (*const operations[])(void) = {put_one,  put_one,  add_one,  annotate_one, annotate_one,
-                                               move_one, move_one, move_one, take_one,     acquire_or_release,
-                                               acquire_or_release, step_one_tx, step_one_tx};
+    static void (*const operations[])(void) = {
+        put_one,    put_one,  add_one,  annotate_one,       annotate_one,       move_one,
+        move_one,   move_one, take_one, acquire_or_release, acquire_or_release, step_one_tx,
+        step_one_tx};
     ls_stats stats;
     uint64_t moved = 0;
 
@@ -769,10 +770,14 @@ static void what_cannot_be_is_refused_and_changes_nothing(void) {
     check(annotate(both, 3, 1, NULL, 0) == LS_NOT_ENQUEUED && annotate(12345, 1, 1, NULL, 0) == LS_UNKNOWN_MESSAGE);
     check(annotate(both, 99, 1, NULL, 0) == LS_UNKNOWN_QUEUE);
     check(annotate(id, 1, 1, NULL, 0) == LS_MESSAGE_LOCKED && annotate(id, 1, 1, other, 0) == LS_MESSAGE_LOCKED);
-    check(move_with(id, 1, 2, 0, NULL, 0) == LS_MESSAGE_LOCKED && move_with(id, 1, 1, 0, other, 0) == LS_MESSAGE_LOCKED);
-    check(move_with(both, 1, 2, 0, NULL, 0) == LS_ALREADY_ENQUEUED && move_with(both, 1, 2, 0, tx, 0) == LS_ALREADY_ENQUEUED);
-    check(move_with(both, 3, 2, 0, NULL, 0) == LS_NOT_ENQUEUED && move_with(both, 0, 1, 0, NULL, 0) == LS_ALREADY_ENQUEUED);
-    check(move_with(both, 1, 99, 0, NULL, 0) == LS_UNKNOWN_QUEUE && move_with(both, 99, 3, 0, NULL, 0) == LS_UNKNOWN_QUEUE);
+    check(move_with(id, 1, 2, 0, NULL, 0) == LS_MESSAGE_LOCKED &&
+          move_with(id, 1, 1, 0, other, 0) == LS_MESSAGE_LOCKED);
+    check(move_with(both, 1, 2, 0, NULL, 0) == LS_ALREADY_ENQUEUED &&
+          move_with(both, 1, 2, 0, tx, 0) == LS_ALREADY_ENQUEUED);
+    check(move_with(both, 3, 2, 0, NULL, 0) == LS_NOT_ENQUEUED &&
+          move_with(both, 0, 1, 0, NULL, 0) == LS_ALREADY_ENQUEUED);
+    check(move_with(both, 1, 99, 0, NULL, 0) == LS_UNKNOWN_QUEUE &&
+          move_with(both, 99, 3, 0, NULL, 0) == LS_UNKNOWN_QUEUE);
     check(move_with(12345, 1, 3, 0, NULL, 0) == LS_UNKNOWN_MESSAGE);
     check(ls_move(r.store, both, &move, NULL, NULL, 0, &lsn) == LS_OPTION); /* the reason */
     move = (ls_place_move){.from_queue_id = 1, .queue_id = 3};
@@ -801,7 +806,8 @@ static void the_longest_header_moves_and_survives_a_relocation(void) {
         *(rc == LS_OK ? &longest : &too_long) = middle;
     }
     check(longest > 3000 && move_with(id, 1, 2, longest, NULL, LS_WAIT) == LS_OK);
-    check(annotate(id, 2, LS_NOTE_BYTES, NULL, LS_WAIT) == LS_OK && move_with(id, 2, 3, too_long, NULL, 0) == LS_OPTION);
+    check(annotate(id, 2, LS_NOTE_BYTES, NULL, LS_WAIT) == LS_OK &&
+          move_with(id, 2, 3, too_long, NULL, 0) == LS_OPTION);
     for (int i = 0; i < 3; i++) {
         ls_stats before, after;
 
@@ -908,7 +914,8 @@ static void a_call_without_memory_changes_nothing(void) {
                 check(rc == LS_OK || (rc == LS_NO_MEMORY && ls_commit(tx, 0) == LS_OK));
                 rc = nth < 12 ? LS_NO_MEMORY : LS_OK;
             }
-            check(own_bytes(id, c / 2 == 1 ? 2 : 1, c / 2 == 0 ? LS_PLACE_NOTE : LS_PLACE_HEADER) == (c / 2 == 0 ? 9 : 30));
+            check(own_bytes(id, c / 2 == 1 ? 2 : 1, c / 2 == 0 ? LS_PLACE_NOTE : LS_PLACE_HEADER) ==
+                  (c / 2 == 0 ? 9 : 30));
             ls_tx_free(tx);
             done();
         } while (rc == LS_NO_MEMORY);
