@@ -227,7 +227,8 @@ static int state_place(struct message *m, uint32_t queue_id, struct remembered *
 /* A dequeue has none, a note's is the note. */
 static bool may_have(const struct work *w, const struct remembered *state) {
     bool timed = state->not_before_us != 0 || state->expires_us != 0 || state->delivery_count != 0;
-    return w->kind == WORK_ENQUEUE || (w->kind == WORK_NOTE && !timed && state->own != NULL && state->own->header.lsn == 0);
+    return w->kind == WORK_ENQUEUE ||
+           (w->kind == WORK_NOTE && !timed && state->own != NULL && state->own->header.lsn == 0);
 }
 
 /* The states come in the order of the operations, from the newest on. */
@@ -250,6 +251,7 @@ static int state_operation(struct loading *l, uint32_t later, struct remembered 
 
 int load_place_state(struct loading *l, const uint8_t *row) {
     struct place_state_row r;
+    l->t->has_stated = true;
     if (format_get_place_state_row(row, &r) != FORMAT_OK || l->messages == 0) {
         return LOAD_DAMAGED;
     }

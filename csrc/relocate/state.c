@@ -72,6 +72,9 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
 
 bool chain_has_states(const struct table *t, struct message *m) {
     bool some = false;
+    if (!t->has_stated) {
+        return false;
+    }
     for (uint32_t i = 0; !some && i < m->place_count; i++) {
         const struct place *p = &message_places(m)[i];
         const struct remembered state = place_state(p);

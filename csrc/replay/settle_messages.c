@@ -9,6 +9,8 @@
 #include "replay/messages.h"
 #include "table/remembered.h"
 
+static const char below_base[] = "a place that lives has its note or header below the base";
+
 static bool is_on_deleted(const struct table *t, const struct work *w) {
     const struct queue *q = table_any_queue(t, w->queue_id);
     return q != NULL && q->deleted;
@@ -173,34 +175,19 @@ static bool count_message(struct replay *p, const struct message *m) {
     return there;
 }
 
+/* Notes and headers are read from records that count as live by themselves, or lie above one that does. */
 static bool is_own_there(const struct replay *p, const struct own *own) {
     return own == NULL || ((own->note.lsn == 0 || own->note.lsn >= p->base_lsn) &&
                            (own->header.lsn == 0 || own->header.lsn >= p->base_lsn));
 }
 
-/* Notes and headers are read from records that count as live by themselves, or lie above one that does. */
-static bool are_states_there(const struct replay *p, struct message *m) {
-    bool there = true;
-    for (uint32_t i = 0; there && i < m->place_count; i++) {
-        const struct place *place = &message_places(m)[i];
-        there = !unplaced_remembers(place) || is_own_there(p, place->at.unplaced->state.own);
-    }
-    for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; there && w != NULL; w = w->next_of_message) {
-        there = w->state == NULL || is_own_there(p, w->state->own);
-    }
-    return there;
-}
-
 static int count_live(struct replay *p) {
     struct record r = {.lsn = p->base_lsn};
     for (uint32_t number = 0; number < p->t->message_slots; number++) {
-        struct message *m = table_message(p->t, number);
+        const struct message *m = table_message(p->t, number);
         r.id = m->id;
         if ((m->flags & MESSAGE_FREE) == 0 && !count_message(p, m)) {
             return replay_inconsistent(p, &r, "a message that lives has records below the base");
-        }
-        if ((m->flags & MESSAGE_FREE) == 0 && !are_states_there(p, m)) {
-            return replay_inconsistent(p, &r, "a place that lives has its note or header below the base");
         }
     }
     for (uint32_t i = 0; i < p->t->tx_slots; i++) {
@@ -208,6 +195,11 @@ static int count_live(struct replay *p) {
         r.id = tx != NULL ? tx->id : 0;
         if (tx != NULL && !replay_count_live(p, tx->start_lsn, tx_start_bytes(tx))) {
             return replay_inconsistent(p, &r, "an open transaction has its start below the base");
+        }
+        for (const struct work *w = tx != NULL ? tx->first : NULL; w != NULL; w = w->next) {
+            if (w->state != NULL && !is_own_there(p, w->state->own)) {
+                return replay_inconsistent(p, &r, below_base);
+            }
         }
     }
     return LS_OK;
@@ -234,6 +226,20 @@ static bool is_sorted(const struct ordered *list, size_t n) {
     return true;
 }
 
+/* The place, in its run now, gets the state that it had outside. */
+static int put_state(const struct replay *p, const struct message *m, const struct place *place,
+                     struct remembered *state) {
+    const struct record r = {.lsn = p->base_lsn, .id = m->id};
+    bool there = is_own_there(p, state->own);
+    if (!there || !chunk_prepare_states(place->at.chunk, remembered_parts(state))) {
+        remembered_free(state);
+        return there ? fail_memory() : replay_inconsistent(p, &r, below_base);
+    }
+    p->t->has_stated = true;
+    place_remember(place, state);
+    return LS_OK;
+}
+
 static int build_run(const struct replay *p, struct queue *q, struct ordered *list, size_t n) {
     if (!queue_prepare(q, n)) {
         return fail_memory();
@@ -244,14 +250,14 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
     for (size_t i = 0; i < n; i++) {
         struct message *m = table_message(p->t, list[i].message);
         struct place *place = message_place(m, q->id);
-        struct remembered state = unplaced_forget(place);
+        bool remembers = unplaced_remembers(place);
+        struct remembered state = remembers ? unplaced_forget(place) : (struct remembered){.own = NULL};
         *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
         place_entry(place)->state = !p->orderly || list[i].order_lsn < p->seen_lsn ? ENTRY_RECOVERED : 0;
-        if (!chunk_prepare_states(place->at.chunk, remembered_parts(&state))) {
-            remembered_free(&state);
-            return fail_memory();
+        int rc = remembers ? put_state(p, m, place, &state) : LS_OK;
+        if (rc != LS_OK) {
+            return rc;
         }
-        place_remember(place, &state);
     }
     return LS_OK;
 }

@@ -90,7 +90,7 @@ int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries
     }
     if (rc == LS_OK) {
         acquire_give_back(store, queue_id, deliveries, n, (flags & LS_UNSEEN) != 0);
-        counts_write(store, queue_id, deliveries, (flags & LS_UNSEEN) != 0 ? 0 : n);
+        counts_note(store, queue_id, deliveries, (flags & LS_UNSEEN) != 0 ? 0 : n);
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

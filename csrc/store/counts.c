@@ -1,7 +1,7 @@
 /*
- * Delivery counts. Acquiring writes nothing; a release writes the counts of the places that come back, and an orderly close
- * those of all places that were handed out, each in records of many rows that nobody waits for. They lie in the log with
- * what comes next: a crash can lose the newest counts, and then every place counts as handed out anyway (seen.c).
+ * Delivery counts. Acquiring writes nothing. Places that come back are noted, and their counts are written together: once there
+ * are COUNTED_MAX, or with the next change that is not quiet. An orderly close writes those of all places that were handed out.
+ * Nobody waits for them: a crash can lose the newest counts, and then every place counts as handed out anyway (seen.c).
  *
  * A row gives the whole count, so one that could not be written is made up for by the next.
  */
@@ -74,31 +74,56 @@ static int reserve(ls_store *store, const struct counting *c) {
     return log_reserve_to_grow(store->log, format_place_states_bytes(c->n), c->expansion, RESERVE_GROWS);
 }
 
-void counts_write(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
+/* Without a wait. False: there is no room now. */
+static bool write_some(ls_store *store, struct counting *c) {
+    if (c->n > 0 && reserve(store, c) != LS_OK) {
+        return false;
+    }
+    if (c->n > 0) {
+        append(store, c);
+    }
+    c->n = 0;
+    c->expansion = 0;
+    return true;
+}
+
+/* A list of deliveries of one queue, or what was noted. */
+static void write_counts(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
     struct log *g = store->log;
-    bool was_trying = log_is_trying(g);
+    bool was_trying = log_is_trying(g), goes_on = store->remembers && rows_at_once(g) > 0;
     uint32_t most = rows_at_once(g);
-    if (!store->remembers || most == 0) {
+    struct counting c;
+    c.n = 0;
+    c.expansion = 0;
+    log_set_trying(g, true);
+    for (size_t i = 0; goes_on && i < n; i++) {
+        const struct counted *noted = deliveries == NULL ? &store->counted[i] : NULL;
+        const ls_delivery *d = noted != NULL ? &noted->delivery : &deliveries[i];
+        struct message *m;
+        const struct place *p = delivery_place(&store->state.table, noted != NULL ? noted->queue_id : queue_id, d, &m);
+        goes_on = p == NULL || add_row(&store->state.table, &c, p);
+        goes_on = goes_on && (c.n < most || write_some(store, &c));
+    }
+    (void)write_some(store, &c);
+    log_set_trying(g, was_trying);
+}
+
+void counts_write_noted(ls_store *store) {
+    write_counts(store, 0, NULL, store->counted_n);
+    store->counted_n = 0;
+}
+
+void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
+    if (n > COUNTED_MAX - store->counted_n && store->counted_n > 0) {
+        counts_write_noted(store);
+    }
+    if (n > COUNTED_MAX) {
+        write_counts(store, queue_id, deliveries, n);
         return;
     }
-    log_set_trying(g, true);
-    for (size_t at = 0; at < n;) {
-        struct counting c;
-        c.n = 0;
-        c.expansion = 0;
-        for (; at < n && c.n < most; at++) {
-            struct message *m;
-            const struct place *p = delivery_place(&store->state.table, queue_id, &deliveries[at], &m);
-            if (p != NULL && !add_row(&store->state.table, &c, p)) {
-                break;
-            }
-        }
-        if (c.n == 0 || reserve(store, &c) != LS_OK) {
-            break;
-        }
-        append(store, &c);
+    for (size_t i = 0; i < n; i++) {
+        store->counted[store->counted_n++] = (struct counted){.delivery = deliveries[i], .queue_id = queue_id};
     }
-    log_set_trying(g, was_trying);
 }
 
 /* ---- at a close ---- */

@@ -88,6 +88,9 @@ int store_leave(ls_store *store, int rc, int flags) {
         takers_serve_due(store);
     }
     if ((flags & LEAVE_QUIETLY) == 0) {
+        if (store->counted_n > 0 && rc == LS_OK) {
+            counts_write_noted(store); /* they go along */
+        }
         if (rc == LS_OK && (flags & LS_WAIT) != 0 && !store->relaxed) {
             rc = log_force(g, log_end_lsn(g));
         } else if ((flags & LS_MORE) == 0) {

@@ -33,6 +33,14 @@ struct noticing {
     bool deaths, in_doubt; /* one of them wants these */
 };
 
+/* A place that came back and whose count the log lacks. */
+struct counted {
+    ls_delivery delivery;
+    uint32_t queue_id;
+};
+
+enum { COUNTED_MAX = 64 };
+
 struct ls_store {
     struct log *log;
     struct directory directory;
@@ -44,10 +52,12 @@ struct ls_store {
     struct meta meta;
     enum phase phase;
     bool relaxed;
-    bool creating;        /* META is still META.new */
-    bool was_clean;       /* the log ended in CLOSE, and nothing was written since */
-    bool was_orderly;     /* and its writer has written every count, and no other has served it since: see seen.c */
-    bool remembers;       /* records with states of places may be written */
+    bool creating;      /* META is still META.new */
+    bool was_clean;     /* the log ended in CLOSE, and nothing was written since */
+    bool was_orderly;   /* and its writer has written every count, and no other has served it since: see seen.c */
+    bool remembers;     /* records with states of places may be written */
+    uint32_t counted_n; /* of `counted`: written together */
+    struct counted counted[COUNTED_MAX];
     uint64_t seen_lsn;    /* places that became visible below it may have been handed out, whatever their count */
     struct scan scan;     /* between open and serve: which files there are, and where the log ends */
     struct death *deaths; /* derived deaths whose MESSAGE_DELETE is not logged yet */
@@ -206,9 +216,11 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
 /* Those of n deliveries that still hold their places; the takers are served before the lock is let go (store_leave). */
 void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen);
 
-/* counts.c, with the log's lock. Writes how often the places of these deliveries were handed out, unless that needs a wait
-   or more room than there is: the next release of the place, or the close, makes up for it. */
-void counts_write(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* counts.c, with the log's lock. The deliveries' places have come back: how often they were handed out is to be written. */
+void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* Writes the counts of places that came back, unless that needs a wait or more room than there is: the next release of
+   the place, or the close, makes up for it. */
+void counts_write_noted(ls_store *store);
 /* (waits) For the close: the counts of all places. LS_FULL: not all were written. */
 int counts_write_all(ls_store *store);
 /* seen.c: which places of a log that was closed in order may have been handed out without a count. */

@@ -166,11 +166,8 @@ void place_remember(const struct place *p, const struct remembered *state) {
     }
 }
 
-struct remembered place_state(const struct place *p) {
+struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
-    if (s == NULL) {
-        return (struct remembered){.own = NULL};
-    }
     return (struct remembered){
         .not_before_us = s->not_before_us != NULL ? s->not_before_us[p->slot] : 0,
         .expires_us = s->expires_us != NULL ? s->expires_us[p->slot] : 0,
@@ -198,12 +195,6 @@ void place_take_note(struct table *t, struct message *m, const struct place *p, 
     }
 }
 
-void place_forget(const struct place *p) {
-    if (p->at.chunk->states != NULL) {
-        place_remember(p, &(struct remembered){.own = NULL});
-    }
-}
-
 void chunk_free_states(struct queue_chunk *c) {
     struct chunk_states *s = c->states;
     if (s == NULL) {
@@ -224,7 +215,11 @@ void chunk_free_states(struct queue_chunk *c) {
 
 bool message_places_have_states(const struct table *t, struct message *m) {
     for (uint32_t i = 0; i < m->place_count; i++) {
-        const struct remembered s = table_place_state(t, &message_places(m)[i]);
+        const struct place *p = &message_places(m)[i];
+        if (t->in_runs ? p->at.chunk->states == NULL : !unplaced_remembers(p)) {
+            continue;
+        }
+        const struct remembered s = table_place_state(t, p);
         if (!remembers_nothing(&s)) {
             return true;
         }
@@ -285,6 +280,7 @@ uint64_t message_states_grow_at_most(const struct table *t, struct message *m, u
 void message_state_changes(struct table *t, struct message *m, const struct remembered *before,
                            const struct remembered *after) {
     table_touch(t, m);
+    t->has_stated = t->has_stated || !remembers_nothing(after);
     if (remembers_nothing(before) && !remembers_nothing(after) && !message_places_have_states(t, m)) {
         uint32_t ids = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0, rows = m->place_count + message_pending(m);
         message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * ids + (uint64_t)WIDER_ROW_BYTES * rows);

@@ -97,7 +97,20 @@ bool queue_prepare_states(struct queue *q, unsigned parts);
 void place_remember(const struct place *p, const struct remembered *state);
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
-struct remembered place_state(const struct place *p); /* the place keeps what it has of its own */
+struct remembered place_state_there(const struct place *p); /* of a chunk with states */
+
+/* The place keeps what it has of its own. */
+static inline struct remembered place_state(const struct place *p) {
+    return p->at.chunk->states != NULL ? place_state_there(p) : (struct remembered){.own = NULL};
+}
+
+/* It ends. */
+static inline void place_forget(const struct place *p) {
+    if (p->at.chunk->states != NULL) {
+        place_remember(p, &(struct remembered){.own = NULL});
+    }
+}
+
 /* How often it was handed out, as far as this open knows. */
 static inline uint32_t offer_count(const struct place *p) {
     const struct hand_out *counts = p->at.chunk->handed_out;
@@ -108,7 +121,6 @@ static inline bool place_has_header(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
     return s != NULL && s->own != NULL && s->own[p->slot] != NULL && s->own[p->slot]->header.lsn != 0;
 }
-void place_forget(const struct place *p);      /* it ends */
 void chunk_free_states(struct queue_chunk *c); /* with what its places have of their own */
 
 /* Of a place of this table, in a run or in none. */
@@ -126,7 +138,7 @@ bool message_work_has_states(const struct message *m); /* or takes notes away */
 
 /* Whether one of its places or pending operations has a state: then a relocation writes a state with wide rows. */
 static inline bool message_has_states(const struct table *t, struct message *m) {
-    return message_places_have_states(t, m) || message_work_has_states(m);
+    return t->has_stated && (message_places_have_states(t, m) || message_work_has_states(m));
 }
 
 /* A place as a transaction sees it, with its own operations so far. */

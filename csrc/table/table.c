@@ -69,8 +69,10 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
 
 static void free_extra(struct message *m) {
     for (uint32_t i = 0; i < m->place_count; i++) {
-        struct remembered s = unplaced_forget(&message_places(m)[i]);
-        remembered_free(&s);
+        if (unplaced_remembers(&message_places(m)[i])) {
+            struct remembered s = unplaced_forget(&message_places(m)[i]);
+            remembered_free(&s);
+        }
     }
     if (m->extra != NULL) {
         free(m->extra->chunks);
@@ -309,6 +311,9 @@ static uint32_t work_row_bytes(const struct work *w) {
 
 /* The message's rows that get wide with this work, or this work's own row. */
 static uint32_t rows_that_widen(const struct table *t, struct message *m, const struct work *w) {
+    if (!t->has_stated) {
+        return 0;
+    }
     bool first = work_is_wide(w);
     for (const struct work *other = w->next_of_message; first && other != NULL; other = other->next_of_message) {
         first = !work_is_wide(other);

@@ -323,6 +323,7 @@ struct table {
     uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
     uint64_t growth;      /* bytes that further rows may add to them */
     uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
+    bool has_stated;      /* a place or an operation has had a state; else none is looked at. Whoever gives one sets it */
     bool in_runs;         /* the places are in their queues' runs: a replay has settled, or the store is new */
     struct index tx_index;
 

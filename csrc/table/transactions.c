@@ -99,6 +99,7 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
+    t->has_stated = t->has_stated || work_is_wide(w);
     message_grows_work(t, m, w);
     t->work_count++;
     message_changed(m);

@@ -319,7 +319,7 @@ class _Rules:
     def own(self, one: OwnBytes, first: int) -> None:
         self.stands(one.lsn, first)
         self.record(one.record_bytes)
-        _require(48 <= one.at and one.at + one.bytes <= one.record_bytes, "bytes that are not in their record")
+        _require(one.at >= 48 and one.at + one.bytes <= one.record_bytes, "bytes that are not in their record")
 
     def states(self, one: Message) -> None:
         queues = {place.queue_id for place in one.places}

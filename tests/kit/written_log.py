@@ -1,4 +1,4 @@
-"""A log that is written record by record, without a store: every record keeps the rules of docs/format.md, sections 5 and 6."""
+"""A log that is written record by record, without a store. Every record keeps the rules of docs/format.md."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from logstore.codec.records import MessageMove, MessageStartPlaced, Record, Reco
 from logstore.codec.scan import Damaged, Gap
 from logstore.codec.state import PlaceState
 from logstore.codec.strict import StrictReplay
-from logstore.errors import StoreError, VersionError
+from logstore.errors import StoreError
 from logstore.salvage import salvage
 from logstore.salvage.extent import CARRIER_BYTES_MIN, CARRIERS
 from logstore.salvage.write import LogWriter, write_message, write_transaction

@@ -89,7 +89,7 @@ def test_the_report_by_spark_equals_the_report_by_arrow(spark: SparkSession, pla
     export(placed, tmp_path / "target")
     found = compared(report(tmp_path / "target"))
     assert compared(report(tmp_path / "target", spark=spark)) == found
-    assert found["summary"]["messages"] == sum(
+    assert found["summary"]["published"] == sum(
         row["type"] in ("MESSAGE_START", "MESSAGE_START_PLACED") and not row["relocated"] for row in record_rows(placed)
     )
     as_version_1(tmp_path / "target")

@@ -101,7 +101,7 @@ static bool is_same_with_the_checkpoint(const ls_store *without) {
 
 /* Forges the log; takes the checkpoint of a follower behind one of its batches. */
 static void forge_log(uint64_t seed, int batches) {
-    bool deletes = seed % 3 == 0;
+    bool deletes = seed % 4 < 2;
     int at = (int)(seed % (uint64_t)batches);
 
     sl_start(seed);
