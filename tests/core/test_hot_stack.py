@@ -37,7 +37,7 @@ CALLS = {
     "detach": "queue.release(queue.acquire()[0].detach())",
     "accept_many": "queue.accept_many(queue.acquire(3, load=True), wait=False)",
     "accept_many in a tx": "tx = store.begin(); queue.accept_many(queue.acquire(), transaction=tx); tx.commit()",
-    "content": "(held,) = queue.acquire(); held.unload(); held.content; held.header; held.release()",
+    "content": "(held,) = queue.acquire(); held.unload(); held.content; held.header; held.note; held.release()",
 }
 """With ``store``, ``queue``, and a message ``key`` with the content ``body``."""
 

@@ -595,10 +595,15 @@ class StoreMachine(RuleBasedStateMachine):
         candidates = self.what_may_be()
         if losses >= 0:
             self.cut_power(losses, seed)
-        with contextlib.suppress(errors.OutcomeUnknown):
+        orderly = losses < 0  # unless the fault came before the close
+        try:
             self.store.close()
+        except errors.OutcomeUnknown:
+            orderly = False
         self.store = self.open()
-        self.reopened(candidates)
+        if orderly:
+            candidates = [self.live.recovered(self.catalog, orderly=True)]
+        self.reopened(candidates, orderly=orderly)
 
     # ---- invariants ----
 
