@@ -90,17 +90,17 @@ static int read_record(struct message_mover *v, const struct own_bytes *b, struc
         last->lsn = rc == LS_OK ? b->lsn : 0;
         return rc;
     }
-    last->memory = malloc(b->record_bytes);
-    if (last->memory == NULL) {
+    struct record r;
+    uint8_t *memory = malloc(b->record_bytes);
+    if (memory == NULL) {
         return fail_memory();
     }
-    memcpy(last->memory, buffered, b->record_bytes);
-    if (format_get_record(last->memory, b->record_bytes, p.seed, b->lsn, &last->record) != FORMAT_OK) {
-        free(last->memory);
-        last->memory = NULL;
+    memcpy(memory, buffered, b->record_bytes);
+    if (format_get_record(memory, b->record_bytes, p.seed, b->lsn, &r) != FORMAT_OK) {
+        free(memory);
         return fail_at(LS_CORRUPT, p.first_lsn, b->lsn, "a record that is to be moved is damaged");
     }
-    last->lsn = b->lsn;
+    *last = (struct last_record){.lsn = b->lsn, .memory = memory, .record = r};
     return LS_OK;
 }
 

@@ -306,7 +306,7 @@ void message_grows_listed_place(struct table *t, struct message *m) {
 /* The work's row, without what its state makes of other rows. */
 static uint32_t work_row_bytes(const struct work *w) {
     uint32_t own = w->state != NULL ? (uint32_t)remembered_own_bytes(w->state) : 0;
-    return ROW_BYTES + (work_is_wide(w) ? WIDER_ROW_BYTES : 0) + own;
+    return ROW_BYTES + (work_is_wide(w) ? (uint32_t)WIDER_ROW_BYTES : 0u) + own;
 }
 
 /* The message's rows that get wide with this work, or this work's own row. */

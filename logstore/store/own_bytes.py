@@ -1,8 +1,8 @@
 """Notes of places, headers of their own, and moves from queue to queue: one record of the log each.
 
-A place's note and header are read from the log on access. A move ends the place and makes the new one in the same record,
-so it costs the same whatever the size of the message. In a cluster no such record is written before every member knows
-them: then a move raises ``WrongState``, and a reject is what it was before, a dequeue and an enqueue.
+A place's note and header are read from the log on access. A move ends the place and makes the new one in the same
+record, so it costs the same whatever the size of the message. In a cluster no such record is written before every
+member knows them: then a move raises ``WrongState``, and a reject is what it was before, a dequeue and an enqueue.
 """
 
 from __future__ import annotations
