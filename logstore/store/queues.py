@@ -32,6 +32,7 @@ from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
+    import builtins  # the class has a property `bytes`
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
@@ -172,11 +173,11 @@ class Queue(Moving, QueueCalls):
         """For ``Delivery.enqueued_at``."""
         return enqueued_at(self._store, self._id, message_id, position)
 
-    def _note(self, message_id: int, position: int) -> bytes:
+    def _note(self, message_id: int, position: int) -> builtins.bytes:
         """For ``Delivery.note``."""
         return note_of(self._store, self._id, message_id, position)
 
-    def _own_header(self, message_id: int, position: int) -> bytes:
+    def _own_header(self, message_id: int, position: int) -> builtins.bytes:
         """For ``Delivery.header``, of a place that has one of its own."""
         return own_header(self._store, self._id, message_id, position)
 
