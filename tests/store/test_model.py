@@ -1,6 +1,7 @@
 """Random histories of a store against a plain model, through closes, crashes and failing disks.
 
-The machine is in store_machine.py, store_machine_waiting.py and store_machine_moving.py. Faults planted into the store (planted_faults.py) show
+The machine is in store_machine.py, store_machine_waiting.py and store_machine_moving.py.
+Faults planted into the store (planted_faults.py) show
 that it finds errors: it must find each of them.
 """
 

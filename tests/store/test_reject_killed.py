@@ -55,9 +55,7 @@ def no_move(*_: object, **__: object) -> None:
 WAYS = {"queue": by_queue, "delivery": by_delivery}
 
 
-def reject_and_stop(
-    path: Path, way: str, form: str, wait: bool, records: int, durable: bool, kept: list[Any]
-) -> int:
+def reject_and_stop(path: Path, way: str, form: str, wait: bool, records: int, durable: bool, kept: list[Any]) -> int:
     """A thread rejects and stops for good after this many records; returns the number written."""
     store = logstore.open(path, create=False)
     (delivery,) = store.queue("q").acquire()
