@@ -26,9 +26,9 @@ __all__ = ["Delivery", "DeliveryToken", "Message", "MessageView"]
 class DeliveryToken(NamedTuple):
     """Holds an acquired place without a :class:`Delivery`; made by :meth:`Delivery.detach`.
 
-    The queue's ``accept``, ``accept_many``, ``release``, ``reject`` and ``move`` take it, in this open of the store only:
-    any other refuses it with :class:`~logstore.errors.NotEnqueued`, as it refuses one that was settled. It may be pickled.
-    Dropping a token releases nothing: its place stays acquired until a settlement or the end of the store.
+    The queue's ``accept``, ``accept_many``, ``release``, ``reject`` and ``move`` take it, in this open of the store
+    only: any other refuses it with :class:`~logstore.errors.NotEnqueued`, as it refuses one that was settled. It may
+    be pickled. Dropping a token releases nothing: its place stays acquired until a settlement or the end of the store.
     """
 
     queue: int

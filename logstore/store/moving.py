@@ -1,7 +1,8 @@
 """The part of :class:`~logstore.store.queues.Queue` that moves messages to other queues, and rejects them.
 
 A move is one record of the log, so it costs the same whatever the size of the message. In a cluster none is written
-before every member knows such records: then ``move`` raises ``WrongState``, and a rejection is a dequeue and an enqueue.
+before every member knows such records: then ``move`` raises ``WrongState``, and a rejection is a dequeue and an
+enqueue.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class Moving:
         """Moves the message to the end of the queue ``to``, which may be this one, and settles the delivery.
 
         One record of the log, whatever the size of the message: it is on one of the queues at every moment, after a
-        crash, too. The new place was handed out to nobody, so its count is 0. It has the given ``header`` (bytes, which
-        stands for the message's there) and ``note`` (at most 255 bytes); None: what the old place has of its own. Takes a delivery
-        or its token. In a transaction it takes effect at the commit.
+        crash, too. The new place was handed out to nobody, so its count is 0. It has the given ``header`` (bytes,
+        which stands for the message's there) and ``note`` (at most 255 bytes); None: what the old place has of its
+        own. Takes a delivery or its token. In a transaction it takes effect at the commit.
 
         Raises ``AlreadyEnqueued`` if ``to`` has the message, ``StoreFull`` (in a transaction a full store takes moves),
         ``OptionError`` for a long note or header, and the errors of ``accept``; then the place stays acquired. Raises
