@@ -2,10 +2,10 @@
 
     python benchmarks/moving.py [--dir DIR] [--rounds 7] [--messages 200]
 
-A move with a header of 200 bytes beside a publish and a dequeue of a message of 24 bytes, for contents of 24 bytes
-and of 1 MiB; a note of 24 bytes beside a dequeue. Each way is durable in the same sense: every call waits for the
-disk, or none does and one force ends the round. Rounds alternate; ratios are medians of the rounds' ratios: above 1
-the first is faster.
+A move with a header of 200 bytes beside a publish and a dequeue of a message of 24 bytes, for contents of 24 bytes and
+of 1 MiB; a note of 24 bytes beside a dequeue. Each way is durable in the same sense: every call waits for the disk, or
+none does and one force ends the round. Rounds alternate; ratios are medians of the rounds' ratios: above 1 the first is
+faster.
 """
 
 from __future__ import annotations

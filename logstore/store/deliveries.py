@@ -28,8 +28,7 @@ class DeliveryToken(NamedTuple):
 
     The queue's ``accept``, ``accept_many``, ``release``, ``reject`` and ``move`` take it, in this open of the store
     only: any other refuses it with :class:`~logstore.errors.NotEnqueued`, as it refuses one that was settled. It may
-    be pickled. Dropping a token releases nothing: its place stays acquired until a settlement or the end of the
-    store.
+    be pickled. Dropping a token releases nothing: its place stays acquired until a settlement or the end of the store.
     """
 
     queue: int

@@ -325,9 +325,9 @@ class MessageStore(Publishing, Durability, Listening, Maintenance, NameBatches):
         """Gives the message's place on the queue this note, at most 255 bytes, in place of the one it has.
 
         Empty bytes take the note away. Returns the LSN of the record. The note stays with the place through opens; a
-        move and a rejection take it along. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``,
-        ``StoreFull``, ``OptionError`` for a long note, ``MessageLocked`` if another transaction has work on the
-        place, and ``WrongState`` while a member of the cluster runs a program that does not know notes.
+        move and a rejection take it along. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``, ``StoreFull``,
+        ``OptionError`` for a long note, ``MessageLocked`` if another transaction has work on the place, and
+        ``WrongState`` while a member of the cluster runs a program that does not know notes.
         """
         queue_id = self._known(queue).id
         c_note, note_bytes = as_note(note)

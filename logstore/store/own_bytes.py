@@ -1,8 +1,6 @@
-"""Notes of places, headers of their own, and moves from queue to queue: one record of the log each.
+"""Notes of places and headers of their own.
 
-A place's note and header are read from the log on access. A move ends the place and makes the new one in the same
-record, so it costs the same whatever the size of the message. In a cluster no such record is written before every
-member knows them: then a move raises ``WrongState``, and a reject is what it was before, a dequeue and an enqueue.
+They are read from the log on access. :func:`place_move` makes what a move gives to the core.
 """
 
 from __future__ import annotations

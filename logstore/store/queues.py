@@ -32,7 +32,7 @@ from logstore.store.publishing import checked_id
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
-    import builtins
+    import builtins  # the class has a property `bytes`
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 

@@ -1,7 +1,8 @@
 """Random histories of a store against a plain model, through closes, crashes and failing disks.
 
-The machine is in store_machine.py, store_machine_waiting.py and store_machine_moving.py. Faults planted into the
-store (planted_faults.py) show that it finds errors: it must find each of them.
+The machine is in store_machine.py, store_machine_waiting.py and store_machine_moving.py.
+Faults planted into the store (planted_faults.py) show
+that it finds errors: it must find each of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Notes of places, headers of their own, and moves: in one record, kept through opens, in transactions."""
+"""Notes of places, headers of their own, and moves: one record each, kept through opens, also in a full store."""
 
 from __future__ import annotations
 
