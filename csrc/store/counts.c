@@ -113,6 +113,10 @@ void counts_write_noted(ls_store *store) {
     store->counted_n = 0;
 }
 
+void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery) {
+    write_counts(store, queue_id, delivery, 1);
+}
+
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
     if (n > COUNTED_MAX - store->counted_n && store->counted_n > 0) {
         counts_write_noted(store);

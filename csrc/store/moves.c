@@ -312,6 +312,9 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
     int rc = check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
+    if (rc == LS_OK && held != NULL && move.state.delivery_count == 0) { /* the record has the count of the new place */
+        counts_write_one(store, move.from_queue_id, held);
+    }
     rc = rc == LS_OK ? reserve_move(store, id, &move, handle) : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;

@@ -218,6 +218,8 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
 
 /* counts.c, with the log's lock. The deliveries' places have come back: how often they were handed out is to be written. */
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* Of one place, which is about to end by a record without its count. */
+void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery);
 /* Writes the counts of places that came back, unless that needs a wait or more room than there is: the next release of
    the place, or the close, makes up for it. */
 void counts_write_noted(ls_store *store);

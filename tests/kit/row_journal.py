@@ -333,7 +333,7 @@ class Writer:
         for delivery in queue.acquire(self.chance.randint(1, 4)):
             kept = next(iter(self.journal.messages))  # the first message stays for ever
             if delivery.id == kept or self.chance.random() < 0.3:
-                delivery.release()
+                delivery.release(unseen=True)  # else the place would have a count that only the store knows
                 continue
             what = self.chance.choice(("accept", "accept", "reject"))
             getattr(delivery, what)()
