@@ -255,7 +255,7 @@ void format_put_seen(uint8_t *into, const struct seen_file *s) {
     put_preamble(into, "LSTRSEEN", SEEN_BYTES, s->uuid);
     PUT(into, SEEN, epoch, s->epoch);
     PUT(into, SEEN, seen_lsn, s->seen_lsn);
-    PUT(into, SEEN, zero, 0);
+    put64(into + AT(SEEN, zero), 0);
     PUT(into, SEEN, checksum, xxh64(into, AT(SEEN, checksum), 0));
 }
 

@@ -219,15 +219,18 @@ static inline const struct message *place_at(const struct table *t, struct curso
         bool locked = (e->state & ENTRY_LOCKED) != 0;
         if (!locked || c->kind == LS_CURSOR_ALL) {
             const struct message *m = table_message(t, e->message);
-            const struct place p = {.at.chunk = c->chunk, .slot = c->slot};
             *place = (ls_place){
                 .position = position,
                 .id = m->id,
                 .content_bytes = message_content_bytes(m),
                 .locked = locked,
-                .recovered = (e->state & ENTRY_RECOVERED) != 0 || offer_count(&p) > 0,
-                .has_header = place_has_header(&p),
+                .recovered = (e->state & ENTRY_RECOVERED) != 0,
             };
+            if (c->chunk->handed_out != NULL || c->chunk->states != NULL) { /* of few chunks */
+                const struct place p = {.at.chunk = c->chunk, .slot = c->slot};
+                place->recovered |= offer_count(&p) > 0;
+                place->has_header = place_has_header(&p);
+            }
             return m;
         }
     }
