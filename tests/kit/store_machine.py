@@ -584,10 +584,12 @@ class StoreMachine(RuleBasedStateMachine):
     def fail_and_open_again(self, nth: int, forever: bool, losses: int, seed: int) -> None:
         """A write or sync fails: refused from then on, and after opening again in one of the possible states."""
         self.publish(0, 1, 100, 0, False, False)
+        orderly = losses < 0  # unless the fault comes before the close
         self.disk.fail(nth, errno.EIO, forever=forever)
         try:
             self.store.force()
         except errors.OutcomeUnknown:
+            orderly = False
             with pytest.raises(errors.StorePoisoned):
                 self.store.publish(self.handle(self.some_queue(0)), b"never", wait=False)
         self.disk.fail(0, 0)
@@ -595,7 +597,6 @@ class StoreMachine(RuleBasedStateMachine):
         candidates = self.what_may_be()
         if losses >= 0:
             self.cut_power(losses, seed)
-        orderly = losses < 0  # unless the fault came before the close
         try:
             self.store.close()
         except errors.OutcomeUnknown:
