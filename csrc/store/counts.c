@@ -147,31 +147,42 @@ static struct queue_chunk *next_lacking(struct queue *q, uint64_t position) {
     return NULL;
 }
 
-/* (waits) Writes the counts of one chunk, and moves the position behind it; UINT64_MAX: the queue has no more. */
-static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
-    struct log *g = store->log;
+/* Rows of the first chunk from the position on whose counts the log lacks; *next is behind them, UINT64_MAX if there are none.
+   False: no memory. */
+static bool collect(ls_store *store, uint32_t queue_id, uint64_t position, struct counting *c, uint64_t *next) {
     const struct table *t = &store->state.table;
     struct queue *q = table_queue(t, queue_id);
-    struct queue_chunk *chunk = q != NULL ? next_lacking(q, *position) : NULL;
-    struct counting c;
-    c.n = 0;
-    c.expansion = 0;
-    if (chunk == NULL) {
-        *position = UINT64_MAX;
-        return LS_OK;
-    }
-    uint64_t next = chunk->first_position;
+    struct queue_chunk *chunk = q != NULL ? next_lacking(q, position) : NULL;
     struct place p = {.at.chunk = chunk, .queue_id = queue_id};
-    for (p.slot = 0; p.slot < chunk->used && c.n < rows_at_once(g); p.slot++) {
-        if (place_position(&p) >= *position && !add_row(t, &c, &p)) {
-            return fail_memory();
+    c->n = 0;
+    c->expansion = 0;
+    *next = UINT64_MAX;
+    for (; chunk != NULL && p.slot < chunk->used && c->n < rows_at_once(store->log); p.slot++) {
+        if (place_position(&p) >= position && !add_row(t, c, &p)) {
+            return false;
         }
-        next = place_position(&p) + 1;
+        *next = place_position(&p) + 1;
     }
-    uint64_t let_go = log_times_let_go(g);
-    int rc = reserve(store, &c);
-    if (rc == LS_OK && log_times_let_go(g) == let_go) { /* else the chunk may be another one: it is looked at again */
-        append(store, &c);
+    return true;
+}
+
+/* (waits) Writes the counts of one chunk, and moves the position behind it; UINT64_MAX: the queue has no more. */
+static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
+    struct counting c;
+    uint64_t next;
+    if (!collect(store, queue_id, *position, &c, &next)) {
+        return fail_memory();
+    }
+    uint64_t expansion = c.expansion, bytes = format_place_states_bytes(rows_at_once(store->log));
+    int rc = c.n > 0 ? log_reserve_to_grow(store->log, bytes, expansion, RESERVE_GROWS) : LS_OK;
+    if (rc == LS_OK && c.n > 0 &&
+        !collect(store, queue_id, *position, &c, &next)) { /* it may have let go of the lock */
+        rc = fail_memory();
+    }
+    if (rc == LS_OK && c.expansion <= expansion) { /* else it is tried again */
+        if (c.n > 0) {
+            append(store, &c);
+        }
         *position = next;
     }
     return rc;
