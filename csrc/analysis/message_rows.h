@@ -46,7 +46,7 @@ struct ending {
 };
 
 /*
- * What a place remembers beside its order, or what pending work will give it. It is replaced, never changed. Of a header
+ * The state of a place beside its order, or the state that pending work will give it. It is replaced, never changed. Of a header
  * of its own the pass keeps the length.
  */
 struct life_placed {

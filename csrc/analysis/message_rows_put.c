@@ -185,7 +185,7 @@ static bool grow_places(struct column *at) {
     return true;
 }
 
-/* What a dequeue recorded, else what the place's state says; 0: not known. */
+/* The count that a dequeue recorded, else that of the place's state; 0: not known. */
 static uint32_t delivery_count_of(const struct life_place *place) {
     uint32_t kept = place->state != NULL ? place->state->delivery_count : 0;
     kept = kept <= INT32_MAX ? kept : INT32_MAX;

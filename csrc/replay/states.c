@@ -201,7 +201,12 @@ int replay_move(const struct replay *p, const struct record *r) {
 
 /* ---- counts and times of many places ---- */
 
+/* The places of a deleted queue have ended. */
 static int take_row(const struct replay *p, const struct record *r, const struct state_row *row) {
+    const struct queue *q = table_any_queue(p->t, row->queue_id);
+    if (q != NULL && q->deleted) {
+        return LS_OK;
+    }
     uint32_t number = table_find(p->t, row->id);
     if (number == INDEX_NONE && row->id < p->base_lsn) {
         p->report->orphans++;

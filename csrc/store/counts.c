@@ -99,8 +99,12 @@ static void write_counts(ls_store *store, uint32_t queue_id, const ls_delivery *
     for (size_t i = 0; goes_on && i < n; i++) {
         const struct counted *noted = deliveries == NULL ? &store->counted[i] : NULL;
         const ls_delivery *d = noted != NULL ? &noted->delivery : &deliveries[i];
+        uint32_t of_queue = noted != NULL ? noted->queue_id : queue_id;
         struct message *m;
-        const struct place *p = delivery_place(&store->state.table, noted != NULL ? noted->queue_id : queue_id, d, &m);
+        const struct place *p = delivery_place(&store->state.table, of_queue, d, &m);
+        if (table_queue_cached(&store->state.table, of_queue) == NULL) {
+            continue; /* it was deleted since: the log has the end of its places, even if the sweep has not reached this one */
+        }
         goes_on = p == NULL || add_row(&store->state.table, &c, p);
         goes_on = goes_on && (c.n < most || write_some(store, &c));
     }

@@ -274,7 +274,7 @@ uint64_t message_states_grow_at_most(const struct table *t, struct message *m, u
 }
 
 /*
- * What a relocation writes is at most what is counted as live, plus the growth. So fewer bytes only take back growth: those
+ * A relocation writes at most the bytes that are counted as live, plus the growth. So fewer bytes only take back growth: those
  * of a state that was moved before are live until the next move.
  */
 void message_state_changes(struct table *t, struct message *m, const struct remembered *before,

@@ -1,5 +1,5 @@
 /*
- * What a place remembers beside its order: its state on the page (docs/format.md, section 6). Most places have none, and
+ * The state of a place beside its order (docs/format.md, section 6). Most places have none, and
  * take no memory for it. Notes and headers stay on the disk: only where they lie is remembered.
  *
  * A place that is in a run has its state in its chunk, in arrays that the chunk gets when the first of its places needs
@@ -20,7 +20,7 @@ struct own_bytes {
     uint32_t bytes;        /* may be 0 in a header, never in a note */
 };
 
-/* What a place has of its own on the disk. */
+/* The note and the header that a place has of its own, on the disk. */
 struct own {
     struct own_bytes note;
     struct own_bytes header; /* stands for the message's */

@@ -504,7 +504,7 @@ static inline void sl_next_batch(void) {
     sl.count = 0;
 }
 
-/* What recovery does at the end of the log: rolls back what is not prepared, and drops what was only staged. */
+/* The end of a recovery: transactions that are not prepared are rolled back, messages that were only staged are dropped. */
 static inline void sl_recover(void) {
     for (int t = 0; t < SL_TXS; t++)
         if (model.txs[t].id != 0 && !model.txs[t].prepared)

@@ -270,6 +270,11 @@ static void the_last_row_of_a_place_counts_and_each_needs_its_place(void) {
     begin_story();
     check(refused_at(states(a + 8, 1), "the state of a place that is not there"));
     begin_story();
+    end_queue(2); /* its places have ended, also one that never was */
+    (void)states(a, 2);
+    check(accepted());
+    done();
+    begin_story();
     (void)states(b, 1);
     check(accepted());
     {

@@ -104,7 +104,7 @@ static void outcome(struct model *o, uint64_t tx, bool commits) {
     }
 }
 
-/* What an open finds. */
+/* The state that an open finds. */
 static void opened(struct model *o) {
     for (int t = 0; t < TXS_HERE; t++) {
         if (o->txs[t].id != 0 && !o->txs[t].prepared) {
@@ -162,7 +162,7 @@ static uint32_t count_of(uint64_t id, uint32_t queue) {
     return h != NULL && h[p->slot].count > kept ? h[p->slot].count : kept;
 }
 
-/* What a relocation would write now is at most what is counted: the records that live, and the growth. */
+/* A relocation would write at most the bytes that are counted: those of the records that live, and the growth. */
 static bool growth_covers(const struct mmessage *of) {
     struct table *t = &r.store->state.table;
     struct message *m = table_message(t, table_find(t, of->id));

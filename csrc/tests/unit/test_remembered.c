@@ -128,7 +128,7 @@ static void states_in_runs_are_those_of_their_places(void) {
     table_free(&t);
 }
 
-/* What a relocated state's rows take, counted from the table alone. */
+/* The bytes of a relocated state's rows, counted from the table alone. */
 static uint64_t bytes_when_moved(const struct table *t, struct message *m) {
     bool wide = message_has_states(t, m);
     uint64_t bytes = STATE_HEAD_BYTES;

@@ -146,7 +146,7 @@ static bool a_follower_has_it(const ls_store *store) {
     return same;
 }
 
-/* What admission counts covers the next move of each message whose places have states. */
+/* The growth that admission counts covers the next move of each message whose places have states. */
 static bool moves_are_covered(const struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *m = table_message(t, number);
@@ -319,7 +319,7 @@ static bool opens_without(uint64_t n, bool with_checkpoint, bool *leaked) {
     return failed == 0;
 }
 
-/* What the allocator keeps at hand counts as in use; a leak comes every time. */
+/* Memory that the allocator keeps at hand counts as in use; a leak comes every time. */
 static bool opens_and_leaks_nothing(uint64_t n, bool with_checkpoint) {
     bool leaked = true, opened_it = false;
 
