@@ -154,6 +154,7 @@ static void *load_first(void *cursor) {
 
     is_a_reader = true;
     check(ls_cursor_load(cursor, places, spans, 10, into, BUFFER_BYTES, &n) == LS_OK && n == 10);
+    atomic_store(&reading, true); /* also if it read nothing, so that nobody waits for it */
     return NULL;
 }
 
