@@ -1993,6 +1993,13 @@ class Lib:
         /,
     ) -> int: ...
     def ls_replica_probe_disk(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_replica_remember(
+        self,
+        store: ls_store_ptr | Null,
+        every: int,
+        remembers: Numbers[c_int] | Null,
+        /,
+    ) -> int: ...
     def ls_replica_change_members(
         self,
         store: ls_store_ptr | Null,

@@ -1172,6 +1172,10 @@ int ls_replica_others_have(ls_store *store, const ls_replica_room *all, size_t n
  * without a wait; on a disk that hangs it stays unforced. LS_CLOSED: the store does not lead.
  */
 int ls_replica_probe_disk(ls_store *store);
+/* Every member of the configuration runs a program that knows the states of places: from now on this leader writes them
+   (R12). Until then it drops delivery counts, and ls_annotate, ls_move and times get LS_WRONG_STATE. A log that has states
+   already is written with them. *remembers is the answer, with `every` 0 too. LS_CLOSED: the store does not lead. */
+int ls_replica_remember(ls_store *store, int every, int *remembers);
 /* Writes a new configuration, alone in a batch; *index is the index of the batch. LS_OPTION. */
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index);
 /*

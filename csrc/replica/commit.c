@@ -214,6 +214,18 @@ int ls_replica_probe_disk(ls_store *store) {
     return LS_OK;
 }
 
+int ls_replica_remember(ls_store *store, int every, int *remembers) {
+    *remembers = 0;
+    if (store->leader == NULL) {
+        return fail_not_leading();
+    }
+    log_lock(store->log);
+    store->remembers = store->remembers || every != 0;
+    *remembers = store->remembers;
+    log_unlock(store->log);
+    return LS_OK;
+}
+
 int ls_replica_change_members(ls_store *store, const uint8_t *config, size_t config_bytes, uint64_t *index) {
     *index = 0;
     if (store->leader == NULL) {

@@ -195,8 +195,8 @@ static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
 int counts_write_all(ls_store *store) {
     const struct table *t = &store->state.table;
     int rc = LS_OK;
-    if (!store->remembers || rows_at_once(store->log) == 0) {
-        return LS_FULL;
+    if (!store->remembers || store->leader != NULL || rows_at_once(store->log) == 0) {
+        return LS_FULL; /* the next leader serves as after a crash */
     }
     for (uint32_t i = 0; rc == LS_OK && i < t->queue_count; i++) {
         uint32_t queue_id = t->queues[i] != NULL ? t->queues[i]->id : 0;

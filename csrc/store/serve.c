@@ -190,6 +190,7 @@ static int serve_term_locked(ls_store *store, const uint32_t *sorted, size_t n, 
         return rc;
     }
     store->phase = PHASE_SERVING;
+    store->remembers = store->state.table.has_stated; /* then every member knew the records */
     rc = log_make_ready(store->log);
     return rc == LS_OK ? log_owed(store, sorted, n, false) : rc;
 }

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from logstore.cluster.engine import Frame
 
 MAGIC: Final = b"LSMEMBER"
-VERSION: Final = 1  # version of the protocol; a program that supports N and N + 1 announces both
+#: The versions of the protocol that this program speaks: one that supports N and N + 1 announces both. Their frames are equal.
+#: A program that announces 2 knows the states of places: notes, headers, times, delivery counts, moves.
+VERSIONS: Final = (1, 2)
+STATES_OF_PLACES: Final = 2
 
 FRAME_BYTES_MAX: Final = 256 << 10
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -214,7 +217,7 @@ class Messages:
 _HELLO_DECODER: Final = msgspec.msgpack.Decoder(Hello)
 
 
-def hello_bytes(hello: Hello | None, versions: tuple[int, int] = (VERSION, VERSION)) -> bytes:
+def hello_bytes(hello: Hello | None, versions: tuple[int, int] = VERSIONS) -> bytes:
     """The preamble, followed by HELLO. None: no HELLO follows, but a refusal. ``OptionError``: too many hosts."""
     body = b"" if hello is None else msgspec.msgpack.encode(hello)
     lowest, highest = versions if hello is None else hello.versions

@@ -31,7 +31,7 @@ from logstore.cluster.copy_thread import CopyThread
 from logstore.cluster.counting import Counts
 from logstore.cluster.disk_room import Rooms
 from logstore.cluster.engine import Answer, Engine, Frame, Member
-from logstore.cluster.frames import Carried, Identity
+from logstore.cluster.frames import STATES_OF_PLACES, Carried, Identity
 from logstore.cluster.group_update import GroupUpdates
 from logstore.cluster.jobs import (
     Cut,
@@ -88,6 +88,9 @@ class Around(Protocol):
 
     def is_connected(self, peer: int, group: Group) -> bool:
         """Whether frames of the group can be sent."""
+
+    def speaks(self, peer: int) -> int:
+        """The highest version of the protocol that the peer announced, see ``Transport.speaks``."""
 
     def tell(self, peer: int, message: Message) -> bool:
         """Sends a control message; False: not connected."""
@@ -206,6 +209,8 @@ class Group:
         self.rooms = Rooms(self, around)
         self.answer: Answer | None = None
         """The engine's latest."""
+        self.remembers = False
+        """Whether the log of this leader has states of places, so that every member has to know them."""
 
     # ---- opening and closing ----
 
@@ -463,6 +468,11 @@ class Group:
             held.popleft()
         self._held.pop(peer, None)
 
+    @_guarded
+    def connected(self, peer: int) -> None:  # noqa: ARG002 - any of them may be the last
+        """A peer is connected."""
+        self._look_at_versions()
+
     def transfer(self, member: int = 0) -> None:
         """Hands over to this voter, or to any. ``EngineRefused``: it does not lead, or cannot now."""
         if self._engine is None:
@@ -607,6 +617,7 @@ class Group:
         if self._term != term or self._closed:
             return  # it ceases already: that job waits
         self._leading = leading
+        self.remembers = False
         self._forced = 0
         self.rooms.changed()
         self._around.loop.add_reader(leading.fileno(), self._on_log)
@@ -729,6 +740,7 @@ class Group:
         """The store is open."""
         if leading is not None and leading is self._leading and store is not None:
             self.store = store
+            self._look_at_versions()
             self._around.changed(self)
 
     def follows_again(self, term: int, index: int) -> None:
@@ -762,6 +774,16 @@ class Group:
         self.rooms.changed()
         if self.store is not None:
             self.changes.promote()
+            self._look_at_versions()
+
+    def _look_at_versions(self) -> None:
+        """Lets the log have states of places once every member of the configuration has said that it knows them (R12)."""
+        leading = self._leading
+        if leading is None or self.store is None or self.remembers:
+            return
+        others = [each.member for each in self.members() if each.member != self.member]
+        every = all(self._around.speaks(member) >= STATES_OF_PLACES for member in others)
+        self.remembers = leading.remember(every=every)
 
     def keep_from(self, index: int) -> None:
         """Drops the entries below this index, if the engine agrees."""

@@ -21,6 +21,7 @@ from logstore.cluster.addresses import named, parse_named
 from logstore.cluster.directory import VOTE_NAME, read_vote, takes_part
 from logstore.cluster.disk_room import HasRoom
 from logstore.cluster.engine import time_all
+from logstore.cluster.frames import STATES_OF_PLACES
 from logstore.cluster.group import Group, HostNews
 from logstore.cluster.group_update import answer_update
 from logstore.cluster.joining import Join, Joined, ask, receive_join, remember, remembered, send
@@ -489,6 +490,10 @@ class MemberLoop:
             return "this member is starting"
         return self._transport.why_not(peer) or ("" if group is None else self.refusals.why_not(peer, group.uuid))
 
+    def speaks(self, peer: int) -> int:
+        """The highest version of the protocol that the peer announced, see ``Transport.speaks``."""
+        return 0 if self._transport is None else self._transport.speaks(peer)
+
     def is_connected(self, peer: int, group: Group | None = None) -> bool:
         """Whether frames, or those of this group, can be sent to the peer."""
         return not self.why_not(peer, group)
@@ -569,10 +574,24 @@ class MemberLoop:
         return {group.uuid: group.identity(first=True) for group in self.groups.values() if group.engine is not None}
 
     def greeted(self, peer: int, hello: Hello) -> str | None:
-        """Judges each copy of a peer for its host; the connection itself is accepted."""
+        """Judges each copy of a peer for its host. Refuses a peer whose program does not know what a log has that it follows."""
+        unknown = self._with_unknown_records(peer, hello)
+        if unknown is not None:
+            return (
+                f"host {unknown.name} has states of places, which {hello.name}'s program ({hello.program}) does not know: "
+                "start that member with the program of the others"
+            )
         self.refusals.greeted(peer, hello)
         if hello.purpose == "frames" and not hello.hosts.keys() <= {group.uuid for group in self.all_groups()}:
             self._with_news.add(peer)
+        return None
+
+    def _with_unknown_records(self, peer: int, hello: Hello) -> Group | None:
+        if hello.versions[1] >= STATES_OF_PLACES:
+            return None
+        for group in self.all_groups():
+            if group.leads and group.remembers and any(each.member == peer for each in group.members()):
+                return group
         return None
 
     def is_expected(self, hello: Hello) -> bool:
@@ -586,6 +605,8 @@ class MemberLoop:
     def connected(self, peer: int) -> None:
         """Frames can be sent to the peer."""
         self.refusals.connected(peer)
+        for group in self.all_groups():
+            group.connected(peer)
         if peer in self._with_news:
             self.join_hosts()
 

@@ -655,6 +655,15 @@ class LeadingStore:
         """
         check(lib.ls_replica_probe_disk(self.store))
 
+    def remember(self, *, every: bool) -> bool:
+        """Whether records with states of places are written: notes, moves, times, delivery counts (R12).
+
+        ``every``: every member of the configuration knows them, so they are written from now on.
+        """
+        remembers = ffi.new("int *")
+        check(lib.ls_replica_remember(self.store, every, remembers))
+        return bool(remembers[0])
+
     def change_members(self, config: bytes) -> int:
         """Writes a new configuration, alone in its batch; returns the batch's index."""
         index = ffi.new("uint64_t *")

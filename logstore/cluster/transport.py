@@ -81,7 +81,7 @@ class Me:
     """Of this process: larger than that of any earlier process of the member. If it is not, because a clock was set
     back, the member is refused until the connection of the earlier process has ended."""
     program: str = logstore.__version__
-    versions: tuple[int, int] = (frames.VERSION, frames.VERSION)
+    versions: tuple[int, int] = frames.VERSIONS
     """The lowest and the highest version of the wire."""
 
 
@@ -161,6 +161,7 @@ class _Peer:
         self.backoff_s = 0.0
         self.newest = (0, 0)  # start and number of the newest dial that was accepted
         self.last = ""  # why there is no connection
+        self.speaks = 0  # the highest version that it announced last
 
     def own(self) -> Link | None:
         """The link of this side's dial, in progress or open."""
@@ -364,6 +365,11 @@ class Transport:
             return f"member {peer} is no peer"
         return "" if self._open_link(peer) is not None else known.last or "not connected yet"
 
+    def speaks(self, peer: int) -> int:
+        """The highest version of the protocol that the peer announced in its latest connection; 0: there was none."""
+        known = self._peers.get(peer)
+        return 0 if known is None else known.speaks
+
     async def open_update(self, peer: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Opens a connection for an update. Raises ``StoreError`` if the peer refuses it, or cannot be reached."""
         known = self._peers.get(peer)
@@ -517,6 +523,7 @@ class Transport:
                 self.handler.join(link.hello, *link.streams)
             return
         peer = self._peers[link.peer]
+        peer.speaks = 0 if link.hello is None else link.hello.versions[1]
         if link.is_dialled:
             peer.dialling = None
             self._supersede(peer, link)

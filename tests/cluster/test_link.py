@@ -326,7 +326,7 @@ def test_a_peer_that_never_ends_its_handshake_is_closed(run: Any) -> None:
     ("changed", "kind"),
     [
         ({"cluster": b"another cluster!"}, "other cluster"),
-        ({"versions": (2, 3)}, "other version"),
+        ({"versions": (3, 4)}, "other version"),
         ({"versions": (0, 0)}, "other version"),
         ({"member": 3}, "wrong member"),
         ({"member": 1}, "wrong member"),
