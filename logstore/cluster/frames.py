@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from logstore.cluster.engine import Frame
 
 MAGIC: Final = b"LSMEMBER"
-#: The versions of the protocol that this program speaks: one that supports N and N + 1 announces both. Their frames are equal.
-#: A program that announces 2 knows the states of places: notes, headers, times, delivery counts, moves.
+#: The lowest and the highest version of the protocol that this program speaks. Their frames are equal; a program that
+#: announces 2 knows the states of places: notes, headers, times, delivery counts, moves.
 VERSIONS: Final = (1, 2)
 STATES_OF_PLACES: Final = 2
 

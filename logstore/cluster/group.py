@@ -777,7 +777,7 @@ class Group:
             self._look_at_versions()
 
     def _look_at_versions(self) -> None:
-        """Lets the log have states of places once every member of the configuration has said that it knows them (R12)."""
+        """Lets the log have states of places once every member has said that it knows them (R12)."""
         leading = self._leading
         if leading is None or self.store is None or self.remembers:
             return

@@ -574,12 +574,12 @@ class MemberLoop:
         return {group.uuid: group.identity(first=True) for group in self.groups.values() if group.engine is not None}
 
     def greeted(self, peer: int, hello: Hello) -> str | None:
-        """Judges each copy of a peer for its host. Refuses a peer whose program does not know what a log has that it follows."""
+        """Judges each copy of a peer for its host. Refuses a peer whose program does not know what a log has."""
         unknown = self._with_unknown_records(peer, hello)
         if unknown is not None:
             return (
-                f"host {unknown.name} has states of places, which {hello.name}'s program ({hello.program}) does not know: "
-                "start that member with the program of the others"
+                f"host {unknown.name} has states of places, and {hello.name}'s program ({hello.program}) does not know "
+                "them: start that member with the program of the others"
             )
         self.refusals.greeted(peer, hello)
         if hello.purpose == "frames" and not hello.hosts.keys() <= {group.uuid for group in self.all_groups()}:
