@@ -14,6 +14,7 @@
 #ifndef LOGSTORE_TABLE_TIMES_H
 #define LOGSTORE_TABLE_TIMES_H
 
+#include "table/offer.h"
 #include "table/remembered.h"
 
 /* The first time to come, perhaps too early; UINT64_MAX: none. */

@@ -1,5 +1,5 @@
 /* The index against a plain array, through growth and shrinking; queues and cursors against a plain list. */
-#include "table/table.h"
+#include "table/offer.h"
 
 #include "logstore.h"
 #include "tests/kit/vfs_test.h"
