@@ -197,7 +197,7 @@ void offer_came_back(const struct place *p) {
         q->front.slot = p->slot;
     }
     if (c->returned++ == 0) {
-        heap_add(&q->back, HEAP_BACK, c); /* queue_prepare saw to its room */
+        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
     }
     q->returned++;
 }

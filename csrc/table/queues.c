@@ -135,6 +135,7 @@ static void add_chunk(struct queue *q) {
     c->returned = 0;
     c->ahead = 0;
     c->back_at = 0;
+    c->times_at = 0;
     q->chunk_count++;
     if (q->last != NULL) {
         q->last->next = c;

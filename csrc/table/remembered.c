@@ -121,7 +121,7 @@ static bool prepare_times(struct queue *q, const struct chunk_states *s, unsigne
     bool first = !has_times && (parts & (REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES)) != 0;
     bool expires = s->expires_us == NULL && (parts & REMEMBERS_EXPIRES) != 0;
     struct times *times = q->times;
-    return (!first || array_grow(&times->heap.all, &times->heap.capacity, times->chunks, 1)) &&
+    return (!first || times_prepare(times)) &&
            (!expires || array_grow(&q->expired.all, &q->expired.capacity, q->expiring_chunks, 1));
 }
 

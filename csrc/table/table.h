@@ -101,6 +101,7 @@ struct queue_chunk {
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
+    uint32_t times_at; /* the same in times.heap; 0: no place waits for a time */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -144,6 +145,7 @@ struct tally {
 /* See table/heap.h. */
 struct chunk_heap {
     struct queue_chunk **all;
+    uint64_t *times; /* of the heap of times: by which it is sorted; else NULL */
     uint32_t count;
     uint32_t capacity;
 };
