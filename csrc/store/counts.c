@@ -60,10 +60,10 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
 
 /* Adds a row for the place if the log lacks its count. False: there is no memory for it. */
 static bool add_row(const struct table *t, struct counting *c, const struct place *p) {
-    struct remembered state = place_state(p);
     if (!lacks_count(p)) {
         return true;
     }
+    struct remembered state = place_state(p);
     state.delivery_count = p->at.chunk->handed_out[p->slot].count;
     if (!states_prepare(t, p, &state, &c->rows[c->n])) {
         return false;

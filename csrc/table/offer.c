@@ -169,7 +169,7 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     if (was_ahead && !entry_is_ahead(e)) {
         p->at.chunk->ahead--;
     }
-    if (p->at.chunk->states != NULL) {
+    if (chunk_has_times(p->at.chunk)) {
         times_given_back(p);
     }
     queue_tally(p->at.chunk->queue, m, before, entry_standing(e)); /* locked: by a transaction, and it stays so */

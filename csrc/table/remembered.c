@@ -115,41 +115,48 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
-/* Room in the heaps of a chunk's first times. */
-static bool prepare_times(struct queue *q, const struct chunk_states *s, unsigned parts) {
-    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
-    bool first = !has_times && (parts & (REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES)) != 0;
-    bool expires = s->expires_us == NULL && (parts & REMEMBERS_EXPIRES) != 0;
-    struct times *times = q->times;
-    return (!first || times_prepare(times)) &&
+/* The parts for which the chunk has memory. */
+static unsigned parts_there(const struct queue_chunk *c) {
+    const struct chunk_states *s = c->states;
+    return s == NULL ? 0u
+                     : (s->not_before_us != NULL ? REMEMBERS_NOT_BEFORE : 0u) |
+                           (s->expires_us != NULL ? REMEMBERS_EXPIRES : 0u) |
+                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
+}
+
+enum { TIMES = REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES };
+
+/* Room in the heaps for a chunk that has these parts and gets those. */
+static bool prepare_heaps(struct queue *q, unsigned there, unsigned parts) {
+    bool first = (there & TIMES) == 0 && (parts & TIMES) != 0;
+    bool expires = (parts & ~there & REMEMBERS_EXPIRES) != 0;
+    return (!first || times_prepare(q->times)) &&
            (!expires || array_grow(&q->expired.all, &q->expired.capacity, q->expiring_chunks, 1));
 }
 
-/* Counts a chunk with times that had had none, or goes uncounted. */
-static void count_times(struct queue_chunk *c, bool had_times, bool had_expiries, int by) {
-    const struct chunk_states *s = c->states;
-    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
-    c->queue->times->chunks += has_times && !had_times ? (uint32_t)by : 0;
-    c->queue->expiring_chunks += s->expires_us != NULL && !had_expiries ? (uint32_t)by : 0;
+/* The chunk had one set of parts, and has the other. */
+static void count_times(struct queue *q, unsigned before, unsigned after) {
+    q->times->chunks += (uint32_t)((after & TIMES) != 0) - (uint32_t)((before & TIMES) != 0);
+    q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
 }
 
 bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
-    if (parts == 0) {
+    unsigned there = parts_there(c);
+    if ((parts & ~there) == 0) {
         return true;
     }
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
     }
     struct chunk_states *s = c->states;
-    if (s == NULL || !prepare_times(c->queue, s, parts)) {
+    if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool had_times = s->not_before_us != NULL || s->expires_us != NULL, had_expiries = s->expires_us != NULL;
     bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
                 prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
-    count_times(c, had_times, had_expiries, 1);
+    count_times(c->queue, there, parts_there(c));
     return fine;
 }
 
@@ -239,7 +246,7 @@ void chunk_free_states(struct queue_chunk *c) {
         free(s->own[i]);
     }
     times_leave(c);
-    count_times(c, false, false, -1);
+    count_times(c->queue, parts_there(c), 0);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);

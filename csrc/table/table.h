@@ -501,11 +501,9 @@ static inline void queue_tally(struct queue *q, const struct message *m, enum st
 
 /* Places of all standings. */
 static inline uint64_t queue_depth(const struct queue *q) {
-    uint64_t places = 0;
-    for (int i = 0; i < STANDINGS; i++) {
-        places += q->tallies[i].places;
-    }
-    return places;
+    const struct tally *of = q->tallies;
+    return of[STANDING_READY].places + of[STANDING_ACQUIRED].places + of[STANDING_LOCKED].places +
+           of[STANDING_BOTH].places + of[STANDING_HIDDEN].places + of[STANDING_EXPIRED].places;
 }
 
 static inline uint64_t queue_locked(const struct queue *q) {
@@ -513,11 +511,9 @@ static inline uint64_t queue_locked(const struct queue *q) {
 }
 
 static inline uint64_t queue_bytes(const struct queue *q) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < STANDINGS; i++) {
-        bytes += q->tallies[i].bytes;
-    }
-    return bytes;
+    const struct tally *of = q->tallies;
+    return of[STANDING_READY].bytes + of[STANDING_ACQUIRED].bytes + of[STANDING_LOCKED].bytes +
+           of[STANDING_BOTH].bytes + of[STANDING_HIDDEN].bytes + of[STANDING_EXPIRED].bytes;
 }
 
 void queue_lock(struct place *p, const struct message *m);

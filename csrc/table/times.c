@@ -75,7 +75,7 @@ static void change_bit(const struct place *p, const struct message *m, uint8_t b
 void times_given_back(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
     const struct entry *e = place_entry(p);
-    if ((s->not_before_us == NULL && s->expires_us == NULL) || is_held(e)) {
+    if (is_held(e)) {
         return;
     }
     uint8_t bit = bit_at(s, p->slot, e->state & (ENTRY_HIDDEN | ENTRY_EXPIRED), p->at.chunk->queue->times->now_us);
