@@ -28,9 +28,7 @@ static bool lacks_count(const struct place *p) {
            counts[p->slot].count != place_state(p).delivery_count;
 }
 
-bool states_prepare(const struct table *t, const struct place *p, const struct remembered *state,
-                    struct state_row *row) {
-    struct message *m = table_message(t, place_entry(p)->message);
+bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row) {
     bool alone = m->place_count == 1 && message_pending(m) == 0;
     *row = (struct state_row){
         .id = m->id,
@@ -65,11 +63,12 @@ static bool add_row(const struct table *t, struct counting *c, const struct plac
     }
     struct remembered state = place_state(p);
     state.delivery_count = p->at.chunk->handed_out[p->slot].count;
-    if (!states_prepare(t, p, &state, &c->rows[c->n])) {
+    struct message *m = table_message(t, place_entry(p)->message);
+    if (!states_prepare(m, p, &state, &c->rows[c->n])) {
         return false;
     }
     c->n++;
-    c->expansion += message_states_grow_at_most(t, table_message(t, place_entry(p)->message), 1, 0);
+    c->expansion += message_states_grow_at_most(t, m, 1, 0);
     return true;
 }
 

@@ -140,11 +140,8 @@ static void count_times(struct queue *q, unsigned before, unsigned after) {
     q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     unsigned there = parts_there(c);
-    if ((parts & ~there) == 0) {
-        return true;
-    }
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
     }
@@ -160,6 +157,13 @@ bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
     return fine;
 }
 
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+    const struct chunk_states *s = c->states;
+    bool ready = s != NULL && (s->delivery_counts != NULL || (parts & REMEMBERS_COUNT) == 0) &&
+                 ((parts & ~(unsigned)REMEMBERS_COUNT) == 0 || (parts & ~parts_there(c)) == 0);
+    return parts == 0 || ready || prepare_more(c, parts);
+}
+
 bool queue_prepare_states(struct queue *q, unsigned parts) {
     bool fine = q->last == NULL || q->last->used == CHUNK_PLACES || chunk_prepare_states(q->last, parts);
     for (struct queue_chunk *c = q->prepared; fine && c != NULL; c = c->next) {
@@ -169,18 +173,19 @@ bool queue_prepare_states(struct queue *q, unsigned parts) {
 }
 
 /* False: its times are as before. */
-static bool set_state(const struct place *p, const struct remembered *state) {
+static inline bool set_state(const struct place *p, const struct remembered *state) {
     struct chunk_states *s = p->at.chunk->states;
-    bool same_times = (s->not_before_us == NULL || s->not_before_us[p->slot] == state->not_before_us) &&
-                      (s->expires_us == NULL || s->expires_us[p->slot] == state->expires_us);
+    bool other_times = false;
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
     assert(s->own != NULL || state->own == NULL);
     if (s->not_before_us != NULL) {
+        other_times = s->not_before_us[p->slot] != state->not_before_us;
         s->not_before_us[p->slot] = state->not_before_us;
     }
     if (s->expires_us != NULL) {
+        other_times |= s->expires_us[p->slot] != state->expires_us;
         s->expires_us[p->slot] = state->expires_us;
     }
     if (s->delivery_counts != NULL) {
@@ -195,7 +200,7 @@ static bool set_state(const struct place *p, const struct remembered *state) {
         }
         s->own[p->slot] = state->own;
     }
-    return !same_times;
+    return other_times;
 }
 
 void place_remember(const struct place *p, const struct message *m, const struct remembered *state) {
