@@ -169,6 +169,8 @@ class ls_queue_counts(Value):
     acquired_locked: int
     bytes: int
     ready_bytes: int
+    hidden: int
+    expired: int
 
 class ls_queue_counts_ptr(ls_queue_counts, Pointer[ls_queue_counts]): ...
 
@@ -1023,6 +1025,7 @@ class Lib:
     LS_ARRIVED: Final[int]
     LS_RELEASED: Final[int]
     LS_QUEUE_DELETED: Final[int]
+    LS_EXPIRED: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1454,6 +1457,16 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_acquire_expired(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_publish_acquired(
         self,
         store: ls_store_ptr | Null,
@@ -1538,6 +1551,16 @@ class Lib:
         queue_id: int,
         deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
+        flags: int,
+        /,
+    ) -> int: ...
+    def ls_delay(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        not_before_us: int,
         flags: int,
         /,
     ) -> int: ...

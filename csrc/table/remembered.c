@@ -1,8 +1,10 @@
 /* The states of places in memory. See remembered.h. */
-#include "table/remembered.h"
+#include "table/times.h"
 
 #include <assert.h>
 #include <stdlib.h>
+
+#include "os/array.h"
 
 static const struct own_bytes none = {.lsn = 0};
 
@@ -113,19 +115,53 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
-    if (parts == 0) {
-        return true;
-    }
+/* The parts for which the chunk has memory. */
+static unsigned parts_there(const struct queue_chunk *c) {
+    const struct chunk_states *s = c->states;
+    return s == NULL ? 0u
+                     : (s->not_before_us != NULL ? REMEMBERS_NOT_BEFORE : 0u) |
+                           (s->expires_us != NULL ? REMEMBERS_EXPIRES : 0u) |
+                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
+}
+
+enum { TIMES = REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES };
+
+/* Room in the heaps for a chunk that has these parts and gets those. */
+static bool prepare_heaps(struct queue *q, unsigned there, unsigned parts) {
+    bool first = (there & TIMES) == 0 && (parts & TIMES) != 0;
+    bool expires = (parts & ~there & REMEMBERS_EXPIRES) != 0;
+    return (!first || times_prepare(q->times)) &&
+           (!expires || array_grow(&q->expired.all, &q->expired.capacity, q->expiring_chunks, 1));
+}
+
+/* The chunk had one set of parts, and has the other. */
+static void count_times(struct queue *q, unsigned before, unsigned after) {
+    q->times->chunks += (uint32_t)((after & TIMES) != 0) - (uint32_t)((before & TIMES) != 0);
+    q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
+}
+
+static bool prepare_more(struct queue_chunk *c, unsigned parts) {
+    unsigned there = parts_there(c);
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
     }
     struct chunk_states *s = c->states;
-    return s != NULL &&
-           prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
-           prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
-           prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-           prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
+        return false;
+    }
+    bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
+                prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
+                prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+                prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    count_times(c->queue, there, parts_there(c));
+    return fine;
+}
+
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+    const struct chunk_states *s = c->states;
+    bool ready = s != NULL && (s->delivery_counts != NULL || (parts & REMEMBERS_COUNT) == 0) &&
+                 ((parts & ~(unsigned)REMEMBERS_COUNT) == 0 || (parts & ~parts_there(c)) == 0);
+    return parts == 0 || ready || prepare_more(c, parts);
 }
 
 bool queue_prepare_states(struct queue *q, unsigned parts) {
@@ -136,20 +172,20 @@ bool queue_prepare_states(struct queue *q, unsigned parts) {
     return fine;
 }
 
-void place_remember(const struct place *p, const struct remembered *state) {
+/* False: its times are as before. */
+static inline bool set_state(const struct place *p, const struct remembered *state) {
     struct chunk_states *s = p->at.chunk->states;
-    if (s == NULL) {
-        assert(remembers_nothing(state));
-        return;
-    }
+    bool other_times = false;
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
     assert(s->own != NULL || state->own == NULL);
     if (s->not_before_us != NULL) {
+        other_times = s->not_before_us[p->slot] != state->not_before_us;
         s->not_before_us[p->slot] = state->not_before_us;
     }
     if (s->expires_us != NULL) {
+        other_times |= s->expires_us[p->slot] != state->expires_us;
         s->expires_us[p->slot] = state->expires_us;
     }
     if (s->delivery_counts != NULL) {
@@ -164,7 +200,18 @@ void place_remember(const struct place *p, const struct remembered *state) {
         }
         s->own[p->slot] = state->own;
     }
+    return other_times;
 }
+
+void place_remember(const struct place *p, const struct message *m, const struct remembered *state) {
+    if (p->at.chunk->states == NULL) {
+        assert(remembers_nothing(state));
+    } else if (set_state(p, state)) {
+        times_replaced(p, m);
+    }
+}
+
+void place_forget_there(const struct place *p) { (void)set_state(p, &(struct remembered){.own = NULL}); }
 
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
@@ -189,7 +236,7 @@ void place_take_note(struct table *t, struct message *m, const struct place *p, 
         after.own = after.own->note.lsn == 0 && after.own->header.lsn == 0 ? NULL : after.own;
     }
     message_state_changes(t, m, &before, &after);
-    place_remember(p, &after);
+    place_remember(p, m, &after);
     if (given && after.own == from->own) {
         from->own = NULL;
     }
@@ -203,6 +250,8 @@ void chunk_free_states(struct queue_chunk *c) {
     for (uint32_t i = 0; s->own != NULL && i < c->used; i++) {
         free(s->own[i]);
     }
+    times_leave(c);
+    count_times(c->queue, parts_there(c), 0);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);
