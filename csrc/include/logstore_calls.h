@@ -33,6 +33,7 @@
     CALL(publish_acquired)  \
     CALL(publish_gather)    \
     CALL(publish_many)      \
+    CALL(publish_timed)     \
     CALL(reader_close)      \
     CALL(release)           \
     CALL(rows_free)         \
