@@ -239,15 +239,18 @@ int ls_queues_delete(ls_store *store, uint32_t first_id, uint32_t last_id, int f
 /* The number of places, and how many of them a transaction has locked. LS_UNKNOWN_QUEUE. */
 int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_t *locked);
 
-/* Counts of a queue at one moment: depth == ready + acquired + locked. A message counts on each of its queues. */
+/* Counts of a queue at one moment: depth == ready + acquired + locked + hidden + expired. A message counts on each of its
+   queues. */
 typedef struct ls_queue_counts {
     uint64_t depth;
-    uint64_t ready;    /* neither acquired nor locked; also one that is not durable yet, which no consumer gets */
+    uint64_t ready;    /* none of the others; also one that is not durable yet, which no consumer gets */
     uint64_t acquired; /* by consumers, and not locked */
     uint64_t locked;   /* by a transaction's dequeue, acquired before or not */
     uint64_t acquired_locked; /* those of the locked ones that a consumer has acquired */
     uint64_t bytes;           /* of content, of all places */
     uint64_t ready_bytes;     /* of the ready ones */
+    uint64_t hidden;          /* until a time that has not come; neither acquired nor locked */
+    uint64_t expired;         /* their time has passed; neither acquired nor locked */
 } ls_queue_counts;
 /* Takes the same time for a queue of any length. LS_UNKNOWN_QUEUE. */
 int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *into);
@@ -407,6 +410,14 @@ int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_d
    them, in the order of the ids. LS_UNKNOWN_QUEUE. After LS_NO_MEMORY none is acquired. */
 int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size_t n, ls_delivery *into, int flags,
                    size_t *done);
+/*
+ * Times of a place, wall clock, µs since 1970. Before `not_before_us` the place is hidden: the calls above do not give it.
+ * From `expires_us` on it is expired, whatever the other time is: only this call gives it. Neither moves it: it is given in its
+ * old position. An acquired place expires when it is released; a delivery of an expired place is settled, moved
+ * and released like any other. Where the clock is set back, what was due stays due.
+ */
+/* ls_acquire of the first *done places of the queue that have expired. */
+int ls_acquire_expired(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
 /* ls_publish and ls_enqueue on one queue, without a transaction, and the caller acquires the place: no other consumer gets
    it in between. */
 int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
@@ -453,6 +464,13 @@ int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_de
 /* Gives n places back, each to its old position with its count; a place that has ended is skipped. All or none.
    LS_NOT_ENQUEUED: one was settled or released since. */
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
+/*
+ * The same, and the places are hidden until `not_before_us`, which is in the log, as are their counts; their expiry stays. All or
+ * none. LS_OPTION: no time, or more places than fit into one batch. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
+ * LS_UNSEEN and LS_WAIT may be in the flags. A place that a transaction has settled keeps its times.
+ */
+int ls_delay(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, uint64_t not_before_us,
+             int flags);
 
 typedef struct ls_acquisition {
     uint64_t position, id;
@@ -486,8 +504,9 @@ int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
 /* Kinds of events of a queue since the last look, as bits; a bit stands for one event or for many. */
 #define LS_ARRIVED       1 /* places may be acquired that could not before, because their records are durable now */
-#define LS_RELEASED      2 /* places may be acquired again: released, or unlocked by a rollback */
+#define LS_RELEASED      2 /* places may be acquired again: released, unlocked by a rollback, or no longer hidden */
 #define LS_QUEUE_DELETED 4 /* the last event of the queue */
+#define LS_EXPIRED       8 /* places have expired; see ls_acquire_expired */
 
 typedef struct ls_event {
     uint32_t queue_id;
@@ -495,7 +514,7 @@ typedef struct ls_event {
 } ls_event;
 
 /*
- * From now on the inbox is told of these kinds of events (LS_ARRIVED, LS_RELEASED) of the queue; 0: of none. It takes the
+ * From now on the inbox is told of these kinds of events (LS_ARRIVED, LS_RELEASED, LS_EXPIRED) of the queue; 0: of none. It takes the
  * place of an earlier call for the queue. Queue 0: every queue, those that are added later included; an inbox watches
  * either single queues or every queue, and the latter is not told of deletions. Places that are there already are not
  * told; those whose records are not durable yet arrive. LS_UNKNOWN_QUEUE, LS_OPTION.
