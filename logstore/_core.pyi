@@ -169,8 +169,16 @@ class ls_queue_counts(Value):
     acquired_locked: int
     bytes: int
     ready_bytes: int
+    hidden: int
+    expired: int
 
 class ls_queue_counts_ptr(ls_queue_counts, Pointer[ls_queue_counts]): ...
+
+class ls_times(Value):
+    not_before_us: int
+    expires_us: int
+
+class ls_times_ptr(ls_times, Pointer[ls_times]): ...
 
 class ls_message_info(Value):
     id: int
@@ -225,6 +233,8 @@ class ls_place_move(Value):
     header_bytes: int
     note: Numbers[uint8_t]
     note_bytes: int
+    keeps_expiry: int
+    times: ls_times
 
 class ls_place_move_ptr(ls_place_move, Pointer[ls_place_move]): ...
 
@@ -786,6 +796,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_queue_counts[]"], init: object = None, /) -> Array[ls_queue_counts]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_times *"], init: object = None, /) -> ls_times_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_times[]"], init: object = None, /) -> Array[ls_times]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_message_info *"], init: object = None, /) -> ls_message_info_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_message_info[]"], init: object = None, /) -> Array[ls_message_info]: ...
@@ -1023,6 +1037,7 @@ class Lib:
     LS_ARRIVED: Final[int]
     LS_RELEASED: Final[int]
     LS_QUEUE_DELETED: Final[int]
+    LS_EXPIRED: Final[int]
     LS_TX_ACTIVE: Final[int]
     LS_TX_ENDED: Final[int]
     LS_TX_PREPARED: Final[int]
@@ -1269,6 +1284,33 @@ class Lib:
         id: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
+    def ls_publish_timed(
+        self,
+        store: ls_store_ptr | Null,
+        queue_ids: Numbers[uint32_t] | list[int] | Null,
+        n: int,
+        header: Numbers[uint8_t] | bytes | Null,
+        header_bytes: int,
+        content: Numbers[uint8_t] | bytes | Null,
+        content_bytes: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        id: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_enqueue_timed(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        queue_ids: Numbers[uint32_t] | list[int] | Null,
+        n: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_publish_many(
         self,
         store: ls_store_ptr | Null,
@@ -1363,6 +1405,15 @@ class Lib:
         has: Numbers[c_int] | Null,
         /,
     ) -> int: ...
+    def ls_place_times(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
+        /,
+    ) -> int: ...
     def ls_load_many(
         self,
         store: ls_store_ptr | Null,
@@ -1454,6 +1505,16 @@ class Lib:
         done: Numbers[size_t] | Null,
         /,
     ) -> int: ...
+    def ls_acquire_expired(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        into: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        flags: int,
+        done: Numbers[size_t] | Null,
+        /,
+    ) -> int: ...
     def ls_publish_acquired(
         self,
         store: ls_store_ptr | Null,
@@ -1538,6 +1599,16 @@ class Lib:
         queue_id: int,
         deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
         n: int,
+        flags: int,
+        /,
+    ) -> int: ...
+    def ls_delay(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        deliveries: ls_delivery_ptr | Array[ls_delivery] | Null,
+        n: int,
+        not_before_us: int,
         flags: int,
         /,
     ) -> int: ...

@@ -243,9 +243,9 @@ int ls_queue_depth(ls_store *store, uint32_t queue_id, uint64_t *places, uint64_
    queues. */
 typedef struct ls_queue_counts {
     uint64_t depth;
-    uint64_t ready;    /* none of the others; also one that is not durable yet, which no consumer gets */
-    uint64_t acquired; /* by consumers, and not locked */
-    uint64_t locked;   /* by a transaction's dequeue, acquired before or not */
+    uint64_t ready;           /* none of the others; also one that is not durable yet, which no consumer gets */
+    uint64_t acquired;        /* by consumers, and not locked */
+    uint64_t locked;          /* by a transaction's dequeue, acquired before or not */
     uint64_t acquired_locked; /* those of the locked ones that a consumer has acquired */
     uint64_t bytes;           /* of content, of all places */
     uint64_t ready_bytes;     /* of the ready ones */

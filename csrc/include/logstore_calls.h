@@ -11,6 +11,7 @@
 #define LS_CALLS(CALL)      \
     CALL(acquire)           \
     CALL(acquire_after)     \
+    CALL(acquire_expired)   \
     CALL(acquire_ids)       \
     CALL(columns_free)      \
     CALL(cursor_close)      \
