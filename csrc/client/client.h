@@ -90,6 +90,7 @@ struct client_calls {
     void (*segment_begun)(void *context); /* the log continues in another segment */
     /* While consumers wait (log_consumers_wait): more is durable, or the log is poisoned and nothing will be. */
     void (*durable_moved)(void *context);
+    void (*time_came)(void *context);     /* the time for which log_set_alarm was called */
     bool (*give_up_space)(void *context); /* (waits) frees disk space that it does not need; false: none */
 
     /* ---- checkpoints ---- */

@@ -53,6 +53,7 @@ struct log *log_new(int (*relocate)(struct log *g, const struct pin *victim)) {
     (void)pthread_cond_init(&g->spare_thread.wake, NULL);
     (void)pthread_cond_init(&g->spare_thread.done, NULL);
     (void)sem_init(&g->flusher.wake, 0, 0);
+    g->flusher.alarm_us = UINT64_MAX;
     return g;
 }
 

@@ -261,6 +261,8 @@ int log_force_batch(struct log *g);
 void log_flush_soon(struct log *g);
 /* Consumers wait for records of others to be durable: the flusher does not rest, and clients are told (durable_moved). */
 void log_consumers_wait(struct log *g, bool wait);
+/* The wall clock at which the flusher calls the clients' time_came, in place of the one given before; UINT64_MAX: never. */
+void log_set_alarm(struct log *g, uint64_t at_us);
 void log_durable_soon(struct log *g, uint64_t lsn); /* the same, unless it was called since lsn was appended */
 uint64_t log_next_lsn(struct log *g);               /* log_end_lsn, for a caller that is likely to wait for it */
 /* The part of a largest batch that appends fill without waiting until an earlier batch is durable or the next segment is made,

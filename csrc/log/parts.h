@@ -133,6 +133,7 @@ struct flusher {
     uint64_t wanted_lsn; /* everything below it is to be forced */
     bool awaiting;       /* consumers wait for messages */
     bool awaited;        /* and some did since it last could have rested */
+    uint64_t alarm_us;   /* wall clock; UINT64_MAX: none */
 };
 
 /* The thread that makes spares, recycles and relocates; without background threads the thread that needs a spare

@@ -1,9 +1,10 @@
 /* The flusher, which forces the records that no thread waits for; start and end of the log's threads. See log.h. */
 #include <assert.h>
-#include <errno.h>
 #include <time.h>
 
 #include "log/parts.h"
+
+enum { ALARM_WAITS_US = 60 * 1000 * 1000 };
 
 void log_flush_soon(struct log *g) {
     g->flusher.wanted_lsn = g->front.end_lsn;
@@ -16,6 +17,16 @@ void log_flush_soon(struct log *g) {
 void log_consumers_wait(struct log *g, bool wait) {
     g->flusher.awaiting = wait;
     g->flusher.awaited = g->flusher.awaited || wait;
+}
+
+/* An alarm that is earlier wakes the flusher, which sleeps until the other. */
+void log_set_alarm(struct log *g, uint64_t at_us) {
+    bool earlier = at_us < g->flusher.alarm_us;
+    g->flusher.alarm_us = at_us;
+    if (earlier && g->flusher.sleeping) {
+        g->flusher.sleeping = false;
+        (void)sem_post(&g->flusher.wake);
+    }
 }
 
 void log_durable_soon(struct log *g, uint64_t lsn) {
@@ -76,6 +87,36 @@ static bool write_wanted(struct log *g) {
     return wrote;
 }
 
+/* False: its time has not come. */
+static bool ring(struct log *g) {
+    if (g->flusher.alarm_us == UINT64_MAX || g->v->now_us(g->v) < g->flusher.alarm_us) {
+        return false;
+    }
+    g->flusher.alarm_us = UINT64_MAX;
+    for (size_t i = 0; i < g->clients.count; i++) {
+        const struct log_client *c = &g->clients.all[i];
+        if (c->calls->time_came != NULL) {
+            c->calls->time_came(c->context);
+        }
+    }
+    return true;
+}
+
+/* Until it is woken, or the alarm may be due: at most a while at once, because the wall clock may be set anew. */
+static void sleep_until_woken(struct log *g) {
+    uint64_t us = UINT64_MAX;
+    if (g->flusher.alarm_us != UINT64_MAX) {
+        uint64_t now_us = g->v->now_us(g->v);
+        us = g->flusher.alarm_us > now_us ? g->flusher.alarm_us - now_us : 0;
+        us = us < ALARM_WAITS_US ? us : ALARM_WAITS_US;
+    }
+    g->flusher.sleeping = true;
+    log_unlock(g);
+    g->v->wait_us(g->v, &g->flusher.wake, us);
+    log_lock(g);
+    g->flusher.sleeping = false;
+}
+
 static void *flusher_thread(void *log) {
     struct log *g = log;
     log_lock(g);
@@ -86,12 +127,9 @@ static void *flusher_thread(void *log) {
         if (!g->commit.leading && log_trail(g, true)) {
             continue;
         }
-        g->flusher.sleeping = true;
-        log_unlock(g);
-        while (sem_wait(&g->flusher.wake) != 0) {
-            assert(errno == EINTR);
+        if (!ring(g)) {
+            sleep_until_woken(g);
         }
-        log_lock(g);
     }
     log_unlock(g);
     return NULL;

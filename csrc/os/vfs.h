@@ -17,6 +17,7 @@
 #define LOGSTORE_VFS_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -65,10 +66,12 @@ struct vfs {
     int (*unlink)(vfs *v, int dir, const char *name);
     int (*lock)(vfs *v, int file, int exclusive); /* flock without waiting: -EWOULDBLOCK if held by another */
 
-    uint64_t (*now_us)(vfs *v);       /* wall clock, µs since 1970; analysis only */
+    uint64_t (*now_us)(vfs *v);       /* wall clock, µs since 1970 */
     uint64_t (*monotonic_us)(vfs *v); /* for durations */
     /* Waits for the signal; -ETIMEDOUT after about `seconds`, unless the clock is a simulated one that stands still. */
     int (*wait_s)(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds);
+    /* Waits for the semaphore, at most about this long (UINT64_MAX: for ever), unless the clock is a simulated one that stands still. */
+    void (*wait_us)(vfs *v, sem_t *wake, uint64_t us);
     int (*random)(vfs *v, void *into, size_t bytes); /* for the store's UUID */
     int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
     int (*event_signal)(vfs *v, int event);          /* adds one; a full counter is not an error */
@@ -77,8 +80,10 @@ struct vfs {
 
 /* The Linux implementation; one static table, never freed. */
 vfs *vfs_posix(void);
+/* Waits for the semaphore until this time of the monotonic clock, UINT64_MAX: for ever. 0, -EINTR or -ETIMEDOUT. */
+int vfs_wait_until(sem_t *wake, uint64_t until_ns);
 /* Advises the system to back this memory with large pages, because all of it will be used at random. Keeps the contents.
-   Not in the table: a simulation needs no other version of it. */
+   Neither is in the table: a simulation needs no other version of them. */
 void vfs_advise_large_pages(void *memory, size_t bytes);
 
 #endif

@@ -372,6 +372,8 @@ static int posix_lock(vfs *v, int file, int exclusive) {
 
 /* ---- clocks, randomness, events ---- */
 
+enum { NS_A_SECOND = 1000000000 };
+
 static uint64_t clock_us(clockid_t which) {
     struct timespec now;
     int result = clock_gettime(which, &now);
@@ -386,6 +388,33 @@ static int posix_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, u
     (void)clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += seconds;
     return -pthread_cond_timedwait(signal, held, &until);
+}
+
+/* Where the C library cannot wait by the monotonic clock, a change of the time of day makes it wrong. */
+int vfs_wait_until(sem_t *wake, uint64_t until_ns) {
+    if (until_ns == UINT64_MAX) {
+        return sem_wait(wake) == 0 ? 0 : -errno;
+    }
+    struct timespec until = {.tv_sec = (time_t)(until_ns / NS_A_SECOND), .tv_nsec = (long)(until_ns % NS_A_SECOND)};
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 30)
+    return sem_clockwait(wake, CLOCK_MONOTONIC, &until) == 0 ? 0 : -errno;
+#else
+    struct timespec day, now;
+    (void)clock_gettime(CLOCK_REALTIME, &day);
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    until.tv_sec += day.tv_sec - now.tv_sec;
+    until.tv_nsec += day.tv_nsec - now.tv_nsec;
+    until.tv_sec += until.tv_nsec < 0 ? -1 : until.tv_nsec >= NS_A_SECOND ? 1 : 0;
+    until.tv_nsec += until.tv_nsec < 0 ? NS_A_SECOND : until.tv_nsec >= NS_A_SECOND ? -NS_A_SECOND : 0;
+    return sem_timedwait(wake, &until) == 0 ? 0 : -errno;
+#endif
+}
+
+static void posix_wait_us(vfs *v, sem_t *wake, uint64_t us) {
+    (void)v;
+    uint64_t until_ns = us == UINT64_MAX ? UINT64_MAX : (clock_us(CLOCK_MONOTONIC) + us) * 1000;
+    while (vfs_wait_until(wake, until_ns) == -EINTR) {
+    }
 }
 
 static uint64_t posix_now_us(vfs *v) {
@@ -473,6 +502,7 @@ vfs *vfs_posix(void) {
         .lock = posix_lock,
         .now_us = posix_now_us,
         .wait_s = posix_wait_s,
+        .wait_us = posix_wait_us,
         .monotonic_us = posix_monotonic_us,
         .random = posix_random,
         .event_new = posix_event_new,

@@ -236,7 +236,7 @@ static int put_state(const struct replay *p, const struct message *m, const stru
         return there ? fail_memory() : replay_inconsistent(p, &r, below_base);
     }
     p->t->has_stated = true;
-    place_remember(place, state);
+    place_remember(place, m, state);
     return LS_OK;
 }
 
@@ -366,6 +366,7 @@ int messages_settle(void *context, struct replay *p) {
     (void)context;
     int rc = settle_messages(p);
     rc = rc == LS_OK ? count_live(p) : rc;
+    p->t->times.now_us = p->scan->v->now_us(p->scan->v);
     rc = rc == LS_OK ? build_runs(p) : rc;
     p->t->in_runs = rc == LS_OK;
     return rc;

@@ -51,6 +51,7 @@ int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, 
     if (rc != LS_OK) {
         return rc;
     }
+    store_times(store);
     rc = store_check_queues(store, &queue_id, 1);
     if (rc == LS_OK) {
         rc = acquire_from(store, table_queue(&store->state.table, queue_id), into, n, done);
@@ -76,18 +77,23 @@ void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delive
     }
 }
 
-int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags) {
-    int rc = store_try(store, flags);
-    if (rc != LS_OK) {
-        return rc;
-    }
+int release_check(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
     const struct table *t = &store->state.table;
-    rc = store_check_queues(store, &queue_id, 1);
+    int rc = store_check_queues(store, &queue_id, 1);
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct message *m;
         const struct place *p = delivery_place(t, queue_id, &deliveries[i], &m);
         rc = p == NULL || delivery_holds(&deliveries[i], p) ? LS_OK : delivery_fail(deliveries[i].id, queue_id);
     }
+    return rc;
+}
+
+int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags) {
+    int rc = store_try(store, flags);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    rc = release_check(store, queue_id, deliveries, n);
     if (rc == LS_OK) {
         acquire_give_back(store, queue_id, deliveries, n, (flags & LS_UNSEEN) != 0);
         counts_note(store, queue_id, deliveries, (flags & LS_UNSEEN) != 0 ? 0 : n);

@@ -40,46 +40,49 @@ static bool lacks_count(const struct counting *c, const struct place *p) {
            count_of(c, p) != place_state(p).delivery_count;
 }
 
-static struct remembered with_count(const struct counting *c, const struct place *p) {
-    struct remembered state = place_state(p);
-    state.delivery_count = count_of(c, p);
-    return state;
+bool states_prepare(const struct table *t, const struct place *p, const struct remembered *state,
+                    struct state_row *row) {
+    struct message *m = table_message(t, place_entry(p)->message);
+    bool alone = m->place_count == 1 && message_pending(m) == 0;
+    *row = (struct state_row){
+        .id = m->id,
+        .not_before_us = state->not_before_us,
+        .expires_us = state->expires_us,
+        .queue_id = p->queue_id,
+        .delivery_count = state->delivery_count,
+    };
+    return chunk_prepare_states(p->at.chunk, remembered_parts(state)) && (alone || message_extra(m) != NULL);
+}
+
+void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
+    struct table *t = &store->state.table;
+    struct slot s = log_slot(store->log, 0, 0, 0);
+    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, rows, n));
+    for (uint32_t i = 0; i < n; i++) {
+        struct message *m = table_message(t, table_find(t, rows[i].id));
+        const struct place *p = message_place(m, rows[i].queue_id);
+        struct remembered before = place_state(p), after = before;
+        after.not_before_us = rows[i].not_before_us;
+        after.expires_us = rows[i].expires_us;
+        after.delivery_count = rows[i].delivery_count;
+        message_state_changes(t, m, &before, &after);
+        place_remember(p, m, &after);
+    }
 }
 
 /* Adds a row for the place if the log lacks its count. False: there is no memory for it. */
 static bool add_row(const struct table *t, struct counting *c, const struct place *p) {
-    struct message *m = table_message(t, place_entry(p)->message);
+    struct remembered state = place_state(p);
     if (!lacks_count(c, p)) {
         return true;
     }
-    struct remembered state = with_count(c, p);
-    bool alone = m->place_count == 1 && message_pending(m) == 0;
-    if (!chunk_prepare_states(p->at.chunk, remembered_parts(&state)) || (!alone && message_extra(m) == NULL)) {
+    state.delivery_count = count_of(c, p);
+    if (!states_prepare(t, p, &state, &c->rows[c->n])) {
         return false;
     }
-    c->expansion += message_states_grow_at_most(t, m, 1, 0);
-    c->rows[c->n++] = (struct state_row){
-        .id = m->id,
-        .not_before_us = state.not_before_us,
-        .expires_us = state.expires_us,
-        .queue_id = p->queue_id,
-        .delivery_count = state.delivery_count,
-    };
+    c->n++;
+    c->expansion += message_states_grow_at_most(t, table_message(t, place_entry(p)->message), 1, 0);
     return true;
-}
-
-/* Appends the record; its bytes were reserved under this hold of the lock. */
-static void append(ls_store *store, const struct counting *c) {
-    struct table *t = &store->state.table;
-    struct slot s = log_slot(store->log, 0, 0, 0);
-    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, c->rows, c->n));
-    for (uint32_t i = 0; i < c->n; i++) {
-        struct message *m = table_message(t, table_find(t, c->rows[i].id));
-        const struct place *p = message_place(m, c->rows[i].queue_id);
-        struct remembered before = place_state(p), after = with_count(c, p);
-        message_state_changes(t, m, &before, &after);
-        place_remember(p, &after);
-    }
 }
 
 static int reserve(ls_store *store, const struct counting *c) {
@@ -92,7 +95,7 @@ static bool write_some(ls_store *store, struct counting *c) {
         return false;
     }
     if (c->n > 0) {
-        append(store, c);
+        states_put(store, c->rows, c->n);
     }
     c->n = 0;
     c->expansion = 0;
@@ -195,7 +198,7 @@ static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
     }
     if (rc == LS_OK && c.expansion <= expansion) { /* else it is tried again */
         if (c.n > 0) {
-            append(store, &c);
+            states_put(store, c.rows, c.n);
         }
         *position = next;
     }

@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { OF_QUEUES = LS_ARRIVED | LS_RELEASED };
+enum { OF_QUEUES = LS_ARRIVED | LS_RELEASED | LS_EXPIRED };
 
 void inbox_signal(ls_inbox *inbox) {
     vfs *v = inbox->store->directory.v;
@@ -44,7 +44,9 @@ int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd) {
         free(made);
         rc = fail_errno(LS_IO, -event, "no eventfd can be made");
     } else {
-        struct watcher watcher = {.wake = wake, .arrivals = &store->state.table.due.watching};
+        struct watcher watcher = {.wake = wake,
+                                  .arrivals = &store->state.table.due.watching,
+                                  .times = &store->state.table.due.watching_times};
         *made = (ls_inbox){.watcher = watcher, .store = store, .event = event, .users = 1};
         atomic_fetch_add(&store->handles, 1);
         *inbox = made;
@@ -185,7 +187,7 @@ static int watch(ls_inbox *inbox, uint32_t queue_id, uint8_t kinds) {
 int ls_inbox_watch(ls_inbox *inbox, uint32_t queue_id, int kinds) {
     ls_store *store = inbox->store;
     if ((kinds & ~OF_QUEUES) != 0) {
-        return fail(LS_OPTION, "an inbox watches LS_ARRIVED and LS_RELEASED, not %d", kinds);
+        return fail(LS_OPTION, "an inbox watches LS_ARRIVED, LS_RELEASED and LS_EXPIRED, not %d", kinds);
     }
     int rc = store_enter(store);
     if (rc != LS_OK) {

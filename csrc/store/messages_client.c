@@ -40,6 +40,8 @@ static void segment_begun(void *context) { checkpoint_consider(&((ls_store *)con
 
 static void durable_moved(void *context) { takers_serve_due(context); }
 
+static void time_came(void *context) { takers_serve_due(context); }
+
 static bool give_up_space(void *context) { return checkpoint_give_up(&((ls_store *)context)->checkpoints); }
 
 #ifdef LOGSTORE_POISON
@@ -66,6 +68,7 @@ struct log_client messages_client(ls_store *store) {
         .relocate_end = relocate_end,
         .segment_begun = segment_begun,
         .durable_moved = durable_moved,
+        .time_came = time_came,
         .give_up_space = give_up_space,
 #ifdef LOGSTORE_POISON
         .move = move,

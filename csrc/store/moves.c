@@ -15,7 +15,7 @@ static int check_note(size_t note_bytes) {
                : fail(LS_OPTION, "a note has at most %d bytes, not %zu", NOTE_BYTES_MAX, note_bytes);
 }
 
-int place_check_remembers(const ls_store *store) {
+int store_check_remembers(const ls_store *store) {
     return store->remembers
                ? LS_OK
                : fail(LS_WRONG_STATE, "notes, moves, times and headers of places are written once every member of the "
@@ -112,7 +112,7 @@ static int annotate_locked(ls_store *store, uint64_t id, struct message_place no
     struct message *m = NULL;
     struct tx *tx;
     struct place *p = NULL;
-    int rc = place_check_remembers(store);
+    int rc = store_check_remembers(store);
     rc = rc == LS_OK
              ? message_reserve_states(store, id, 1, note.note_bytes, format_place_bytes(note.note_bytes), RESERVE_GROWS)
              : rc;
@@ -213,7 +213,7 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     if (from == NULL) {
         message_state_changes(t, m, &nothing, &state);
     }
-    place_remember(made, &state);
+    place_remember(made, m, &state);
     place_entry(made)->state |= recovered;
     return LS_OK;
 }
@@ -301,7 +301,7 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     struct place *from = NULL;
     const uint32_t queues[] = {move.queue_id, move.from_queue_id};
     bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
-    int rc = place_check_remembers(store);
+    int rc = store_check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
     if (rc == LS_OK && held != NULL && move.state.delivery_count == 0) { /* the record has the count of the new place */
         counts_write_one(store, move.from_queue_id, held);

@@ -74,7 +74,7 @@ static void take_state(struct table *t, struct message *m, uint32_t queue_id, st
     const struct remembered nothing = {.own = NULL};
     if (!remembers_nothing(state)) {
         message_state_changes(t, m, &nothing, state);
-        place_remember(message_place(m, queue_id), state);
+        place_remember(message_place(m, queue_id), m, state);
         state->own = NULL;
     }
 }

@@ -287,7 +287,7 @@ static void take_times(ls_store *store, struct message *m, const uint32_t *queue
     const struct remembered nothing = {.own = NULL};
     for (size_t i = 0; i < n; i++) {
         message_state_changes(&store->state.table, m, &nothing, state);
-        place_remember(message_place(m, queue_ids[i]), state);
+        place_remember(message_place(m, queue_ids[i]), m, state);
     }
 }
 
@@ -338,7 +338,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *handle, uint64_t *id) {
     uint64_t limit = log_record_bytes_max(store->log);
-    int rc = times != NULL ? place_check_remembers(store) : LS_OK;
+    int rc = times != NULL ? store_check_remembers(store) : LS_OK;
     if (rc != LS_OK) {
         return rc;
     }

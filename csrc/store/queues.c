@@ -165,6 +165,7 @@ int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *int
     if (rc != LS_OK) {
         return rc;
     }
+    store_times(store);
     const struct queue *q = table_queue(&store->state.table, queue_id);
     if (q == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
@@ -177,6 +178,8 @@ int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *int
             .acquired_locked = q->tallies[STANDING_BOTH].places,
             .bytes = queue_bytes(q),
             .ready_bytes = q->tallies[STANDING_READY].bytes,
+            .hidden = q->tallies[STANDING_HIDDEN].places,
+            .expired = q->tallies[STANDING_EXPIRED].places,
         };
     }
     return store_leave(store, rc, LEAVE_QUIETLY);

@@ -13,7 +13,7 @@
 #include "read/scan.h"
 #include "relocate/messages.h"
 #include "replay/state.h"
-#include "table/remembered.h"
+#include "table/times.h"
 
 enum phase {
     PHASE_OPENED,
@@ -198,6 +198,7 @@ static inline struct remembered times_state(const ls_times *times) {
     return times == NULL ? (struct remembered){.own = NULL}
                          : (struct remembered){.not_before_us = times->not_before_us, .expires_us = times->expires_us};
 }
+int store_check_remembers(const ls_store *store); /* moves.c: LS_WRONG_STATE, unless states of places may be written */
 int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
 /* Everything that an enqueue on these queues asks before it allocates; m has its extra then. */
 int enqueue_check(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, struct tx **tx,
@@ -205,8 +206,6 @@ int enqueue_check(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_
 /* Allocates memory for places, runs or work of one message on these queues; *work NULL: without a transaction. */
 int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
                    const struct remembered *state, const struct tx *tx, struct work **work);
-/* moves.c: LS_WRONG_STATE unless states of places may be written. */
-int place_check_remembers(const ls_store *store);
 /* The transaction takes the message off as many queues as it puts it on, n more counted. */
 bool place_is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle);
 /* dequeue.c: *place is NULL if the transaction makes the place itself. */
@@ -236,7 +235,24 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
 /* Those of n deliveries that still hold their places; the takers are served before the lock is let go (store_leave). */
 void acquire_give_back(const ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, bool unseen);
 
-/* counts.c, with the log's lock. The deliveries' places have come back: how often they were handed out is to be written. */
+/* acquire.c: LS_UNKNOWN_QUEUE; LS_NOT_ENQUEUED: one of the deliveries no longer holds its place, which is still there. */
+int release_check(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+
+/* times.c, with the log's lock: places that are due are free, or expired, and takers are served. */
+void store_pass_times(ls_store *store);
+/* The same, if a place waits for a time. Call it before a queue is asked for places, or for counts. */
+static inline void store_times(ls_store *store) {
+    if (times_next(&store->state.table) != UINT64_MAX) {
+        store_pass_times(store);
+    }
+}
+
+/* counts.c, with the log's lock. Memory for another state of the place, and its row. False: no memory. */
+bool states_prepare(const struct table *t, const struct place *p, const struct remembered *state,
+                    struct state_row *row);
+/* Appends the rows, for which the bytes and memory are there, and gives the places their states. */
+void states_put(ls_store *store, const struct state_row *rows, uint32_t n);
+/* The deliveries' places have come back: how often they were handed out is to be written. */
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
 /* Of one place, which is about to end by a record without its count. */
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery);

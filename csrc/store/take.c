@@ -39,6 +39,7 @@ int ls_acquire_after(ls_store *store, uint32_t queue_id, uint64_t position, ls_d
         return rc;
     }
     const struct table *t = &store->state.table;
+    store_times(store);
     rc = store_check_queues(store, &queue_id, 1);
     struct cursor c = {.queue = rc == LS_OK ? table_queue(t, queue_id) : NULL};
     rc = rc == LS_OK ? cursor_behind(&c, c.queue, position) : rc;
@@ -73,6 +74,7 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
         return rc;
     }
     const struct table *t = &store->state.table;
+    store_times(store);
     uint64_t durable_lsn = log_durable_lsn(store->log);
     uint32_t tenths = acquire_time(store);
     rc = store_check_queues(store, &queue_id, 1);

@@ -13,7 +13,6 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "store/inboxes.h"
 
@@ -84,9 +83,12 @@ struct takers *takers_of(ls_store *store, struct queue *q) {
     return q->takers;
 }
 
+/* A first time to come that is later leaves the alarm early, which costs one look. */
 void takers_await(ls_store *store) {
     const struct due_queues *all = &store->state.table.due;
     log_consumers_wait(store->log, all->waiting > 0 || all->watching > 0 || store->noticing.first != NULL);
+    log_set_alarm(store->log,
+                  all->waiting > 0 || all->watching_times > 0 ? times_next(&store->state.table) : UINT64_MAX);
 }
 
 static void leave(ls_taker *one) {
@@ -127,6 +129,10 @@ static void serve(ls_store *store, struct takers *t) {
 
 void takers_serve_due(ls_store *store) {
     struct due_queues *all = &store->state.table.due;
+    vfs *v = store->directory.v;
+    if (times_next(&store->state.table) != UINT64_MAX) {
+        times_pass(&store->state.table, v->now_us(v));
+    }
     all->came_back = false;
     if (log_poison(store->log) != 0) {
         takers_end_all(store, LS_OUTCOME_UNKNOWN);
@@ -135,6 +141,7 @@ void takers_serve_due(ls_store *store) {
         next = t->next;
         serve(store, t);
     }
+    takers_await(store);
     notices_serve(store);
 }
 
@@ -167,6 +174,7 @@ static int join(ls_store *store, uint32_t queue_id, ls_taker *one) {
     if (t == NULL) {
         return fail_memory();
     }
+    store_times(store);
     takers_add(t, &one->place);
     takers_await(store);
     serve(store, t);
@@ -213,34 +221,13 @@ int ls_taker_new(ls_store *store, uint32_t queue_id, size_t n, ls_inbox *inbox, 
     return rc;
 }
 
-/* An errno, or 0. Where the C library cannot wait by the monotonic clock, a change of the time of day makes it wrong. */
-static int wait_until(sem_t *wake, uint64_t until_ns) {
-    enum { NS_A_SECOND = 1000000000 };
-    if (until_ns == UINT64_MAX) {
-        return sem_wait(wake) == 0 ? 0 : errno;
-    }
-    struct timespec until = {.tv_sec = (time_t)(until_ns / NS_A_SECOND), .tv_nsec = (long)(until_ns % NS_A_SECOND)};
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 30)
-    return sem_clockwait(wake, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno;
-#else
-    struct timespec day, now;
-    (void)clock_gettime(CLOCK_REALTIME, &day);
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    until.tv_sec += day.tv_sec - now.tv_sec;
-    until.tv_nsec += day.tv_nsec - now.tv_nsec;
-    until.tv_sec += until.tv_nsec < 0 ? -1 : until.tv_nsec >= NS_A_SECOND ? 1 : 0;
-    until.tv_nsec += until.tv_nsec < 0 ? NS_A_SECOND : until.tv_nsec >= NS_A_SECOND ? -NS_A_SECOND : 0;
-    return sem_timedwait(wake, &until) == 0 ? 0 : errno;
-#endif
-}
-
 int ls_taker_wait(ls_taker *taker, uint64_t until_ns) {
     int rc = atomic_load(&taker->store->foreign) ? fail(LS_FORKED, "the store was opened in another process")
                                                  : store_may_wait(taker->store);
     if (rc != LS_OK) {
         return rc;
     }
-    int error = wait_until(&taker->wake, until_ns);
+    int error = -vfs_wait_until(&taker->wake, until_ns);
     assert(error == 0 || error == EINTR || error == ETIMEDOUT);
     return error == EINTR ? LS_WOULD_WAIT : LS_OK;
 }

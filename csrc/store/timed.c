@@ -50,7 +50,7 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
     message_grows_places(t, m, 1);
     message_add_place(t, m, queue_append(table_queue_cached(t, queue_id), m, number, s.lsn, 0));
     message_state_changes(t, m, &nothing, state);
-    place_remember(message_place(m, queue_id), state);
+    place_remember(message_place(m, queue_id), m, state);
     return s.lsn;
 }
 
@@ -66,7 +66,7 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", n > limit ? limit * record : n * record, limit);
     }
-    int rc = place_check_remembers(store);
+    int rc = store_check_remembers(store);
     rc = rc == LS_OK ? message_reserve_states(store, id, n, 0, n * record, RESERVE_GROWS) : rc;
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
     rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, &state, tx, &work) : rc;

@@ -4,12 +4,13 @@
  *
  * The offer of new places is at queue.fresh. What always holds:
  *   - a place that is not dead has ENTRY_PASSED if and only if it stands before `fresh`;
- *   - every place before `fresh` is dead, locked, acquired, or has come back; `returned` counts the last kind, in the
+ *   - every place before `fresh` is dead, locked, acquired, hidden, expired, or has come back; `returned` counts the last kind, in the
  *     queue and in each chunk; queue.back has the chunks that have some, so that the first of them is found in as many
  *     steps as the run has chunks in binary digits;
  *   - a place from `fresh` on may be acquired: a consumer that names it, or a position before it, does not wait for its
- *     turn. `ahead` counts these in each chunk. The offer passes them as it passes locked ones. If one is given back
- *     before that, it is a new place again, and not one that came back: the places between are offered first.
+ *     turn. `ahead` counts these in each chunk, and hidden and expired ones. The offer passes them as it passes locked ones. If
+ *     one is given back, or is no longer hidden, before that, it is a new place again, and not one that came back: the places
+ *     between are offered first.
  *
  * A free place keeps only its two bits and its count, so waiting places need no more memory; the counts of a chunk are
  * allocated when the first of its places is acquired, so that giving a place back allocates nothing. They begin with the
@@ -18,65 +19,18 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "table/remembered.h"
+#include "logstore.h"
+#include "table/heap.h"
+#include "table/times.h"
 
 /* ---- the chunks with places that came back ---- */
 
-static void back_put(struct queue *q, uint32_t at, struct queue_chunk *c) {
-    q->back[at] = c;
-    c->back_at = at + 1;
-}
-
-/* Puts the chunk at this place of the heap or above it. */
-static void back_rise(struct queue *q, uint32_t at, struct queue_chunk *c) {
-    while (at > 0 && q->back[(at - 1) / 2]->first_position > c->first_position) {
-        back_put(q, at, q->back[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    back_put(q, at, c);
-}
-
-/* The same, or below it. */
-static void back_sink(struct queue *q, uint32_t at, struct queue_chunk *c) {
-    for (uint32_t child = 2 * at + 1; child < q->back_count; child = 2 * at + 1) {
-        if (child + 1 < q->back_count && q->back[child + 1]->first_position < q->back[child]->first_position) {
-            child++;
-        }
-        if (q->back[child]->first_position > c->first_position) {
-            break;
-        }
-        back_put(q, at, q->back[child]);
-        at = child;
-    }
-    back_put(q, at, c);
-}
-
-static void one_is_back(struct queue_chunk *c) {
-    struct queue *q = c->queue;
-    assert(q->back_count < q->back_capacity); /* queue_prepare saw to that */
-    q->back_count++;
-    back_rise(q, q->back_count - 1, c);
-}
-
-void offer_none_back(struct queue_chunk *c) {
-    struct queue *q = c->queue;
-    uint32_t at = c->back_at - 1;
-    struct queue_chunk *last = q->back[--q->back_count];
-    c->back_at = 0;
-    if (last == c) {
-        return;
-    }
-    if (at > 0 && q->back[(at - 1) / 2]->first_position > last->first_position) {
-        back_rise(q, at, last);
-    } else {
-        back_sink(q, at, last);
-    }
-}
+void offer_none_back(struct queue_chunk *c) { heap_remove(&c->queue->back, HEAP_BACK, c); }
 
 static void find_returned(struct queue *q) {
     struct cursor *c = &q->front;
-    if (c->chunk != q->back[0]) {
-        c->chunk = q->back[0];
+    if (c->chunk != q->back.all[0]) {
+        c->chunk = q->back.all[0];
         c->slot = 0;
     }
     for (;; c->slot++) {
@@ -93,7 +47,7 @@ static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
     struct entry *e = cursor_entry(&q->fresh, &position);
     while (e != NULL && e->order_lsn < durable_lsn && !entry_is_free(e)) {
-        if ((e->state & ENTRY_ACQUIRED) != 0) {
+        if (entry_is_ahead(e)) {
             q->fresh.chunk->ahead--;
         }
         e->state |= ENTRY_PASSED;
@@ -134,12 +88,12 @@ bool offer_prepare(const struct place *p) {
     return true;
 }
 
-static uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, uint8_t state,
-                         uint32_t tenths) {
+static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
+                                uint8_t state, uint32_t tenths) {
     struct entry *e = place_entry(p);
     struct hand_out *h = &p->at.chunk->handed_out[p->slot];
     e->state |= state;
-    queue_tally(q, m, STANDING_READY, STANDING_ACQUIRED);
+    queue_tally(q, m, from, STANDING_ACQUIRED);
     h->count += h->count < UINT32_MAX ? 1 : 0;
     h->since_tenths = tenths;
     return h->count;
@@ -154,7 +108,7 @@ uint32_t offer_acquire(struct queue *q, const struct place *p, const struct mess
     } else {
         cursor_step(&q->fresh);
     }
-    return hand_out(q, p, m, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
+    return hand_out(q, p, m, STANDING_READY, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */
@@ -193,7 +147,13 @@ uint32_t offer_take(const struct place *p, const struct message *m, uint32_t ten
     if ((e->state & ENTRY_PASSED) == 0) {
         c->ahead++;
     }
-    return hand_out(c->queue, p, m, ENTRY_ACQUIRED, tenths);
+    return hand_out(c->queue, p, m, STANDING_READY, ENTRY_ACQUIRED, tenths);
+}
+
+uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths) {
+    assert(entry_is_expired(place_entry(p)));
+    offer_went(p); /* it is counted in `ahead` already */
+    return hand_out(p->at.chunk->queue, p, m, STANDING_EXPIRED, ENTRY_ACQUIRED, tenths);
 }
 
 bool offer_is_acquired(const struct place *p, uint32_t count) {
@@ -203,15 +163,16 @@ bool offer_is_acquired(const struct place *p, uint32_t count) {
 void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     struct entry *e = place_entry(p);
     assert((e->state & ENTRY_ACQUIRED) != 0);
-    if ((e->state & ENTRY_PASSED) == 0) {
+    enum standing before = entry_standing(e);
+    bool was_ahead = (e->state & ENTRY_PASSED) == 0;
+    e->state &= (uint8_t)~ENTRY_ACQUIRED;
+    if (was_ahead && !entry_is_ahead(e)) {
         p->at.chunk->ahead--;
     }
-    if ((e->state & ENTRY_LOCKED) == 0) {
-        queue_tally(p->at.chunk->queue, m, STANDING_ACQUIRED, STANDING_READY);
-    } else { /* a transaction has locked it, and it stays locked */
-        queue_tally(p->at.chunk->queue, m, STANDING_BOTH, STANDING_LOCKED);
+    if (p->at.chunk->states != NULL) {
+        times_given_back(p);
     }
-    e->state &= (uint8_t)~ENTRY_ACQUIRED;
+    queue_tally(p->at.chunk->queue, m, before, entry_standing(e)); /* locked: by a transaction, and it stays so */
     p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
     offer_came_back(p);
 }
@@ -221,15 +182,22 @@ void offer_came_back(const struct place *p) {
     if (q->takers != NULL && entry_is_free(place_entry(p))) {
         takers_place_freed(q->takers);
     }
-    if (!entry_came_back(place_entry(p))) {
-        return; /* a consumer or a transaction still has it, or the offer has not reached it */
+    if (!entry_came_back(
+            place_entry(p))) { /* a consumer or a transaction still has it, or the offer has not reached it, */
+        if (entry_is_expired(place_entry(p))) { /* or it is not offered any more */
+            times_expired_came(p->at.chunk);
+            if (q->takers != NULL) {
+                watched_tell(&q->takers->watched, LS_EXPIRED);
+            }
+        }
+        return;
     }
     struct queue_chunk *c = p->at.chunk;
     if (q->front.chunk == c && q->front.slot > p->slot) {
         q->front.slot = p->slot;
     }
     if (c->returned++ == 0) {
-        one_is_back(c);
+        heap_add(&q->back, HEAP_BACK, c); /* queue_prepare saw to its room */
     }
     q->returned++;
 }

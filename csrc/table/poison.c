@@ -67,6 +67,9 @@ static void move_queue(struct table *t, uint32_t number) {
     for (struct queue_chunk *c = q->first; c != NULL; c = c->next) {
         c->queue = q;
     }
+    for (struct queue_chunk *c = q->prepared; c != NULL; c = c->next) {
+        c->queue = q;
+    }
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
         c->queue = q;
     }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "logstore.h"
-#include "table/remembered.h"
+#include "table/times.h"
 #include "os/array.h"
 
 /* ---- which queues there are ---- */
@@ -50,6 +50,7 @@ bool table_add_queue(struct table *t, uint32_t id) {
         return false;
     }
     q->id = id;
+    q->times = &t->times;
     t->queues[number] = q;
     t->queue_count += number == t->queue_count ? 1 : 0;
     t->live_queues++;
@@ -75,7 +76,8 @@ void table_remove_queue(struct table *t, struct queue *q) {
         q->prepared = next;
     }
     takers_free(q->takers);
-    free(q->back);
+    free(q->back.all);
+    free(q->expired.all);
     uint32_t number = index_find(&t->queue_index, q->id);
     assert(number != INDEX_NONE);
     index_remove(&t->queue_index, q->id, number);
@@ -95,13 +97,14 @@ bool queue_prepare(struct queue *q, uint64_t more) {
         chunks++;
     }
     while (room < more) {
-        if (!array_grow(&q->back, &q->back_capacity, chunks, 1)) {
+        if (!array_grow(&q->back.all, &q->back.capacity, chunks, 1)) {
             return false;
         }
         struct queue_chunk *c = malloc(sizeof *c);
         if (c == NULL) {
             return false;
         }
+        c->queue = q;
         c->next = q->prepared;
         c->states = NULL;
         c->used = 0;
@@ -124,7 +127,6 @@ static void add_chunk(struct queue *q) {
     struct queue_chunk *c = q->prepared;
     assert(c != NULL);
     q->prepared = c->next;
-    c->queue = q;
     c->prev = q->last;
     c->next = NULL;
     c->first_position = q->next_position;
@@ -173,7 +175,7 @@ static void drop_chunk(struct queue_chunk *c) {
     if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
         return;
     }
-    assert(c->back_at == 0);
+    assert(c->back_at == 0 && (c->states == NULL || c->states->expired_at == 0));
     q->chunk_count--;
     cursor_leave(&q->front, c, c->next);
     cursor_leave(&q->fresh, c, c->next);
@@ -215,6 +217,9 @@ void queue_unlock(struct place *p, const struct message *m) {
     assert((e->state & ENTRY_LOCKED) != 0);
     enum standing before = entry_standing(e);
     e->state &= (uint8_t)~ENTRY_LOCKED;
+    if (p->at.chunk->states != NULL) {
+        times_given_back(p);
+    }
     queue_tally(q, m, before, entry_standing(e));
     offer_came_back(p);
     for (struct cursor *c = q->cursors; c != NULL; c = c->next) {
@@ -230,7 +235,7 @@ void queue_kill(struct place *p, const struct message *m) {
     struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
     offer_went(p);
-    if ((e->state & (ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_ACQUIRED) {
+    if (entry_is_ahead(e)) {
         c->ahead--;
     }
     struct tally *from = &c->queue->tallies[entry_standing(e)];

@@ -1,8 +1,10 @@
 /* The states of places in memory. See remembered.h. */
-#include "table/remembered.h"
+#include "table/times.h"
 
 #include <assert.h>
 #include <stdlib.h>
+
+#include "os/array.h"
 
 static const struct own_bytes none = {.lsn = 0};
 
@@ -113,6 +115,24 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
+/* Room in the heaps of a chunk's first times. */
+static bool prepare_times(struct queue *q, const struct chunk_states *s, unsigned parts) {
+    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
+    bool first = !has_times && (parts & (REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES)) != 0;
+    bool expires = s->expires_us == NULL && (parts & REMEMBERS_EXPIRES) != 0;
+    struct times *times = q->times;
+    return (!first || array_grow(&times->heap.all, &times->heap.capacity, times->chunks, 1)) &&
+           (!expires || array_grow(&q->expired.all, &q->expired.capacity, q->expiring_chunks, 1));
+}
+
+/* Counts a chunk with times that had had none, or goes uncounted. */
+static void count_times(struct queue_chunk *c, bool had_times, bool had_expiries, int by) {
+    const struct chunk_states *s = c->states;
+    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
+    c->queue->times->chunks += has_times && !had_times ? (uint32_t)by : 0;
+    c->queue->expiring_chunks += s->expires_us != NULL && !had_expiries ? (uint32_t)by : 0;
+}
+
 bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
     if (parts == 0) {
         return true;
@@ -121,11 +141,16 @@ bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
         c->states = calloc(1, sizeof *c->states);
     }
     struct chunk_states *s = c->states;
-    return s != NULL &&
-           prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
-           prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
-           prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-           prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    if (s == NULL || !prepare_times(c->queue, s, parts)) {
+        return false;
+    }
+    bool had_times = s->not_before_us != NULL || s->expires_us != NULL, had_expiries = s->expires_us != NULL;
+    bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
+                prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
+                prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+                prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    count_times(c, had_times, had_expiries, 1);
+    return fine;
 }
 
 bool queue_prepare_states(struct queue *q, unsigned parts) {
@@ -136,12 +161,11 @@ bool queue_prepare_states(struct queue *q, unsigned parts) {
     return fine;
 }
 
-void place_remember(const struct place *p, const struct remembered *state) {
+/* False: its times are as before. */
+static bool set_state(const struct place *p, const struct remembered *state) {
     struct chunk_states *s = p->at.chunk->states;
-    if (s == NULL) {
-        assert(remembers_nothing(state));
-        return;
-    }
+    bool same_times = (s->not_before_us == NULL || s->not_before_us[p->slot] == state->not_before_us) &&
+                      (s->expires_us == NULL || s->expires_us[p->slot] == state->expires_us);
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
@@ -164,7 +188,18 @@ void place_remember(const struct place *p, const struct remembered *state) {
         }
         s->own[p->slot] = state->own;
     }
+    return !same_times;
 }
+
+void place_remember(const struct place *p, const struct message *m, const struct remembered *state) {
+    if (p->at.chunk->states == NULL) {
+        assert(remembers_nothing(state));
+    } else if (set_state(p, state)) {
+        times_replaced(p, m);
+    }
+}
+
+void place_forget_there(const struct place *p) { (void)set_state(p, &(struct remembered){.own = NULL}); }
 
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
@@ -189,7 +224,7 @@ void place_take_note(struct table *t, struct message *m, const struct place *p, 
         after.own = after.own->note.lsn == 0 && after.own->header.lsn == 0 ? NULL : after.own;
     }
     message_state_changes(t, m, &before, &after);
-    place_remember(p, &after);
+    place_remember(p, m, &after);
     if (given && after.own == from->own) {
         from->own = NULL;
     }
@@ -203,6 +238,8 @@ void chunk_free_states(struct queue_chunk *c) {
     for (uint32_t i = 0; s->own != NULL && i < c->used; i++) {
         free(s->own[i]);
     }
+    times_leave(c);
+    count_times(c, false, false, -1);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);

@@ -45,6 +45,10 @@ struct chunk_states {
     uint64_t *expires_us;
     uint32_t *delivery_counts;
     struct own **own;
+    uint64_t next_us;    /* of the next change by a time; this and the rest: see table/times.h */
+    uint32_t times_at;   /* its place in times.heap, from 1 on; 0: there is no next change */
+    uint32_t expired_at; /* its place in queue.expired; 0: it has no expired place that nobody holds */
+    uint16_t expired;    /* such places */
 };
 
 /* Parts of a state, for which a chunk needs memory. */
@@ -93,8 +97,9 @@ struct remembered unplaced_forget(struct place *p);
 bool chunk_prepare_states(struct queue_chunk *c, unsigned parts);
 /* The same for the next places of the queue, for which queue_prepare has made room. */
 bool queue_prepare_states(struct queue *q, unsigned parts);
-/* The place gets the state in place of the one that it has. It takes what it has of its own. */
-void place_remember(const struct place *p, const struct remembered *state);
+/* The place of the message gets the state in place of the one that it has. It takes what it has of its own. */
+void place_remember(const struct place *p, const struct message *m, const struct remembered *state);
+void place_forget_there(const struct place *p); /* of a chunk with states */
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state_there(const struct place *p); /* of a chunk with states */
@@ -107,7 +112,7 @@ static inline struct remembered place_state(const struct place *p) {
 /* It ends. */
 static inline void place_forget(const struct place *p) {
     if (p->at.chunk->states != NULL) {
-        place_remember(p, &(struct remembered){.own = NULL});
+        place_forget_there(p);
     }
 }
 

@@ -21,7 +21,7 @@ static uint64_t tx_key(const void *context, uint32_t number) {
 }
 
 void table_init(struct table *t) {
-    *t = (struct table){.free_message = INDEX_NONE};
+    *t = (struct table){.free_message = INDEX_NONE, .times.due = &t->due};
     index_init_by_lsn(&t->messages, message_key, t);
     index_init(&t->queue_index, queue_key, t);
     index_init_by_lsn(&t->tx_index, tx_key, t);
@@ -112,6 +112,7 @@ void table_free(struct table *t) {
         }
     }
     free(t->queues);
+    free(t->times.heap.all);
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         struct tx *tx = t->txs[i];
         while (tx != NULL && tx->first != NULL) {

@@ -65,6 +65,8 @@ enum entry_state {
     ENTRY_RECOVERED = 4, /* existed when the store was opened */
     ENTRY_ACQUIRED = 8,  /* by a consumer; see table/offer.c */
     ENTRY_PASSED = 16,   /* the queue's offer of new places is behind it; a free one has come back */
+    ENTRY_HIDDEN = 32,   /* until a time; see table/times.h */
+    ENTRY_EXPIRED = 64,
 };
 
 /* One place in the run: the record that made it visible, and its message. */
@@ -97,7 +99,7 @@ struct queue_chunk {
     uint16_t used;               /* entries ever filled */
     uint16_t live;
     uint16_t returned; /* free places that came back */
-    uint16_t ahead;    /* acquired places that the queue's offer of new places has not passed */
+    uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
     struct entry entries[CHUNK_PLACES];
 };
@@ -122,12 +124,14 @@ struct cursor {
     struct cursor *next;
 };
 
-/* The holder of a place, in two bits; entry_standing() computes it. */
+/* The holder of a place, in two bits, or why it is not offered although nobody holds it; entry_standing() computes it. */
 enum standing {
     STANDING_READY = 0,    /* nothing: it waits for a consumer */
     STANDING_ACQUIRED = 1, /* a consumer */
     STANDING_LOCKED = 2,   /* a transaction */
     STANDING_BOTH = 3,     /* a consumer, which has settled it in a transaction without an outcome */
+    STANDING_HIDDEN = 4,   /* it waits for a time */
+    STANDING_EXPIRED = 5,
     STANDINGS,
 };
 
@@ -135,6 +139,21 @@ enum standing {
 struct tally {
     uint64_t places;
     uint64_t bytes;
+};
+
+/* See table/heap.h. */
+struct chunk_heap {
+    struct queue_chunk **all;
+    uint32_t count;
+    uint32_t capacity;
+};
+
+/* Of the places of all queues; see table/times.h. */
+struct times {
+    struct chunk_heap heap; /* chunks with a time to come, the first one on top */
+    uint32_t chunks;        /* with room for times */
+    uint64_t now_us;        /* wall clock at the last look; 0: none yet */
+    struct due_queues *due;
 };
 
 struct queue {
@@ -145,10 +164,11 @@ struct queue {
     uint64_t returned;               /* free places that consumers or transactions gave back: those before `fresh` */
     struct cursor front;             /* in its chunk no returned place stands before it */
     struct cursor fresh;             /* no place from here on was ever offered; both are in no list of cursors */
-    struct queue_chunk **back;       /* the chunks that have returned places: a heap, the first position on top */
-    uint32_t back_count;
-    uint32_t back_capacity; /* at least chunk_count */
-    uint32_t chunk_count;   /* in the run */
+    struct chunk_heap back;          /* the chunks that have returned places; with room for all chunks */
+    struct chunk_heap expired;       /* those that have expired places which nobody holds */
+    struct times *times;
+    uint32_t expiring_chunks; /* with room for expiries */
+    uint32_t chunk_count;     /* in the run */
     struct queue_chunk *first;
     struct queue_chunk *last;
     struct queue_chunk *prepared; /* prepared, not yet in the run */
@@ -313,6 +333,7 @@ struct table {
     uint32_t live_queues;
     struct queue *found; /* cache of the last queue that was looked up; NULL: none */
     struct due_queues due;
+    struct times times;
     struct index queue_index;
 
     struct tx **txs;
@@ -459,8 +480,12 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
 static inline struct entry *place_entry(const struct place *p) { return &p->at.chunk->entries[p->slot]; }
 
 static inline enum standing entry_standing(const struct entry *e) {
-    return (e->state & ENTRY_ACQUIRED) / ENTRY_ACQUIRED * STANDING_ACQUIRED +
-           (e->state & ENTRY_LOCKED) / ENTRY_LOCKED * STANDING_LOCKED;
+    int held = (e->state & ENTRY_ACQUIRED) / ENTRY_ACQUIRED * STANDING_ACQUIRED +
+               (e->state & ENTRY_LOCKED) / ENTRY_LOCKED * STANDING_LOCKED;
+    if (held != 0 || (e->state & (ENTRY_HIDDEN | ENTRY_EXPIRED)) == 0) {
+        return (enum standing)held;
+    }
+    return (e->state & ENTRY_EXPIRED) != 0 ? STANDING_EXPIRED : STANDING_HIDDEN;
 }
 
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
@@ -502,40 +527,6 @@ void cursor_start(struct cursor *c, struct queue *q, int kind);
 void cursor_stop(struct cursor *c);
 bool cursor_stands_after(const struct cursor *c, const struct place *p);
 void cursor_seek(struct cursor *c, struct queue *q, uint64_t position); /* to it, or to the next place after it */
-
-/* table/offer.c: the places that consumers acquire and give back */
-bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
-bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
-void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a chunk that has none: CHUNK_PLACES */
-/* Both at this time; they return the place's count, this time included. */
-uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
-bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
-uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
-bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was its acquisition number `count` */
-/* To its old position; unseen: this acquisition does not count. */
-void offer_give_back(struct place *p, const struct message *m, bool unseen);
-void offer_came_back(const struct place *p); /* for queues.c: it was unlocked */
-void offer_none_back(struct queue_chunk *c); /* the last of its returned places went */
-
-/* A free place that came back: as long as there is one, it is acquired before new places. */
-static inline bool entry_came_back(const struct entry *e) {
-    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED | ENTRY_PASSED)) == ENTRY_PASSED;
-}
-
-static inline bool entry_is_free(const struct entry *e) {
-    return (e->state & (ENTRY_DEAD | ENTRY_LOCKED | ENTRY_ACQUIRED)) == 0;
-}
-
-/* Call it before a place is acquired, locked or ended. */
-static inline void offer_went(const struct place *p) {
-    if (entry_came_back(place_entry(p))) {
-        struct queue_chunk *c = p->at.chunk;
-        c->queue->returned--;
-        if (--c->returned == 0) {
-            offer_none_back(c);
-        }
-    }
-}
 
 static inline uint64_t place_position(const struct place *p) { return p->at.chunk->first_position + p->slot; }
 

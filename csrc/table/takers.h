@@ -28,11 +28,12 @@ struct taker {
 
 /* Those of one store. All zero: none waits. */
 struct due_queues {
-    struct takers *first;  /* the due queues, the last to become due first */
-    uint64_t waiting;      /* takers of all queues */
-    bool came_back;        /* a place came back to a queue with takers, which are not served yet */
-    uint64_t watching;     /* watches of arrivals */
-    struct watcher *every; /* those that watch every queue */
+    struct takers *first; /* the due queues, the last to become due first */
+    uint64_t waiting;     /* takers of all queues */
+    bool came_back;    /* a place came back to a queue with takers, or the first time to come is another; see to it */
+    uint64_t watching; /* watches of arrivals */
+    uint64_t watching_times; /* watches of places that come back, or expire */
+    struct watcher *every;   /* those that watch every queue */
 };
 
 /* Those of one queue, and its watches. */

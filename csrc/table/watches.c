@@ -63,6 +63,8 @@ bool watcher_next(struct watcher *w, uint32_t *queue_id, uint8_t *told) {
 
 /* ---- watches ---- */
 
+enum { BY_TIMES = LS_RELEASED | LS_EXPIRED };
+
 static void want(struct watch *one, uint8_t wanted) {
     bool wanted_them = (one->wanted & LS_ARRIVED) != 0, wants_them = (wanted & LS_ARRIVED) != 0;
     if (wanted_them && !wants_them) {
@@ -72,6 +74,8 @@ static void want(struct watch *one, uint8_t wanted) {
         one->of->for_arrivals++;
         ++*one->by->arrivals;
     }
+    bool wanted_times = (one->wanted & BY_TIMES) != 0, wants_times = (wanted & BY_TIMES) != 0;
+    *one->by->times += (uint64_t)wants_times - (uint64_t)wanted_times;
     one->wanted = wanted;
 }
 

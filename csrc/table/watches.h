@@ -28,12 +28,13 @@ struct watch {
     uint8_t told;      /* events since the last look */
 };
 
-/* The side that is told. All zero but `wake` and `arrivals`: it watches nothing. */
+/* The side that is told. All zero but `wake`, `arrivals` and `times`: it watches nothing. */
 struct watcher {
     struct watch *all;
     struct watch *first, *last; /* with events, the first to have one first */
     void (*wake)(struct watcher *w);
     uint64_t *arrivals;         /* of the store: how many watches want LS_ARRIVED */
+    uint64_t *times;            /* the same: LS_RELEASED or LS_EXPIRED, which a time can cause */
     struct watcher *next_every; /* those that watch every queue, also queues that are added later */
     uint8_t every;              /* what such a one wants; 0: it watches single queues */
 };

@@ -150,6 +150,11 @@ static int seen_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, un
     return real->wait_s(real, signal, held, seconds);
 }
 
+static void seen_wait_us(vfs *v, sem_t *wake, uint64_t us) {
+    (void)v;
+    real->wait_us(real, wake, us);
+}
+
 static uint64_t seen_now_us(vfs *v) {
     (void)v;
     return real->now_us(real);
@@ -181,6 +186,7 @@ static vfs seen_table = {
     .lock = seen_lock,
     .now_us = seen_now_us,
     .wait_s = seen_wait_s,
+    .wait_us = seen_wait_us,
     .monotonic_us = seen_monotonic_us,
     .random = seen_random,
     .event_new = seen_event_new,

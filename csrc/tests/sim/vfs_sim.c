@@ -462,6 +462,12 @@ static int sim_table_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *hel
     return -pthread_cond_wait(signal, held);
 }
 
+static void sim_table_wait_us(vfs *v, sem_t *wake, uint64_t us) {
+    (void)v;
+    while ((us == 0 ? sem_trywait(wake) : sem_wait(wake)) != 0 && errno == EINTR) {
+    }
+}
+
 static uint64_t sim_table_now_us(vfs *v) {
     vfs_sim *s = sim_lock(v->context);
     uint64_t now = ++s->disk.now_us;
@@ -548,6 +554,7 @@ const vfs sim_table = {
     .lock = sim_table_lock,
     .now_us = sim_table_now_us,
     .wait_s = sim_table_wait_s,
+    .wait_us = sim_table_wait_us,
     .monotonic_us = sim_table_monotonic_us,
     .random = sim_table_random,
     .event_new = sim_table_event_new,

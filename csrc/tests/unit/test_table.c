@@ -1,5 +1,5 @@
 /* The index against a plain array, through growth and shrinking; queues and cursors against a plain list. */
-#include "table/table.h"
+#include "table/offer.h"
 
 #include "logstore.h"
 #include "tests/kit/vfs_test.h"
@@ -251,7 +251,7 @@ static void the_first_place_that_came_back_is_offered_first(void) {
         if (places[k].at.chunk != NULL)
             queue_kill(&places[k], &any);
     }
-    check(queue_depth(q) == 0 && q->returned == 0 && q->back_count == 0);
+    check(queue_depth(q) == 0 && q->returned == 0 && q->back.count == 0);
     table_free(&t);
 }
 
