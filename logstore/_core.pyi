@@ -656,6 +656,8 @@ class ls_queue_info(Value):
     locked: int
     content_bytes: int
     ready_bytes: int
+    hidden: int
+    expired: int
 
 class ls_queue_info_ptr(ls_queue_info, Pointer[ls_queue_info]): ...
 

@@ -1360,7 +1360,8 @@ typedef struct ls_inspection {
 typedef struct ls_queue_info {
     uint32_t id;
     int deleted;                                        /* the log deletes it; it has no places */
-    uint64_t depth, locked, content_bytes, ready_bytes; /* ready: those that are not locked */
+    uint64_t depth, locked, content_bytes, ready_bytes; /* ready: those that are not locked, hidden or expired */
+    uint64_t hidden, expired;                           /* at this moment, by the wall clock */
 } ls_queue_info;
 
 typedef struct ls_open_tx {
