@@ -43,9 +43,9 @@ class QueueCounts:
     """Content bytes of all places, headers not counted."""
     ready_bytes: int
     """Content bytes of the ready places."""
-    hidden: int
+    hidden: int = 0
     """Neither acquired nor locked, and not offered before a time that has not come: ``not_before`` or a delay."""
-    expired: int
+    expired: int = 0
     """Neither acquired nor locked, and past the time at which they expire: only ``Queue.expired`` gives them."""
 
 

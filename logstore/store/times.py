@@ -44,6 +44,11 @@ class Times:
 NO_TIMES: Final = Times()
 
 
+def now_us() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1000
+
+
 def _far(name: str, value: object) -> errors.OptionError:
     return errors.OptionError(
         f"{name} is after the year 9999: {arguments.shown(value)}. Give seconds since 1970; were these milliseconds?"
@@ -57,7 +62,7 @@ def _seconds_us(name: str, value: object, what: str) -> int:
     return round(max(-_FAR_S, min(value, _FAR_S)) * 1_000_000)
 
 
-def _time_us(name: str, value: object, now_us: int) -> int:
+def _time_us(name: str, value: object, now: int) -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise errors.OptionError(
@@ -67,9 +72,9 @@ def _time_us(name: str, value: object, now_us: int) -> int:
         us = (value - _EPOCH) // _US
     else:
         us = _seconds_us(name, value, "a number of seconds since 1970, or a datetime with a time zone")
-    if us <= now_us:
+    if us <= now:
         raise errors.OptionError(
-            f"{name} is in the past: {arguments.shown(value)}, and now it is {now_us / 1e6:.6f}. Give a later time, "
+            f"{name} is in the past: {arguments.shown(value)}, and now it is {now / 1e6:.6f}. Give a later time, "
             "or leave it out"
         )
     if us > _LAST_US:
@@ -81,9 +86,9 @@ def times_of(not_before: object, expires: object) -> Times:
     """The times that a caller gives for new places; None: none. Raises ``OptionError``."""
     if not_before is None and expires is None:
         return NO_TIMES
-    now_us = time.time_ns() // 1000
-    not_before_us = 0 if not_before is None else _time_us("not_before", not_before, now_us)
-    expires_us = 0 if expires is None else _time_us("expires", expires, now_us)
+    now = now_us()
+    not_before_us = 0 if not_before is None else _time_us("not_before", not_before, now)
+    expires_us = 0 if expires is None else _time_us("expires", expires, now)
     if expires is not None and expires_us <= not_before_us:
         raise errors.OptionError(
             f"expires ({arguments.shown(expires)}) is not after not_before ({arguments.shown(not_before)}): the "
@@ -102,7 +107,7 @@ def after_delay(delay: object) -> Times:
         raise errors.OptionError(f"delay is 0 or more, not {arguments.shown(delay)}: a place cannot be offered earlier")
     if delay_us == 0:
         return NO_TIMES
-    not_before_us = time.time_ns() // 1000 + delay_us
+    not_before_us = now_us() + delay_us
     if not_before_us > _LAST_US:
         raise errors.OptionError(
             f"delay ends after the year 9999: {arguments.shown(delay)}. Give seconds; were these milliseconds?"
