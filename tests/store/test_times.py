@@ -264,17 +264,16 @@ def test_times_stay_when_the_process_is_killed() -> None:
 
 def test_times_are_seconds_or_datetimes(clocked: Clocked) -> None:
     store, queue = clocked.store, clocked.queue
-    whole = int(clocked.in_s(100))
-    east = timezone(timedelta(hours=5, minutes=30))
-    for given in (whole, float(whole), datetime.fromtimestamp(whole, UTC), datetime.fromtimestamp(whole, east)):
-        store.publish(queue, b"m", not_before=given, expires=given + (timedelta(1) if given_is_date(given) else 86400))
-    expected = datetime.fromtimestamp(whole, UTC)
-    assert {(m.not_before, m.expires) for m in queue.browse()} == {(expected, expected + timedelta(days=1))}
-    assert all(m.not_before is not None and m.not_before.tzinfo is UTC for m in queue.browse())
-
-
-def given_is_date(given: object) -> bool:
-    return isinstance(given, datetime)
+    whole, day = int(clocked.in_s(100)), timedelta(days=1)
+    first = datetime.fromtimestamp(whole, UTC)
+    east = first.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    store.publish(queue, b"an int", not_before=whole, expires=whole + 86400)
+    store.publish(queue, b"a float", not_before=float(whole), expires=float(whole + 86400))
+    store.publish(queue, b"in UTC", not_before=first, expires=first + day)
+    store.publish(queue, b"in the east", not_before=east, expires=east + day)
+    shown = list(queue.browse())
+    assert [(m.not_before, m.expires) for m in shown] == [(first, first + day)] * 4
+    assert {m.not_before.tzinfo for m in shown if m.not_before is not None} == {UTC}
 
 
 GIVING: dict[str, Callable[..., object]] = {
