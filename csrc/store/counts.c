@@ -40,9 +40,7 @@ static bool lacks_count(const struct counting *c, const struct place *p) {
            count_of(c, p) != place_state(p).delivery_count;
 }
 
-bool states_prepare(const struct table *t, const struct place *p, const struct remembered *state,
-                    struct state_row *row) {
-    struct message *m = table_message(t, place_entry(p)->message);
+bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row) {
     bool alone = m->place_count == 1 && message_pending(m) == 0;
     *row = (struct state_row){
         .id = m->id,
@@ -72,16 +70,17 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
 
 /* Adds a row for the place if the log lacks its count. False: there is no memory for it. */
 static bool add_row(const struct table *t, struct counting *c, const struct place *p) {
-    struct remembered state = place_state(p);
     if (!lacks_count(c, p)) {
         return true;
     }
+    struct remembered state = place_state(p);
     state.delivery_count = count_of(c, p);
-    if (!states_prepare(t, p, &state, &c->rows[c->n])) {
+    struct message *m = table_message(t, place_entry(p)->message);
+    if (!states_prepare(m, p, &state, &c->rows[c->n])) {
         return false;
     }
     c->n++;
-    c->expansion += message_states_grow_at_most(t, table_message(t, place_entry(p)->message), 1, 0);
+    c->expansion += message_states_grow_at_most(t, m, 1, 0);
     return true;
 }
 

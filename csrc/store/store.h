@@ -248,8 +248,7 @@ static inline void store_times(ls_store *store) {
 }
 
 /* counts.c, with the log's lock. Memory for another state of the place, and its row. False: no memory. */
-bool states_prepare(const struct table *t, const struct place *p, const struct remembered *state,
-                    struct state_row *row);
+bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row);
 /* Appends the rows, for which the bytes and memory are there, and gives the places their states. */
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n);
 /* The deliveries' places have come back: how often they were handed out is to be written. */

@@ -57,7 +57,7 @@ static int make_rows(const ls_store *store, uint32_t queue_id, const ls_delivery
         struct remembered state = place_state(p);
         state.not_before_us = not_before_us;
         state.delivery_count = deliveries[i].count - (unseen ? 1 : 0);
-        if (!states_prepare(t, p, &state, &rows[(*count)++])) {
+        if (!states_prepare(m, p, &state, &rows[(*count)++])) {
             return fail_memory();
         }
     }

@@ -16,61 +16,69 @@ enum heap_kind {
     HEAP_TIMES,   /* all chunks with a time to come, by that time */
 };
 
-static inline uint64_t heap_key(enum heap_kind kind, const struct queue_chunk *c) {
-    return kind == HEAP_TIMES ? c->states->next_us : c->first_position;
+static inline uint64_t heap_key(const struct chunk_heap *h, enum heap_kind kind, uint32_t at) {
+    return kind == HEAP_TIMES ? h->times[at] : h->all[at]->first_position;
 }
 
 /* The chunk's place in the heap, from 1 on; 0: it is not there. */
 static inline uint32_t *heap_at(enum heap_kind kind, struct queue_chunk *c) {
-    return kind == HEAP_BACK ? &c->back_at : kind == HEAP_EXPIRED ? &c->states->expired_at : &c->states->times_at;
+    return kind == HEAP_BACK ? &c->back_at : kind == HEAP_EXPIRED ? &c->states->expired_at : &c->times_at;
 }
 
-static inline void heap_put(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c) {
+static inline void heap_put(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c,
+                            uint64_t key) {
     h->all[at] = c;
+    if (kind == HEAP_TIMES) {
+        h->times[at] = key;
+    }
     *heap_at(kind, c) = at + 1;
 }
 
-/* Puts the chunk at this place of the heap or above it. */
-static inline void heap_rise(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c) {
-    while (at > 0 && heap_key(kind, h->all[(at - 1) / 2]) > heap_key(kind, c)) {
-        heap_put(h, kind, at, h->all[(at - 1) / 2]);
+/* Puts the chunk with this key at this place of the heap or above it. */
+static inline void heap_rise(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c,
+                             uint64_t key) {
+    while (at > 0 && heap_key(h, kind, (at - 1) / 2) > key) {
+        heap_put(h, kind, at, h->all[(at - 1) / 2], heap_key(h, kind, (at - 1) / 2));
         at = (at - 1) / 2;
     }
-    heap_put(h, kind, at, c);
+    heap_put(h, kind, at, c, key);
 }
 
 /* The same, or below it. */
-static inline void heap_sink(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c) {
+static inline void heap_sink(struct chunk_heap *h, enum heap_kind kind, uint32_t at, struct queue_chunk *c,
+                             uint64_t key) {
     for (uint32_t child = 2 * at + 1; child < h->count; child = 2 * at + 1) {
-        if (child + 1 < h->count && heap_key(kind, h->all[child + 1]) < heap_key(kind, h->all[child])) {
+        if (child + 1 < h->count && heap_key(h, kind, child + 1) < heap_key(h, kind, child)) {
             child++;
         }
-        if (heap_key(kind, h->all[child]) > heap_key(kind, c)) {
+        if (heap_key(h, kind, child) > key) {
             break;
         }
-        heap_put(h, kind, at, h->all[child]);
+        heap_put(h, kind, at, h->all[child], heap_key(h, kind, child));
         at = child;
     }
-    heap_put(h, kind, at, c);
+    heap_put(h, kind, at, c, key);
 }
 
-static inline void heap_add(struct chunk_heap *h, enum heap_kind kind, struct queue_chunk *c) {
+static inline void heap_add(struct chunk_heap *h, enum heap_kind kind, struct queue_chunk *c, uint64_t key) {
     assert(h->count < h->capacity && *heap_at(kind, c) == 0);
     h->count++;
-    heap_rise(h, kind, h->count - 1, c);
+    heap_rise(h, kind, h->count - 1, c, key);
 }
 
 static inline void heap_remove(struct chunk_heap *h, enum heap_kind kind, struct queue_chunk *c) {
     uint32_t at = *heap_at(kind, c) - 1;
-    struct queue_chunk *last = h->all[--h->count];
+    struct queue_chunk *last = h->all[h->count - 1];
+    uint64_t key = heap_key(h, kind, h->count - 1);
+    h->count--;
     *heap_at(kind, c) = 0;
     if (last == c) {
         return;
     }
-    if (at > 0 && heap_key(kind, h->all[(at - 1) / 2]) > heap_key(kind, last)) {
-        heap_rise(h, kind, at, last);
+    if (at > 0 && heap_key(h, kind, (at - 1) / 2) > key) {
+        heap_rise(h, kind, at, last, key);
     } else {
-        heap_sink(h, kind, at, last);
+        heap_sink(h, kind, at, last, key);
     }
 }
 

@@ -160,20 +160,36 @@ bool offer_is_acquired(const struct place *p, uint32_t count) {
     return (place_entry(p)->state & ENTRY_ACQUIRED) != 0 && p->at.chunk->handed_out[p->slot].count == count;
 }
 
+/* In a chunk with times, which decide what the place is now. */
+static void give_back_timed(const struct place *p, const struct message *m) {
+    struct entry *e = place_entry(p);
+    enum standing before = entry_standing(e);
+    e->state &= (uint8_t)~ENTRY_ACQUIRED;
+    if ((e->state & ENTRY_PASSED) == 0 && !entry_is_ahead(e)) {
+        p->at.chunk->ahead--;
+    }
+    times_given_back(p);
+    queue_tally(p->at.chunk->queue, m, before, entry_standing(e));
+}
+
 void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     struct entry *e = place_entry(p);
     assert((e->state & ENTRY_ACQUIRED) != 0);
-    enum standing before = entry_standing(e);
-    bool was_ahead = (e->state & ENTRY_PASSED) == 0;
-    e->state &= (uint8_t)~ENTRY_ACQUIRED;
-    if (was_ahead && !entry_is_ahead(e)) {
+    p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
+    if (chunk_has_times(p->at.chunk)) {
+        give_back_timed(p, m);
+        offer_came_back(p);
+        return;
+    }
+    if ((e->state & ENTRY_PASSED) == 0) {
         p->at.chunk->ahead--;
     }
-    if (p->at.chunk->states != NULL) {
-        times_given_back(p);
+    if ((e->state & ENTRY_LOCKED) == 0) {
+        queue_tally(p->at.chunk->queue, m, STANDING_ACQUIRED, STANDING_READY);
+    } else { /* a transaction has locked it, and it stays locked */
+        queue_tally(p->at.chunk->queue, m, STANDING_BOTH, STANDING_LOCKED);
     }
-    queue_tally(p->at.chunk->queue, m, before, entry_standing(e)); /* locked: by a transaction, and it stays so */
-    p->at.chunk->handed_out[p->slot].count -= unseen ? 1 : 0;
+    e->state &= (uint8_t)~ENTRY_ACQUIRED;
     offer_came_back(p);
 }
 
@@ -197,7 +213,7 @@ void offer_came_back(const struct place *p) {
         q->front.slot = p->slot;
     }
     if (c->returned++ == 0) {
-        heap_add(&q->back, HEAP_BACK, c); /* queue_prepare saw to its room */
+        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
     }
     q->returned++;
 }

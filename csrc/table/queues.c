@@ -135,6 +135,7 @@ static void add_chunk(struct queue *q) {
     c->returned = 0;
     c->ahead = 0;
     c->back_at = 0;
+    c->times_at = 0;
     q->chunk_count++;
     if (q->last != NULL) {
         q->last->next = c;
@@ -217,7 +218,7 @@ void queue_unlock(struct place *p, const struct message *m) {
     assert((e->state & ENTRY_LOCKED) != 0);
     enum standing before = entry_standing(e);
     e->state &= (uint8_t)~ENTRY_LOCKED;
-    if (p->at.chunk->states != NULL) {
+    if (chunk_has_times(p->at.chunk)) {
         times_given_back(p);
     }
     queue_tally(q, m, before, entry_standing(e));

@@ -115,42 +115,53 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
-/* Room in the heaps of a chunk's first times. */
-static bool prepare_times(struct queue *q, const struct chunk_states *s, unsigned parts) {
-    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
-    bool first = !has_times && (parts & (REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES)) != 0;
-    bool expires = s->expires_us == NULL && (parts & REMEMBERS_EXPIRES) != 0;
-    struct times *times = q->times;
-    return (!first || array_grow(&times->heap.all, &times->heap.capacity, times->chunks, 1)) &&
+/* The parts for which the chunk has memory. */
+static unsigned parts_there(const struct queue_chunk *c) {
+    const struct chunk_states *s = c->states;
+    return s == NULL ? 0u
+                     : (s->not_before_us != NULL ? REMEMBERS_NOT_BEFORE : 0u) |
+                           (s->expires_us != NULL ? REMEMBERS_EXPIRES : 0u) |
+                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
+}
+
+enum { TIMES = REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES };
+
+/* Room in the heaps for a chunk that has these parts and gets those. */
+static bool prepare_heaps(struct queue *q, unsigned there, unsigned parts) {
+    bool first = (there & TIMES) == 0 && (parts & TIMES) != 0;
+    bool expires = (parts & ~there & REMEMBERS_EXPIRES) != 0;
+    return (!first || times_prepare(q->times)) &&
            (!expires || array_grow(&q->expired.all, &q->expired.capacity, q->expiring_chunks, 1));
 }
 
-/* Counts a chunk with times that had had none, or goes uncounted. */
-static void count_times(struct queue_chunk *c, bool had_times, bool had_expiries, int by) {
-    const struct chunk_states *s = c->states;
-    bool has_times = s->not_before_us != NULL || s->expires_us != NULL;
-    c->queue->times->chunks += has_times && !had_times ? (uint32_t)by : 0;
-    c->queue->expiring_chunks += s->expires_us != NULL && !had_expiries ? (uint32_t)by : 0;
+/* The chunk had one set of parts, and has the other. */
+static void count_times(struct queue *q, unsigned before, unsigned after) {
+    q->times->chunks += (uint32_t)((after & TIMES) != 0) - (uint32_t)((before & TIMES) != 0);
+    q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
-    if (parts == 0) {
-        return true;
-    }
+static bool prepare_more(struct queue_chunk *c, unsigned parts) {
+    unsigned there = parts_there(c);
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
     }
     struct chunk_states *s = c->states;
-    if (s == NULL || !prepare_times(c->queue, s, parts)) {
+    if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool had_times = s->not_before_us != NULL || s->expires_us != NULL, had_expiries = s->expires_us != NULL;
     bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
                 prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
-    count_times(c, had_times, had_expiries, 1);
+    count_times(c->queue, there, parts_there(c));
     return fine;
+}
+
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+    const struct chunk_states *s = c->states;
+    bool ready = s != NULL && (s->delivery_counts != NULL || (parts & REMEMBERS_COUNT) == 0) &&
+                 ((parts & ~(unsigned)REMEMBERS_COUNT) == 0 || (parts & ~parts_there(c)) == 0);
+    return parts == 0 || ready || prepare_more(c, parts);
 }
 
 bool queue_prepare_states(struct queue *q, unsigned parts) {
@@ -162,18 +173,19 @@ bool queue_prepare_states(struct queue *q, unsigned parts) {
 }
 
 /* False: its times are as before. */
-static bool set_state(const struct place *p, const struct remembered *state) {
+static inline bool set_state(const struct place *p, const struct remembered *state) {
     struct chunk_states *s = p->at.chunk->states;
-    bool same_times = (s->not_before_us == NULL || s->not_before_us[p->slot] == state->not_before_us) &&
-                      (s->expires_us == NULL || s->expires_us[p->slot] == state->expires_us);
+    bool other_times = false;
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
     assert(s->own != NULL || state->own == NULL);
     if (s->not_before_us != NULL) {
+        other_times = s->not_before_us[p->slot] != state->not_before_us;
         s->not_before_us[p->slot] = state->not_before_us;
     }
     if (s->expires_us != NULL) {
+        other_times |= s->expires_us[p->slot] != state->expires_us;
         s->expires_us[p->slot] = state->expires_us;
     }
     if (s->delivery_counts != NULL) {
@@ -188,7 +200,7 @@ static bool set_state(const struct place *p, const struct remembered *state) {
         }
         s->own[p->slot] = state->own;
     }
-    return !same_times;
+    return other_times;
 }
 
 void place_remember(const struct place *p, const struct message *m, const struct remembered *state) {
@@ -239,7 +251,7 @@ void chunk_free_states(struct queue_chunk *c) {
         free(s->own[i]);
     }
     times_leave(c);
-    count_times(c, false, false, -1);
+    count_times(c->queue, parts_there(c), 0);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);

@@ -45,8 +45,8 @@ struct chunk_states {
     uint64_t *expires_us;
     uint32_t *delivery_counts;
     struct own **own;
-    uint64_t next_us;    /* of the next change by a time; this and the rest: see table/times.h */
-    uint32_t times_at;   /* its place in times.heap, from 1 on; 0: there is no next change */
+    uint64_t opening[2]; /* bits of places that wait for their not_before_us; this and the rest: see table/times.h */
+    uint64_t ending[2];  /* the same: their expires_us */
     uint32_t expired_at; /* its place in queue.expired; 0: it has no expired place that nobody holds */
     uint16_t expired;    /* such places */
 };

@@ -113,6 +113,7 @@ void table_free(struct table *t) {
     }
     free(t->queues);
     free(t->times.heap.all);
+    free(t->times.heap.times);
     for (uint32_t i = 0; i < t->tx_slots; i++) {
         struct tx *tx = t->txs[i];
         while (tx != NULL && tx->first != NULL) {

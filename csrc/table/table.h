@@ -101,6 +101,7 @@ struct queue_chunk {
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
+    uint32_t times_at; /* the same in times.heap; 0: no place waits for a time */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -144,6 +145,7 @@ struct tally {
 /* See table/heap.h. */
 struct chunk_heap {
     struct queue_chunk **all;
+    uint64_t *times; /* of the heap of times: by which it is sorted; else NULL */
     uint32_t count;
     uint32_t capacity;
 };
@@ -499,11 +501,9 @@ static inline void queue_tally(struct queue *q, const struct message *m, enum st
 
 /* Places of all standings. */
 static inline uint64_t queue_depth(const struct queue *q) {
-    uint64_t places = 0;
-    for (int i = 0; i < STANDINGS; i++) {
-        places += q->tallies[i].places;
-    }
-    return places;
+    const struct tally *of = q->tallies;
+    return of[STANDING_READY].places + of[STANDING_ACQUIRED].places + of[STANDING_LOCKED].places +
+           of[STANDING_BOTH].places + of[STANDING_HIDDEN].places + of[STANDING_EXPIRED].places;
 }
 
 static inline uint64_t queue_locked(const struct queue *q) {
@@ -511,11 +511,9 @@ static inline uint64_t queue_locked(const struct queue *q) {
 }
 
 static inline uint64_t queue_bytes(const struct queue *q) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < STANDINGS; i++) {
-        bytes += q->tallies[i].bytes;
-    }
-    return bytes;
+    const struct tally *of = q->tallies;
+    return of[STANDING_READY].bytes + of[STANDING_ACQUIRED].bytes + of[STANDING_LOCKED].bytes +
+           of[STANDING_BOTH].bytes + of[STANDING_HIDDEN].bytes + of[STANDING_EXPIRED].bytes;
 }
 
 void queue_lock(struct place *p, const struct message *m);

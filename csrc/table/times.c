@@ -1,6 +1,7 @@
 /* The index of times.h. */
 #include "table/times.h"
 
+#include "os/array.h"
 #include "table/heap.h"
 
 static uint64_t time_in(const uint64_t *array, uint32_t slot) { return array != NULL ? array[slot] : 0; }
@@ -14,15 +15,6 @@ static uint8_t bit_at(const struct chunk_states *s, uint32_t slot, uint8_t bit, 
     return bit == ENTRY_HIDDEN && time_in(s->not_before_us, slot) > now_us ? ENTRY_HIDDEN : 0;
 }
 
-/* When a place with this bit changes next. */
-static uint64_t next_of(const struct chunk_states *s, uint32_t slot, uint8_t bit) {
-    uint64_t expires_us = time_in(s->expires_us, slot), next_us = expires_us != 0 ? expires_us : UINT64_MAX;
-    if (bit == ENTRY_HIDDEN && s->not_before_us[slot] < next_us) {
-        next_us = s->not_before_us[slot];
-    }
-    return bit == ENTRY_EXPIRED ? UINT64_MAX : next_us;
-}
-
 /* Somebody waits for the first time of all, and is to be told of another one. */
 static void tell_first(const struct queue *q) {
     if (q->times->due->waiting > 0 || q->times->due->watching_times > 0) {
@@ -31,20 +23,29 @@ static void tell_first(const struct queue *q) {
 }
 
 /* A place of the chunk changes at this time. */
-static void expect(struct queue_chunk *c, uint64_t at_us) {
-    struct times *times = c->queue->times;
-    struct chunk_states *s = c->states;
-    if (at_us == UINT64_MAX || (s->times_at != 0 && s->next_us <= at_us)) {
+static void expect(struct queue_chunk *c, uint64_t *bits, uint32_t slot, uint64_t at_us) {
+    struct chunk_heap *h = &c->queue->times->heap;
+    bits[slot / 64] |= UINT64_C(1) << slot % 64;
+    if (c->times_at == 0) {
+        heap_add(h, HEAP_TIMES, c, at_us);
+    } else if (h->times[c->times_at - 1] > at_us) {
+        heap_rise(h, HEAP_TIMES, c->times_at - 1, c, at_us);
+    } else {
         return;
     }
-    s->next_us = at_us;
-    if (s->times_at == 0) {
-        heap_add(&times->heap, HEAP_TIMES, c);
-    } else {
-        heap_rise(&times->heap, HEAP_TIMES, s->times_at - 1, c);
-    }
-    if (s->times_at == 1) {
+    if (c->times_at == 1) {
         tell_first(c->queue);
+    }
+}
+
+/* The next changes of a place with this bit. */
+static void expect_changes(struct queue_chunk *c, uint32_t slot, uint8_t bit) {
+    struct chunk_states *s = c->states;
+    if (bit == ENTRY_HIDDEN) {
+        expect(c, s->opening, slot, s->not_before_us[slot]);
+    }
+    if (bit != ENTRY_EXPIRED && time_in(s->expires_us, slot) != 0) {
+        expect(c, s->ending, slot, s->expires_us[slot]);
     }
 }
 
@@ -74,12 +75,12 @@ static void change_bit(const struct place *p, const struct message *m, uint8_t b
 void times_given_back(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
     const struct entry *e = place_entry(p);
-    if ((s->not_before_us == NULL && s->expires_us == NULL) || is_held(e)) {
+    if (is_held(e)) {
         return;
     }
     uint8_t bit = bit_at(s, p->slot, e->state & (ENTRY_HIDDEN | ENTRY_EXPIRED), p->at.chunk->queue->times->now_us);
     set_bit(p, bit);
-    expect(p->at.chunk, next_of(s, p->slot, bit));
+    expect_changes(p->at.chunk, p->slot, bit);
 }
 
 void times_replaced(const struct place *p, const struct message *m) {
@@ -88,28 +89,35 @@ void times_replaced(const struct place *p, const struct message *m) {
     uint8_t bit = bit_at(s, p->slot, hidden, p->at.chunk->queue->times->now_us);
     change_bit(p, m, bit);
     if (!is_held(place_entry(p))) {
-        expect(p->at.chunk, next_of(s, p->slot, bit));
+        expect_changes(p->at.chunk, p->slot, bit);
     }
 }
 
-/* Looks at all places of the chunk on top of the heap. */
-static void pass_chunk(const struct table *t, struct queue_chunk *c, uint64_t now_us) {
-    struct chunk_states *s = c->states;
-    uint64_t next_us = UINT64_MAX;
-    for (uint32_t slot = 0; slot < c->used; slot++) {
-        const struct entry *e = &c->entries[slot];
-        if (is_held(e) || (time_in(s->not_before_us, slot) == 0 && time_in(s->expires_us, slot) == 0)) {
-            continue;
-        }
-        uint8_t was = e->state & (ENTRY_HIDDEN | ENTRY_EXPIRED), bit = bit_at(s, slot, was, now_us);
-        if (bit != was) {
-            const struct place p = {.at.chunk = c, .slot = slot, .queue_id = c->queue->id};
-            change_bit(&p, table_message(t, e->message), bit);
-        }
-        uint64_t at_us = next_of(s, slot, bit);
-        next_us = at_us < next_us ? at_us : next_us;
+static void change_due(const struct table *t, struct queue_chunk *c, uint32_t slot, uint64_t now_us) {
+    const struct entry *e = &c->entries[slot];
+    if (!is_held(e)) {
+        const struct place p = {.at.chunk = c, .slot = slot, .queue_id = c->queue->id};
+        uint8_t bit = bit_at(c->states, slot, e->state & (ENTRY_HIDDEN | ENTRY_EXPIRED), now_us);
+        change_bit(&p, table_message(t, e->message), bit);
     }
-    s->next_us = next_us;
+}
+
+/* Changes what is due of the places with these bits; returns when the next is. */
+static uint64_t pass_bits(const struct table *t, struct queue_chunk *c, uint64_t *bits, const uint64_t *at_us,
+                          uint64_t now_us) {
+    uint64_t next_us = UINT64_MAX;
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = bits[half]; left != 0; left &= left - 1) {
+            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
+            if (at_us[slot] > now_us) {
+                next_us = at_us[slot] < next_us ? at_us[slot] : next_us;
+            } else {
+                bits[half] &= ~(left & (0 - left));
+                change_due(t, c, slot, now_us);
+            }
+        }
+    }
+    return next_us;
 }
 
 void times_pass(struct table *t, uint64_t now_us) {
@@ -117,18 +125,27 @@ void times_pass(struct table *t, uint64_t now_us) {
     t->times.now_us = now_us;
     while (times_next(t) <= now_us) {
         struct queue_chunk *c = h->all[0];
-        pass_chunk(t, c, now_us);
-        if (c->states->next_us == UINT64_MAX) {
+        struct chunk_states *s = c->states;
+        uint64_t opens_us = pass_bits(t, c, s->opening, s->not_before_us, now_us);
+        uint64_t ends_us = pass_bits(t, c, s->ending, s->expires_us, now_us);
+        uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
+        if (next_us == UINT64_MAX) {
             heap_remove(h, HEAP_TIMES, c);
         } else {
-            heap_sink(h, HEAP_TIMES, 0, c);
+            heap_sink(h, HEAP_TIMES, 0, c, next_us);
         }
     }
 }
 
+bool times_prepare(struct times *times) {
+    uint32_t capacity = times->heap.capacity; /* both arrays have it */
+    return array_grow(&times->heap.times, &capacity, times->chunks, 1) &&
+           array_grow(&times->heap.all, &times->heap.capacity, times->chunks, 1);
+}
+
 void times_expired_came(struct queue_chunk *c) {
     if (c->states->expired++ == 0) {
-        heap_add(&c->queue->expired, HEAP_EXPIRED, c);
+        heap_add(&c->queue->expired, HEAP_EXPIRED, c, c->first_position);
     }
 }
 
@@ -139,7 +156,7 @@ void times_expired_went(struct queue_chunk *c) {
 }
 
 void times_leave(struct queue_chunk *c) {
-    if (c->states->times_at != 0) {
+    if (c->times_at != 0) {
         heap_remove(&c->queue->times->heap, HEAP_TIMES, c);
     }
 }

@@ -4,12 +4,13 @@
  *   - a place is hidden (ENTRY_HIDDEN), expired (ENTRY_EXPIRED) or neither, and goes only from the first to the last to the
  *     second of these, unless it gets another time: a clock that is set back takes nothing back;
  *   - a place that a consumer or a transaction holds keeps its bit, which counts again once it is given back;
- *   - states->next_us of a chunk is not later than the next change of a place of it that nobody holds. It may be earlier: a
- *     look at the chunk then finds nothing and sets it anew;
- *   - the table's heap has the chunks with a next_us, and a queue's heap those with expired places that nobody holds.
+ *   - a place that nobody holds and that a time will change has its bit in `opening` or `ending` of its chunk, and the chunk
+ *     stands in the table's heap at that time or an earlier one. A bit may be left of a place that ended or is held now: a
+ *     look at the chunk when that time has come takes it away;
+ *   - a queue's heap has the chunks with expired places that nobody holds.
  *
- * So the places that are due cost one step each in the heap, and a look at the 126 places of their chunk. Nothing here
- * allocates: chunk_prepare_states has made the heaps' room.
+ * So a place that is due costs one step in the heap, and a look at the times (not the places) of its chunk. No change
+ * allocates: chunk_prepare_states makes the heaps' room.
  */
 #ifndef LOGSTORE_TABLE_TIMES_H
 #define LOGSTORE_TABLE_TIMES_H
@@ -19,13 +20,18 @@
 
 /* The first time to come, perhaps too early; UINT64_MAX: none. */
 static inline uint64_t times_next(const struct table *t) {
-    return t->times.heap.count > 0 ? t->times.heap.all[0]->states->next_us : UINT64_MAX;
+    return t->times.heap.count > 0 ? t->times.heap.times[0] : UINT64_MAX;
 }
 
+bool times_prepare(struct times *times);           /* memory for one chunk more; false: no memory */
 void times_pass(struct table *t, uint64_t now_us); /* it is this time: what is due is offered, or expires */
 /* The place's times have been replaced. */
 void times_replaced(const struct place *p, const struct message *m);
-/* A place of a chunk with states, which nobody holds any more: sets its bits, before it is counted again. */
+static inline bool chunk_has_times(const struct queue_chunk *c) {
+    return c->states != NULL && (c->states->not_before_us != NULL || c->states->expires_us != NULL);
+}
+
+/* A place of a chunk with times, which is given back: sets its bit, before it is counted again. */
 void times_given_back(const struct place *p);
 /* An expired place of the chunk which nobody holds is one more, or one less (times_expired_went, in table.h). */
 void times_expired_came(struct queue_chunk *c);

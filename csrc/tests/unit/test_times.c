@@ -38,7 +38,7 @@ static int set_times(uint64_t id, uint32_t queue, uint64_t not_before_us, uint64
     struct remembered state = place_state(p);
     state.not_before_us = not_before_us;
     state.expires_us = expires_us;
-    check(rc == LS_OK && states_prepare(t, p, &state, &row));
+    check(rc == LS_OK && states_prepare(m, p, &state, &row));
     states_put(r.store, &row, 1);
     return store_leave(r.store, LS_OK, LS_WAIT);
 }
