@@ -4,7 +4,10 @@
 
 #include "log/parts.h"
 
-enum { ALARM_WAITS_US = 60 * 1000 * 1000 };
+enum {
+    ALARM_MOST_US = 60 * 1000 * 1000, /* the wall clock may be set anew meanwhile */
+    ALARM_LEAST_US = 1000,            /* many times that follow each other closely wake the flusher once */
+};
 
 void log_flush_soon(struct log *g) {
     g->flusher.wanted_lsn = g->front.end_lsn;
@@ -102,13 +105,13 @@ static bool ring(struct log *g) {
     return true;
 }
 
-/* Until it is woken, or the alarm may be due: at most a while at once, because the wall clock may be set anew. */
+/* Until it is woken, or the alarm may be due. */
 static void sleep_until_woken(struct log *g) {
     uint64_t us = UINT64_MAX;
     if (g->flusher.alarm_us != UINT64_MAX) {
         uint64_t now_us = g->v->now_us(g->v);
         us = g->flusher.alarm_us > now_us ? g->flusher.alarm_us - now_us : 0;
-        us = us < ALARM_WAITS_US ? us : ALARM_WAITS_US;
+        us = us > ALARM_MOST_US ? ALARM_MOST_US : us > 0 && us < ALARM_LEAST_US ? ALARM_LEAST_US : us;
     }
     g->flusher.sleeping = true;
     log_unlock(g);

@@ -3,6 +3,7 @@
  * plain list of places that is walked for every answer; then single promises, of waiting consumers too.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "store/store.h"
 #include "tests/kit/failing_memory.h"
@@ -648,8 +649,8 @@ static void real_wait_us(vfs *v, sem_t *wake, uint64_t us) {
     vfs_posix()->wait_us(vfs_posix(), wake, us);
 }
 
-/* With the time of day, which needs no flush; an earlier time sets the alarm anew. */
-static void the_flusher_wakes_at_the_earliest_time(void) {
+/* With threads, and the time of day. */
+static void fresh_with_real_time(void) {
     static vfs timed;
     ls_options o;
 
@@ -664,7 +665,12 @@ static void the_flusher_wakes_at_the_earliest_time(void) {
     r.v = &timed;
     r.options = o;
     run_start(&r, sim, 1);
-    require(!r.lost);
+    check(!r.lost);
+}
+
+/* No flush is needed; an earlier time sets the alarm anew. */
+static void the_flusher_wakes_at_the_earliest_time(void) {
+    fresh_with_real_time();
     uint64_t late = put_timed(1, in_seconds(3600), 0), soon = put(2, "soon", NULL);
     ls_taker *waits_long = new_taker(1);
     ls_delivery d = next_of(2);
@@ -672,6 +678,54 @@ static void the_flusher_wakes_at_the_earliest_time(void) {
     check(d.id == soon && ls_delay(r.store, 2, &d, 1, now_us() + 3000, 0) == LS_OK);
     check(served(taker) == soon);
     check(set_times(late, 1, now_us() + 3000, 0) == LS_OK && served(waits_long) == late);
+    done();
+}
+
+enum { THREADS = 4, SHARED = 300 };
+
+static atomic_uint settled, unexpected;
+
+/* Takes; settles some, and releases the others for a moment; until the queue is deleted. */
+static void *takes_and_delays(void *seed) {
+    uint64_t mine = (uint64_t)(uintptr_t)seed;
+
+    for (;;) {
+        ls_delivery got[4];
+        ls_taker *taker;
+        size_t n, done_n;
+        int rc = ls_taker_new(r.store, 1, 4, NULL, 0, 0, &taker);
+
+        if (rc != LS_OK) {
+            unexpected += rc != LS_UNKNOWN_QUEUE;
+            return NULL;
+        }
+        if (ls_taker_wait(taker, UINT64_MAX) != LS_OK)
+            unexpected++;
+        rc = ls_taker_end(taker, got, 0, &n);
+        unexpected += rc != LS_OK && rc != LS_UNKNOWN_QUEUE;
+        if (n > 0 && chance(&mine) % 3 != 0) {
+            unexpected += ls_delay(r.store, 1, got, n, now_us() + chance(&mine) % 2000, 0) != LS_OK;
+            continue;
+        }
+        unexpected += ls_settle_all(r.store, 1, got, n, NULL, 1, 0, &done_n) != LS_OK && n > 0;
+        if (atomic_fetch_add(&settled, (unsigned)n) + n == SHARED)
+            unexpected += ls_queue_delete(r.store, 1, 0) != LS_OK;
+    }
+}
+
+/* Nothing but the flusher and the takers themselves serves what is due last. */
+static void no_place_that_is_released_for_later_is_lost_among_threads(void) {
+    pthread_t threads[THREADS];
+
+    fresh_with_real_time();
+    for (int i = 0; i < SHARED; i++)
+        (void)put_bytes(1, 1, 10, LS_MORE);
+    check(ls_flush_soon(r.store) == LS_OK);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        require(pthread_create(&threads[i], NULL, takes_and_delays, (void *)(i + 1)) == 0);
+    for (int i = 0; i < THREADS; i++)
+        check(pthread_join(threads[i], NULL) == 0);
+    check(settled == SHARED && unexpected == 0);
     done();
 }
 
@@ -733,6 +787,7 @@ int main(void) {
         a_call_serves_those_that_wait_for_a_time,
         the_flusher_serves_those_that_wait_for_a_time,
         the_flusher_wakes_at_the_earliest_time,
+        no_place_that_is_released_for_later_is_lost_among_threads,
         watchers_are_told_what_is_due_and_what_has_expired,
         the_flusher_tells_watchers_of_an_expiry,
         places_are_offered_and_expire_as_a_walk_over_all_would_find,
