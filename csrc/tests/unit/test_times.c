@@ -708,7 +708,7 @@ static void *takes_and_delays(void *seed) {
             continue;
         }
         unexpected += ls_settle_all(r.store, 1, got, n, NULL, 1, 0, &done_n) != LS_OK && n > 0;
-        if (atomic_fetch_add(&settled, (unsigned)n) + n == SHARED)
+        if (n > 0 && atomic_fetch_add(&settled, (unsigned)n) + n == SHARED)
             unexpected += ls_queue_delete(r.store, 1, 0) != LS_OK;
     }
 }
