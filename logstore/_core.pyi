@@ -174,6 +174,12 @@ class ls_queue_counts(Value):
 
 class ls_queue_counts_ptr(ls_queue_counts, Pointer[ls_queue_counts]): ...
 
+class ls_times(Value):
+    not_before_us: int
+    expires_us: int
+
+class ls_times_ptr(ls_times, Pointer[ls_times]): ...
+
 class ls_message_info(Value):
     id: int
     content_bytes: int
@@ -227,6 +233,8 @@ class ls_place_move(Value):
     header_bytes: int
     note: Numbers[uint8_t]
     note_bytes: int
+    keeps_expiry: int
+    times: ls_times
 
 class ls_place_move_ptr(ls_place_move, Pointer[ls_place_move]): ...
 
@@ -648,6 +656,8 @@ class ls_queue_info(Value):
     locked: int
     content_bytes: int
     ready_bytes: int
+    hidden: int
+    expired: int
 
 class ls_queue_info_ptr(ls_queue_info, Pointer[ls_queue_info]): ...
 
@@ -787,6 +797,10 @@ class New(Protocol):
     def __call__(self, cdecl: Literal["ls_queue_counts *"], init: object = None, /) -> ls_queue_counts_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_queue_counts[]"], init: object = None, /) -> Array[ls_queue_counts]: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_times *"], init: object = None, /) -> ls_times_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_times[]"], init: object = None, /) -> Array[ls_times]: ...
     @overload
     def __call__(self, cdecl: Literal["ls_message_info *"], init: object = None, /) -> ls_message_info_ptr: ...
     @overload
@@ -1272,6 +1286,33 @@ class Lib:
         id: Numbers[uint64_t] | Null,
         /,
     ) -> int: ...
+    def ls_publish_timed(
+        self,
+        store: ls_store_ptr | Null,
+        queue_ids: Numbers[uint32_t] | list[int] | Null,
+        n: int,
+        header: Numbers[uint8_t] | bytes | Null,
+        header_bytes: int,
+        content: Numbers[uint8_t] | bytes | Null,
+        content_bytes: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        id: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
+    def ls_enqueue_timed(
+        self,
+        store: ls_store_ptr | Null,
+        id: int,
+        queue_ids: Numbers[uint32_t] | list[int] | Null,
+        n: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
+        tx: ls_tx_ptr | Null,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_publish_many(
         self,
         store: ls_store_ptr | Null,
@@ -1364,6 +1405,15 @@ class Lib:
         bytes: int,
         done: Numbers[size_t] | Null,
         has: Numbers[c_int] | Null,
+        /,
+    ) -> int: ...
+    def ls_place_times(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        times: ls_times_ptr | Array[ls_times] | Null,
         /,
     ) -> int: ...
     def ls_load_many(

@@ -4,7 +4,7 @@ import array
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, Self, final, overload
 
 from logstore.errors import StoreError
@@ -35,6 +35,8 @@ class StoreCalls:
         transaction: Transaction | None = None,
         wait: bool = True,
         acquire: Literal[False] = False,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
     ) -> int: ...
     @overload
     def publish(
@@ -81,6 +83,8 @@ class StoreCalls:
         contents: Iterator[object],
         headers: Iterator[object] | None,
         transaction: Transaction | None,
+        not_before_us: int,
+        expires_us: int,
         ids: array.array[int],
         /,
     ) -> int: ...
@@ -99,6 +103,7 @@ class QueueCalls:
         self, n: int = 1, *, after: int | None = None, load: bool = False, timeout: float | None = None
     ) -> list[Delivery]: ...
     def _acquire_after(self, n: int, position: int, load: bool, /) -> list[Delivery]: ...
+    def _acquire_expired(self, n: int, load: bool, /) -> list[Delivery]: ...
     def _acquire_ids(self, ids: array.array[int], load: bool, /) -> list[Delivery]: ...
     def _publish_acquired(self, header: object, content: object, staged: int, /) -> Delivery: ...
     def accept(
@@ -115,7 +120,13 @@ class QueueCalls:
         self, batch: tuple[Delivery | tuple[int, int, int], ...], wait: bool, transaction: Transaction | None, /
     ) -> None: ...
     def release(
-        self, delivery: Delivery | DeliveryToken, *, unseen: bool = False, to_back: bool = False, wait: bool = False
+        self,
+        delivery: Delivery | DeliveryToken,
+        *,
+        unseen: bool = False,
+        to_back: bool = False,
+        wait: bool = False,
+        delay: float | timedelta | None = None,
     ) -> None: ...
     def _taker(self, n: int, inbox: Owner | None = None, number: int = 0, /) -> Taker: ...
 
@@ -149,11 +160,20 @@ class Delivery:
     @property
     def enqueued_at(self) -> datetime | None: ...
     @property
+    def expires(self) -> datetime | None: ...
+    @property
     def _loaded(self) -> tuple[bytes, bytes] | None: ...
     def detach(self) -> DeliveryToken: ...
     def unload(self) -> None: ...
     def accept(self, *, transaction: Transaction | None = None, wait: bool = True) -> None: ...
-    def release(self, *, unseen: bool = False, to_back: bool = False, wait: bool = False) -> None: ...
+    def release(
+        self,
+        *,
+        unseen: bool = False,
+        to_back: bool = False,
+        wait: bool = False,
+        delay: float | timedelta | None = None,
+    ) -> None: ...
     def reject(self, *, transaction: Transaction | None = None, wait: bool = True) -> None: ...
 
 class TransactionCalls:

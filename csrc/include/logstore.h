@@ -278,6 +278,21 @@ int ls_append_content(ls_store *store, uint64_t id, const uint8_t *content, size
 int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *tx, int flags, uint64_t *lsn);
 int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                const uint8_t *content, size_t content_bytes, ls_tx *tx, int flags, uint64_t *id);
+/*
+ * Times of places: wall clock, µs since 1970; 0: none. Before not_before_us a place is hidden: no consumer gets it. From
+ * expires_us on it has expired: only ls_acquire_expired gives it, hidden or not. Both stay places of the queue, in the same
+ * order. In a transaction the times count from the commit on.
+ */
+typedef struct ls_times {
+    uint64_t not_before_us, expires_us;
+} ls_times;
+/* ls_publish and ls_enqueue, and each new place has these times; NULL or zeros: none. LS_OPTION: a time is above 2^63 - 1, or a
+   place would expire before it is offered. LS_WRONG_STATE: as for ls_annotate. */
+int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
+                     const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *tx, int flags,
+                     uint64_t *id);
+int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
+                     ls_tx *tx, int flags, uint64_t *lsn);
 /* Publishes n messages on one queue. `content` has their contents one after another, sizes[i] bytes each; `headers`
    likewise; header_sizes NULL: no headers. On failure the first *done messages are published and their ids set. */
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
@@ -314,6 +329,8 @@ int ls_load_content(ls_store *store, uint64_t id, uint64_t offset, uint8_t *into
 #define LS_PLACE_HEADER 1
 int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, int what, uint8_t *into,
                   size_t bytes, size_t *done, int *has);
+/* The times of a place. LS_UNKNOWN_MESSAGE; LS_NOT_ENQUEUED: the place at this position has ended. */
+int ls_place_times(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, ls_times *times);
 /* Loads several messages, each header before its content: sizes[2i] and sizes[2i + 1] bytes for message i. Stops after
    *done messages if the next may not fit into the rest of `bytes` (LS_OK) or cannot be loaded (its error). */
 int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
@@ -437,6 +454,8 @@ typedef struct {
     size_t header_bytes;
     const uint8_t *note;
     size_t note_bytes;
+    int keeps_expiry; /* the new place expires when that of the delivery does, whatever `times` says */
+    ls_times times;   /* of the new place: as for ls_publish_timed */
 } ls_place_move;
 /* `held`: the delivery that holds the place that ends, or NULL. LS_ALREADY_ENQUEUED. */
 int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,
@@ -1345,7 +1364,8 @@ typedef struct ls_inspection {
 typedef struct ls_queue_info {
     uint32_t id;
     int deleted;                                        /* the log deletes it; it has no places */
-    uint64_t depth, locked, content_bytes, ready_bytes; /* ready: those that are not locked */
+    uint64_t depth, locked, content_bytes, ready_bytes; /* ready: those that are not locked, hidden or expired */
+    uint64_t hidden, expired;                           /* at this moment, by the wall clock */
 } ls_queue_info;
 
 typedef struct ls_open_tx {

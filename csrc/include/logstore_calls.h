@@ -11,6 +11,7 @@
 #define LS_CALLS(CALL)      \
     CALL(acquire)           \
     CALL(acquire_after)     \
+    CALL(acquire_expired)   \
     CALL(acquire_ids)       \
     CALL(columns_free)      \
     CALL(cursor_close)      \
@@ -33,6 +34,7 @@
     CALL(publish_acquired)  \
     CALL(publish_gather)    \
     CALL(publish_many)      \
+    CALL(publish_timed)     \
     CALL(reader_close)      \
     CALL(release)           \
     CALL(rows_free)         \

@@ -179,6 +179,8 @@ size_t inspection_queues(const struct table *t, ls_queue_info *into, size_t n) {
                 .locked = queue_locked(q),
                 .content_bytes = queue_bytes(q),
                 .ready_bytes = q->tallies[STANDING_READY].bytes,
+                .hidden = q->tallies[STANDING_HIDDEN].places,
+                .expired = q->tallies[STANDING_EXPIRED].places,
             };
         }
         count += q != NULL ? 1 : 0;

@@ -136,21 +136,43 @@ static int place_ended(uint64_t id, uint32_t queue_id, uint64_t position) {
                 (unsigned)queue_id, (unsigned long long)position);
 }
 
+/* The message's place at this position of the queue, whose times or bytes are asked for. */
+static int find_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, const struct place **place) {
+    const struct table *t = &store->state.table;
+    uint32_t number = table_find(t, id);
+    if (number == INDEX_NONE) {
+        return gone(id);
+    }
+    *place = message_place(table_message(t, number), queue_id);
+    return *place == NULL || place_position(*place) != position ? place_ended(id, queue_id, position) : LS_OK;
+}
+
 int ls_enqueued_us(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint64_t *time_us) {
     *time_us = 0;
     int rc = store_enter(store);
     if (rc != LS_OK) {
         return rc;
     }
-    struct table *t = &store->state.table;
-    uint32_t number = table_find(t, id);
-    const struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
-    if (number == INDEX_NONE) {
-        rc = gone(id);
-    } else if (p == NULL || place_position(p) != position) {
-        rc = place_ended(id, queue_id, position);
-    } else if (place_entry(p)->order_lsn < log_durable_lsn(store->log)) {
-        rc = messages_enqueue_time(t, store->log, &store->times, id, place_entry(p)->order_lsn, time_us);
+    const struct place *p = NULL;
+    rc = find_place(store, queue_id, id, position, &p);
+    if (rc == LS_OK && place_entry(p)->order_lsn < log_durable_lsn(store->log)) {
+        rc = messages_enqueue_time(&store->state.table, store->log, &store->times, id, place_entry(p)->order_lsn,
+                                   time_us);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
+int ls_place_times(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, ls_times *times) {
+    *times = (ls_times){.not_before_us = 0};
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct place *p = NULL;
+    rc = find_place(store, queue_id, id, position, &p);
+    if (rc == LS_OK) {
+        const struct remembered state = place_state(p);
+        *times = (ls_times){state.not_before_us, state.expires_us};
     }
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
@@ -191,14 +213,9 @@ int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t posi
     if (rc != LS_OK) {
         return rc;
     }
-    const struct table *t = &store->state.table;
-    uint32_t number = table_find(t, id);
-    const struct place *place = number != INDEX_NONE ? message_place(table_message(t, number), queue_id) : NULL;
-    if (number == INDEX_NONE) {
-        rc = gone(id);
-    } else if (place == NULL || place_position(place) != position) {
-        rc = place_ended(id, queue_id, position);
-    } else if (place_state(place).own != NULL) {
+    const struct place *place = NULL;
+    rc = find_place(store, queue_id, id, position, &place);
+    if (rc == LS_OK && place_state(place).own != NULL) {
         const struct own *own = place_state(place).own;
         const struct own_bytes wanted = what == LS_PLACE_HEADER ? own->header : own->note;
         struct piece p = {

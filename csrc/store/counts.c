@@ -14,18 +14,30 @@ struct counting {
     struct state_row rows[ROWS_MAX];
     uint32_t n;
     uint64_t expansion;
+    bool of_released; /* a place that was acquired again since is counted when it comes back: it may come back unseen */
 };
+
+/* The rows take long to set. */
+static void begin(struct counting *c, bool of_released) {
+    c->n = 0;
+    c->expansion = 0;
+    c->of_released = of_released;
+}
 
 static uint32_t rows_at_once(const struct log *g) {
     uint64_t fit = (log_record_bytes_max(g) - format_place_states_bytes(0)) / STATE_ROW_BYTES;
     return fit < ROWS_MAX ? (uint32_t)fit : ROWS_MAX;
 }
 
+static uint32_t count_of(const struct counting *c, const struct place *p) {
+    bool again = c->of_released && (place_entry(p)->state & ENTRY_ACQUIRED) != 0;
+    return p->at.chunk->handed_out[p->slot].count - (again ? 1 : 0);
+}
+
 /* Whether the log lacks the count of this place. */
-static bool lacks_count(const struct place *p) {
-    const struct hand_out *counts = p->at.chunk->handed_out;
-    return counts != NULL && (place_entry(p)->state & ENTRY_DEAD) == 0 &&
-           counts[p->slot].count != place_state(p).delivery_count;
+static bool lacks_count(const struct counting *c, const struct place *p) {
+    return p->at.chunk->handed_out != NULL && (place_entry(p)->state & ENTRY_DEAD) == 0 &&
+           count_of(c, p) != place_state(p).delivery_count;
 }
 
 bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row) {
@@ -58,11 +70,11 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
 
 /* Adds a row for the place if the log lacks its count. False: there is no memory for it. */
 static bool add_row(const struct table *t, struct counting *c, const struct place *p) {
-    if (!lacks_count(p)) {
+    if (!lacks_count(c, p)) {
         return true;
     }
     struct remembered state = place_state(p);
-    state.delivery_count = p->at.chunk->handed_out[p->slot].count;
+    state.delivery_count = count_of(c, p);
     struct message *m = table_message(t, place_entry(p)->message);
     if (!states_prepare(m, p, &state, &c->rows[c->n])) {
         return false;
@@ -95,8 +107,7 @@ static void write_counts(ls_store *store, uint32_t queue_id, const ls_delivery *
     bool was_trying = log_is_trying(g), goes_on = store->remembers && rows_at_once(g) > 0;
     uint32_t most = rows_at_once(g);
     struct counting c;
-    c.n = 0;
-    c.expansion = 0;
+    begin(&c, deliveries == NULL);
     log_set_trying(g, true);
     for (size_t i = 0; goes_on && i < n; i++) {
         const struct counted *noted = deliveries == NULL ? &store->counted[i] : NULL;
@@ -139,13 +150,13 @@ void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveri
 /* ---- at a close ---- */
 
 /* The first chunk from the position on with a count that the log lacks. NULL: there is none. */
-static struct queue_chunk *next_lacking(struct queue *q, uint64_t position) {
+static struct queue_chunk *next_lacking(const struct counting *of, struct queue *q, uint64_t position) {
     struct cursor at = {.queue = q};
     cursor_seek(&at, q, position);
     for (struct queue_chunk *c = at.chunk; c != NULL; c = c->next) {
         struct place p = {.at.chunk = c, .queue_id = q->id};
         for (p.slot = 0; c->handed_out != NULL && p.slot < c->used; p.slot++) {
-            if (place_position(&p) >= position && lacks_count(&p)) {
+            if (place_position(&p) >= position && lacks_count(of, &p)) {
                 return c;
             }
         }
@@ -158,10 +169,8 @@ static struct queue_chunk *next_lacking(struct queue *q, uint64_t position) {
 static bool collect(ls_store *store, uint32_t queue_id, uint64_t position, struct counting *c, uint64_t *next) {
     const struct table *t = &store->state.table;
     struct queue *q = table_queue(t, queue_id);
-    struct queue_chunk *chunk = q != NULL ? next_lacking(q, position) : NULL;
+    struct queue_chunk *chunk = q != NULL ? next_lacking(c, q, position) : NULL;
     struct place p = {.at.chunk = chunk, .queue_id = queue_id};
-    c->n = 0;
-    c->expansion = 0;
     *next = UINT64_MAX;
     for (; chunk != NULL && p.slot < chunk->used && c->n < rows_at_once(store->log); p.slot++) {
         if (place_position(&p) >= position && !add_row(t, c, &p)) {
@@ -176,14 +185,15 @@ static bool collect(ls_store *store, uint32_t queue_id, uint64_t position, struc
 static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
     struct counting c;
     uint64_t next;
+    begin(&c, false);
     if (!collect(store, queue_id, *position, &c, &next)) {
         return fail_memory();
     }
     uint64_t expansion = c.expansion, bytes = format_place_states_bytes(rows_at_once(store->log));
     int rc = c.n > 0 ? log_reserve_to_grow(store->log, bytes, expansion, RESERVE_GROWS) : LS_OK;
-    if (rc == LS_OK && c.n > 0 &&
-        !collect(store, queue_id, *position, &c, &next)) { /* it may have let go of the lock */
-        rc = fail_memory();
+    if (rc == LS_OK && c.n > 0) { /* it may have let go of the lock */
+        begin(&c, false);
+        rc = collect(store, queue_id, *position, &c, &next) ? LS_OK : fail_memory();
     }
     if (rc == LS_OK && c.expansion <= expansion) { /* else it is tried again */
         if (c.n > 0) {

@@ -33,7 +33,7 @@ static int dequeue_in_tx(ls_store *store, uint32_t number, struct place *place, 
     if (rc != LS_OK) {
         return rc;
     }
-    struct work *w = work_make(1);
+    struct work *w = work_make(1, NULL);
     if (w == NULL || message_extra(m) == NULL) {
         work_free(w);
         return fail_memory();

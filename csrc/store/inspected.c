@@ -84,6 +84,7 @@ int ls_inspect_queues(ls_store *store, ls_queue_info *into, size_t n, size_t *co
     if (rc != LS_OK) {
         return rc;
     }
+    store_times(store);
     *count = inspection_queues(&store->state.table, into, n);
     return store_leave(store, rc, LEAVE_QUIETLY);
 }

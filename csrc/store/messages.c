@@ -190,7 +190,7 @@ int message_stage(ls_store *store, const uint8_t *header, size_t header_bytes, c
     if (!table_prepare(&store->state.table, 1)) {
         return fail_memory();
     }
-    *id = table_message(&store->state.table, message_put_start(store, &m, NULL, flags))->id;
+    *id = table_message(&store->state.table, message_put_start(store, &m, NULL, NULL, flags))->id;
     struct append a = {.id = *id};
     return append_chunks(store, &a, content == NULL ? NULL : content + m.content_bytes,
                          content_bytes - m.content_bytes);

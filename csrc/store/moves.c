@@ -7,6 +7,8 @@
 
 #include "store/store.h"
 
+static const struct remembered nothing = {.own = NULL};
+
 static int check_note(size_t note_bytes) {
     return note_bytes <= NOTE_BYTES_MAX
                ? LS_OK
@@ -77,26 +79,13 @@ static int note_now(ls_store *store, struct message *m, struct place *p, const s
     return LS_OK;
 }
 
-/* One operation whose state is to be filled in; or NULL. */
-static struct work *make_work(bool has_state) {
-    struct work *w = work_make(1);
-    if (w != NULL && has_state) {
-        w->state = calloc(1, sizeof *w->state);
-    }
-    if (w != NULL && has_state && w->state == NULL) {
-        work_free(w);
-        return NULL;
-    }
-    return w;
-}
-
 static int note_in_tx(ls_store *store, uint32_t number, struct place *p, struct tx *tx, struct message_place *note,
                       uint64_t *lsn) {
     struct table *t = &store->state.table;
     struct message *m = table_message(t, number);
     const struct work *last = message_last_work(m, note->queue_id);
     int rc = work_check_limit(tx, 1);
-    struct work *w = rc == LS_OK ? make_work(note->note_bytes > 0) : NULL;
+    struct work *w = rc == LS_OK ? work_make(1, note->note_bytes > 0 ? &nothing : NULL) : NULL;
     bool ready = w != NULL && message_extra(m) != NULL && (w->state == NULL || make_note(w->state, note->note_bytes));
     if (rc != LS_OK || !ready) {
         work_free(w);
@@ -157,6 +146,8 @@ static bool make_state(const struct message_move *move, const struct seen_place 
     const struct own_bytes note = {.lsn = 1, .bytes = move->state.note_bytes};
     const struct own_bytes header = {.lsn = 1, .bytes = move->state.header_bytes};
     *made = (struct remembered){
+        .not_before_us = move->state.not_before_us,
+        .expires_us = move->state.expires_us,
         .delivery_count = move->state.delivery_count,
     };
     bool fine = remembered_set_note(made, move->keeps_note ? from->note : move->state.note_bytes > 0 ? &note : NULL);
@@ -195,7 +186,6 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     struct table *t = &store->state.table;
     struct message *m = table_message(t, number);
     const struct seen_place seen = message_see_place(t, m, 0, move->from_queue_id);
-    const struct remembered nothing = {.own = NULL};
     struct queue *q = table_queue(t, move->queue_id);
     struct remembered state;
     bool ready = message_extra(m) != NULL && (from != NULL || message_prepare_places(m, 1)) && queue_prepare(q, 1) &&
@@ -235,8 +225,8 @@ static int move_in_tx(ls_store *store, uint32_t number, struct place *from, stru
     const struct work *last = message_last_work(m, move->from_queue_id);
     const struct seen_place seen = message_see_place(t, m, tx->id, move->from_queue_id);
     int rc = work_check_limit(tx, 2);
-    struct work *ends = rc == LS_OK && move->from_queue_id != 0 ? make_work(false) : NULL;
-    struct work *made = rc == LS_OK ? make_work(true) : NULL;
+    struct work *ends = rc == LS_OK && move->from_queue_id != 0 ? work_make(1, NULL) : NULL;
+    struct work *made = rc == LS_OK ? work_make(1, &nothing) : NULL;
     bool ready = made != NULL && (ends != NULL || move->from_queue_id == 0) && message_extra(m) != NULL &&
                  make_state(move, &seen, made->state);
     if (rc != LS_OK || !ready) {
@@ -302,8 +292,9 @@ static int reserve_move(ls_store *store, uint64_t id, const struct message_move 
     return rc;
 }
 
-static int move_locked(ls_store *store, uint64_t id, struct message_move move, const ls_delivery *held, ls_tx *handle,
-                       uint64_t *lsn) {
+/* With `keeps_expiry` the new place expires when the one that is held does. */
+static int move_locked(ls_store *store, uint64_t id, struct message_move move, const ls_delivery *held,
+                       bool keeps_expiry, ls_tx *handle, uint64_t *lsn) {
     uint32_t number = 0;
     struct message *m = NULL;
     struct tx *tx;
@@ -326,14 +317,20 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     if (rc != LS_OK) {
         return rc;
     }
+    if (keeps_expiry && from != NULL) {
+        move.state.expires_us = place_state(from).expires_us;
+    }
     return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn) : move_now(store, number, from, &move, lsn);
 }
 
 int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,
             uint64_t *lsn) {
+    const bool keeps_expiry = move->keeps_expiry != 0 && held != NULL;
+    const ls_times times = {move->times.not_before_us, keeps_expiry ? 0 : move->times.expires_us};
     *lsn = 0;
     int rc = place_check_reason(move->reason);
     rc = rc == LS_OK ? check_note(move->note_bytes) : rc;
+    rc = rc == LS_OK ? times_check(&times) : rc;
     if (rc == LS_OK && move->header_bytes > UINT32_MAX) {
         rc = message_too_large("a place's header", move->header_bytes, log_record_bytes_max(store->log));
     }
@@ -350,12 +347,14 @@ int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_de
         .reason = keeps ? (uint8_t)move->reason : 0,
         .keeps_header = keeps && move->header_given == 0,
         .keeps_note = keeps && move->note_given == 0,
-        .state = {.delivery_count = move->keeps_count != 0 && held != NULL ? held->count : 0,
+        .state = {.not_before_us = times.not_before_us,
+                  .expires_us = times.expires_us,
+                  .delivery_count = move->keeps_count != 0 && held != NULL ? held->count : 0,
                   .header = move->header_given != 0 ? header : NULL,
                   .header_bytes = move->header_given != 0 ? (uint32_t)move->header_bytes : 0,
                   .note = move->note_given != 0 ? move->note : NULL,
                   .note_bytes = move->note_given != 0 ? (uint8_t)move->note_bytes : 0},
     };
-    rc = move_locked(store, id, m, held, tx, lsn);
+    rc = move_locked(store, id, m, held, keeps_expiry, tx, lsn);
     return work_leave(store, tx, rc, flags);
 }

@@ -59,7 +59,7 @@ void work_free(struct work *list) {
     }
 }
 
-struct work *work_make(size_t n) {
+struct work *work_make(size_t n, const struct remembered *state) {
     struct work *list = NULL;
     for (size_t i = 0; i < n; i++) {
         struct work *w = calloc(1, sizeof *w);
@@ -69,6 +69,14 @@ struct work *work_make(size_t n) {
         }
         w->next = list;
         list = w;
+        w->state = state != NULL ? malloc(sizeof *w->state) : NULL;
+        if (state != NULL && w->state == NULL) {
+            work_free(list);
+            return NULL;
+        }
+        if (state != NULL) {
+            *w->state = *state;
+        }
     }
     return list;
 }
@@ -81,18 +89,18 @@ int work_check_limit(const struct tx *tx, size_t n) {
     return LS_OK;
 }
 
-/* Allocates memory for places, runs or work of one message on these queues. */
-static int prepare_places(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n, struct tx *tx,
-                          struct work **work) {
+int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
+                   const struct remembered *state, const struct tx *tx, struct work **work) {
     bool ready = true;
     *work = NULL;
     if (tx != NULL) {
-        *work = work_make(n);
+        *work = work_make(n, state);
         ready = *work != NULL && message_extra(m) != NULL;
     } else {
-        ready = message_prepare_places(m, (uint32_t)n);
+        ready = message_prepare_places(m, (uint32_t)n) && (state == NULL || n == 1 || message_extra(m) != NULL);
         for (size_t i = 0; ready && i < n; i++) {
-            ready = queue_prepare(table_queue_cached(&store->state.table, queue_ids[i]), 1);
+            struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
+            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_states(q, remembered_parts(state)));
         }
     }
     if (!ready) {
@@ -181,6 +189,25 @@ static int enqueue_reserve(ls_store *store, uint64_t id, size_t n, uint64_t byte
     return is_still ? rc : message_reserve(store, id, n, bytes, RESERVE_GROWS);
 }
 
+int enqueue_check(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, struct tx **tx,
+                  uint32_t *number, struct message **m) {
+    int rc = tx_check_work(store, handle, tx);
+    rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
+    rc = rc == LS_OK ? message_find(store, id, number, m) : rc;
+    if (rc == LS_OK && message_is_going(*m)) { /* a copy that follows has swept it already */
+        rc = message_fail_unknown(id);
+    }
+    rc = rc == LS_OK ? work_check_limit(*tx, n) : rc;
+    rc = rc == LS_OK && ((*m)->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
+    for (size_t i = 0; rc == LS_OK && i < n; i++) {
+        rc = place_check_enqueue(*m, queue_ids[i], *tx);
+    }
+    if (rc == LS_OK && (*m)->extra == NULL && message_extra(*m) == NULL) {
+        rc = fail_memory(); /* no memory for the chain's back-link */
+    }
+    return rc;
+}
+
 int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn) {
     struct log *g = store->log;
     uint32_t number = 0;
@@ -193,21 +220,8 @@ int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size
                       : message_too_large("the list of queues", bytes, log_record_bytes_max(g));
     }
     int rc = enqueue_reserve(store, id, n, bytes, handle);
-    rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
-    rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
-    rc = rc == LS_OK ? message_find(store, id, &number, &m) : rc;
-    if (rc == LS_OK && message_is_going(m)) { /* a copy that follows has swept it already */
-        rc = message_fail_unknown(id);
-    }
-    rc = rc == LS_OK ? work_check_limit(tx, n) : rc;
-    rc = rc == LS_OK && (m->flags & MESSAGE_APPENDING) != 0 ? message_fail_appending(id) : rc;
-    for (size_t i = 0; rc == LS_OK && i < n; i++) {
-        rc = place_check_enqueue(m, queue_ids[i], tx);
-    }
-    if (rc == LS_OK && m->extra == NULL && message_extra(m) == NULL) {
-        rc = fail_memory(); /* no memory for the chain's back-link */
-    }
-    rc = rc == LS_OK ? prepare_places(store, m, queue_ids, n, tx, &work) : rc;
+    rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
+    rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, NULL, tx, &work) : rc;
     if (rc != LS_OK) {
         return rc;
     }
@@ -234,13 +248,15 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 
 /* ---- publishing ---- */
 
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags) {
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
+                           const struct place_state *state, uint16_t flags) {
     struct log *g = store->log;
     struct slot s = log_slot(g, 0, 0, flags);
     s.id = s.lsn;
-    uint32_t bytes = format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count, m->header,
-                                      m->header_bytes, m->content, m->content_bytes);
-    log_append_live(g, &s, MESSAGE_START, bytes, bytes);
+    uint32_t bytes = state != NULL ? format_put_start_placed(&s, m, queue_ids, state)
+                                   : format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count,
+                                                      m->header, m->header_bytes, m->content, m->content_bytes);
+    log_append_live(g, &s, state != NULL ? MESSAGE_START_PLACED : MESSAGE_START, bytes, bytes);
     uint32_t number =
         table_add(&store->state.table, s.lsn, MESSAGE_STAGED | ((flags & FLAG_PUBLISHED) != 0 ? MESSAGE_PUBLISHED : 0));
     struct message *made = table_message(&store->state.table, number);
@@ -249,24 +265,49 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
     return number;
 }
 
+/* Of a start record with everything in it. */
+static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const ls_times *times) {
+    return times != NULL ? format_start_placed_bytes(header_bytes, content_bytes, n, 0)
+                         : format_start_bytes(header_bytes, content_bytes, n);
+}
+
+static int reserve_inline(ls_store *store, const struct message_start *m, const ls_times *times, const ls_tx *handle) {
+    const struct table *t = &store->state.table;
+    struct message none = {.id = 0};
+    uint64_t expansion = times != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
+                         : handle != NULL ? message_grows_at_most(t, &none, m->queue_count)
+                                          : 0;
+    return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, times),
+                               expansion, RESERVE_GROWS);
+}
+
+/* The places of the start record get these times, as in its replay. */
+static void take_times(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
+                       const struct remembered *state) {
+    const struct remembered nothing = {.own = NULL};
+    for (size_t i = 0; i < n; i++) {
+        message_state_changes(&store->state.table, m, &nothing, state);
+        place_remember(message_place(m, queue_ids[i]), m, state);
+    }
+}
+
 /* Content and places in one record. */
-static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids, ls_tx *handle,
-                          uint64_t *id) {
-    struct log *g = store->log;
+static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids,
+                          const ls_times *times, ls_tx *handle, uint64_t *id) {
     struct message_start m = *given;
     struct message none = {.id = 0};
     struct work *work = NULL;
     struct tx *tx;
-    int rc = log_reserve_to_grow(g, format_start_bytes(m.header_bytes, m.content_bytes, m.queue_count),
-                                 handle != NULL ? message_grows_at_most(&store->state.table, &none, m.queue_count) : 0,
-                                 RESERVE_GROWS);
+    const struct remembered state = times_state(times);
+    int rc = reserve_inline(store, &m, times, handle);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;
     if (rc == LS_OK && !table_prepare(&store->state.table, 1)) {
         rc = fail_memory();
     }
-    rc = rc == LS_OK ? prepare_places(store, &none, queue_ids, m.queue_count, tx, &work) : rc;
+    rc = rc == LS_OK ? places_prepare(store, &none, queue_ids, m.queue_count, times != NULL ? &state : NULL, tx, &work)
+                     : rc;
     if (rc != LS_OK) {
         free(none.extra);
         if (none.listed != 0) {
@@ -276,7 +317,8 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     }
     m.tx_id = tx != NULL ? tx->id : 0;
     m.order_index = tx != NULL ? tx->enqueue_count : 0;
-    uint32_t number = message_put_start(store, &m, queue_ids, FLAG_PUBLISHED);
+    const struct place_state written = {.not_before_us = state.not_before_us, .expires_us = state.expires_us};
+    uint32_t number = message_put_start(store, &m, queue_ids, times != NULL ? &written : NULL, FLAG_PUBLISHED);
     struct message *made = table_message(&store->state.table, number);
     made->places = none.places;
     made->listed = none.listed;
@@ -287,17 +329,24 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     }
     *id = made->id;
     take_places(store, number, queue_ids, m.queue_count, tx, work, made->id);
+    if (times != NULL && tx == NULL) {
+        take_times(store, made, queue_ids, m.queue_count, &state);
+    }
     return LS_OK;
 }
 
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id) {
+                   const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *handle, uint64_t *id) {
     uint64_t limit = log_record_bytes_max(store->log);
+    int rc = times != NULL ? store_check_remembers(store) : LS_OK;
+    if (rc != LS_OK) {
+        return rc;
+    }
     if (n == 0 || n > limit) {
         return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
     }
     if (header_bytes <= limit && content_bytes <= limit &&
-        format_start_bytes(header_bytes, content_bytes, n) <= limit) {
+        start_bytes(header_bytes, content_bytes, n, times) <= limit) {
         struct message_start m = {
             .header_bytes = (uint32_t)header_bytes,
             .content_bytes = (uint32_t)content_bytes,
@@ -305,17 +354,20 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
             .header = header,
             .content = content,
         };
-        return publish_inline(store, &m, queue_ids, handle, id);
+        return publish_inline(store, &m, queue_ids, times, handle, id);
     }
     if (log_is_trying(store->log)) {
         return LS_WOULD_WAIT; /* it would have to wait between its records */
     }
     struct tx *tx;
     uint64_t lsn;
-    int rc = tx_check_work(store, handle, &tx);
+    rc = tx_check_work(store, handle, &tx);
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_stage(store, header, header_bytes, content, content_bytes, FLAG_PUBLISHED, id) : rc;
-    rc = rc == LS_OK ? enqueue_locked(store, *id, queue_ids, n, handle, &lsn) : rc;
+    if (rc == LS_OK) {
+        rc = times != NULL ? enqueue_timed_locked(store, *id, queue_ids, n, times, handle, &lsn)
+                           : enqueue_locked(store, *id, queue_ids, n, handle, &lsn);
+    }
     if (rc != LS_OK && *id != 0) {
         rc = message_fail_and_unstage(store, *id);
         *id = 0;
@@ -330,6 +382,6 @@ int ls_publish(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8
         return rc;
     }
     *id = 0;
-    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, tx, id);
+    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, NULL, tx, id);
     return work_leave(store, tx, rc, flags);
 }

@@ -83,7 +83,7 @@ static void publish_run(ls_store *store, struct publishing *m) {
             .header = part_at(&m->headers, m->done),
             .content = part_at(&m->contents, m->done),
         };
-        uint32_t number = message_put_start(store, &start, &m->queue_id, FLAG_PUBLISHED);
+        uint32_t number = message_put_start(store, &start, &m->queue_id, NULL, FLAG_PUBLISHED);
         struct message *made = table_message(t, number);
         message_add_place(t, made, queue_append(q, made, number, made->id, 0));
         made->flags &= (uint16_t)~MESSAGE_STAGED;
@@ -106,7 +106,7 @@ static int publish_all(ls_store *store, struct publishing *m, ls_tx *tx, int fla
             size_t i = m->done;
             uint64_t id = 0;
             rc = publish_locked(store, &m->queue_id, 1, part_at(&m->headers, i), (size_t)part_bytes(&m->headers, i),
-                                part_at(&m->contents, i), (size_t)part_bytes(&m->contents, i), tx, &id);
+                                part_at(&m->contents, i), (size_t)part_bytes(&m->contents, i), NULL, tx, &id);
             if (rc == LS_OK) {
                 message_done(m, id);
             } else {

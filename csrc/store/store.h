@@ -179,15 +179,33 @@ int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room,
 
 /* places.c; lock held. */
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
-/* Appends the start record and makes the message; everything that it needs is there. */
-uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids, uint16_t flags);
-/* (waits) ls_publish between entering the store and leaving it. */
+/* Appends the start record and makes the message; everything that it needs is there. With a state its places begin so. */
+uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
+                           const struct place_state *state, uint16_t flags);
+/* (waits) ls_publish_timed between entering the store and leaving it; NULL: no times. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, ls_tx *handle, uint64_t *id);
+                   const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *handle, uint64_t *id);
 /* (waits) ls_enqueue, as publish_locked. */
 int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn);
+/* timed.c: the same for places with times. */
+int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
+                         ls_tx *handle, uint64_t *lsn);
+int times_check(const ls_times *times); /* the lock may be held or not; LS_OPTION */
+static inline bool times_given(const ls_times *times) {
+    return times != NULL && (times->not_before_us != 0 || times->expires_us != 0);
+}
+static inline struct remembered times_state(const ls_times *times) {
+    return times == NULL ? (struct remembered){.own = NULL}
+                         : (struct remembered){.not_before_us = times->not_before_us, .expires_us = times->expires_us};
+}
 int store_check_remembers(const ls_store *store); /* moves.c: LS_WRONG_STATE, unless states of places may be written */
 int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
+/* Everything that an enqueue on these queues asks before it allocates; m has its extra then. */
+int enqueue_check(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, struct tx **tx,
+                  uint32_t *number, struct message **m);
+/* Allocates memory for places, runs or work of one message on these queues; *work NULL: without a transaction. */
+int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
+                   const struct remembered *state, const struct tx *tx, struct work **work);
 /* The transaction takes the message off as many queues as it puts it on, n more counted. */
 bool place_is_exchange(ls_store *store, uint64_t id, size_t n, const ls_tx *handle);
 /* dequeue.c: *place is NULL if the transaction makes the place itself. */
@@ -195,8 +213,8 @@ int place_check_dequeue(struct message *m, uint32_t queue_id, const struct tx *t
 int place_check_reason(int reason);
 /* The delivery still holds the place; a stale one must not settle a place that a consumer has acquired since. */
 int place_check_held(struct message *m, uint32_t queue_id, const ls_delivery *held);
-/* A list of n operations of a transaction, or NULL. */
-struct work *work_make(size_t n);
+/* A list of n operations of a transaction, or NULL. Each has a copy of the state, which has nothing of its own; NULL: none. */
+struct work *work_make(size_t n, const struct remembered *state);
 void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
 /* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */

@@ -132,7 +132,7 @@ int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *heade
     if (rc != LS_OK) {
         return rc;
     }
-    rc = publish_locked(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, &id);
+    rc = publish_locked(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, NULL, &id);
     return take_and_leave(store, id, queue_id, rc, flags, counts, made);
 }
 

@@ -5,11 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "inspect/inspect.h"
 #include "store/store.h"
 
 void store_pass_times(ls_store *store) {
     struct table *t = &store->state.table;
-    vfs *v = store->directory.v;
+    vfs *v = store->inspection != NULL ? store->inspection->reader->v : store->directory.v;
     times_pass(t, v->now_us(v));
     if (t->due.came_back) {
         takers_serve_due(store); /* before the caller acquires */

@@ -9,43 +9,16 @@
  */
 #include "hot.h"
 
-#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
-
 enum {
-    ROWS_FIRST = 1024,        /* first memory for this many rows, then for twice as many */
-    ACQUIRED_HELD_MAX = 1024, /* for more places the interpreter is released */
-    SETTLED_HELD_MAX = 64,    /* the same for settling */
+    SETTLED_HELD_MAX = 64,    /* for more places the interpreter is released */
     LOAD_BYTES = 1 << 20,     /* the most that one acquire loads */
     HEADER_BYTES = 512,       /* assumed size of a header if its size is not known */
     RECORD_BYTES = 64,        /* least bytes of a record that are neither header nor content */
     BUFFER_BYTES = 256 << 10, /* records are read in parts of this size, which a CPU's cache holds */
     REASON_ACCEPTED = 1,
-    NO_ROWS = -1, /* no memory in the binding; the core has codes from 0 on */
 };
 
 /* ---- acquiring ---- */
-
-/* Acquires up to n places, from the front or after a position. */
-static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, const uint64_t *after, size_t n,
-                        int flags, struct acquired *a) {
-    for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
-        ls_delivery *rows = PyMem_RawRealloc(a->rows, room * sizeof *rows);
-        size_t done = 0;
-        if (rows == NULL) {
-            return NO_ROWS;
-        }
-        a->rows = rows;
-        ls_delivery *into = rows + a->count;
-        size_t left = room - a->count;
-        int rc = after == NULL ? calls->acquire(store, queue, into, left, flags, &done)
-                               : calls->acquire_after(store, queue, a->count > 0 ? into[-1].position : *after, into,
-                                                      left, flags, &done);
-        a->count += done;
-        if (rc != LS_OK || a->count < room || room == n) {
-            return rc;
-        }
-    }
-}
 
 /*
  * Frees the first deliveries of a list that no Python code has seen, without releasing their places: the caller does
@@ -223,33 +196,6 @@ PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool
     return made;
 }
 
-PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
-                           bool load) {
-    size_t n = (size_t)(most < ROWS_MAX ? most : ROWS_MAX);
-    const ls_calls *calls = of->state->calls;
-    ls_store *store = of->store;
-    struct acquired a = {.rows = NULL};
-    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, after, n, LS_TRY, &a) : LS_WOULD_WAIT;
-    if (rc == LS_WOULD_WAIT) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = acquire_rows(calls, store, self->id, after, n, 0, &a);
-        Py_END_ALLOW_THREADS
-    }
-    PyObject *made = NULL;
-    if (rc == LS_OK) {
-        made = hot_hand_out(self, &a, load);
-    } else {
-        made = rc == NO_ROWS ? PyErr_NoMemory() : hot_fail(of->state, rc);
-        if (a.count > 0) {
-            Py_BEGIN_ALLOW_THREADS(void)
-            calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
-            Py_END_ALLOW_THREADS
-        }
-    }
-    PyMem_RawFree(a.rows);
-    return made;
-}
-
 struct store_calls *hot_store_after_drops(const struct queue_calls *self) {
     struct store_calls *store = self->store;
     if (store != NULL && store->dropped != NULL) {
@@ -272,7 +218,7 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
         usual = PyTuple_GET_ITEM(names, 0) == state->load && PyBool_Check(args[count]);
         load = args[count] == Py_True;
     }
-    return usual ? hot_acquire_rows(self, of, NULL, n, load)
+    return usual ? hot_acquire_rows(self, of, TAKE_FRONT, 0, n, load)
                  : hot_slow((PyObject *)self, state->acquire_slow, args, count, names);
 }
 

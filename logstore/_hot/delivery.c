@@ -85,6 +85,11 @@ static PyObject *delivery_note(struct delivery *self, void *Py_UNUSED(closure)) 
                                (unsigned long long)self->row.position);
 }
 
+static PyObject *delivery_expires(struct delivery *self, void *Py_UNUSED(closure)) {
+    return PyObject_CallMethod((PyObject *)self->queue, "_expires", "KK", (unsigned long long)self->row.id,
+                               (unsigned long long)self->row.position);
+}
+
 static PyObject *delivery_enqueued_at(struct delivery *self, void *Py_UNUSED(closure)) {
     return PyObject_CallMethod((PyObject *)self->queue, "_enqueued_at", "KK", (unsigned long long)self->row.id,
                                (unsigned long long)self->row.position);
@@ -184,13 +189,16 @@ static PyMethodDef delivery_methods[] = {
      PyDoc_STR("accept($self, *, transaction=None, wait=True)\n--\n\n"
                "Takes the message off the queue for good: it was processed.")},
     {"release", (PyCFunction)(void (*)(void))delivery_release, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("release($self, *, unseen=False, to_back=False, wait=False)\n--\n\n"
-               "Puts the message back to its old place, for the next consumer.\n\n"
-               "``unseen``: nobody has seen the message, so this delivery does not count: ``delivery_count`` and\n"
-               "``redelivered`` of the next one are as if the message had not been acquired.\n\n"
-               "``to_back``: to the end of the queue instead, in one record of the log; the message keeps its count,\n"
-               "note and header, and the next consumer gets it once the record is durable. The call returns before\n"
-               "that, unless ``wait`` is true. Raises ``StoreFull``; the message stays acquired then.")},
+     PyDoc_STR(
+         "release($self, *, unseen=False, to_back=False, wait=False, delay=None)\n--\n\n"
+         "Puts the message back to its old place, for the next consumer.\n\n"
+         "``unseen``: nobody has seen the message, so this delivery does not count: ``delivery_count`` and\n"
+         "``redelivered`` of the next one are as if the message had not been acquired.\n\n"
+         "``to_back``: to the end of the queue instead, in one record of the log; the message keeps its count,\n"
+         "note and header, and the next consumer gets it once the record is durable. The call returns before\n"
+         "that, unless ``wait`` is true. Raises ``StoreFull``; the message stays acquired then.\n\n"
+         "``delay``: it is offered in so many seconds (or a ``timedelta``) and not before. That is in the log, so\n"
+         "``wait`` and ``StoreFull`` are as for ``to_back``, and the delay holds after an open. 0: no delay.")},
     {"reject", (PyCFunction)(void (*)(void))delivery_reject, WITH_KEYWORDS,
      PyDoc_STR("reject($self, *, transaction=None, wait=True)\n--\n\n"
                "Moves the message to the dead-letter queue, in one transaction; without such a queue, removes it.")},
@@ -241,6 +249,10 @@ static PyGetSetDef delivery_getset[] = {
     {"note", (getter)(void (*)(void))delivery_note, NULL,
      "The note of its place, b\"\" if there is none; read from the log at each access. Raises ``UnknownMessage`` or\n"
      "``NotEnqueued`` if the place has ended.",
+     NULL},
+    {"expires", (getter)(void (*)(void))delivery_expires, NULL,
+     "When its place expires: a ``datetime`` in UTC; None: never. Raises ``UnknownMessage`` or ``NotEnqueued`` if the\n"
+     "place has ended.",
      NULL},
     {"_loaded", (getter)(void (*)(void))delivery_loaded, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

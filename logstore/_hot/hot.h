@@ -197,14 +197,17 @@ struct acquired {
 PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load);
 /* _taker(n, inbox=None, number=0): an acquire that waits. */
 PyObject *hot_taker(struct queue_calls *self, PyObject *args);
-/* Acquires up to `most` places, from the front (`after` NULL) or after a position, and hands them out. */
-PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, const uint64_t *after, uint64_t most,
-                           bool load);
+/* What an acquire looks for: what the queue offers, from the front or after a position, or what has expired. */
+enum taken { TAKE_FRONT, TAKE_AFTER, TAKE_EXPIRED };
+/* Acquires up to `most` places and hands them out. */
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, enum taken what, uint64_t after,
+                           uint64_t most, bool load);
 /* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
 struct store_calls *hot_store_after_drops(const struct queue_calls *self);
-/* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_ids(ids, load), and
-   _publish_acquired(header, content, staged). */
+/* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_expired(n, load),
+   _acquire_ids(ids, load), and _publish_acquired(header, content, staged). */
 PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
+PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);
 PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args);
 /* The methods of a queue in consume.c. */

@@ -20,6 +20,7 @@ struct each {
     PyObject *headers;  /* NULL: none */
     PyObject *transaction;
     uint32_t queue_id;
+    ls_times times; /* of every place; zeros: none */
     size_t held_work;
     size_t room_step;
     struct id_room ids;
@@ -61,14 +62,14 @@ static bool put(struct each *e, const struct part *content, const struct part *h
     int rc = LS_WOULD_WAIT;
     if (bytes <= HELD_BYTES_MAX && e->held_work < HELD_WORK_MAX) {
         e->held_work += bytes + ITEM_WORK;
-        rc = calls->publish(store, &e->queue_id, 1, header->at, (size_t)header->bytes, content->at,
-                            (size_t)content->bytes, tx, LS_TRY, id);
+        rc = calls->publish_timed(store, &e->queue_id, 1, header->at, (size_t)header->bytes, content->at,
+                                  (size_t)content->bytes, &e->times, tx, LS_TRY, id);
     }
     if (rc == LS_WOULD_WAIT) {
         e->held_work = 0;
         Py_BEGIN_ALLOW_THREADS
-        rc = calls->publish(store, &e->queue_id, 1, header->at, (size_t)header->bytes, content->at,
-                            (size_t)content->bytes, tx, 0, id);
+        rc = calls->publish_timed(store, &e->queue_id, 1, header->at, (size_t)header->bytes, content->at,
+                                  (size_t)content->bytes, &e->times, tx, 0, id);
         Py_END_ALLOW_THREADS
     }
     if (rc != LS_OK) {
@@ -127,11 +128,14 @@ PyObject *hot_publish_each(struct store_calls *self, PyObject *args) {
     struct each e = {.self = self, .room_step = ROOM_FIRST};
     PyObject *headers, *array;
     unsigned int queue_id;
+    unsigned long long not_before_us, expires_us;
     ls_tx *tx;
-    if (!PyArg_ParseTuple(args, "IOOOO:_publish_each", &queue_id, &e.contents, &headers, &e.transaction, &array)) {
+    if (!PyArg_ParseTuple(args, "IOOOKKO:_publish_each", &queue_id, &e.contents, &headers, &e.transaction,
+                          &not_before_us, &expires_us, &array)) {
         return NULL;
     }
     e.queue_id = queue_id;
+    e.times = (ls_times){.not_before_us = not_before_us, .expires_us = expires_us};
     e.headers = headers != Py_None ? headers : NULL;
     if (self->store == NULL || !hot_transaction(self, e.transaction, &tx) || !PyIter_Check(e.contents) ||
         (e.headers != NULL && !PyIter_Check(e.headers))) {

@@ -55,6 +55,8 @@ static PyMethodDef queue_methods[] = {
          ":class:`~logstore.errors.OptionError` for a position that no place of the queue has had in this open.")},
     {"_acquire_after", (PyCFunction)(void (*)(void))hot_acquire_after, METH_VARARGS,
      PyDoc_STR("_acquire_after($self, n, position, load, /)\n--\n\n``acquire`` with ``after``.")},
+    {"_acquire_expired", (PyCFunction)(void (*)(void))hot_acquire_expired, METH_VARARGS,
+     PyDoc_STR("_acquire_expired($self, n, load, /)\n--\n\n``expired``, of a limited number.")},
     {"_acquire_ids", (PyCFunction)(void (*)(void))hot_acquire_ids, METH_VARARGS,
      PyDoc_STR("_acquire_ids($self, ids, load, /)\n--\n\n``acquire_ids`` of an array of numbers of 64 bits.")},
     {"_publish_acquired", (PyCFunction)(void (*)(void))hot_publish_acquired, METH_VARARGS,
@@ -73,7 +75,7 @@ static PyMethodDef queue_methods[] = {
                "deliveries, from the first on, that were accepted; the others stay acquired. In a transaction that\n"
                "number is part of its work, so roll it back.")},
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
-     PyDoc_STR("release($self, delivery, *, unseen=False)\n--\n\n"
+     PyDoc_STR("release($self, delivery, *, unseen=False, to_back=False, wait=False, delay=None)\n--\n\n"
                "See :meth:`Delivery.release`. Takes a delivery or its token.")},
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
      PyDoc_STR("_accept_batch($self, batch, wait, transaction)\n--\n\n"

@@ -55,10 +55,15 @@ static bool take_keywords(const struct store_calls *self, PyObject *const *value
 
 PyDoc_STRVAR(
     publish_doc,
-    "publish($self, queue, content, *, header=b'', transaction=None, wait=True, acquire=False)\n--\n\n"
+    "publish($self, queue, content, *, header=b'', transaction=None, wait=True, acquire=False, not_before=None, "
+    "expires=None)\n--\n\n"
     "Puts a new message on the queue, or atomically on several queues. Returns its id.\n\n"
     "With ``acquire`` returns a :class:`Delivery` instead: the caller has acquired the message, which is\n"
     "offered to nobody before it is released. Then there is one queue and no transaction, and the call waits.\n\n"
+    "``not_before`` and ``expires``: seconds since 1970, or a ``datetime`` with a time zone. Before the first time "
+    "the\n"
+    "message is hidden: no consumer gets it. From the second on it has expired: only :meth:`Queue.expired` gives it,\n"
+    "hidden or not. Its place in the queue's order stays. In a transaction they count from the commit on.\n\n"
     "``content`` is any buffer, or an iterable of buffers, of which one at a time is held in memory. Raises\n"
     "``UnknownQueue``, ``StoreFull``, ``OptionError``; a failed publish leaves no message behind.");
 
@@ -330,7 +335,7 @@ static PyMethodDef store_methods[] = {
      PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, flags, ids)\n--\n\n"
                "Publishes contents that stand one after another, as _publish_items.")},
     {"_publish_each", (PyCFunction)(void (*)(void))hot_publish_each, METH_VARARGS,
-     PyDoc_STR("_publish_each($self, queue_id, contents, headers, transaction, ids)\n--\n\n"
+     PyDoc_STR("_publish_each($self, queue_id, contents, headers, transaction, not_before_us, expires_us, ids)\n--\n\n"
                "Publishes each item of an iterator before it asks for the next. Returns 1 if there are more headers\n"
                "than contents, -1 if there are fewer, else 0.")},
     {"_read_places", (PyCFunction)(void (*)(void))hot_read_places, METH_VARARGS,

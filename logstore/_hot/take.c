@@ -1,8 +1,75 @@
 /*
- * Taking messages out of their order: after a position, by their ids, or the publisher its own. The Python methods acquire,
- * acquire_ids and publish check the arguments.
+ * Taking messages: in their order, after a position, those that have expired, by their ids, or the publisher its own. The Python
+ * methods acquire, expired, acquire_ids and publish check the arguments.
  */
 #include "hot.h"
+
+#define ROWS_MAX (SIZE_MAX / 4 / sizeof(ls_delivery)) /* more than memory has */
+
+enum {
+    ROWS_FIRST = 1024,        /* first memory for this many rows, then for twice as many */
+    ACQUIRED_HELD_MAX = 1024, /* for more places the interpreter is released */
+    NO_ROWS = -1,             /* no memory in the binding; the core has codes from 0 on */
+};
+
+struct taking {
+    enum taken what;
+    uint64_t after;
+};
+
+/* One call of the core, which may be repeated for more of the same. */
+static int acquire_more(const ls_calls *calls, ls_store *store, uint32_t queue, const struct taking *t,
+                        ls_delivery *into, size_t n, int flags, size_t *done) {
+    return t->what == TAKE_FRONT   ? calls->acquire(store, queue, into, n, flags, done)
+           : t->what == TAKE_AFTER ? calls->acquire_after(store, queue, t->after, into, n, flags, done)
+                                   : calls->acquire_expired(store, queue, into, n, flags, done);
+}
+
+static int acquire_rows(const ls_calls *calls, ls_store *store, uint32_t queue, struct taking t, size_t n, int flags,
+                        struct acquired *a) {
+    for (size_t room = n < ROWS_FIRST ? n : ROWS_FIRST;; room = n / 2 < room ? n : 2 * room) {
+        ls_delivery *rows = PyMem_RawRealloc(a->rows, room * sizeof *rows);
+        size_t done = 0;
+        if (rows == NULL) {
+            return NO_ROWS;
+        }
+        a->rows = rows;
+        t.after = a->count > 0 ? rows[a->count - 1].position : t.after;
+        int rc = acquire_more(calls, store, queue, &t, rows + a->count, room - a->count, flags, &done);
+        a->count += done;
+        if (rc != LS_OK || a->count < room || room == n) {
+            return rc;
+        }
+    }
+}
+
+PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, enum taken what, uint64_t after,
+                           uint64_t most, bool load) {
+    size_t n = (size_t)(most < ROWS_MAX ? most : ROWS_MAX);
+    const ls_calls *calls = of->state->calls;
+    ls_store *store = of->store;
+    const struct taking t = {.what = what, .after = after};
+    struct acquired a = {.rows = NULL};
+    int rc = n <= ACQUIRED_HELD_MAX ? acquire_rows(calls, store, self->id, t, n, LS_TRY, &a) : LS_WOULD_WAIT;
+    if (rc == LS_WOULD_WAIT) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = acquire_rows(calls, store, self->id, t, n, 0, &a);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *made = NULL;
+    if (rc == LS_OK) {
+        made = hot_hand_out(self, &a, load);
+    } else {
+        made = rc == NO_ROWS ? PyErr_NoMemory() : hot_fail(of->state, rc);
+        if (a.count > 0) {
+            Py_BEGIN_ALLOW_THREADS(void)
+            calls->release(store, self->id, a.rows, a.count, LS_UNSEEN);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    PyMem_RawFree(a.rows);
+    return made;
+}
 
 /* NULL: an exception is set. */
 static const struct store_calls *store_of(const struct queue_calls *queue) {
@@ -21,8 +88,7 @@ PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args) {
         return NULL;
     }
     const struct store_calls *of = store_of(self);
-    uint64_t after = position;
-    return of == NULL ? NULL : hot_acquire_rows(self, of, &after, n, load != 0);
+    return of == NULL ? NULL : hot_acquire_rows(self, of, TAKE_AFTER, position, n, load != 0);
 }
 
 PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args) {
@@ -49,6 +115,16 @@ PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args) {
     PyMem_RawFree(a.rows);
     PyBuffer_Release(&ids);
     return made;
+}
+
+PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args) {
+    unsigned long long n;
+    int load;
+    if (!PyArg_ParseTuple(args, "Kp:_acquire_expired", &n, &load)) {
+        return NULL;
+    }
+    const struct store_calls *of = store_of(self);
+    return of == NULL ? NULL : hot_acquire_rows(self, of, TAKE_EXPIRED, 0, n, load != 0);
 }
 
 /* Makes the delivery first, so that no message is published for which there is no memory. */

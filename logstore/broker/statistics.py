@@ -87,7 +87,7 @@ def _rows(queues: list[BrokerQueue]) -> Iterator[list[Any]]:
         else:
             assert isinstance(queue, MemoryQueue)
             ready = queue.ready_count
-            places = [ready + unacknowledged, ready, unacknowledged, 0, queue.held_bytes, None]
+            places = [ready + unacknowledged, ready, unacknowledged, 0, 0, 0, queue.held_bytes, None]
         counts = (queue.published, queue.delivered, queue.acknowledged)
         here = (unacknowledged, queue.unreadable_count, len(queue.consumers))
         yield [queue_id, queue.name, queue.durable, *places, *here, *counts]

@@ -31,8 +31,9 @@ _OF_BROKER = ("unacknowledged", "unreadable", "consumers")  # what only a broker
 def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | None) -> None:
     """List the queues and the number of messages on each.
 
-    Depth counts all visible places, ready those that a consumer can get, and locked those that a transaction
-    without an outcome has dequeued; bytes counts content. A queue without a name is transient, or is being deleted. A
+    Depth counts all visible places, ready those that a consumer can get, locked those that a transaction without an
+    outcome has dequeued, hidden those that are offered later, and expired those whose time has passed; bytes counts
+    content. A queue without a name is transient, or is being deleted. A
     running broker gives the counts of this moment, adds the queues that it keeps in memory, and for each queue the
     unacknowledged messages and the consumers.
     """
@@ -56,19 +57,20 @@ def queues(store_dir: Path, as_json: bool, connect: str | None, schema: str | No
         known.insert(1, "unreadable")
     rare = [key for key in ("dead_letter", "arguments") if any(row[key] for row in rows)]
     named = ["unacked" if key == "unacknowledged" else key for key in known]
-    columns = ("id", "queue", "depth", "ready", "locked", *named, "bytes", *(key.replace("_", " ") for key in rare))
+    places = ["depth", "ready", "locked", *(key for key in ("hidden", "expired") if any(row[key] for row in rows))]
+    columns = ("id", "queue", *places, *named, "bytes", *(key.replace("_", " ") for key in rare))
     print_table(
         columns,
         (
             (
                 "" if row["id"] is None else row["id"],
                 name_text(row),
-                *(("-" if row[key] is None else row[key]) for key in ("depth", "ready", "locked", *known, "bytes")),
+                *(("-" if row[key] is None else row[key]) for key in (*places, *known, "bytes")),
                 *(_rare_text(row[key]) for key in rare),
             )
             for row in rows
         ),
-        right=("id", "depth", "ready", "locked", *named, "bytes"),
+        right=("id", *places, *named, "bytes"),
     )
     for line in note_lines(problem, output_width()):
         click.echo(line)

@@ -121,8 +121,7 @@ def _state(document: dict[str, Any]) -> str:
 
 def _messages(totals: dict[str, Any]) -> str:
     parts = [f"{totals['depth']} on queues, {totals['ready']} of them ready"]
-    if totals["locked"]:
-        parts.append(f"{totals['locked']} locked")
+    parts += [f"{totals[name]} {name}" for name in ("locked", "hidden", "expired") if totals[name]]
     if totals["unacknowledged"] is not None:
         parts.append(f"{totals['unacknowledged']} unacknowledged")
     if totals["unreadable"]:
@@ -150,11 +149,12 @@ def _scrub(scrub: dict[str, Any] | None) -> str:
 
 
 def _queue_lines(document: dict[str, Any], queues: list[dict[str, Any]], width: int) -> list[str]:
+    waiting = {name: name for name in ("hidden", "expired") if document["totals"][name]}
     if document["broker"] is None:
-        keys = {"queue": "name", "depth": "depth", "ready": "ready", "locked": "locked", "bytes": "bytes"}
+        keys = {"queue": "name", "depth": "depth", "ready": "ready", "locked": "locked", **waiting, "bytes": "bytes"}
     else:
         rates = document["seconds"] is not None
-        keys = {"queue": "name", "depth": "depth", "ready": "ready", "unacked": "unacknowledged"}
+        keys = {"queue": "name", "depth": "depth", "ready": "ready", **waiting, "unacked": "unacknowledged"}
         keys |= {"unreadable": "unreadable"} if document["totals"]["unreadable"] else {}
         keys |= {"consumers": "consumers"}
         keys |= {f"{name}/s": f"{name}_per_s" for name in COUNTERS} if rates else {name: name for name in COUNTERS}

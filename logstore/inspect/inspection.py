@@ -96,11 +96,15 @@ class QueueLife:
     """Of all places."""
     ready_bytes: int
     """Content bytes of the ready places."""
+    hidden: int = 0
+    """Places that are not offered before a time that has not come, and are not locked."""
+    expired: int = 0
+    """Places past the time at which they expire, and not locked."""
 
     @property
     def ready(self) -> int:
-        """Places that no transaction has dequeued; a log does not know what consumers have acquired."""
-        return self.depth - self.locked
+        """Places that are not locked, hidden or expired; a log does not know what consumers have acquired."""
+        return self.depth - self.locked - self.hidden - self.expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +296,16 @@ class Inspection:
         """The queues that the log knows, by id."""
         found = listed("ls_queue_info", lambda *into: lib.ls_inspect_queues(self._c, *into))
         made = [
-            QueueLife(one.id, bool(one.deleted), one.depth, one.locked, one.content_bytes, one.ready_bytes)
+            QueueLife(
+                one.id,
+                bool(one.deleted),
+                one.depth,
+                one.locked,
+                one.content_bytes,
+                one.ready_bytes,
+                one.hidden,
+                one.expired,
+            )
             for one in found
         ]
         return sorted(made, key=lambda one: one.id)

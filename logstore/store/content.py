@@ -99,10 +99,14 @@ def _is_arrow(items: object) -> bool:
 def _arrow_items(name: str, items: Any) -> Iterator[memoryview]:
     _check_binary(name, items)
     for chunk in _chunks(items):
-        parts, at = _arrow_parts(name, chunk), 0
-        for size in parts.sizes:
-            yield parts.data[at : at + size]
-            at += size
+        yield from _parts_items(_arrow_parts(name, chunk))
+
+
+def _parts_items(parts: Parts) -> Iterator[memoryview]:
+    at = 0
+    for size in parts.sizes:
+        yield parts.data[at : at + size]
+        at += size
 
 
 def _chunks(items: Any) -> list[Any]:
@@ -176,6 +180,13 @@ def _whole(contents: Sequence[Any], headers: Sequence[Any] | None, count: int) -
 def _items_now(items: Sequence[Any]) -> tuple[Any, ...]:
     """Its items; ``tuple`` alone would allocate as many as the length of a subclass claims."""
     return tuple(items if type(items) in (list, tuple) else iter(items))
+
+
+def items_of(piece: Buffers | ArrowPiece | Stream) -> tuple[Iterator[Any], Iterator[Any] | None]:
+    """The contents of a piece one after another, and its headers."""
+    if isinstance(piece, ArrowPiece):
+        return _parts_items(piece.parts), None
+    return iter(piece.contents), None if piece.headers is None else iter(piece.headers)
 
 
 def _groups(contents: Iterator[Any], headers: Iterator[Any]) -> Iterator[Buffers]:

@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The places of a queue at one moment. Always ``depth == ready + acquired + locked``.
+    """The places of a queue at one moment. Always ``depth == ready + acquired + locked + hidden + expired``.
 
     A message has one place on each of its queues, and counts on each of them.
     """
@@ -34,7 +34,7 @@ class QueueCounts:
     depth: int
     """All places."""
     ready: int
-    """Neither acquired nor locked. Some may not be durable yet; an acquire gets durable ones only."""
+    """None of the others. Some may not be durable yet; an acquire gets durable ones only."""
     acquired: int
     """Acquired by consumers, and not locked."""
     locked: int
@@ -43,6 +43,10 @@ class QueueCounts:
     """Content bytes of all places, headers not counted."""
     ready_bytes: int
     """Content bytes of the ready places."""
+    hidden: int = 0
+    """Neither acquired nor locked, and not offered before a time that has not come: ``not_before`` or a delay."""
+    expired: int = 0
+    """Neither acquired nor locked, and past the time at which they expire: only ``Queue.expired`` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,16 @@ def counts_in_core(store: Any, queue_id: int) -> Any:
 def counts_of(store: MessageStore, queue_id: int) -> QueueCounts:
     """The counts of a queue. Raises ``UnknownQueue`` after it was deleted, and ``StoreClosed``."""
     found = counts_in_core(store._c, queue_id)
-    return QueueCounts(found.depth, found.ready, found.acquired, found.locked, found.bytes, found.ready_bytes)
+    return QueueCounts(
+        found.depth,
+        found.ready,
+        found.acquired,
+        found.locked,
+        found.bytes,
+        found.ready_bytes,
+        found.hidden,
+        found.expired,
+    )
 
 
 def enqueued_at(store: MessageStore, queue_id: int, message_id: int, position: int) -> datetime | None:

@@ -14,6 +14,7 @@ from logstore._hot import Delivery
 from logstore.core import arguments
 from logstore.store.counting import enqueued_at
 from logstore.store.own_bytes import note_of, own_header
+from logstore.store.times import times_of_place
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -88,6 +89,16 @@ class Message:
         Raises ``UnknownMessage`` or ``NotEnqueued`` if the place has ended.
         """
         return note_of(self._store, self._queue_id, self.id, self.position)
+
+    @property
+    def not_before(self) -> datetime | None:
+        """When its place is offered first, in UTC; None: it never was hidden. Raises as ``note``."""
+        return times_of_place(self._store, self._queue_id, self.id, self.position)[0]
+
+    @property
+    def expires(self) -> datetime | None:
+        """When its place expires, in UTC; None: never. Raises as ``note``."""
+        return times_of_place(self._store, self._queue_id, self.id, self.position)[1]
 
     @property
     def content(self) -> bytes:

@@ -78,8 +78,8 @@ class Maintenance(StoreCalls):
         return filled("ls_stats", lambda stats: lib.ls_stats_get(self._c, stats))
 
     def stats(self) -> dict[str, Any]:
-        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked`` and
-        ``acquired``, which here counts the locked places that a consumer has, too.
+        """Counters by name, the ``durability`` in force, and per queue ``depth``, ``locked``, ``hidden``,
+        ``expired`` and ``acquired``, which here counts the locked places that a consumer has, too.
 
         ``threads_failed`` names each thread of the store that has failed, with its exception.
         """
@@ -92,7 +92,13 @@ class Maintenance(StoreCalls):
             except errors.UnknownQueue:
                 continue  # deleted meanwhile
             acquired = counts.acquired + counts.acquired_locked
-            per_queue[queue.name] = {"depth": counts.depth, "locked": counts.locked, "acquired": acquired}
+            per_queue[queue.name] = {
+                "depth": counts.depth,
+                "locked": counts.locked,
+                "acquired": acquired,
+                "hidden": counts.hidden,
+                "expired": counts.expired,
+            }
         counters["queues"] = per_queue
         return counters
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore import errors
 from logstore._core import ffi, lib
 from logstore.core.native import as_buffer, check
+from logstore.store.times import NO_TIMES, Times
 
 if TYPE_CHECKING:
     from logstore._hot import StoreCalls
@@ -58,7 +59,9 @@ def place_move(
     reason: int = 0,
     header: object = None,
     note: object = None,
+    times: Times = NO_TIMES,
     keeps_count: bool = False,
+    keeps_expiry: bool = False,
 ) -> tuple[Any, tuple[Any, Any]]:
     """An ``ls_place_move``, and what it points to, to be kept as long. None: what the place has is kept."""
     c_header, header_bytes = as_buffer(b"" if header is None else header, "header")
@@ -69,4 +72,6 @@ def place_move(
     made.keeps_count, made.header_given, made.note_given = keeps_count, header is not None, note is not None
     made.header, made.header_bytes = kept[0], header_bytes
     made.note, made.note_bytes = kept[1], note_bytes
+    made.times.not_before_us, made.times.expires_us = times.not_before_us, times.expires_us
+    made.keeps_expiry = keeps_expiry
     return made, kept

@@ -16,12 +16,14 @@ from logstore._core import ffi, lib
 from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure, tell
-from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
+from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, items_of, pieces, same_number, split
 from logstore.store.own_bytes import place_move
+from logstore.store.times import Times, times_of
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from logstore._core import ls_store_ptr
     from logstore.store.deliveries import Delivery
@@ -117,20 +119,24 @@ class Publishing(StoreCalls):
         transaction: Transaction | None = None,
         *,
         header: object = None,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
         wait: bool = True,
     ) -> int:
         """Puts the message on the queue, or on several queues atomically. Returns the LSN of the record.
 
         With ``header`` its place there has this header, which stands for the message's; then it is one queue.
+        ``not_before`` and ``expires``: as in ``publish``; the record's LSN is then that of the last place.
         In a transaction it becomes visible at the commit. Raises ``UnknownMessage``, ``UnknownQueue``,
         ``AlreadyEnqueued``, ``StoreFull``, and ``MessageLocked`` if another transaction has work for it on that queue.
         """
         ids, count = self._queue_ids(queue)
+        times = times_of(not_before, expires)
         if header is None:
-            return self._enqueue(checked_id(message_id), ids, count, transaction, wait=wait)
+            return self._enqueue(checked_id(message_id), ids, count, transaction, times, wait=wait)
         if count != 1:
             raise errors.OptionError(f"a header is for one queue, not {count}: call enqueue for each of them")
-        move, kept = place_move(0, ids[0], header=header)
+        move, kept = place_move(0, ids[0], header=header, times=times)
         lsn = ffi.new("uint64_t *")
         tx = handle_of(self, transaction)
         flags = lib.LS_WAIT if wait else 0
@@ -139,11 +145,12 @@ class Publishing(StoreCalls):
         return int(lsn[0])
 
     def _enqueue(
-        self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool
+        self, message_id: int, queue_ids: Any, count: int, transaction: Transaction | None, times: Times, *, wait: bool
     ) -> int:
         lsn = ffi.new("uint64_t *")
         tx = handle_of(self, transaction)
-        check(lib.ls_enqueue(self._c, message_id, queue_ids, count, tx, lib.LS_WAIT if wait else 0, lsn))
+        flags = lib.LS_WAIT if wait else 0
+        check(lib.ls_enqueue_timed(self._c, message_id, queue_ids, count, times.as_c(), tx, flags, lsn))
         return int(lsn[0])
 
     def _publish_slow(
@@ -155,16 +162,19 @@ class Publishing(StoreCalls):
         transaction: Transaction | None = None,
         wait: bool = True,
         acquire: bool = False,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
     ) -> int | Delivery:
         """``publish`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         ids, count = self._queue_ids(queue)
-        acquirer = self._acquirer(ids, count, transaction, wait=wait) if acquire else None
+        times = times_of(not_before, expires)
+        acquirer = self._acquirer(ids, count, transaction, times, wait=wait) if acquire else None
         if not isinstance(content, _BUFFERS) and is_parts(content):
             message_id = self._stage(header, content, lib.LS_PUBLISHED)
             try:
                 if acquirer is not None:
                     return acquirer._publish_acquired(b"", b"", message_id)
-                self._enqueue(message_id, ids, count, transaction, wait=wait)
+                self._enqueue(message_id, ids, count, transaction, times, wait=wait)
             except errors.OutcomeUnknown:
                 raise
             except BaseException:
@@ -178,12 +188,16 @@ class Publishing(StoreCalls):
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
-        code = lib.ls_publish(self._c, ids, count, c_header, header_bytes, c_content, content_bytes, tx, flags, made)
+        code = lib.ls_publish_timed(
+            self._c, ids, count, c_header, header_bytes, c_content, content_bytes, times.as_c(), tx, flags, made
+        )
         if code != 0:
             raise failure(code)
         return int(made[0])
 
-    def _acquirer(self, queue_ids: Any, count: int, transaction: Transaction | None, *, wait: bool) -> Queue:
+    def _acquirer(
+        self, queue_ids: Any, count: int, transaction: Transaction | None, times: Times, *, wait: bool
+    ) -> Queue:
         """The queue of a publish with ``acquire``, whose other arguments are checked."""
         if count != 1:
             raise errors.OptionError(
@@ -192,6 +206,11 @@ class Publishing(StoreCalls):
         if transaction is not None:
             raise errors.OptionError(
                 "a publish with acquire is for no transaction: publish without it, and acquire_ids after the commit"
+            )
+        if times:
+            raise errors.OptionError(
+                "a publish with acquire takes no times, because its caller has the message at once: leave out acquire, "
+                "or not_before and expires"
             )
         if not wait:
             raise errors.OptionError(
@@ -207,6 +226,8 @@ class Publishing(StoreCalls):
         headers: Iterable[Any] | None = None,
         transaction: Transaction | None = None,
         wait: bool = True,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
     ) -> Sequence[int]:
         """Publishes one message for each of ``contents``, in order, with one force at the end. Returns their ids.
 
@@ -214,21 +235,22 @@ class Publishing(StoreCalls):
         ``headers`` has the same number of items. Each message is atomic. A list, a tuple and an Arrow array are read
         first; of any other iterable each message is stored before the next item is asked for, and made durable and
         offered in the background meanwhile. In a transaction none is offered before the commit, so an iterable must not
-        wait for messages of its own call.
+        wait for messages of its own call. ``not_before`` and ``expires``, as in ``publish``, are of all messages.
 
         If the call fails in the middle, the exception's attribute ``published`` holds the ids of the messages that are
         stored, and these are durable unless the force failed, too.
         """
         queue_id = self._known(queue).id
         handle_of(self, transaction)  # raises for one that is not this store's
+        times = times_of(not_before, expires)
         waiting = bool(wait) and transaction is None and not self._relaxed
         ids = array.array("Q")
         try:
             try:
                 for piece in pieces(contents, headers):
                     flags = (_WAIT if piece.is_last else _MORE) if waiting else 0  # to wait in its call is quicker
-                    self._publish_piece(queue_id, piece, transaction, flags, ids)
-                    waiting = waiting and not piece.is_last
+                    self._publish_piece(queue_id, piece, transaction, times, flags, ids)
+                    waiting = waiting and not (piece.is_last and not times)  # one by one does not wait
             finally:  # the stored messages must be durable even if a later one failed
                 if waiting and ids:
                     self.force()
@@ -242,16 +264,31 @@ class Publishing(StoreCalls):
         queue_id: int,
         piece: Buffers | ArrowPiece | Stream,
         transaction: Transaction | None,
+        times: Times,
         flags: int,
         ids: array.array[int],
     ) -> None:
-        if isinstance(piece, Buffers):
+        if times:
+            contents, headers = items_of(piece)
+            self._publish_one_by_one(queue_id, contents, headers, transaction, times, ids)
+        elif isinstance(piece, Buffers):
             self._publish_items(queue_id, piece.contents, piece.headers, transaction, flags, ids)
         elif isinstance(piece, ArrowPiece):
             self._publish_packed(queue_id, piece.parts.data, piece.parts.sizes, transaction, flags, ids)
         else:
-            more = self._publish_each(queue_id, piece.contents, piece.headers, transaction, ids)
-            same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
+            self._publish_one_by_one(queue_id, piece.contents, piece.headers, transaction, times, ids)
+
+    def _publish_one_by_one(
+        self,
+        queue_id: int,
+        contents: Iterator[Any],
+        headers: Iterator[Any] | None,
+        transaction: Transaction | None,
+        times: Times,
+        ids: array.array[int],
+    ) -> None:
+        more = self._publish_each(queue_id, contents, headers, transaction, times.not_before_us, times.expires_us, ids)
+        same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
 
 
 def checked_id(message_id: object) -> int:

@@ -1,4 +1,4 @@
-"""Tells listeners of what happened on their queues: messages arrived, or places came back.
+"""Tells listeners of what happened on their queues: messages arrived or expired, or places came back.
 
 Each event loop with such a listener has an inbox in the core, and so has the thread that calls the others. The core
 marks the queues on which something happened, and signals the inbox's eventfd when the first is marked; so nothing runs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logstore.store.queues import Queue
 
 _AT_ONCE: Final = 256
-_KINDS: Final = {lib.LS_ARRIVED: "queue", lib.LS_RELEASED: "release"}  # for the log
+_KINDS: Final = {lib.LS_ARRIVED: "queue", lib.LS_RELEASED: "release", lib.LS_EXPIRED: "expiry"}  # for the log
 
 
 class _Watched:

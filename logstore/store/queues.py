@@ -29,6 +29,7 @@ from logstore.store.deliveries import Delivery, DeliveryToken, Message, MessageV
 from logstore.store.moving import REASON_ACCEPTED, Moving, place_of
 from logstore.store.own_bytes import note_of, own_header
 from logstore.store.publishing import checked_id
+from logstore.store.times import times_of_place
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
@@ -121,12 +122,12 @@ class Queue(Moving, QueueCalls):
 
     @property
     def depth(self) -> int:
-        """The number of its places: waiting, acquired and locked ones."""
+        """The number of its places: waiting, acquired, locked, hidden and expired ones."""
         return counts_of(self._store, self._id).depth
 
     @property
     def ready(self) -> int:
-        """The number of places that are neither acquired nor locked.
+        """The number of places that are neither acquired nor locked, hidden nor expired.
 
         Some may not be durable yet; an acquire gets durable ones only.
         """
@@ -141,6 +142,11 @@ class Queue(Moving, QueueCalls):
     def locked(self) -> int:
         """The number of places that transactions without an outcome have dequeued."""
         return self.counts().locked
+
+    @property
+    def hidden(self) -> int:
+        """The number of places that are not offered before a time that has not come; neither acquired nor locked."""
+        return self.counts().hidden
 
     @property
     def bytes(self) -> int:
@@ -176,6 +182,10 @@ class Queue(Moving, QueueCalls):
     def _note(self, message_id: int, position: int) -> builtins.bytes:
         """For ``Delivery.note``."""
         return note_of(self._store, self._id, message_id, position)
+
+    def _expires(self, message_id: int, position: int) -> datetime | None:
+        """For ``Delivery.expires``."""
+        return times_of_place(self._store, self._id, message_id, position)[1]
 
     def _own_header(self, message_id: int, position: int) -> builtins.bytes:
         """For ``Delivery.header``, of a place that has one of its own."""
@@ -272,11 +282,18 @@ class Queue(Moving, QueueCalls):
     ) -> Listener:
         """As :meth:`on_arrived`, after places came back.
 
-        They were released, also by a delivery that was dropped unsettled, or a rollback unlocked them.
+        They were released, also by a delivery that was dropped unsettled, or a rollback unlocked them, or they were
+        hidden and their time has come.
         """
         made = self._store._listen(self, lib.LS_RELEASED, callback, loop, weak=weak)
         self._store._releases.watch()
         return made
+
+    def on_expired(
+        self, callback: Callable[[Queue], object], *, loop: asyncio.AbstractEventLoop | None = None, weak: bool = False
+    ) -> Listener:
+        """As :meth:`on_arrived`, after messages expired: :meth:`expired` gives them."""
+        return self._store._listen(self, lib.LS_EXPIRED, callback, loop, weak=weak)
 
     def acquire_ids(self, message_ids: Iterable[int], *, load: bool = False) -> list[Delivery]:
         """Acquires exactly these messages, as far as they can be had: durable, on this queue, not locked, not acquired.
@@ -289,6 +306,16 @@ class Queue(Moving, QueueCalls):
         """
         ids = array.array("Q", map(checked_id, arguments.items("message_ids", message_ids, "message ids")))
         return self._acquire_ids(ids, bool(load))
+
+    def expired(self, n: int = 1, *, load: bool = False) -> list[Delivery]:
+        """Acquires the first ``n`` messages of the queue that have expired, in its order; ``[]`` if there are none.
+
+        No other call hands them out. Each is settled, moved or rejected like any delivery; released, it is expired
+        again. ``load`` as in ``acquire``. Takes time with the number of messages that it gives.
+
+        Raises ``UnknownQueue`` after the queue was deleted.
+        """
+        return self._acquire_expired(arguments.integer("n", n, 0, arguments.LSN_MAX), bool(load))
 
     # ---- settling ----
 
@@ -426,44 +453,6 @@ class Queue(Moving, QueueCalls):
                 delivery._settled = True
             raise
         transaction._settles((delivery,))
-
-    def _release_slow(
-        self,
-        delivery: Delivery | DeliveryToken,
-        *,
-        unseen: bool = False,
-        to_back: bool = False,
-        wait: bool = False,
-    ) -> None:
-        unseen, to_back, wait = bool(unseen), bool(to_back), bool(wait)
-        if to_back and unseen:
-            raise errors.OptionError(
-                "a message that nobody has seen keeps its old place: give unseen or to_back, not both"
-            )
-        if wait and not to_back:
-            raise errors.OptionError("wait is for to_back: a release to the old place needs no record of the log")
-        self._check_acquired(delivery)
-        if to_back:
-            self._settle(delivery, lambda: self._move(delivery, self, keeps_count=True, wait=wait))
-            self._came_back()
-            return
-        if not isinstance(delivery, DeliveryToken):
-            self.release(delivery, unseen=bool(unseen))
-            return
-        if self._is_gone(place_of(delivery)):  # ls_release finds nothing to do, which is no error of a delivery
-            raise errors.NotEnqueued(
-                f"message {delivery.id} is not on queue {self._name!r}: its token was settled before"
-            )
-        row = ffi.new("ls_delivery *")
-        row.id, row.position, row.count = place_of(delivery)
-        code = lib.ls_release(self._store._c, self._id, row, 1, lib.LS_UNSEEN if unseen else 0)
-        if code not in (lib.LS_CLOSED, lib.LS_FORKED):  # after those, nothing is acquired
-            check(code)
-        self._came_back()
-
-    def _came_back(self) -> None:
-        """A place was released."""
-        self._store._releases.tell()
 
     # ---- the rest ----
 

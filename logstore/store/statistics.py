@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["COUNTERS", "PLACE_COUNTS", "QUEUE_KEYS", "sampled_queues", "statistics_of", "totals_of", "with_rates"]
 
 COUNTERS: Final = ("published", "delivered", "acknowledged")
-PLACE_COUNTS: Final = ("depth", "ready", "acquired", "locked", "bytes", "ready_bytes")  # as of ``QueueCounts``
+PLACE_COUNTS: Final = (
+    *("depth", "ready", "acquired", "locked", "hidden", "expired"),
+    *("bytes", "ready_bytes"),
+)  # as of ``QueueCounts``
 QUEUE_KEYS: Final = (
     *("id", "name", "durable", *PLACE_COUNTS, "unacknowledged", "unreadable", "consumers"),
     *COUNTERS,
 )
-_SUMS: Final = ("depth", "ready", "acquired", "locked", "unacknowledged", "unreadable", "consumers", *COUNTERS)
+_SUMS: Final = (
+    *("depth", "ready", "acquired", "locked", "hidden", "expired"),
+    *("unacknowledged", "unreadable", "consumers", *COUNTERS),
+)
 
 
 def statistics_of(store: MessageStore) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def _queue(queue_id: int, name: str, life: QueueLife | None) -> dict[str, Any]:
         "depth": found.depth,
         "ready": found.ready,
         "locked": found.locked,
+        "hidden": found.hidden,
+        "expired": found.expired,
         "bytes": found.content_bytes,
         "ready_bytes": found.ready_bytes,
     }

@@ -183,6 +183,8 @@ def queue_rows(state: State) -> list[dict[str, Any]]:
                 "ready": counts.ready,
                 "acquired": None,
                 "locked": counts.locked,
+                "hidden": counts.hidden,
+                "expired": counts.expired,
                 "bytes": counts.content_bytes,
                 "ready_bytes": counts.ready_bytes,
                 "dead_letter": None if queue is None else queue.dead_letter,

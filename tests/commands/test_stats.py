@@ -106,6 +106,8 @@ def test_stats_of_a_broker_count_messages_consumers_and_memory_queues(path: Path
         "ready": 0,
         "acquired": 5,
         "locked": 0,
+        "hidden": 0,
+        "expired": 0,
         "bytes": 15,
         "ready_bytes": 0,
         "unacknowledged": 5,
@@ -290,6 +292,37 @@ def test_the_page_names_every_key_of_a_sample(path: Path, served: ServeProcess) 
 # ---- No broker
 
 
+@contextlib.contextmanager
+def perhaps_served(path: Path, is_served: bool) -> Iterator[None]:
+    process = ServeProcess(path) if is_served else None
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.kill()
+
+
+@pytest.mark.parametrize("is_served", [False, True], ids=["the log", "a broker"])
+def test_queues_and_stats_show_what_is_hidden_and_what_has_expired(path: Path, is_served: bool) -> None:
+    told_of = threading.Event()
+    with logstore.open(path) as store:
+        orders = store.queue("orders")
+        store.publish_many(orders, [b"later"] * 2, not_before=time.time() + 86_400)
+        with orders.on_expired(lambda _: told_of.set()):
+            store.publish(orders, b"gone", expires=time.time() + 0.05)
+            assert told_of.wait(PATIENCE_S)
+    with perhaps_served(path, is_served):
+        sample, listed = told("stats", path), told("queues", path)["queues"]
+        table, text = fine("queues", path), fine("stats", path)
+    counted = {"depth": 6, "ready": 3, "hidden": 2, "expired": 1}
+    for found in (queue_of(sample, "orders"), next(one for one in listed if one["name"] == "orders"), sample["totals"]):
+        assert {name: found[name] for name in counted} == counted
+    assert re.search(r"depth +ready +locked +hidden +expired", table)
+    assert re.search(r"orders +6 +3 +0 +2 +1 ", table)
+    assert "6 on queues, 3 of them ready, 2 hidden, 1 expired" in text
+    assert re.search(r"depth +ready +(locked +)?hidden +expired", text)
+
+
 def test_a_closed_store_shows_what_its_log_knows_and_says_what_it_cannot(path: Path) -> None:
     before = snapshot(path)
     sample = told("stats", path)
@@ -298,7 +331,7 @@ def test_a_closed_store_shows_what_its_log_knows_and_says_what_it_cannot(path: P
     assert (sample["through"], sample["state"]) == ("log", "closed")
     orders = queue_of(sample, "orders")
     assert set(orders) == QUEUE
-    assert [orders[key] for key in PLACE_COUNTS] == [3, 3, None, 0, 15, 15]
+    assert [orders[key] for key in PLACE_COUNTS] == [3, 3, None, 0, 0, 0, 15, 15]
     assert orders["unacknowledged"] is orders["consumers"] is orders["published"] is None
     assert sample["forces"] is sample["relocation"] is sample["broker"] is sample["seconds"] is None
     assert sample["log"]["max_bytes"] == 32 << 20
@@ -307,6 +340,8 @@ def test_a_closed_store_shows_what_its_log_knows_and_says_what_it_cannot(path: P
         "ready": 3,
         "acquired": None,
         "locked": 0,
+        "hidden": 0,
+        "expired": 0,
         **dict.fromkeys(
             ("unacknowledged", "unreadable", "consumers", *COUNTERS, *(f"{name}_per_s" for name in COUNTERS))
         ),

@@ -88,8 +88,8 @@ FAULTS = {
     ),
     "an item of a stream is not flushed before the next is asked for": Fault(
         "publish_each.c",
-        "(size_t)content->bytes, tx, LS_TRY, id);",
-        "(size_t)content->bytes, tx, LS_TRY | LS_MORE, id);",
+        "(size_t)content->bytes, &e->times, tx, LS_TRY, id);",
+        "(size_t)content->bytes, &e->times, tx, LS_TRY | LS_MORE, id);",
         "tests/store/test_publish_many.py",
     ),
     "room for ids is returned as ids": Fault(

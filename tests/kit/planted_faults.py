@@ -69,11 +69,11 @@ def a_dequeue_is_dropped_now_and_then(patches: pytest.MonkeyPatch) -> None:
 def a_force_does_nothing_and_says_that_all_is_durable(patches: pytest.MonkeyPatch) -> None:
     def publish(*arguments: Any) -> int:
         *others, flags, made = arguments
-        return int(lib.ls_publish(*others, flags & ~lib.LS_WAIT, made))
+        return int(lib.ls_publish_timed(*others, flags & ~lib.LS_WAIT, made))
 
     planted(
         patches,
-        ls_publish=publish,
+        ls_publish_timed=publish,
         ls_force=lambda *_: 0,
         ls_durable_lsn=lambda store: max(lib.ls_durable_lsn(store), lib.ls_next_lsn(store)),
     )
@@ -189,6 +189,32 @@ def a_batch_of_deletions_forgets_the_last(patches: pytest.MonkeyPatch) -> None:
     patches.setattr(MessageStore, "delete_queues", delete_queues)
 
 
+def times_of_large_messages_are_lost(patches: pytest.MonkeyPatch) -> None:
+    def enqueue(store: Any, key: int, queues: Any, count: int, _: Any, *others: Any) -> int:
+        return int(lib.ls_enqueue(store, key, queues, count, *others))
+
+    planted(patches, ls_enqueue_timed=enqueue)
+
+
+def a_delayed_release_is_a_plain_one(patches: pytest.MonkeyPatch) -> None:
+    patches.setattr(
+        Queue, "_delay", lambda self, delivery, *_: setattr(delivery, "_settled", False) or delivery.release()
+    )
+
+
+def what_has_expired_is_given_from_the_back(patches: pytest.MonkeyPatch) -> None:
+    real = Queue.expired
+
+    def expired(self: Any, n: int = 1) -> Any:
+        held = real(self, 10**6)
+        kept = held[-n:]
+        for each in held[:-n]:
+            each.release(unseen=True)
+        return kept
+
+    patches.setattr(Queue, "expired", expired)
+
+
 FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_dequeue_is_dropped_now_and_then,
     a_force_does_nothing_and_says_that_all_is_durable,
@@ -202,4 +228,7 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     of_several_deaths_only_the_first_is_told,
     who_waits_is_not_given_what_it_got,
     a_batch_of_deletions_forgets_the_last,
+    times_of_large_messages_are_lost,
+    a_delayed_release_is_a_plain_one,
+    what_has_expired_is_given_from_the_back,
 ]

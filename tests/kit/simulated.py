@@ -50,6 +50,15 @@ class Disk:
         """The nth call from now on fails with this errno, and all after it if asked; 0 ends the plan."""
         testing.lib.ls_sim_fail(self._sim, nth, forever, error)
 
+    @property
+    def now_us(self) -> int:
+        """Its wall clock, µs since 1970. Only calls of the disk, of one microsecond each, and jumps move it."""
+        return int(testing.lib.ls_sim_now(self._sim))
+
+    def jump(self, us: int) -> None:
+        """The wall clock jumps by so much; negative: back."""
+        testing.lib.ls_sim_advance(self._sim, us)
+
     def free(self) -> None:
         """After every store on it is closed and forgotten."""
         gc.collect()

@@ -310,10 +310,16 @@ class StoreMachine(RuleBasedStateMachine):
             self.release(sorted(self.held).index((queue, delivery.id)), True, False)
 
     def acquired(
-        self, queue: int, places: list[Any], n: int, acquire: Callable[[], list[Delivery]], back: bool
+        self,
+        queue: int,
+        places: list[Any],
+        n: int,
+        acquire: Callable[[], list[Delivery]],
+        back: bool,
+        state: str | None = None,
     ) -> None:
-        """Acquires; the first n free and durable ones of these places are expected."""
-        free, certain = self.free_and_certain(queue, places)
+        """Acquires; the first n free and durable ones of these places are expected, in this state."""
+        free, certain = self.free_and_certain(queue, places, state)
         got = acquire()
         assert [delivery.id for delivery in got] == [place.key for place in free[: len(got)]]
         assert min(n, certain) <= len(got) <= n
@@ -322,7 +328,19 @@ class StoreMachine(RuleBasedStateMachine):
         if back and got:
             self.release(sorted(self.held).index((queue, got[0].id)), True, False)
 
-    def free_and_certain(self, queue: int, places: list[Any]) -> tuple[list[Any], int]:
+    def waits_for(self, place: Place) -> str | None:
+        """``hidden`` or ``expired``, by its times and the clock."""
+        not_before, expires = place.times
+        if 0 < expires <= self.disk.now_us:
+            return "expired"
+        return "hidden" if not_before > self.disk.now_us else None
+
+    def is_free(self, queue: int, place: Place, state: str | None = None) -> bool:
+        """Whether it may be acquired now, if it is durable; in this state."""
+        held = self.live.locked(place.key, queue) or (queue, place.key) in self.held
+        return not held and self.waits_for(place) == state
+
+    def free_and_certain(self, queue: int, places: list[Any], state: str | None = None) -> tuple[list[Any], int]:
         """Those of the places that may be acquired, and how many of the first ones certainly can."""
         durable = self.store.durable_lsn
         durably = {place.key for place in self.sure.queues.get(queue, [])}
@@ -330,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
         for place in places:
             if place.order_lsn >= durable:
                 break
-            if not self.live.locked(place.key, queue) and (queue, place.key) not in self.held:
+            if self.is_free(queue, place, state):
                 free.append(place)
                 # Of a long message the first record may be durable, and the one that enqueues it not yet.
                 is_short = len(self.live.messages[place.key].content) < ONE_RECORD_BYTES
@@ -621,9 +639,17 @@ class StoreMachine(RuleBasedStateMachine):
             locked = [place for place in places if self.live.locked(place.key, queue)]
             held = [place for place in places if (queue, place.key) in self.held]
             acquired = [place for place in held if place not in locked]
-            ready = [place for place in places if place not in locked and place not in held]
+            rest = [place for place in places if place not in locked and place not in held]
+            ready = [place for place in rest if self.waits_for(place) is None]
             assert handle.counts() == QueueCounts(
-                len(places), len(ready), len(acquired), len(locked), sum(map(size, places)), sum(map(size, ready))
+                len(places),
+                len(ready),
+                len(acquired),
+                len(locked),
+                sum(map(size, places)),
+                sum(map(size, ready)),
+                sum(self.waits_for(place) == "hidden" for place in rest),
+                sum(self.waits_for(place) == "expired" for place in rest),
             )
             listed = [(one.id, one.delivery_count, one.locked) for one in handle.acquisitions()]
             assert listed == [(one.key, self.counts[queue, one.key], one in locked) for one in held]

@@ -68,4 +68,5 @@ class MovingMachine(WaitingMachine):
         delivery.release(to_back=True, wait=wait)
         self.forget_place(queue, key)
         self.counts[queue, key] = count
-        self.did("move", key, queue, queue, before, None, None, wait=wait)
+        times = (0, self.live.place(key, queue).times[1])
+        self.did("move", key, queue, queue, before, None, None, times, wait=wait)

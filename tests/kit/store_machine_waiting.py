@@ -144,9 +144,7 @@ class WaitingMachine(StoreMachine):
         self.acquired(queue, places, n, lambda: handle.acquire(n, timeout=timeout), back)
 
     def has_nothing_free(self, queue: int) -> bool:
-        return all(
-            self.live.locked(place.key, queue) or (queue, place.key) in self.held for place in self.live.queues[queue]
-        )
+        return not any(self.is_free(queue, place) for place in self.live.queues[queue])
 
     @rule(pick=PICK, n=st.integers(1, 3), size=SIZES, wait=WAIT)
     def wait_for_a_publish(self, pick: int, n: int, size: int, wait: bool) -> None:

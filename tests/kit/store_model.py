@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+Times = tuple[int, int]  # not before, and expires: µs since 1970, 0: none
+NO_TIMES: Final = (0, 0)
 ENQUEUE: Final = "enqueue"
 DEQUEUE: Final = "dequeue"
 
@@ -30,6 +33,7 @@ class Place:
     recovered: bool = False  # a crash came since it was made: a consumer may have had it
     note: bytes = b""
     header: bytes | None = None  # of its own
+    times: Times = NO_TIMES
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Tx:
     xid: Any
     state: str = "active"
     work: list[tuple[str, int, int]] = field(default_factory=list)  # kind, message, queue
+    times: dict[tuple[int, int], Times] = field(default_factory=dict)  # by message and queue, of its last enqueue there
 
 
 class State:
@@ -91,9 +96,11 @@ class State:
     def apply(self, name: str, *arguments: Any) -> None:
         getattr(self, f"_{name}")(*arguments)
 
-    def _publish(self, key: int, content: bytes, header: bytes, queues: list[int], tx: int | None) -> None:
+    def _publish(
+        self, key: int, content: bytes, header: bytes, queues: list[int], tx: int | None, times: Times = NO_TIMES
+    ) -> None:
         self.messages[key] = Message(content, header, staged=True, published=True)
-        self._enqueue(key, queues, tx, key)
+        self._enqueue(key, queues, tx, key, times)
 
     def _stage(self, key: int, content: bytes, header: bytes) -> None:
         self.messages[key] = Message(content, header, staged=True, published=False)
@@ -101,13 +108,14 @@ class State:
     def _append(self, key: int, data: bytes) -> None:
         self.messages[key].content += data
 
-    def _enqueue(self, key: int, queues: list[int], tx: int | None, lsn: int) -> None:
+    def _enqueue(self, key: int, queues: list[int], tx: int | None, lsn: int, times: Times = NO_TIMES) -> None:
         if tx is not None:
             self.txs[tx].work += [(ENQUEUE, key, queue) for queue in queues]
+            self.txs[tx].times |= {(key, queue): times for queue in queues}
             return
         self.messages[key].staged = False
         for queue in queues:
-            self.queues[queue].append(Place(key, lsn))
+            self.queues[queue].append(Place(key, lsn, times=times))
 
     def _dequeue(self, key: int, queue: int, tx: int | None) -> None:
         if tx is not None:
@@ -119,11 +127,24 @@ class State:
     def _annotate(self, key: int, queue: int, note: bytes) -> None:
         self.place(key, queue).note = note
 
-    def _move(self, key: int, queue: int, to: int, lsn: int, note: bytes | None, header: bytes | None) -> None:
+    def _delay(self, key: int, queue: int, not_before: int) -> None:
+        place = self.place(key, queue)
+        place.times = (not_before, place.times[1])
+
+    def _move(
+        self,
+        key: int,
+        queue: int,
+        to: int,
+        lsn: int,
+        note: bytes | None,
+        header: bytes | None,
+        times: Times = NO_TIMES,
+    ) -> None:
         """None: what the place has is kept."""
         before = self.place(key, queue)
         self._drop(key, queue)
-        made = Place(key, lsn, recovered=before.recovered and to == queue)
+        made = Place(key, lsn, recovered=before.recovered and to == queue, times=times)
         made.note = before.note if note is None else note
         made.header = before.header if header is None else header
         self.queues[to].append(made)
@@ -144,7 +165,7 @@ class State:
                 continue
             self.messages[key].staged = False
             if queue in self.queues:
-                self.queues[queue].append(Place(key, lsn))
+                self.queues[queue].append(Place(key, lsn, times=self.txs[tx].times[key, queue]))
         self._end_of(tx)
 
     def _rollback(self, tx: int) -> None:
@@ -205,6 +226,7 @@ class State:
                         self.messages[place.key].content,
                         self.messages[place.key].header if place.header is None else place.header,
                         place.note,
+                        place.times,
                         self.locked(place.key, queue),
                         place.recovered or counts.get((queue, place.key), 0) > 0,
                     )
@@ -218,13 +240,34 @@ class State:
         }
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_us(moment: datetime | None) -> int:
+    """µs since 1970; 0 for None."""
+    return 0 if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def as_time(us: int) -> datetime:
+    """The reverse."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
 def shown_by(store: Any) -> dict[str, Any]:
     """The same of a store."""
     stats = store.stats()
     return {
         "queues": {
             queue.id: [
-                (message.id, message.content, message.header, message.note, message.locked, message.redelivered)
+                (
+                    message.id,
+                    message.content,
+                    message.header,
+                    message.note,
+                    (as_us(message.not_before), as_us(message.expires)),
+                    message.locked,
+                    message.redelivered,
+                )
                 for message in store.messages(queue)
             ]
             for queue in store.queues()

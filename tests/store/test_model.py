@@ -1,6 +1,7 @@
 """Random histories of a store against a plain model, through closes, crashes and failing disks.
 
-The machine is in store_machine.py, store_machine_waiting.py and store_machine_moving.py.
+The machine is in store_machine.py, and with more rules in store_machine_waiting.py, store_machine_moving.py and
+store_machine_timed.py.
 Faults planted into the store (planted_faults.py) show
 that it finds errors: it must find each of them.
 """
@@ -15,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kit.planted_faults import FAULTS
 from kit.simulated import BY_SEED
-from kit.store_machine_moving import MovingMachine
+from kit.store_machine_timed import TimedMachine
 from logstore import errors
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ STEPS = settings(
 )
 
 
-class TestStoreMachine(MovingMachine.TestCase):  # type: ignore[name-defined, misc] # hypothesis makes TestCase at run time
+class TestStoreMachine(TimedMachine.TestCase):  # type: ignore[name-defined, misc] # hypothesis makes TestCase at run time
     settings = STEPS
 
 
 def test_the_machine_sees_segments_recycled() -> None:
     """With its tiny segments a history of this length recycles files; otherwise recycling would not be tested."""
-    machine = MovingMachine()
+    machine = TimedMachine()
     try:
         machine.first_queue()
         recycled = 0
@@ -57,7 +58,7 @@ def test_the_machine_sees_segments_recycled() -> None:
 def test_the_machine_finds_a_planted_fault(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
     """Very short searches with fixed seeds, because one that starts badly goes on so and would take minutes."""
 
-    class Planted(MovingMachine):
+    class Planted(TimedMachine):
         plant = staticmethod(fault)
 
     search = settings(

@@ -774,7 +774,7 @@ def test_messages_lists_locked_and_acquired_places_but_no_pending_enqueue(store:
     ]
     assert queue.depth == 3
     per_queue = store.stats()["queues"]["q"]
-    assert per_queue == {"depth": 3, "locked": 1, "acquired": len(held)}
+    assert per_queue == {"depth": 3, "locked": 1, "acquired": len(held), "hidden": 0, "expired": 0}
     transaction.commit()
     assert contents(queue) == [b"1", b"3", b"pending"]
     assert first in {message.id for message in queue.browse()}
@@ -1055,8 +1055,8 @@ def test_stats_count_operations(store: MessageStore) -> None:
     assert after["records"] > before["records"]
     assert after["full"] is False
     assert after["queues"] == {
-        "first": {"depth": 11, "locked": 0, "acquired": 0},
-        "second": {"depth": 2, "locked": 0, "acquired": 0},
+        "first": {"depth": 11, "locked": 0, "acquired": 0, "hidden": 0, "expired": 0},
+        "second": {"depth": 2, "locked": 0, "acquired": 0, "hidden": 0, "expired": 0},
     }
 
 

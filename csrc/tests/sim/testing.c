@@ -28,4 +28,8 @@ void ls_sim_fail(vfs *sim, uint64_t nth, int forever, int sys_errno) {
     vfs_sim_fail(sim->context, sys_errno != 0 ? &plan : NULL);
 }
 
+uint64_t ls_sim_now(vfs *sim) { return sim->now_us(sim); }
+
+void ls_sim_advance(vfs *sim, int64_t us) { vfs_sim_advance(sim->context, us); }
+
 void ls_sim_free(vfs *sim) { vfs_sim_free(sim->context); }

@@ -19,6 +19,8 @@
 vfs *ls_sim_new(void);
 vfs *ls_sim_crash(vfs *sim, int losses, uint64_t seed);
 void ls_sim_fail(vfs *sim, uint64_t nth, int forever, int sys_errno);
+uint64_t ls_sim_now(vfs *sim);             /* the wall clock, in microseconds; each call of the disk takes one */
+void ls_sim_advance(vfs *sim, int64_t us); /* the clock jumps, perhaps back */
 void ls_sim_free(vfs *sim);
 
 /* The disk format, field by field, for comparison with another codec. Fields stand in the order of

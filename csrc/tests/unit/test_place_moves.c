@@ -1,5 +1,5 @@
 /*
- * Notes, moves, and headers of places' own: random operations on one store, compared byte by byte with a plain model of
+ * Notes, moves, times, and headers of places' own: random operations on one store, compared byte by byte with a plain model of
  * every place, through transactions, opens, kills, power cuts, checkpoints and relocation. Then refusals, a full store,
  * calls without memory, and calls that may not wait.
  */
@@ -21,6 +21,7 @@ struct bytes {
 struct mplace {
     bool there, has_header, acquired, is_new; /* is_new: in a transaction, its order comes with the commit */
     struct bytes note, header;
+    ls_times times;
     uint32_t count;       /* of times it was handed out */
     uint32_t count_least; /* what a crash leaves of it at least */
     uint64_t order;
@@ -135,6 +136,13 @@ static bool loads(const struct mmessage *m, uint32_t queue, uint64_t position, i
            memcmp(into, content_of(b.seed), done_bytes) == 0;
 }
 
+static bool has_times(const struct mmessage *m, uint32_t queue, uint64_t position, ls_times times) {
+    ls_times found;
+
+    return ls_place_times(r.store, queue, m->id, position, &found) == LS_OK &&
+           found.not_before_us == times.not_before_us && found.expires_us == times.expires_us;
+}
+
 static bool message_loads(const struct mmessage *m) {
     static uint8_t into[CONTENT_MAX];
     size_t n;
@@ -221,6 +229,8 @@ static bool queue_agrees(const struct model *o, uint32_t queue, const char **why
         same = same && loads(m, queue, places[i].position, LS_PLACE_HEADER, p->header, p->has_header);
         *why = same ? "its note" : *why;
         same = same && loads(m, queue, places[i].position, LS_PLACE_NOTE, p->note, p->note.bytes > 0);
+        *why = same ? "its times" : *why;
+        same = same && has_times(m, queue, places[i].position, p->times);
         last = p != NULL ? p->order : 0;
     }
     ls_cursor_close(c);
@@ -376,6 +386,13 @@ static struct bytes any_header(void) {
     return any_bytes(limits, 6);
 }
 
+/* They hide nothing: long ago, and far ahead. */
+static ls_times any_times(void) {
+    uint64_t not_before = pick(3) == 0 ? 0 : 1 + pick(1000);
+
+    return (ls_times){.not_before_us = not_before, .expires_us = pick(2) ? 0 : PLACE_TIME_MAX - pick(1000)};
+}
+
 static uint32_t any_queue_here(void) {
     uint32_t q;
 
@@ -451,7 +468,7 @@ static void did(int flags) {
 }
 
 static void put_one(void) {
-    static const uint32_t limits[] = {20, 200, 3000};
+    static const uint32_t limits[] = {20, 200, 3000, 12000}; /* the last is more than a record holds */
     struct mmessage *m = any_message(true);
     int t = any_tx(), flags = wait_now(t);
     uint32_t ids[2];
@@ -459,7 +476,8 @@ static void put_one(void) {
 
     if (m == NULL)
         return;
-    *m = (struct mmessage){.header = any_bytes(limits, 2), .content = any_bytes(limits, 3)};
+    *m = (struct mmessage){.header = any_bytes(limits, 2), .content = any_bytes(limits, 4)};
+    struct mplace made = {.count = 0};
     if (pick(5) == 0) { /* staged, and perhaps continued */
         uint32_t half = m->content.bytes / 2;
 
@@ -474,10 +492,11 @@ static void put_one(void) {
     ids[n++] = any_queue_here();
     ids[n] = any_queue_here();
     n += ids[1] != ids[0];
-    check(ls_publish(r.store, ids, n, content_of(m->header.seed), m->header.bytes, content_of(m->content.seed),
-                     m->content.bytes, handle_of(t), flags, &m->id) == LS_OK);
+    made.times = pick(2) ? any_times() : made.times;
+    check(ls_publish_timed(r.store, ids, n, content_of(m->header.seed), m->header.bytes, content_of(m->content.seed),
+                           m->content.bytes, &made.times, handle_of(t), flags, &m->id) == LS_OK);
     for (size_t i = 0; i < n; i++)
-        appear(m, ids[i], t, (struct mplace){.count = 0});
+        appear(m, ids[i], t, made);
     if (n == 2 && t < 0) /* of one record */
         m->places[ids[1]].order = m->places[ids[0]].order;
     did(flags);
@@ -493,10 +512,13 @@ static void add_one(void) {
 
     if (m == NULL || seen(m, q, t) == NULL || seen(m, q, t)->there)
         return;
+    made.times = pick(2) ? any_times() : made.times;
     if (pick(2)) {
-        check(ls_enqueue(r.store, m->id, &q, 1, handle_of(t), flags, &lsn) == LS_OK || complain("enqueue"));
+        check(ls_enqueue_timed(r.store, m->id, &q, 1, &made.times, handle_of(t), flags, &lsn) == LS_OK ||
+              complain("enqueue"));
     } else {
-        ls_place_move move = {.queue_id = q, .header_given = (int)pick(2), .note_given = (int)pick(2)};
+        ls_place_move move = {
+            .queue_id = q, .header_given = (int)pick(2), .note_given = (int)pick(2), .times = made.times};
 
         made.has_header = move.header_given != 0;
         made.header = made.has_header ? any_header() : made.header;
@@ -551,11 +573,15 @@ static void move_one(void) {
                           .reason = (int)pick(7),
                           .keeps_count = (int)pick(2),
                           .header_given = (int)pick(2),
-                          .note_given = (int)pick(2)};
+                          .note_given = (int)pick(2),
+                          .keeps_expiry = (int)pick(2),
+                          .times = any_times()};
     bool held = from.acquired && (t < 0 || m->owners[q] == 0);
     made.has_header = move.header_given != 0 || from.has_header;
     made.header = move.header_given != 0 ? any_header() : from.header;
     made.note = move.note_given != 0 ? any_note() : from.note;
+    made.times = move.times;
+    made.times.expires_us = held && move.keeps_expiry != 0 ? from.times.expires_us : move.times.expires_us;
     made.count = made.count_least = held && move.keeps_count != 0 ? from.delivery.count : 0;
     move.header = content_of(made.header.seed);
     move.header_bytes = made.header.bytes;
