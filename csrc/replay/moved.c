@@ -214,7 +214,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
-    p->t->has_stated = p->t->has_stated || v->place_states != NULL;
+    m->flags |= v->place_states != NULL ? MESSAGE_STATED : 0;
     rc = rc == LS_OK ? take_states(v, m) : rc;
     rc = rc == LS_OK ? replace_work(p, r, number) : rc;
     message_moved(p->t, m); /* with its places and its pending work */

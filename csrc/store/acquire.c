@@ -34,7 +34,7 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
     uint32_t tenths = 0;
     *done = 0;
     while (*done < n && offer_find(q, durable_lsn, &p)) {
-        if (!offer_prepare(&p)) {
+        if (p.at.chunk->handed_out == NULL && !offer_prepare(&p)) {
             return *done == 0 ? fail_memory() : LS_OK;
         }
         tenths = *done == 0 ? acquire_time(store) : tenths;

@@ -62,6 +62,13 @@ void remembered_free(struct remembered *s) {
     *s = (struct remembered){.own = NULL};
 }
 
+void remembered_free_made(struct remembered *s) {
+    if (s != NULL) {
+        free(s->own);
+        free(s);
+    }
+}
+
 /* ---- places in no run ---- */
 
 bool unplaced_remember(struct place *p, const struct remembered *state) {
@@ -166,6 +173,8 @@ void place_remember(const struct place *p, const struct remembered *state) {
     }
 }
 
+void place_forget_there(const struct place *p) { place_remember(p, &(struct remembered){.own = NULL}); }
+
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
     return (struct remembered){
@@ -235,6 +244,10 @@ bool message_work_has_states(const struct message *m) {
     return w != NULL;
 }
 
+bool message_still_has_states(const struct table *t, struct message *m) {
+    return message_places_have_states(t, m) || message_work_has_states(m);
+}
+
 static const struct own_bytes *own_or_none(const struct own_bytes *bytes) { return bytes->lsn != 0 ? bytes : NULL; }
 
 struct seen_place message_see_place(const struct table *t, struct message *m, uint64_t tx_id, uint32_t queue_id) {
@@ -280,7 +293,7 @@ uint64_t message_states_grow_at_most(const struct table *t, struct message *m, u
 void message_state_changes(struct table *t, struct message *m, const struct remembered *before,
                            const struct remembered *after) {
     table_touch(t, m);
-    t->has_stated = t->has_stated || !remembers_nothing(after);
+    m->flags |= remembers_nothing(after) ? 0 : MESSAGE_STATED;
     if (remembers_nothing(before) && !remembers_nothing(after) && !message_places_have_states(t, m)) {
         uint32_t ids = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0, rows = m->place_count + message_pending(m);
         message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * ids + (uint64_t)WIDER_ROW_BYTES * rows);
