@@ -35,7 +35,9 @@ struct noticing {
 
 /* A place that came back and whose count the log lacks. */
 struct counted {
-    ls_delivery delivery;
+    uint64_t id;
+    uint64_t position;
+    uint32_t number; /* where the message is in the table, probably */
     uint32_t queue_id;
 };
 
