@@ -12,6 +12,7 @@
     CALL(acquire)           \
     CALL(acquire_after)     \
     CALL(acquire_ids)       \
+    CALL(annotate)          \
     CALL(columns_free)      \
     CALL(cursor_close)      \
     CALL(cursor_load)       \

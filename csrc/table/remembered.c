@@ -40,10 +40,11 @@ static bool set_own(struct remembered *s, const struct own_bytes *bytes, bool is
         return true;
     }
     if (s->own == NULL) {
-        s->own = calloc(1, sizeof *s->own);
-    }
-    if (s->own == NULL) {
-        return false;
+        s->own = malloc(sizeof *s->own);
+        if (s->own == NULL) {
+            return false;
+        }
+        *s->own = (struct own){.note.lsn = 0};
     }
     *(is_note ? &s->own->note : &s->own->header) = bytes != NULL ? *bytes : none;
     if (s->own->note.lsn == 0 && s->own->header.lsn == 0) {

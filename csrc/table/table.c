@@ -201,11 +201,10 @@ void table_remove(struct table *t, uint32_t number) {
 
 struct message_extra *message_extra(struct message *m) {
     if (m->extra == NULL) {
-        m->extra = calloc(1, sizeof *m->extra);
+        m->extra = malloc(sizeof *m->extra);
         if (m->extra != NULL) {
-            m->extra->last_lsn = m->id;
-            m->extra->start_lsn = m->id;
-            m->extra->content_bytes = m->content_bytes;
+            *m->extra = (struct message_extra){
+                .last_lsn = m->id, .start_lsn = m->id, .content_bytes = m->content_bytes};
         }
     }
     return m->extra;
