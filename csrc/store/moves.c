@@ -29,11 +29,14 @@ static int check_header(const ls_store *store, uint64_t header_bytes) {
 }
 
 /* The number is where the message was before a wait, and where it is after the call. */
-static int find(const ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
+static int find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
     const struct table *t = &store->state.table;
     *number = table_find_at(t, *number, id);
-    *m = *number != INDEX_NONE ? table_message(t, *number) : NULL;
-    return *m == NULL || message_is_going(*m) ? message_fail_unknown(id) : LS_OK;
+    if (*number == INDEX_NONE) {
+        return message_find(store, id, number, m);
+    }
+    *m = table_message(t, *number);
+    return message_is_going(*m) ? message_fail_unknown(id) : LS_OK;
 }
 
 /* ---- notes ---- */

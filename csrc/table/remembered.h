@@ -66,7 +66,7 @@ bool remembered_copy(struct remembered *into, const struct remembered *from);
 /* Gives the state this note or header (NULL: none) in place of the one it has. Allocates; false: no memory. */
 bool remembered_set_note(struct remembered *s, const struct own_bytes *note);
 bool remembered_set_header(struct remembered *s, const struct own_bytes *header);
-void remembered_free(struct remembered *s); /* frees what it has of its own, and makes it nothing */
+void remembered_free(struct remembered *s);      /* frees what it has of its own, and makes it nothing */
 void remembered_free_made(struct remembered *s); /* itself, too; NULL: nothing */
 
 /* ---- places in no run ---- */

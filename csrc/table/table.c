@@ -203,8 +203,8 @@ struct message_extra *message_extra(struct message *m) {
     if (m->extra == NULL) {
         m->extra = malloc(sizeof *m->extra);
         if (m->extra != NULL) {
-            *m->extra = (struct message_extra){
-                .last_lsn = m->id, .start_lsn = m->id, .content_bytes = m->content_bytes};
+            *m->extra =
+                (struct message_extra){.last_lsn = m->id, .start_lsn = m->id, .content_bytes = m->content_bytes};
         }
     }
     return m->extra;

@@ -554,8 +554,8 @@ void table_remove_tx(struct table *t, struct tx *tx); /* after its last work was
 uint32_t tx_start_bytes(const struct tx *tx);         /* of its start record, after a relocation */
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
-void tx_drop_work(struct table *t, struct work *w);               /* removes it from both lists; frees it */
-struct remembered *tx_end_work(struct table *t, struct work *w);  /* the same, but the caller gets its state, or NULL */
+void tx_drop_work(struct table *t, struct work *w);              /* removes it from both lists; frees it */
+struct remembered *tx_end_work(struct table *t, struct work *w); /* the same, but the caller gets its state, or NULL */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending on this queue, or NULL */
 void tx_add_client_work(struct tx *tx, struct client_work *w);              /* takes ownership of it */
 void tx_end_client_work(struct tx *tx); /* all of it: the transaction has had its outcome */

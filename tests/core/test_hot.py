@@ -138,13 +138,21 @@ def test_each_wrong_argument_gives_the_error_of_the_slow_path(store: MessageStor
             ("annotate", (there, queue, b"", branch), {"wait": False}),
             ("annotate", (there, "r", b""), {}),
             ("annotate", (locked, queue, b""), {}),
-            *(("annotate", (there, queue, wrong), {}) for wrong in (None, 1, "note", [b""], bytes(256), bytearray(256))),
+            *(
+                ("annotate", (there, queue, wrong), {})
+                for wrong in (None, 1, "note", [b""], bytes(256), bytearray(256))
+            ),
             *(("annotate", (there, wrong, b""), {}) for wrong in (None, 1, "none", deleted, strange, [queue])),
             *(("dequeue", (there, wrong), {}) for wrong in (None, 1, "none", deleted, strange, [queue])),
             *(
                 (name, (wrong, *rest), {})
                 for wrong in (0, -1, 1, 1 << 63, 1 << 64, -(1 << 70), True, 1.0, "1", None, b"")
-                for name, rest in (("dequeue", (queue,)), ("annotate", (queue, b"")), ("load_content", ()), ("header", ()))
+                for name, rest in (
+                    ("dequeue", (queue,)),
+                    ("annotate", (queue, b"")),
+                    ("load_content", ()),
+                    ("header", ()),
+                )
             ),
             ("load_content", (), {}),
             ("header", (), {}),
