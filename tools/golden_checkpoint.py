@@ -1,7 +1,7 @@
-"""Encodes a checkpoint of the golden log with states of places, for make_golden.py, as golden_layout.py does the records.
+"""Encodes a checkpoint of the golden log with states of places, for make_golden.py.
 
-What it must say follows from the records of that log: their LSNs, and where notes and headers lie in them. Only the growth of
-messages, for which any number is a valid checkpoint, is the one that the core counts.
+What it must say follows from the records of that log: their LSNs, and where notes and headers lie in them. Only the
+growth of messages, for which any number makes a valid checkpoint, is the one that the core counts.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def checkpoint_of_places(log: Segment) -> tuple[bytes, Json]:
     first, second, third = ([(one["lsn"], one["length"]) for one in batch["records"]] for batch in batches[:3])
     batch, end = batches[2]["batch"], batches[3]["batch"]["lsn"]
     (later, later_bytes), (both, both_bytes) = first[0], first[1]
-    (dead, dead_bytes), _, (staged, staged_bytes), local, moved_6, noted, (third_start, third_bytes), commit = second
+    (dead, dead_bytes), _, (staged, staged_bytes), _, _, noted, (third_start, third_bytes), commit = second
     (copy, copy_bytes), part_0, part_1, (reopened, _) = third
     hour = TIME_US + 3_600_000_000
 
