@@ -52,6 +52,15 @@ class StoreCalls:
     def dequeue(
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
     ) -> int: ...
+    def annotate(
+        self,
+        message_id: int,
+        queue: Queue | str,
+        note: object,
+        transaction: Transaction | None = None,
+        *,
+        wait: bool = True,
+    ) -> int: ...
     def header(self, message_id: int) -> bytes: ...
     def load_content(self, message_id: int, offset: int = 0, length: int | None = None) -> bytes: ...
     @property

@@ -17,6 +17,7 @@ import json
 import sys
 from pathlib import Path
 
+from golden_checkpoint import checkpoint_of_places
 from golden_example import example
 from golden_layout import (
     COPY,
@@ -427,6 +428,7 @@ def generate() -> dict[str, bytes]:
     for case in (messages, transactions, relocation, inline, places, padding, torn, recycled):
         segment = case()
         made[f"{case.__name__}/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
+    made["places/CHECKPOINT"] = checkpoint_of_places(places())
     for segment in replicated():
         made[f"replicated/{segment.first_lsn:016x}.seg"] = bytes(segment.raw), segment.found
     files = {}

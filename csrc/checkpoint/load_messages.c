@@ -251,11 +251,11 @@ static int state_operation(struct loading *l, uint32_t later, struct remembered 
 
 int load_place_state(struct loading *l, const uint8_t *row) {
     struct place_state_row r;
-    l->t->has_stated = true;
     if (format_get_place_state_row(row, &r) != FORMAT_OK || l->messages == 0) {
         return LOAD_DAMAGED;
     }
     struct message *m = table_message(l->t, l->number);
+    table_note_state(l->t, m);
     struct remembered state = {
         .not_before_us = r.not_before_us, .expires_us = r.expires_us, .delivery_count = r.delivery_count};
     int rc = (r.bits & ROW_HAS_NOTE) != 0 ? take_own(l, m->id, true, &state) : LS_OK;

@@ -13,6 +13,7 @@
     CALL(acquire_after)     \
     CALL(acquire_expired)   \
     CALL(acquire_ids)       \
+    CALL(annotate)          \
     CALL(columns_free)      \
     CALL(cursor_close)      \
     CALL(cursor_load)       \

@@ -72,7 +72,7 @@ static void put_pending(const struct table *t, const struct message *m, uint32_t
 
 bool chain_has_states(const struct table *t, struct message *m) {
     bool some = false;
-    if (!t->has_stated) {
+    if ((m->flags & MESSAGE_STATED) == 0) {
         return false;
     }
     for (uint32_t i = 0; !some && i < m->place_count; i++) {

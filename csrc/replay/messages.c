@@ -316,7 +316,7 @@ static int apply_work(const struct replay *p, struct message *m, struct work *w,
     bool counts = w->lsn != m->id || w->state != NULL; /* else the start record's list has the place */
     uint32_t queue_id = w->queue_id, order_index = w->order_index;
     uint8_t kind = w->kind;
-    struct remembered state = tx_apply_state(p->t, w);
+    struct remembered *state = tx_end_work(p->t, w);
     struct place *place = message_place(m, queue_id);
     int rc = LS_OK;
     if (kind == WORK_ENQUEUE) {
@@ -330,16 +330,16 @@ static int apply_work(const struct replay *p, struct message *m, struct work *w,
         }
         message_add_place(p->t, m,
                           (struct place){.at.order_lsn = commit_lsn, .slot = order_index, .queue_id = queue_id});
-        if (!remembers_nothing(&state)) {
-            rc = replay_set_state(p, m, message_place(m, queue_id), &state);
-            state.own = NULL;
+        if (state != NULL && !remembers_nothing(state)) {
+            rc = replay_set_state(p, m, message_place(m, queue_id), state);
+            state->own = NULL;
         }
     } else if (kind == WORK_DEQUEUE && place != NULL) {
         message_drop_place(p->t, m, queue_id);
     } else if (kind == WORK_NOTE && place != NULL) {
-        rc = replay_set_note(p, m, place, state.own != NULL ? &state.own->note : NULL);
+        rc = replay_set_note(p, m, place, state != NULL && state->own != NULL ? &state->own->note : NULL);
     }
-    remembered_free(&state);
+    remembered_free_made(state);
     return rc;
 }
 

@@ -214,7 +214,9 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
     v->parts = s->has_parts ? NULL : v->parts;
     int rc = take_chunks(p, r, s, x);
     rc = rc == LS_OK && !known ? add_places(p, r, m) : rc;
-    p->t->has_stated = p->t->has_stated || v->place_states != NULL;
+    if (v->place_states != NULL) {
+        table_note_state(p->t, m);
+    }
     rc = rc == LS_OK ? take_states(v, m) : rc;
     rc = rc == LS_OK ? replace_work(p, r, number) : rc;
     message_moved(p->t, m); /* with its places and its pending work */

@@ -235,7 +235,6 @@ static int put_state(const struct replay *p, const struct message *m, const stru
         remembered_free(state);
         return there ? fail_memory() : replay_inconsistent(p, &r, below_base);
     }
-    p->t->has_stated = true;
     place_remember(place, m, state);
     return LS_OK;
 }

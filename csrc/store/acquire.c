@@ -32,17 +32,20 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
     uint32_t tenths = 0;
-    *done = 0;
-    while (*done < n && offer_find(q, durable_lsn, &p)) {
-        if (!offer_prepare(&p)) {
-            return *done == 0 ? fail_memory() : LS_OK;
+    size_t acquired = 0;
+    bool ready = true;
+    while (acquired < n && offer_find(q, durable_lsn, &p)) {
+        ready = p.at.chunk->handed_out != NULL || offer_prepare(&p);
+        if (!ready) {
+            break;
         }
-        tenths = *done == 0 ? acquire_time(store) : tenths;
+        tenths = acquired == 0 ? acquire_time(store) : tenths;
         const struct message *m = table_message(t, place_entry(&p)->message);
         uint32_t count = offer_acquire(q, &p, m, tenths);
-        into[(*done)++] = delivery_of(m, &p, count);
+        into[acquired++] = delivery_of(m, &p, count);
     }
-    return LS_OK;
+    *done = acquired;
+    return acquired == 0 && !ready ? fail_memory() : LS_OK;
 }
 
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {

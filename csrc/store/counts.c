@@ -9,9 +9,10 @@
 
 enum { ROWS_MAX = CHUNK_PLACES };
 
-/* Rows of one record, and the bytes by which their messages will grow when they are moved, at most. */
+/* Rows of one record with their places, and the bytes by which their messages will grow when they are moved, at most. */
 struct counting {
     struct state_row rows[ROWS_MAX];
+    struct place places[ROWS_MAX];
     uint32_t n;
     uint64_t expansion;
     bool of_released; /* a place that was acquired again since is counted when it comes back: it may come back unseen */
@@ -29,6 +30,11 @@ static uint32_t rows_at_once(const struct log *g) {
     return fit < ROWS_MAX ? (uint32_t)fit : ROWS_MAX;
 }
 
+static uint32_t logged_count(const struct place *p) {
+    const struct chunk_states *s = p->at.chunk->states;
+    return s != NULL && s->delivery_counts != NULL ? s->delivery_counts[p->slot] : 0;
+}
+
 static uint32_t count_of(const struct counting *c, const struct place *p) {
     bool again = c->of_released && (place_entry(p)->state & ENTRY_ACQUIRED) != 0;
     return p->at.chunk->handed_out[p->slot].count - (again ? 1 : 0);
@@ -37,7 +43,7 @@ static uint32_t count_of(const struct counting *c, const struct place *p) {
 /* Whether the log lacks the count of this place. */
 static bool lacks_count(const struct counting *c, const struct place *p) {
     return p->at.chunk->handed_out != NULL && (place_entry(p)->state & ENTRY_DEAD) == 0 &&
-           count_of(c, p) != place_state(p).delivery_count;
+           count_of(c, p) != logged_count(p);
 }
 
 bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row) {
@@ -68,20 +74,58 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
     }
 }
 
+/* For a place whose first count is to be written: memory, and the growth of its message. False: no memory. */
+static bool prepare_first(const struct table *t, struct counting *c, struct message *m, const struct place *p) {
+    bool alone = m->place_count == 1 && message_pending(m) == 0;
+    if (!chunk_prepare_states(p->at.chunk, REMEMBERS_COUNT) || (!alone && message_extra(m) == NULL)) {
+        return false;
+    }
+    c->expansion += message_states_grow_at_most(t, m, 1, 0);
+    return true;
+}
+
 /* Adds a row for the place if the log lacks its count. False: there is no memory for it. */
 static bool add_row(const struct table *t, struct counting *c, const struct place *p) {
     if (!lacks_count(c, p)) {
         return true;
     }
-    struct remembered state = place_state(p);
-    state.delivery_count = count_of(c, p);
     struct message *m = table_message(t, place_entry(p)->message);
-    if (!states_prepare(m, p, &state, &c->rows[c->n])) {
+    if (logged_count(p) == 0 && !prepare_first(t, c, m, p)) {
         return false;
     }
-    c->n++;
-    c->expansion += message_states_grow_at_most(t, m, 1, 0);
+    const struct chunk_states *s = p->at.chunk->states;
+    c->places[c->n] = *p;
+    c->rows[c->n++] = (struct state_row){
+        .id = m->id,
+        .not_before_us = s->not_before_us != NULL ? s->not_before_us[p->slot] : 0,
+        .expires_us = s->expires_us != NULL ? s->expires_us[p->slot] : 0,
+        .queue_id = p->queue_id,
+        .delivery_count = count_of(c, p),
+    };
     return true;
+}
+
+/* A place with a count keeps the length of its row, whatever the count. */
+static void take_count(struct table *t, const struct place *p, uint32_t count) {
+    struct message *m = table_message(t, place_entry(p)->message);
+    if (logged_count(p) == 0) {
+        struct remembered before = place_state(p), after = before;
+        after.delivery_count = count;
+        message_state_changes(t, m, &before, &after);
+    } else {
+        table_touch(t, m);
+        message_changed(m);
+    }
+    p->at.chunk->states->delivery_counts[p->slot] = count;
+}
+
+/* Appends the record; its bytes were reserved under this hold of the lock. */
+static void append(ls_store *store, const struct counting *c) {
+    struct slot s = log_slot(store->log, 0, 0, 0);
+    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, c->rows, c->n));
+    for (uint32_t i = 0; i < c->n; i++) {
+        take_count(&store->state.table, &c->places[i], c->rows[i].delivery_count);
+    }
 }
 
 static int reserve(ls_store *store, const struct counting *c) {
@@ -94,30 +138,30 @@ static bool write_some(ls_store *store, struct counting *c) {
         return false;
     }
     if (c->n > 0) {
-        states_put(store, c->rows, c->n);
+        append(store, c);
     }
     c->n = 0;
     c->expansion = 0;
     return true;
 }
 
-/* A list of deliveries of one queue, or what was noted. */
-static void write_counts(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
+/* The place that came back. NULL: it has ended, or its queue was deleted since: the log has the end of its places, even if the
+   sweep has not reached this one. */
+static const struct place *place_noted(const struct table *t, const struct counted *noted) {
+    uint32_t number = table_find_at(t, noted->number, noted->id);
+    const struct place *p = number != INDEX_NONE ? message_place(table_message(t, number), noted->queue_id) : NULL;
+    return p != NULL && place_position(p) == noted->position && !p->at.chunk->queue->deleted ? p : NULL;
+}
+
+static void write_counts(ls_store *store, const struct counted *noted, size_t n, bool of_released) {
     struct log *g = store->log;
     bool was_trying = log_is_trying(g), goes_on = store->remembers && rows_at_once(g) > 0;
     uint32_t most = rows_at_once(g);
     struct counting c;
-    begin(&c, deliveries == NULL);
+    begin(&c, of_released);
     log_set_trying(g, true);
     for (size_t i = 0; goes_on && i < n; i++) {
-        const struct counted *noted = deliveries == NULL ? &store->counted[i] : NULL;
-        const ls_delivery *d = noted != NULL ? &noted->delivery : &deliveries[i];
-        uint32_t of_queue = noted != NULL ? noted->queue_id : queue_id;
-        struct message *m;
-        const struct place *p = delivery_place(&store->state.table, of_queue, d, &m);
-        if (table_queue_cached(&store->state.table, of_queue) == NULL) {
-            continue; /* it was deleted since: the log has the end of its places, even if the sweep has not reached this one */
-        }
+        const struct place *p = place_noted(&store->state.table, &noted[i]);
         goes_on = p == NULL || add_row(&store->state.table, &c, p);
         goes_on = goes_on && (c.n < most || write_some(store, &c));
     }
@@ -126,24 +170,25 @@ static void write_counts(ls_store *store, uint32_t queue_id, const ls_delivery *
 }
 
 void counts_write_noted(ls_store *store) {
-    write_counts(store, 0, NULL, store->counted_n);
+    write_counts(store, store->counted, store->counted_n, true);
     store->counted_n = 0;
 }
 
+static struct counted counted_of(uint32_t queue_id, const ls_delivery *d) {
+    return (struct counted){.id = d->id, .position = d->position, .number = d->number, .queue_id = queue_id};
+}
+
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery) {
-    write_counts(store, queue_id, delivery, 1);
+    const struct counted one = counted_of(queue_id, delivery);
+    write_counts(store, &one, 1, false);
 }
 
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n) {
-    if (n > COUNTED_MAX - store->counted_n && store->counted_n > 0) {
-        counts_write_noted(store);
-    }
-    if (n > COUNTED_MAX) {
-        write_counts(store, queue_id, deliveries, n);
-        return;
-    }
     for (size_t i = 0; i < n; i++) {
-        store->counted[store->counted_n++] = (struct counted){.delivery = deliveries[i], .queue_id = queue_id};
+        if (store->counted_n == COUNTED_MAX) {
+            counts_write_noted(store);
+        }
+        store->counted[store->counted_n++] = counted_of(queue_id, &deliveries[i]);
     }
 }
 
@@ -197,7 +242,7 @@ static int write_chunk(ls_store *store, uint32_t queue_id, uint64_t *position) {
     }
     if (rc == LS_OK && c.expansion <= expansion) { /* else it is tried again */
         if (c.n > 0) {
-            states_put(store, c.rows, c.n);
+            append(store, &c);
         }
         *position = next;
     }

@@ -63,7 +63,7 @@ static const ls_delivery not_acquired;
 int place_check_held(struct message *m, uint32_t queue_id, const ls_delivery *held) {
     const struct place *p = message_place(m, queue_id);
     if (p == NULL) {
-        return LS_OK; /* check_dequeue reports it */
+        return LS_OK; /* place_check_dequeue reports it */
     }
     if (held == &not_acquired) {
         bool acquired = (place_entry(p)->state & ENTRY_ACQUIRED) != 0;

@@ -30,9 +30,15 @@ static int check_header(const ls_store *store, uint64_t header_bytes) {
                                                           : message_too_large("a place's header", header_bytes, limit);
 }
 
+/* The number is where the message was before a wait, and where it is after the call. */
 static int find(ls_store *store, uint64_t id, uint32_t *number, struct message **m) {
-    int rc = message_find(store, id, number, m);
-    return rc == LS_OK && message_is_going(*m) ? message_fail_unknown(id) : rc;
+    const struct table *t = &store->state.table;
+    *number = table_find_at(t, *number, id);
+    if (*number == INDEX_NONE) {
+        return message_find(store, id, number, m);
+    }
+    *m = table_message(t, *number);
+    return message_is_going(*m) ? message_fail_unknown(id) : LS_OK;
 }
 
 /* ---- notes ---- */
@@ -108,14 +114,14 @@ static int note_in_tx(ls_store *store, uint32_t number, struct place *p, struct 
 }
 
 static int annotate_locked(ls_store *store, uint64_t id, struct message_place note, ls_tx *handle, uint64_t *lsn) {
-    uint32_t number = 0;
+    uint32_t number = table_find(&store->state.table, id);
     struct message *m = NULL;
     struct tx *tx;
     struct place *p = NULL;
     int rc = store_check_remembers(store);
-    rc = rc == LS_OK
-             ? message_reserve_states(store, id, 1, note.note_bytes, format_place_bytes(note.note_bytes), RESERVE_GROWS)
-             : rc;
+    rc = rc == LS_OK ? message_reserve_states(store, id, number, 1, note.note_bytes,
+                                              format_place_bytes(note.note_bytes), RESERVE_GROWS)
+                     : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, &note.queue_id, 1) : rc;
     rc = rc == LS_OK ? find(store, id, &number, &m) : rc;
@@ -264,10 +270,11 @@ static int move_in_tx(ls_store *store, uint32_t number, struct place *from, stru
 }
 
 /* Bytes of the new place's own header and note, also of those that it keeps. */
-static int64_t own_bytes_of(const ls_store *store, uint64_t id, const struct message_move *move, const ls_tx *handle) {
+static int64_t own_bytes_of(const ls_store *store, uint64_t id, uint32_t hint, const struct message_move *move,
+                            const ls_tx *handle) {
     const struct table *t = &store->state.table;
     const struct tx *tx = handle != NULL ? tx_of(handle) : NULL;
-    uint32_t number = move->keeps_header ? table_find(t, id) : INDEX_NONE;
+    uint32_t number = move->keeps_header ? table_find_at(t, hint, id) : INDEX_NONE;
     const struct seen_place seen =
         number != INDEX_NONE
             ? message_see_place(t, table_message(t, number), tx != NULL ? tx->id : 0, move->from_queue_id)
@@ -278,16 +285,17 @@ static int64_t own_bytes_of(const ls_store *store, uint64_t id, const struct mes
 }
 
 /* (waits) Meanwhile another thread may have given the place another header, which the new one is to keep. */
-static int reserve_move(ls_store *store, uint64_t id, const struct message_move *move, const ls_tx *handle) {
+static int reserve_move(ls_store *store, uint64_t id, uint32_t hint, const struct message_move *move,
+                        const ls_tx *handle) {
     bool exchange = handle != NULL && move->from_queue_id != 0;
     uint64_t bytes = format_move_bytes(move->state.header_bytes, move->state.note_bytes);
-    int64_t reserved, own_bytes = own_bytes_of(store, id, move, handle);
+    int64_t reserved, own_bytes = own_bytes_of(store, id, hint, move, handle);
     int rc;
     do {
         reserved = own_bytes;
-        rc = message_reserve_states(store, id, exchange ? 2 : 1, reserved, bytes,
+        rc = message_reserve_states(store, id, hint, exchange ? 2 : 1, reserved, bytes,
                                     exchange ? RESERVE_EXCHANGE : RESERVE_GROWS);
-        own_bytes = own_bytes_of(store, id, move, handle);
+        own_bytes = own_bytes_of(store, id, hint, move, handle);
     } while (rc == LS_OK && own_bytes > reserved);
     return rc;
 }
@@ -295,7 +303,7 @@ static int reserve_move(ls_store *store, uint64_t id, const struct message_move 
 /* With `keeps_expiry` the new place expires when the one that is held does. */
 static int move_locked(ls_store *store, uint64_t id, struct message_move move, const ls_delivery *held,
                        bool keeps_expiry, ls_tx *handle, uint64_t *lsn) {
-    uint32_t number = 0;
+    uint32_t number = table_find_at(&store->state.table, held != NULL ? held->number : INDEX_NONE, id);
     struct message *m = NULL;
     struct tx *tx;
     struct place *from = NULL;
@@ -306,7 +314,7 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     if (rc == LS_OK && held != NULL && move.state.delivery_count == 0) { /* the record has the count of the new place */
         counts_write_one(store, move.from_queue_id, held);
     }
-    rc = rc == LS_OK ? reserve_move(store, id, &move, handle) : rc;
+    rc = rc == LS_OK ? reserve_move(store, id, number, &move, handle) : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;
     rc = rc == LS_OK ? find(store, id, &number, &m) : rc;

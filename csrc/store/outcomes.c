@@ -47,9 +47,10 @@ static bool prepare_state(const struct table *t, const struct work *w) {
 
 bool messages_prepare_commit(void *context, struct tx *tx) {
     const ls_store *store = context;
-    bool ready = true;
+    bool ready = true, some_state = false;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
         struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
+        some_state = some_state || w->state != NULL;
         if (q != NULL) {
             struct message *m = table_message(&store->state.table, w->message);
             q->wanted++;
@@ -63,7 +64,7 @@ bool messages_prepare_commit(void *context, struct tx *tx) {
             q->wanted = 0;
         }
     }
-    for (const struct work *w = tx->first; ready && w != NULL; w = w->next) {
+    for (const struct work *w = some_state ? tx->first : NULL; ready && w != NULL; w = w->next) {
         ready = prepare_state(&store->state.table, w);
     }
     return ready;
@@ -86,8 +87,8 @@ static void apply_work(struct table *t, struct message *m, struct work *w, uint6
     uint32_t queue_id = w->queue_id, order_index = w->order_index, number = w->message;
     uint8_t kind = w->kind;
     struct queue *q = table_queue(t, queue_id);
-    struct place *p = message_place(m, queue_id);
-    struct remembered state = tx_apply_state(t, w);
+    struct place *p = kind != WORK_ENQUEUE ? message_place(m, queue_id) : NULL;
+    struct remembered *state = tx_end_work(t, w);
     if (kind == WORK_ENQUEUE) {
         m->flags &= (uint16_t)~MESSAGE_STAGED;
     }
@@ -98,17 +99,19 @@ static void apply_work(struct table *t, struct message *m, struct work *w, uint6
             message_grows_listed_place(t, m);
         }
         message_add_place(t, m, queue_append(q, m, number, commit_lsn, order_index));
-        take_state(t, m, queue_id, &state);
+        if (state != NULL) {
+            take_state(t, m, queue_id, state);
+        }
     } else if (kind == WORK_NOTE && p != NULL) {
         if (locks) {
             queue_unlock(p, m);
         }
-        place_take_note(t, m, p, &state);
+        place_take_note(t, m, p, state);
     } else if (kind == WORK_DEQUEUE && p != NULL) {
         queue_kill(p, m);
         message_drop_place(t, m, queue_id);
     }
-    remembered_free(&state);
+    remembered_free_made(state);
 }
 
 /* Work on a queue that was deleted meanwhile has no effect. */
@@ -118,9 +121,7 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
-        struct message *m = table_message(t, number);
-        table_touch(t, m);
-        apply_work(t, m, w, commit_lsn);
+        apply_work(t, table_message(t, number), w, commit_lsn);
         work_gone(store, number);
     }
 }

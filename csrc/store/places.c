@@ -139,30 +139,30 @@ static void take_places(ls_store *store, uint32_t number, const uint32_t *queue_
 }
 
 /* Bytes by which a message grows when moved, with n more places or as many pending operations. */
-static uint64_t expansion_with(const ls_store *store, uint64_t id, size_t n, int64_t own_bytes) {
+static uint64_t expansion_with(const ls_store *store, uint64_t id, uint32_t hint, size_t n, int64_t own_bytes) {
     const struct table *t = &store->state.table;
     struct message none = {.id = 0};
-    uint32_t number = table_find(t, id);
+    uint32_t number = table_find_at(t, hint, id);
     struct message *m = number != INDEX_NONE ? table_message(t, number) : &none;
     return own_bytes < 0 ? message_grows_at_most(t, m, n) : message_states_grow_at_most(t, m, n, (uint64_t)own_bytes);
 }
 
-int message_reserve_states(ls_store *store, uint64_t id, size_t n, int64_t own_bytes, uint64_t bytes,
+int message_reserve_states(ls_store *store, uint64_t id, uint32_t hint, size_t n, int64_t own_bytes, uint64_t bytes,
                            enum purpose purpose) {
     struct log *g = store->log;
-    uint64_t expansion = expansion_with(store, id, n, own_bytes), reserved, let_go;
+    uint64_t expansion = expansion_with(store, id, hint, n, own_bytes), reserved, let_go;
     int rc;
     do {
         reserved = expansion;
         let_go = log_times_let_go(g);
         rc = log_reserve_to_grow(g, bytes, reserved, purpose);
-        expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, n, own_bytes) : reserved;
+        expansion = log_times_let_go(g) != let_go ? expansion_with(store, id, hint, n, own_bytes) : reserved;
     } while (rc == LS_OK && expansion > reserved);
     return rc;
 }
 
 int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose) {
-    return message_reserve_states(store, id, n, -1, bytes, purpose);
+    return message_reserve_states(store, id, INDEX_NONE, n, -1, bytes, purpose);
 }
 
 /* The transaction has taken the message off at least n more queues than it has put it on: it may have as many again. */

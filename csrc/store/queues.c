@@ -210,6 +210,13 @@ static uint64_t offered_below(const ls_store *store) {
     return store->inspection != NULL ? UINT64_MAX : log_durable_lsn(store->log);
 }
 
+/* Rare, and out of line so that the walk over places stays in one function. */
+__attribute__((noinline)) static void tell_counted(const struct cursor *c, ls_place *place) {
+    const struct place p = {.at.chunk = c->chunk, .slot = c->slot};
+    place->recovered |= offer_count(&p) > 0;
+    place->has_header = place_has_header(&p);
+}
+
 /* A place is offered only once the record that made it visible is durable; the order of a run is that of LSNs. */
 static inline const struct message *place_at(const struct table *t, struct cursor *c, uint64_t durable_lsn,
                                              ls_place *place) {
@@ -230,9 +237,7 @@ static inline const struct message *place_at(const struct table *t, struct curso
                 .recovered = (e->state & ENTRY_RECOVERED) != 0,
             };
             if (c->chunk->handed_out != NULL || c->chunk->states != NULL) { /* of few chunks */
-                const struct place p = {.at.chunk = c->chunk, .slot = c->slot};
-                place->recovered |= offer_count(&p) > 0;
-                place->has_header = place_has_header(&p);
+                tell_counted(c, place);
             }
             return m;
         }

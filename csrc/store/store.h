@@ -35,7 +35,9 @@ struct noticing {
 
 /* A place that came back and whose count the log lacks. */
 struct counted {
-    ls_delivery delivery;
+    uint64_t id;
+    uint64_t position;
+    uint32_t number; /* where the message is in the table, probably */
     uint32_t queue_id;
 };
 
@@ -219,8 +221,9 @@ void work_free(struct work *list);
 int work_check_limit(const struct tx *tx, size_t n); /* for n more operations; NULL: no transaction, no limit */
 /* (waits) Reserves room for the record, and for the bytes by which the message will grow when moved. */
 int message_reserve(ls_store *store, uint64_t id, size_t n, uint64_t bytes, enum purpose purpose);
-/* The same for places or operations with states, of so many own bytes each; negative: without. */
-int message_reserve_states(ls_store *store, uint64_t id, size_t n, int64_t own_bytes, uint64_t bytes,
+/* The same for places or operations with states, of so many own bytes each; negative: without. The hint is where the message
+   probably is in the table. */
+int message_reserve_states(ls_store *store, uint64_t id, uint32_t hint, size_t n, int64_t own_bytes, uint64_t bytes,
                            enum purpose purpose);
 
 /* acquire.c: whether the delivery still holds its message's place on the queue; if not, sets the error. */

@@ -67,7 +67,7 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
                       : message_too_large("the list of queues", n > limit ? limit * record : n * record, limit);
     }
     int rc = store_check_remembers(store);
-    rc = rc == LS_OK ? message_reserve_states(store, id, n, 0, n * record, RESERVE_GROWS) : rc;
+    rc = rc == LS_OK ? message_reserve_states(store, id, INDEX_NONE, n, 0, n * record, RESERVE_GROWS) : rc;
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
     rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, &state, tx, &work) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {

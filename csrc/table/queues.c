@@ -170,10 +170,10 @@ struct place queue_append(struct queue *q, const struct message *m, uint32_t num
     return p;
 }
 
-/* Frees an empty chunk, unless it is the last one and has unused entries. */
-static void drop_chunk(struct queue_chunk *c) {
+/* Frees an empty chunk, unless it is the last one and has unused entries. Rare, and out of line for queue_kill. */
+__attribute__((noinline)) static void drop_chunk(struct queue_chunk *c) {
     struct queue *q = c->queue;
-    if (c->live > 0 || (c == q->last && c->used < CHUNK_PLACES)) {
+    if (c == q->last && c->used < CHUNK_PLACES) {
         return;
     }
     assert(c->back_at == 0 && (c->states == NULL || c->states->expired_at == 0));
@@ -245,7 +245,9 @@ void queue_kill(struct place *p, const struct message *m) {
     place_forget(p);
     e->state = ENTRY_DEAD;
     c->live--;
-    drop_chunk(c);
+    if (c->live == 0) {
+        drop_chunk(c);
+    }
 }
 
 /* ---- cursors ---- */

@@ -42,10 +42,11 @@ static bool set_own(struct remembered *s, const struct own_bytes *bytes, bool is
         return true;
     }
     if (s->own == NULL) {
-        s->own = calloc(1, sizeof *s->own);
-    }
-    if (s->own == NULL) {
-        return false;
+        s->own = malloc(sizeof *s->own);
+        if (s->own == NULL) {
+            return false;
+        }
+        *s->own = (struct own){.note.lsn = 0};
     }
     *(is_note ? &s->own->note : &s->own->header) = bytes != NULL ? *bytes : none;
     if (s->own->note.lsn == 0 && s->own->header.lsn == 0) {
@@ -62,6 +63,13 @@ bool remembered_set_header(struct remembered *s, const struct own_bytes *header)
 void remembered_free(struct remembered *s) {
     free(s->own);
     *s = (struct remembered){.own = NULL};
+}
+
+void remembered_free_made(struct remembered *s) {
+    if (s != NULL) {
+        free(s->own);
+        free(s);
+    }
 }
 
 /* ---- places in no run ---- */
@@ -284,6 +292,10 @@ bool message_work_has_states(const struct message *m) {
     return w != NULL;
 }
 
+bool message_still_has_states(const struct table *t, struct message *m) {
+    return message_places_have_states(t, m) || message_work_has_states(m);
+}
+
 static const struct own_bytes *own_or_none(const struct own_bytes *bytes) { return bytes->lsn != 0 ? bytes : NULL; }
 
 struct seen_place message_see_place(const struct table *t, struct message *m, uint64_t tx_id, uint32_t queue_id) {
@@ -329,7 +341,9 @@ uint64_t message_states_grow_at_most(const struct table *t, struct message *m, u
 void message_state_changes(struct table *t, struct message *m, const struct remembered *before,
                            const struct remembered *after) {
     table_touch(t, m);
-    t->has_stated = t->has_stated || !remembers_nothing(after);
+    if (!remembers_nothing(after)) {
+        table_note_state(t, m);
+    }
     if (remembers_nothing(before) && !remembers_nothing(after) && !message_places_have_states(t, m)) {
         uint32_t ids = (m->flags & MESSAGE_LOOSE) == 0 ? m->place_count : 0, rows = m->place_count + message_pending(m);
         message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * ids + (uint64_t)WIDER_ROW_BYTES * rows);

@@ -70,7 +70,8 @@ bool remembered_copy(struct remembered *into, const struct remembered *from);
 /* Gives the state this note or header (NULL: none) in place of the one it has. Allocates; false: no memory. */
 bool remembered_set_note(struct remembered *s, const struct own_bytes *note);
 bool remembered_set_header(struct remembered *s, const struct own_bytes *header);
-void remembered_free(struct remembered *s); /* frees what it has of its own, and makes it nothing */
+void remembered_free(struct remembered *s);      /* frees what it has of its own, and makes it nothing */
+void remembered_free_made(struct remembered *s); /* itself, too; NULL: nothing */
 
 /* ---- places in no run ---- */
 
@@ -103,6 +104,7 @@ void place_forget_there(const struct place *p); /* of a chunk with states */
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state_there(const struct place *p); /* of a chunk with states */
+void place_forget_there(const struct place *p);             /* the same */
 
 /* The place keeps what it has of its own. */
 static inline struct remembered place_state(const struct place *p) {
@@ -141,9 +143,11 @@ static inline bool work_is_wide(const struct work *w) { return w->state != NULL 
 bool message_places_have_states(const struct table *t, struct message *m);
 bool message_work_has_states(const struct message *m); /* or takes notes away */
 
+bool message_still_has_states(const struct table *t, struct message *m); /* of one that has had some */
+
 /* Whether one of its places or pending operations has a state: then a relocation writes a state with wide rows. */
 static inline bool message_has_states(const struct table *t, struct message *m) {
-    return t->has_stated && (message_places_have_states(t, m) || message_work_has_states(m));
+    return (m->flags & MESSAGE_STATED) != 0 && message_still_has_states(t, m);
 }
 
 /* A place as a transaction sees it, with its own operations so far. */

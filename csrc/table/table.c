@@ -67,13 +67,13 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
     }
 }
 
+/* What a place in no run has. */
+__attribute__((noinline)) static void free_state(struct place *p) {
+    struct remembered s = unplaced_forget(p);
+    remembered_free(&s);
+}
+
 static void free_extra(struct message *m) {
-    for (uint32_t i = 0; i < m->place_count; i++) {
-        if (unplaced_remembers(&message_places(m)[i])) {
-            struct remembered s = unplaced_forget(&message_places(m)[i]);
-            remembered_free(&s);
-        }
-    }
     if (m->extra != NULL) {
         free(m->extra->chunks);
         free(m->extra->parts);
@@ -100,7 +100,11 @@ static uint32_t slabs_from(uint32_t number) { return number < SLABS_AT_ONCE ? 1 
 
 void table_free(struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
-        free_extra(table_message(t, number));
+        struct message *m = table_message(t, number);
+        for (uint32_t i = 0; i < m->place_count; i++) {
+            free_state(&message_places(m)[i]);
+        }
+        free_extra(m);
     }
     for (uint32_t i = 0; i < t->slab_count; i += slabs_from(i)) {
         free(t->slabs[i]);
@@ -199,11 +203,10 @@ void table_remove(struct table *t, uint32_t number) {
 
 struct message_extra *message_extra(struct message *m) {
     if (m->extra == NULL) {
-        m->extra = calloc(1, sizeof *m->extra);
+        m->extra = malloc(sizeof *m->extra);
         if (m->extra != NULL) {
-            m->extra->last_lsn = m->id;
-            m->extra->start_lsn = m->id;
-            m->extra->content_bytes = m->content_bytes;
+            *m->extra =
+                (struct message_extra){.last_lsn = m->id, .start_lsn = m->id, .content_bytes = m->content_bytes};
         }
     }
     return m->extra;
@@ -295,11 +298,11 @@ void message_grows_places(struct table *t, struct message *m, uint32_t more) {
     message_grows(t, m, (uint64_t)ROW_FOR_ID_BYTES * before + (ROW_BYTES + wider) * more);
 }
 
-void message_grows_listed_place(struct table *t, struct message *m) {
+void message_grows_listed_row(struct table *t, struct message *m) {
     uint32_t bytes = ROW_FOR_ID_BYTES + (message_has_states(t, m) ? WIDER_ROW_BYTES : 0);
     if ((m->flags & MESSAGE_LOOSE) != 0) {
         message_grows(t, m, bytes);
-    } else if (m->extra != NULL && m->extra->work_state > 0) {
+    } else {
         m->extra->work_state += bytes;
         t->growth += bytes;
     }
@@ -307,15 +310,14 @@ void message_grows_listed_place(struct table *t, struct message *m) {
 
 /* The work's row, without what its state makes of other rows. */
 static uint32_t work_row_bytes(const struct work *w) {
-    uint32_t own = w->state != NULL ? (uint32_t)remembered_own_bytes(w->state) : 0;
-    return ROW_BYTES + (work_is_wide(w) ? (uint32_t)WIDER_ROW_BYTES : 0u) + own;
+    if (!work_is_wide(w)) {
+        return ROW_BYTES;
+    }
+    return ROW_BYTES + WIDER_ROW_BYTES + (w->state != NULL ? (uint32_t)remembered_own_bytes(w->state) : 0);
 }
 
 /* The message's rows that get wide with this work, or this work's own row. */
 static uint32_t rows_that_widen(const struct table *t, struct message *m, const struct work *w) {
-    if (!t->has_stated) {
-        return 0;
-    }
     bool first = work_is_wide(w);
     for (const struct work *other = w->next_of_message; first && other != NULL; other = other->next_of_message) {
         first = !work_is_wide(other);
@@ -326,6 +328,12 @@ static uint32_t rows_that_widen(const struct table *t, struct message *m, const 
                                                                       : 0;
 }
 
+/* Few messages have had a state. Out of line, so that the others need no stack frame. */
+__attribute__((noinline)) static uint64_t stated_work_bytes(const struct table *t, struct message *m,
+                                                            const struct work *w) {
+    return work_row_bytes(w) + (uint64_t)WIDER_ROW_BYTES * rows_that_widen(t, m, w);
+}
+
 /* A start record's list cannot hold pending work, so relocation will write a state. */
 void message_grows_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
@@ -333,7 +341,7 @@ void message_grows_work(struct table *t, struct message *m, const struct work *w
         x->work_state = (uint32_t)message_grows_at_most(t, m, 0);
         t->growth += x->work_state;
     }
-    uint64_t bytes = work_row_bytes(w) + (uint64_t)WIDER_ROW_BYTES * rows_that_widen(t, m, w);
+    uint64_t bytes = (m->flags & MESSAGE_STATED) != 0 ? stated_work_bytes(t, m, w) : ROW_BYTES;
     bytes = bytes < UINT32_MAX - x->work_rows ? bytes : UINT32_MAX - x->work_rows;
     x->work_rows += (uint32_t)bytes;
     t->growth += bytes;
@@ -341,14 +349,15 @@ void message_grows_work(struct table *t, struct message *m, const struct work *w
 
 void message_shrinks_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
-    uint32_t row = work_row_bytes(w) - 1; /* a moved row is that long */
-    uint32_t less = x->pending == 0 ? x->work_state + x->work_rows : x->work_rows >= row ? row : 0;
-    t->growth -= less;
     if (x->pending == 0) {
+        t->growth -= (uint64_t)x->work_state + x->work_rows;
         x->work_state = x->work_rows = 0;
-    } else {
-        x->work_rows -= less;
+        return;
     }
+    uint32_t row = work_row_bytes(w) - 1; /* a moved row is that long */
+    uint32_t less = x->work_rows >= row ? row : 0;
+    t->growth -= less;
+    x->work_rows -= less;
 }
 
 uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n) {
@@ -358,9 +367,11 @@ uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_
 
 void message_moved(struct table *t, struct message *m) {
     table_touch(t, m);
-    t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
-    t->wide_count -= (m->flags & MESSAGE_WIDE) != 0 ? 1 : 0;
-    m->flags &= (uint16_t) ~(MESSAGE_LOOSE | MESSAGE_WIDE);
+    if ((m->flags & (MESSAGE_LOOSE | MESSAGE_WIDE)) != 0) {
+        t->loose_count -= (m->flags & MESSAGE_LOOSE) != 0 ? 1 : 0;
+        t->wide_count -= (m->flags & MESSAGE_WIDE) != 0 ? 1 : 0;
+        m->flags &= (uint16_t) ~(MESSAGE_LOOSE | MESSAGE_WIDE);
+    }
     if (m->extra != NULL) {
         t->growth -= (uint64_t)m->extra->growth + m->extra->work_state + m->extra->work_rows;
         m->extra->growth = m->extra->work_state = m->extra->work_rows = 0;
@@ -411,8 +422,7 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     assert(p != NULL);
     table_touch(t, m);
     if (unplaced_remembers(p)) {
-        struct remembered s = unplaced_forget(p); /* what it grew by counts until the message is moved */
-        remembered_free(&s);
+        free_state(p); /* what it grew by counts until the message is moved */
     }
     *p = message_places(m)[--m->place_count];
     message_changed(m);

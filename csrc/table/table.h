@@ -219,6 +219,7 @@ enum message_flag {
     MESSAGE_LOOSE = 16,     /* its records may grow when it is next moved */
     MESSAGE_APPENDING = 64, /* only some records of an append are in the log, so its content is incomplete */
     MESSAGE_WIDE = 128,     /* counted in table.wide_count */
+    MESSAGE_STATED = 256,   /* one of its places or operations has had a state; else none is looked at */
     MESSAGE_COPIED = 32,    /* equal to table.copied: the current checkpoint has it or does not need it */
 };
 
@@ -346,8 +347,8 @@ struct table {
     uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
     uint64_t growth;      /* bytes that further rows may add to them */
     uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
-    bool has_stated; /* a place or an operation has had a state; else none is looked at. Whoever gives one sets it */
-    bool in_runs;    /* the places are in their queues' runs: a replay has settled, or the store is new */
+    bool has_stated;      /* one of its messages is or was MESSAGE_STATED */
+    bool in_runs;         /* the places are in their queues' runs: a replay has settled, or the store is new */
     struct index tx_index;
 
     /* While a checkpoint is being taken: called with each message before its first change. */
@@ -355,6 +356,12 @@ struct table {
     void *copy_context;
     uint16_t copied; /* alternates between MESSAGE_COPIED and 0, so that no flag needs a reset between checkpoints */
 };
+
+/* One of the message's places or operations gets a state. */
+static inline void table_note_state(struct table *t, struct message *m) {
+    m->flags |= MESSAGE_STATED;
+    t->has_stated = true;
+}
 
 /* Call it before a change to anything that recovery would restore, while the message's places are still in their runs. */
 static inline void table_touch(const struct table *t, struct message *m) {
@@ -444,8 +451,13 @@ void message_grows(struct table *t, struct message *m, uint64_t bytes); /* witho
 void message_grows_work(struct table *t, struct message *m, const struct work *w);   /* one more, in its list already */
 void message_shrinks_work(struct table *t, struct message *m, const struct work *w); /* one less, out of its list */
 void message_grows_places(struct table *t, struct message *m, uint32_t more);        /* for `more` new places */
+void message_grows_listed_row(struct table *t, struct message *m);
 /* Call it before the message gets a place that its start record's list has: the place needs a row if a state is written. */
-void message_grows_listed_place(struct table *t, struct message *m);
+static inline void message_grows_listed_place(struct table *t, struct message *m) {
+    if ((m->flags & MESSAGE_LOOSE) != 0 || (m->extra != NULL && m->extra->work_state > 0)) {
+        message_grows_listed_row(t, m);
+    }
+}
 void message_shrinks(struct table *t, struct message *m, uint64_t bytes); /* at most by its growth */
 void message_widens(struct table *t, struct message *m);                  /* its first row gets wide */
 void message_moved(struct table *t, struct message *m);                   /* it was relocated: no growth is left */
@@ -538,8 +550,8 @@ void table_remove_tx(struct table *t, struct tx *tx); /* after its last work was
 uint32_t tx_start_bytes(const struct tx *tx);         /* of its start record, after a relocation */
 void tx_prepared(struct table *t, struct tx *tx, uint64_t time_us);
 void tx_add_work(struct table *t, struct tx *tx, struct work *w);
-void tx_drop_work(struct table *t, struct work *w);                /* removes it from both lists; frees it */
-struct remembered tx_apply_state(struct table *t, struct work *w); /* the same, but the caller takes its state over */
+void tx_drop_work(struct table *t, struct work *w);              /* removes it from both lists; frees it */
+struct remembered *tx_end_work(struct table *t, struct work *w); /* the same, but the caller gets its state, or NULL */
 struct work *message_last_work(const struct message *m, uint32_t queue_id); /* newest pending on this queue, or NULL */
 void tx_add_client_work(struct tx *tx, struct client_work *w);              /* takes ownership of it */
 void tx_end_client_work(struct tx *tx); /* all of it: the transaction has had its outcome */

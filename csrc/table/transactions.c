@@ -99,7 +99,9 @@ void tx_add_work(struct table *t, struct tx *tx, struct work *w) {
     w->next_of_message = m->extra->work;
     m->extra->work = w;
     m->extra->pending++;
-    t->has_stated = t->has_stated || work_is_wide(w);
+    if (work_is_wide(w)) {
+        table_note_state(t, m);
+    }
     message_grows_work(t, m, w);
     t->work_count++;
     message_changed(m);
@@ -121,14 +123,12 @@ void tx_end_client_work(struct tx *tx) {
 }
 
 void work_free_one(struct work *w) {
-    if (w->state != NULL) {
-        remembered_free(w->state);
-    }
-    free(w->state);
+    remembered_free_made(w->state);
     free(w);
 }
 
-static void unlink_work(struct table *t, struct work *w) {
+struct remembered *tx_end_work(struct table *t, struct work *w) {
+    struct remembered *state = w->state;
     struct message *m = table_message(t, w->message);
     table_touch(t, m);
     struct work **link = &m->extra->work;
@@ -150,20 +150,11 @@ static void unlink_work(struct table *t, struct work *w) {
     *link = w->next;
     tx->last = tx->last == w ? before : tx->last;
     tx->work_count--;
-}
-
-void tx_drop_work(struct table *t, struct work *w) {
-    unlink_work(t, w);
-    work_free_one(w);
-}
-
-struct remembered tx_apply_state(struct table *t, struct work *w) {
-    struct remembered state = w->state != NULL ? *w->state : (struct remembered){.own = NULL};
-    unlink_work(t, w);
-    free(w->state);
     free(w);
     return state;
 }
+
+void tx_drop_work(struct table *t, struct work *w) { remembered_free_made(tx_end_work(t, w)); }
 
 struct work *message_last_work(const struct message *m, uint32_t queue_id) {
     struct work *w = m->extra != NULL ? m->extra->work : NULL;

@@ -39,6 +39,7 @@ struct hot_state {
     PyObject *wait;
     PyObject *publish_slow;
     PyObject *dequeue_slow;
+    PyObject *annotate_slow;
     PyObject *load_content_slow;
     PyObject *header_slow;
     PyObject *next_lsn_slow;

@@ -83,6 +83,7 @@ static const struct {
     {"wait", offsetof(struct hot_state, wait)},
     {"_publish_slow", offsetof(struct hot_state, publish_slow)},
     {"_dequeue_slow", offsetof(struct hot_state, dequeue_slow)},
+    {"_annotate_slow", offsetof(struct hot_state, annotate_slow)},
     {"_load_content_slow", offsetof(struct hot_state, load_content_slow)},
     {"load", offsetof(struct hot_state, load)},
     {"accept", offsetof(struct hot_state, accept)},

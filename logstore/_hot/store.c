@@ -1,5 +1,5 @@
 /*
- * StoreCalls, the base of logstore.MessageStore: publish, dequeue, load_content and header in their usual form. Any
+ * StoreCalls, the base of logstore.MessageStore: publish, dequeue, annotate, load_content and header in their usual form. Any
  * other form (several queues, buffers other than bytes, numbers of other types, unknown keywords) goes to the Python
  * method with the suffix _slow, which also raises the errors for wrong arguments.
  */
@@ -20,7 +20,7 @@ static bool queue_id(const struct store_calls *store, PyObject *given, uint32_t 
     return true;
 }
 
-/* The keyword arguments of publish and dequeue. */
+/* The keyword arguments of publish, dequeue and annotate. */
 struct keywords {
     PyObject *header; /* bytes; NULL: none */
     ls_tx *tx;
@@ -118,6 +118,40 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
         int flags = k.waits ? LS_WAIT : 0;
         Py_BEGIN_ALLOW_THREADS
         rc = calls->dequeue(store, id, queue, k.tx, 0, 0, flags, &lsn);
+        Py_END_ALLOW_THREADS
+    }
+    return rc == LS_OK ? PyLong_FromUnsignedLongLong(lsn) : hot_fail(self->state, rc);
+}
+
+PyDoc_STRVAR(
+    annotate_doc,
+    "annotate($self, message_id, queue, note, transaction=None, *, wait=True)\n--\n\n"
+    "Gives the message's place on the queue this note, at most 255 bytes, in place of the one it has.\n\n"
+    "Empty bytes take the note away. Returns the LSN of the record. The note stays with the place through opens; a\n"
+    "move and a rejection take it along. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``, ``StoreFull``,\n"
+    "``OptionError`` for a long note, ``MessageLocked`` if another transaction has work on the place, and\n"
+    "``WrongState`` while a member of the cluster runs a program that does not know notes.");
+
+static PyObject *store_annotate(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    struct keywords k = {.waits = true};
+    uint32_t queue;
+    uint64_t id;
+    if (self->store == NULL || count < 3 || count > 4 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
+        !PyBytes_CheckExact(args[2]) || PyBytes_GET_SIZE(args[2]) > LS_NOTE_BYTES ||
+        (count == 4 && (names != NULL || !hot_transaction(self, args[3], &k.tx))) ||
+        !take_keywords(self, args + count, names, &k) || k.header != NULL) {
+        return hot_slow((PyObject *)self, self->state->annotate_slow, args, count, names);
+    }
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    const uint8_t *note = (const uint8_t *)PyBytes_AS_STRING(args[2]);
+    size_t bytes = (size_t)PyBytes_GET_SIZE(args[2]);
+    uint64_t lsn = 0;
+    int rc = k.waits ? LS_WOULD_WAIT : calls->annotate(store, id, queue, note, bytes, k.tx, LS_TRY, &lsn);
+    if (rc == LS_WOULD_WAIT) {
+        int flags = k.waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->annotate(store, id, queue, note, bytes, k.tx, flags, &lsn);
         Py_END_ALLOW_THREADS
     }
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(lsn) : hot_fail(self->state, rc);
@@ -326,6 +360,7 @@ static void store_dealloc(struct store_calls *self) {
 static PyMethodDef store_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
+    {"annotate", (PyCFunction)(void (*)(void))store_annotate, WITH_KEYWORDS, annotate_doc},
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
     {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,

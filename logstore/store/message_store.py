@@ -313,7 +313,7 @@ class MessageStore(Publishing, Durability, Listening, Maintenance, NameBatches):
             tell(problem, "dequeued", 0 if done is None else int(done[0]))
             raise
 
-    def annotate(
+    def _annotate_slow(
         self,
         message_id: int,
         queue: Queue | str,
@@ -322,13 +322,7 @@ class MessageStore(Publishing, Durability, Listening, Maintenance, NameBatches):
         *,
         wait: bool = True,
     ) -> int:
-        """Gives the message's place on the queue this note, at most 255 bytes, in place of the one it has.
-
-        Empty bytes take the note away. Returns the LSN of the record. The note stays with the place through opens; a
-        move and a rejection take it along. Raises ``UnknownMessage``, ``UnknownQueue``, ``NotEnqueued``, ``StoreFull``,
-        ``OptionError`` for a long note, ``MessageLocked`` if another transaction has work on the place, and
-        ``WrongState`` while a member of the cluster runs a program that does not know notes.
-        """
+        """``annotate`` for every form of its arguments; :mod:`logstore._hot` makes the usual call itself."""
         queue_id = self._known(queue).id
         c_note, note_bytes = as_note(note)
         made = ffi.new("uint64_t *")

@@ -15,12 +15,14 @@ import pytest
 
 import logstore
 from kit.c_codec import decode_by_c, decode_fixed_by_c, encode_by_c, encode_fixed_by_c
+from kit.checkpoints import decode_checkpoint, encode_checkpoint
 from logstore.catalog.catalog import Catalog
 from logstore.codec.files import Closed, Hint, Hold, Meta, SegmentHeader, decode_segment, iter_batches
 from logstore.codec.records import BODIES, Batch, InlineCopy, OrderedCopy, Record, RecordFlag, RecordType, encode_record
 from logstore.codec.state import PlaceState
 from logstore.codec.strict import StrictReplay
 from logstore.inspect import BatchBytes, Inspection, Reader
+from logstore.verify.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,6 +219,37 @@ def test_opening_the_golden_store_recovers_its_messages(tmp_path: Path) -> None:
             waiting = list(queue.browse())
             assert [one.id for one in waiting] == [message.id for message in messages]
             assert [one.content for one in waiting] == [message.body.content for message in messages]
+
+
+def test_the_golden_checkpoint_with_states_decodes_to_its_json_and_encodes_back() -> None:
+    raw, expected = read("places/CHECKPOINT")
+    found = decode_checkpoint(raw)
+    assert told(found) == expected
+    assert encode_checkpoint(found.header, found.deletions, found.transactions, found.messages) == raw
+    states = [(message.operations != (), state) for message in found.messages for state in message.states]
+    assert {state.operation for _, state in states} == {False, True}
+    assert any(state.note and state.header for _, state in states)
+    assert any(state.not_before_us for _, state in states)
+    assert any(state.expires_us for _, state in states)
+
+
+def test_the_core_finds_in_the_golden_checkpoint_what_the_golden_log_says(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    whole_store("places", where)
+    catalog = Catalog.create(where, store_uuid=Meta.decode((where / "META").read_bytes()).uuid.bytes)
+    for queue_id in range(1, 8):
+        assert catalog.declare_queue(str(queue_id))[0].id == queue_id
+    catalog.close()
+    found = Verification(where)
+    found.run(lambda _: None, connect=None, schema=None)
+    assert (found.findings.problems, found.checkpoint_lsn) == ([], read("places/CHECKPOINT")[1]["header"]["lsn"])
+    with logstore.open(where) as store:
+        assert store.recovery.checkpoint_used
+        assert store.recovery.messages == 4
+        (dead,) = store.queue("4").acquire()
+        assert (dead.header, dead.note, dead.delivery_count) == (b"x-death: 1", b"why", 9)
+        (noted,) = store.queue("3").acquire()
+        assert noted.note == b"in a transaction"
 
 
 def test_an_open_of_the_golden_replicated_store_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:

@@ -80,6 +80,23 @@ def test_every_form_of_a_dequeue_takes_the_message_off(store: MessageStore, kind
     assert queue.depth == 0
 
 
+@pytest.mark.parametrize("kind", [int, Int])
+def test_every_form_of_an_annotate_gives_the_place_the_note(store: MessageStore, kind: type[int]) -> None:
+    queue = store.queue("q")
+    key = kind(store.publish(queue, b""))
+    (held,) = queue.acquire()
+    for note in (b"n", b"", bytes(255), Bytes(b"s"), bytearray(b"a"), memoryview(b"v")):
+        for name in (queue, "q"):
+            for annotate in (store.annotate, store._annotate_slow):
+                before = store.next_lsn
+                assert before <= annotate(key, name, note, None, wait=False) < store.next_lsn
+                assert held.note == bytes(note)
+                with store.transaction() as transaction:
+                    assert annotate(key, name, b"in it", transaction) > before
+                assert held.note == b"in it"
+    held.release()
+
+
 def test_each_wrong_argument_gives_the_error_of_the_slow_path(store: MessageStore, tmp_path: Path) -> None:
     queue, deleted = store.queue("q"), store.declare_queue("deleted")
     store.delete_queue(deleted)
@@ -113,11 +130,29 @@ def test_each_wrong_argument_gives_the_error_of_the_slow_path(store: MessageStor
             ("dequeue", (there, queue, branch), {"wait": False}),
             ("dequeue", (there, "r"), {}),
             ("dequeue", (locked, queue), {}),
+            ("annotate", (there, queue), {}),
+            ("annotate", (there, queue, b"", None, True), {}),
+            ("annotate", (there, queue, b""), {"header": b""}),
+            ("annotate", (there, queue, b"", None), {"transaction": None}),
+            ("annotate", (there, queue, b"", ended), {}),
+            ("annotate", (there, queue, b"", branch), {"wait": False}),
+            ("annotate", (there, "r", b""), {}),
+            ("annotate", (locked, queue, b""), {}),
+            *(
+                ("annotate", (there, queue, wrong), {})
+                for wrong in (None, 1, "note", [b""], bytes(256), bytearray(256))
+            ),
+            *(("annotate", (there, wrong, b""), {}) for wrong in (None, 1, "none", deleted, strange, [queue])),
             *(("dequeue", (there, wrong), {}) for wrong in (None, 1, "none", deleted, strange, [queue])),
             *(
                 (name, (wrong, *rest), {})
                 for wrong in (0, -1, 1, 1 << 63, 1 << 64, -(1 << 70), True, 1.0, "1", None, b"")
-                for name, rest in (("dequeue", (queue,)), ("load_content", ()), ("header", ()))
+                for name, rest in (
+                    ("dequeue", (queue,)),
+                    ("annotate", (queue, b"")),
+                    ("load_content", ()),
+                    ("header", ()),
+                )
             ),
             ("load_content", (), {}),
             ("header", (), {}),

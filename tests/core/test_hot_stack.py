@@ -29,6 +29,7 @@ CALLS = {
     "messages": "list(store.messages(queue, load=True)); list(store.messages(queue, views=True))",
     "next_lsn": "store._undurable(store.next_lsn)",
     "dequeue": "store.dequeue(store.publish(queue, body, wait=False), queue)",
+    "annotate": "store.annotate(key, queue, b'n' * 255); store.annotate(key, queue, b'', wait=False)",
     "acquire": "[each.release() for each in queue.acquire(300, load=True)]",
     "acquire and drop": "queue.acquire(300); queue.acquire()",
     "acquire after a position": "held = queue.acquire(); queue.acquire(300, after=held[0].position, load=True)",

@@ -43,7 +43,13 @@ class Faulty:
 
 def planted(patches: pytest.MonkeyPatch, **replaced: Any) -> None:
     faulty = Faulty(**replaced)
-    for name in ("dequeue", "header", "load_content", "publish"):  # else logstore._hot would call the core itself
+    for name in (
+        "annotate",
+        "dequeue",
+        "header",
+        "load_content",
+        "publish",
+    ):  # else logstore._hot would call the core itself
         patches.setattr(MessageStore, name, getattr(MessageStore, f"_{name}_slow"))
     for module in STORE_MODULES:
         patches.setattr(module, "lib", faulty)

@@ -34,14 +34,36 @@ static uint64_t publish(ls_store *store, const uint32_t *queues, size_t n, uint3
     return id;
 }
 
+/* Counts, notes and headers of places, and operations with them. */
+static void state_places(ls_store *store, uint64_t alone, uint64_t many, ls_tx *tx) {
+    static const uint8_t note[] = "a note", header[] = "a header of its own";
+    const ls_place_move move = {.from_queue_id = 2,
+                                .queue_id = 6,
+                                .header_given = 1,
+                                .header = header,
+                                .header_bytes = sizeof header,
+                                .note_given = 1,
+                                .note = note,
+                                .note_bytes = sizeof note};
+    const ls_place_move kept = {.from_queue_id = 6, .queue_id = 7};
+    ls_delivery one;
+    size_t n;
+    uint64_t lsn;
+    require(ls_acquire(store, 1, &one, 1, 0, &n) == LS_OK && n == 1 && ls_release(store, 1, &one, 1, 0) == LS_OK);
+    require(ls_annotate(store, alone, 1, note, sizeof note, NULL, LS_WAIT, &lsn) == LS_OK);
+    require(ls_move(store, many, &move, NULL, NULL, LS_WAIT, &lsn) == LS_OK);
+    require(ls_move(store, many, &kept, NULL, tx, 0, &lsn) == LS_OK);
+    require(ls_annotate(store, many, 3, note, 1, tx, 0, &lsn) == LS_OK);
+}
+
 /* Makes state for every kind of row: plain, committed, of several records, pending, prepared, on a deleted queue. */
 static void fill_store(ls_store *store) {
     static const uint32_t queues[] = {1, 2, 3, 4, 5};
     const ls_xid xid = {.format_id = 7, .gtrid_bytes = 2, .bqual_bytes = 1, .data = "abc"};
     ls_tx *tx;
-    uint64_t id, lsn;
+    uint64_t id, lsn, alone = 0;
     for (int i = 0; i < 4; i++) {
-        (void)publish(store, queues, 1, 50, NULL);
+        alone = publish(store, queues, 1, 50, NULL);
     }
     (void)publish(store, queues, 3, 20, NULL);
     id = publish(store, queues + 1, 2, 9000, NULL);
@@ -53,6 +75,7 @@ static void fill_store(ls_store *store) {
     require(ls_begin(store, &xid, &tx) == LS_OK);
     (void)publish(store, queues + 3, 1, 40, tx);
     require(ls_dequeue(store, id, 2, tx, 1, 0, 0, &lsn) == LS_OK);
+    state_places(store, alone, publish(store, queues + 1, 2, 30, NULL), tx);
     require(ls_tx_end(tx) == LS_OK && ls_prepare(tx, LS_WAIT) == LS_OK);
     ls_tx_free(tx);
     (void)publish(store, queues + 4, 1, 10, NULL);
@@ -101,7 +124,7 @@ static size_t count_row(struct checkpoint_header *h, const uint8_t *row, size_t 
     }
     h->deletions += row[0] == ROW_DELETION;
     h->transactions += row[0] == ROW_TRANSACTION;
-    h->messages += row[0] >= ROW_PLAIN;
+    h->messages += row[0] == ROW_PLAIN || row[0] == ROW_SINGLE || row[0] == ROW_CHAIN;
     h->places += row[0] == ROW_PLAIN || row[0] == ROW_SINGLE;
     if (row[0] == ROW_CHAIN) {
         uint64_t places = get32(row + 4), chunks = get32(row + 48), parts = get32(row + 52), work = get32(row + 56);
@@ -110,6 +133,10 @@ static size_t count_row(struct checkpoint_header *h, const uint8_t *row, size_t 
         h->places += places;
         h->operations += work;
         bytes = more > left - bytes ? 0 : bytes + (size_t)more;
+    } else if (row[0] == ROW_STATE) {
+        size_t more = ((row[1] & ROW_HAS_NOTE) != 0 ? OWN_BYTES_ROW_BYTES : 0u) +
+                      ((row[1] & ROW_HAS_HEADER) != 0 ? OWN_BYTES_ROW_BYTES : 0u);
+        bytes = more > left - bytes ? 0 : bytes + more;
     }
     return bytes;
 }

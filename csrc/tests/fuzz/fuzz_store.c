@@ -73,6 +73,25 @@ static vfs_sim *directory_of(const uint8_t *data, size_t bytes) {
     return sim;
 }
 
+/* Of the first place of each queue, as far as the store takes it. */
+static void put_notes(ls_store *store, uint32_t deleted) {
+    for (uint32_t q = 1; q <= QUEUES; q++) {
+        ls_cursor *cursor;
+        ls_place place;
+        size_t n = 0;
+        uint64_t lsn;
+        if (q == deleted) {
+            continue;
+        }
+        require(ls_cursor_open(store, q, LS_CURSOR_ALL, &cursor) == LS_OK);
+        require(ls_cursor_next(cursor, &place, 1, &n) == LS_OK);
+        ls_cursor_close(cursor);
+        if (n > 0) {
+            (void)ls_annotate(store, place.id, q, (const uint8_t *)"note", 4, NULL, 0, &lsn);
+        }
+    }
+}
+
 /* Whether the open that serves the store began the last epoch that there can be: every later one refuses. */
 static bool is_last_epoch(ls_store *store) {
     ls_recovery report;
@@ -99,6 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         const uint32_t queue = 8;
         uint64_t id;
         (void)ls_publish(store, &queue, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, &id);
+        put_notes(store, deleted);
         (void)move_base(store);
         uint64_t before = read_store(store, deleted);
         bool last_epoch = is_last_epoch(store);

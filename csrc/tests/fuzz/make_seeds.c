@@ -6,8 +6,9 @@
 
 #include "tests/proof/bytes_store.h"
 #include "tests/fuzz/repair.h"
+#include "tests/kit/stated_log.h"
 
-enum { TOLD_MAX = 24 << 10, ONE_SEGMENT_MAX = 8 << 10 };
+enum { TOLD_MAX = 24 << 10, ONE_SEGMENT_MAX = 12 << 10 };
 
 static const char *into;
 static const uint8_t seed_uuid[UUID_BYTES] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -90,26 +91,26 @@ static void save_segments(const struct subject *s, const char *name) {
     }
 }
 
-static void save_records(const struct subject *s) {
+/* The first record of each type, `saved` types left out. */
+static void save_records(const struct subject *s, uint64_t saved) {
     static uint8_t told[1 + SEGMENT];
-    uint64_t saved = 0;
 
     for (size_t i = 0; i < s->batch_count; i++) {
         const struct place_of_batch *b = &s->batches[i];
         const uint8_t *file = s->files[b->file].bytes;
-        struct record r;
+        struct record one;
 
-        for (uint32_t at = b->at; at < b->at + b->bytes; at += r.length) {
+        for (uint32_t at = b->at; at < b->at + b->bytes; at += one.length) {
             char name[16];
 
-            format_read_verified(file + at, &r);
-            if ((saved & type_bit(r.type)) != 0 || r.length > 600)
+            format_read_verified(file + at, &one);
+            if ((saved & type_bit(one.type)) != 0 || one.length > 600)
                 continue;
-            saved |= type_bit(r.type);
+            saved |= type_bit(one.type);
             told[0] = 0;
-            memcpy(told + 1, file + at, r.length);
-            (void)snprintf(name, sizeof name, "%04x", r.type);
-            save("record", name, told, 1 + (size_t)r.length);
+            memcpy(told + 1, file + at, one.length);
+            (void)snprintf(name, sizeof name, "%04x", one.type);
+            save("record", name, told, 1 + (size_t)one.length);
         }
     }
 }
@@ -185,11 +186,13 @@ static void small_stores(void) {
     end_store(s, "queue-deleted", true);
 }
 
-/* Its records and relocated records, without the filled segment. */
-static void everything(void) {
+/* Its records and relocated records, without the filled segment. Returns the types of its records. */
+static uint64_t everything(void) {
     struct subject *s = subject_new(STORE_CLOSED, 1);
+    uint64_t types;
 
-    save_records(s);
+    save_records(s, 0);
+    types = s->types;
     save_meta(s);
     save_segments(s, "everything");
     subject_free(s);
@@ -197,6 +200,33 @@ static void everything(void) {
     save_store(s, "moved", false);
     save_store(s, "moved-sealed", true);
     subject_free(s);
+    return types;
+}
+
+/* Random logs whose places have states, and the records that only they have. */
+static void stated_stores(uint64_t saved) {
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct subject *s = calloc(1, sizeof *s);
+        char name[16];
+
+        if (s == NULL)
+            abort();
+        sl_start(seed);
+        for (int i = 0; i < 12 && sl_has_room(); i++) {
+            sl_batch(false);
+            sl_next_batch();
+        }
+        s->sim = sim;
+        s->r.next_queue = QUEUES + 1;
+        take_images(s);
+        take_batches(s);
+        save_records(s, saved);
+        saved |= s->types;
+        (void)snprintf(name, sizeof name, "stated-%llu", (unsigned long long)seed);
+        save_segments(s, name);
+        save_store(s, name, false);
+        subject_free(s);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -206,6 +236,6 @@ int main(int argc, char **argv) {
     }
     into = argv[1];
     small_stores();
-    everything();
+    stated_stores(everything());
     return 0;
 }

@@ -8,6 +8,7 @@
 #ifndef LOGSTORE_FUZZ_REPAIR_H
 #define LOGSTORE_FUZZ_REPAIR_H
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,9 +16,10 @@
 #include "format/bytes.h"
 #include "format/xxh64.h"
 
-enum { CHAINS_MAX = 256, TOLD_BYTES = 16, BATCH_RECORDS_MAX = 255 };
+enum { CHAINS_MAX = 256, TOLD_BYTES = 16, BATCH_RECORDS_MAX = 255, STATE_ROWS_AT = 56 };
 
 struct repair {
+    uint64_t first_lsn;          /* of the first segment: what began below it stays as it is */
     uint64_t chains[CHAINS_MAX]; /* first LSNs of messages, a ring */
     uint64_t newest[CHAINS_MAX]; /* LSN of the chain's last record */
     uint32_t chain_count;
@@ -26,17 +28,25 @@ struct repair {
     uint32_t tx_count;
 };
 
-static inline uint32_t known_chain(const uint64_t *starts, uint32_t count, uint64_t id) {
+static inline bool is_known_chain(const uint64_t *starts, uint32_t count, uint64_t id, uint32_t *at) {
     uint32_t n = count < CHAINS_MAX ? count : CHAINS_MAX;
 
-    for (uint32_t i = 0; i < n; i++) {
-        if (starts[i] == id)
-            return i;
-    }
-    return n > 0 ? (uint32_t)(id % n) : CHAINS_MAX;
+    for (*at = 0; *at < n && starts[*at] != id;)
+        (*at)++;
+    return *at < n;
 }
 
-/* Sets the record's chain: its own if it is a first record, else one that has begun. */
+/* CHAINS_MAX: none. */
+static inline uint32_t known_chain(const struct repair *p, const uint64_t *starts, uint32_t count, uint64_t id) {
+    uint32_t n = count < CHAINS_MAX ? count : CHAINS_MAX, at;
+
+    return is_known_chain(starts, count, id, &at)     ? at
+           : n > 0 && (id == 0 || id >= p->first_lsn) ? (uint32_t)(id % n)
+                                                      : CHAINS_MAX;
+}
+
+/* Sets the record's chain: its own if it is a first record, else one that has begun, perhaps below the base: then a relocated
+   copy is the first that is seen of it. */
 static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn) {
     uint32_t type = get16(record + 16), stream = type >> 8;
     int copy = type == MESSAGE_START && (get16(record + 18) & FLAG_COPY) != 0;
@@ -44,6 +54,7 @@ static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn)
         (type == MESSAGE_START && !copy) || type == MESSAGE_START_PLACED || type == DTX_START || type == TX_START;
     uint64_t *starts = stream == 2 ? p->txs : p->chains, *newest = stream == 2 ? p->tx_newest : p->newest;
     uint32_t *count = stream == 2 ? &p->tx_count : &p->chain_count, at;
+    uint64_t id = get64(record + 32), prev = get64(record + 40);
 
     if (stream != 1 && stream != 2) {
         memset(record + 32, 0, 16);
@@ -52,21 +63,38 @@ static inline void repair_links(struct repair *p, uint8_t *record, uint64_t lsn)
     if (first) {
         at = *count % CHAINS_MAX;
         starts[at] = lsn;
+        newest[at] = 0;
+        (*count)++;
+    } else if ((copy || type == TX_RELOCATED) && id < lsn && prev < lsn && !is_known_chain(starts, *count, id, &at)) {
+        at = *count % CHAINS_MAX;
+        starts[at] = id;
+        newest[at] = prev;
         (*count)++;
     } else {
-        at = known_chain(starts, *count, get64(record + 32));
+        at = known_chain(p, starts, *count, id);
     }
     if (at == CHAINS_MAX)
         return; /* of no known chain: as if it began below the base */
     put64(record + 32, starts[at]);
-    put64(record + 40, first ? 0 : newest[at]);
+    put64(record + 40, newest[at]);
     newest[at] = lsn;
+}
+
+/* Sets the messages that the rows of PLACE_STATES name. */
+static inline void repair_rows(const struct repair *p, uint8_t *record, uint32_t length) {
+    for (uint32_t at = STATE_ROWS_AT; at + STATE_ROW_BYTES <= length; at += STATE_ROW_BYTES) {
+        uint32_t chain = known_chain(p, p->chains, p->chain_count, get64(record + at));
+
+        if (chain != CHAINS_MAX)
+            put64(record + at, p->chains[chain]);
+    }
 }
 
 /* Sets the transaction that an operation names, if there is one. */
 static inline void repair_work(const struct repair *p, uint8_t *record) {
-    uint32_t type = get16(record + 16), at = known_chain(p->txs, p->tx_count, get64(record + 48));
-    int names_one = type == MESSAGE_START || type == MESSAGE_ENQUEUE || type == MESSAGE_DEQUEUE;
+    uint32_t type = get16(record + 16), at = known_chain(p, p->txs, p->tx_count, get64(record + 48));
+    int names_one = type == MESSAGE_START || type == MESSAGE_ENQUEUE || type == MESSAGE_DEQUEUE ||
+                    type == MESSAGE_START_PLACED || type == MESSAGE_PLACE || type == MESSAGE_MOVE;
 
     if (type == MESSAGE_START && (get16(record + 18) & FLAG_COPY) != 0)
         return;
@@ -93,7 +121,9 @@ static inline uint32_t repair_record(struct repair *p, uint8_t *record, uint32_t
     put32(record + 20, 0);
     put64(record + 24, lsn);
     repair_links(p, record, lsn);
-    if (length >= RECORD_HEADER_BYTES + 8)
+    if (get16(record + 16) == PLACE_STATES)
+        repair_rows(p, record, length);
+    else if (length >= RECORD_HEADER_BYTES + 8)
         repair_work(p, record);
     seal(record, length, seed);
     return length;
@@ -141,6 +171,7 @@ static inline void tell_segment(struct repair *p, const uint8_t uuid[UUID_BYTES]
 
     if (bytes < TOLD_BYTES)
         return;
+    p->first_lsn = p->first_lsn == 0 ? first_lsn : p->first_lsn;
     memcpy(h.uuid, uuid, UUID_BYTES);
     h.epoch = get64(told);
     h.prev_end_lsn = get64(told + 8);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "format/format.h"
-#include "logstore.h"
+#include "store/store.h"
 #include "tests/kit/move_base.h"
 #include "tests/sim/vfs_sim.h"
 #include "format/xxh64.h"
@@ -34,6 +34,24 @@ static inline uint64_t read_message(ls_store *store, uint64_t id, uint64_t all) 
     return mix(xxh64(into, done, all), (uint64_t)rc);
 }
 
+/* Note and header of the place, and what else it remembers. */
+static inline uint64_t read_state(ls_store *store, uint32_t queue, const ls_place *place, uint64_t all) {
+    static uint8_t into[READ_BYTES];
+    log_lock(store->log);
+    const struct table *t = &store->state.table;
+    const struct place *p = message_place(table_message(t, table_find(t, place->id)), queue);
+    const struct remembered s = place_state(p);
+    log_unlock(store->log);
+    all = mix(mix(mix(all, s.not_before_us), s.expires_us), s.delivery_count);
+    for (int what = LS_PLACE_NOTE; what <= LS_PLACE_HEADER; what++) {
+        size_t done = 0;
+        int has = 0;
+        int rc = ls_load_place(store, queue, place->id, place->position, what, into, sizeof into, &done, &has);
+        all = mix(mix(xxh64(into, done, all), (uint64_t)has), (uint64_t)rc);
+    }
+    return all;
+}
+
 static inline uint64_t read_queue(ls_store *store, uint32_t queue, uint64_t all) {
     static ls_place places[PLACES_READ_MAX];
     ls_cursor *cursor;
@@ -44,6 +62,7 @@ static inline uint64_t read_queue(ls_store *store, uint32_t queue, uint64_t all)
     for (size_t i = 0; i < n; i++) {
         all = mix(mix(all, places[i].id), places[i].content_bytes * 2 + (places[i].locked != 0));
         all = read_message(store, places[i].id, all);
+        all = read_state(store, queue, &places[i], all);
     }
     return all;
 }

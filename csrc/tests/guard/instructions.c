@@ -214,6 +214,13 @@ MEASURED static void measured_dequeue(void) {
     }
 }
 
+MEASURED static void measured_annotate(void) {
+    uint64_t lsn;
+    for (size_t i = 0; i < SINGLES; i++) {
+        must(ls_annotate(store, ids[i], QUEUE, content, 24, NULL, 0, &lsn));
+    }
+}
+
 MEASURED static void measured_dequeue_many(void) {
     size_t done;
     for (size_t i = 0; i < BATCHES; i++) {
@@ -380,6 +387,10 @@ static void measure_changes(void) {
     empty(AT_ONCE);
     measured_transaction();
     tell("transaction", TXS);
+    publish_many(100);
+    must(ls_force(store, 0));
+    measured_annotate();
+    tell("annotate", MANY);
     close_store();
     vfs_sim_free(sim);
 }

@@ -200,6 +200,26 @@ static void no_count_is_written_of_a_place_whose_queue_is_deleted(void) {
     done();
 }
 
+/* Its record has no count of the place that ends, and readers of the log are told it. */
+static void a_delivery_that_is_moved_has_its_count_written_before(void) {
+    const ls_place_move move = {.from_queue_id = 1, .queue_id = 2};
+    ls_stats before, after;
+    ls_delivery d;
+    uint64_t id, lsn;
+
+    fresh();
+    id = put(1, "message", NULL);
+    d = next_of(1);
+    ls_stats_get(r.store, &before);
+    check(ls_move(r.store, id, &move, &d, NULL, LS_WAIT, &lsn) == LS_OK);
+    ls_stats_get(r.store, &after);
+    check(after.records == before.records + 2);
+    power_cut();
+    d = next_of(2);
+    check(d.id == id && d.count == 1);
+    done();
+}
+
 /* Releases of many places at once. */
 static void a_release_of_many_writes_records_of_many_rows(void) {
     static ls_delivery all[MANY];
@@ -266,6 +286,7 @@ int main(void) {
         what_a_crash_made_doubtful_stays_so_and_what_came_later_does_not,
         a_close_writes_the_counts_of_all_queues,
         no_count_is_written_of_a_place_whose_queue_is_deleted,
+        a_delivery_that_is_moved_has_its_count_written_before,
         a_release_of_many_writes_records_of_many_rows,
         a_full_store_drops_counts_and_takes_releases,
     };
