@@ -466,7 +466,7 @@ int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_de
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 /*
  * The same, and the places are hidden until `not_before_us`, which is in the log, as are their counts; their expiry stays. All or
- * none. LS_OPTION: no time, or more places than fit into one batch. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
+ * none. LS_OPTION: no time, or more places than fit into one record. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
  * LS_UNSEEN and LS_WAIT may be in the flags. A place that a transaction has settled keeps its times.
  */
 int ls_delay(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, uint64_t not_before_us,
@@ -503,7 +503,7 @@ int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 /* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
 /* Kinds of events of a queue since the last look, as bits; a bit stands for one event or for many. */
-#define LS_ARRIVED       1 /* places may be acquired that could not before, because their records are durable now */
+#define LS_ARRIVED       1 /* places may be acquired that could not before: their records are durable now, or they are no longer hidden */
 #define LS_RELEASED      2 /* places may be acquired again: released, unlocked by a rollback, or no longer hidden */
 #define LS_QUEUE_DELETED 4 /* the last event of the queue */
 #define LS_EXPIRED       8 /* places have expired; see ls_acquire_expired */

@@ -63,7 +63,7 @@ bool watcher_next(struct watcher *w, uint32_t *queue_id, uint8_t *told) {
 
 /* ---- watches ---- */
 
-enum { BY_TIMES = LS_RELEASED | LS_EXPIRED };
+enum { BY_TIMES = LS_ARRIVED | LS_RELEASED | LS_EXPIRED };
 
 static void want(struct watch *one, uint8_t wanted) {
     bool wanted_them = (one->wanted & LS_ARRIVED) != 0, wants_them = (wanted & LS_ARRIVED) != 0;
