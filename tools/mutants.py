@@ -66,6 +66,7 @@ TESTS = (
     "test_acquire",
     "test_table",
     "test_takers",
+    "test_times",
     "test_schedules",
     "test_watches",
     "test_notices",

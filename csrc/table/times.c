@@ -2,6 +2,7 @@
 #include "table/times.h"
 
 #include "os/array.h"
+#include "os/prefetch.h"
 #include "table/heap.h"
 
 static uint64_t time_in(const uint64_t *array, uint32_t slot) { return array != NULL ? array[slot] : 0; }
@@ -102,22 +103,45 @@ static void change_due(const struct table *t, struct queue_chunk *c, uint32_t sl
     }
 }
 
-/* Changes what is due of the places with these bits; returns when the next is. */
-static uint64_t pass_bits(const struct table *t, struct queue_chunk *c, uint64_t *bits, const uint64_t *at_us,
-                          uint64_t now_us) {
+/* Takes the bits of what is due away, into `due`; returns when the next is. */
+static uint64_t take_due(uint64_t *bits, const uint64_t *at_us, uint64_t now_us, uint64_t *due) {
     uint64_t next_us = UINT64_MAX;
     for (uint32_t half = 0; half < 2; half++) {
+        uint64_t taken = 0;
         for (uint64_t left = bits[half]; left != 0; left &= left - 1) {
-            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
-            if (at_us[slot] > now_us) {
-                next_us = at_us[slot] < next_us ? at_us[slot] : next_us;
-            } else {
-                bits[half] &= ~(left & (0 - left));
-                change_due(t, c, slot, now_us);
+            uint64_t at = at_us[64 * half + (uint32_t)__builtin_ctzll(left)];
+            if (at <= now_us) {
+                taken |= left & (0 - left);
+            } else if (at < next_us) {
+                next_us = at;
+            }
+        }
+        bits[half] &= ~taken;
+        due[half] |= taken;
+    }
+    return next_us;
+}
+
+/* The messages are fetched ahead, so that the waits for memory overlap. */
+static void change_all(const struct table *t, struct queue_chunk *c, const uint64_t *due, uint64_t now_us) {
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
+            prefetch(&c->entries[64 * half + (uint32_t)__builtin_ctzll(left)]);
+        }
+    }
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
+            const struct entry *e = &c->entries[64 * half + (uint32_t)__builtin_ctzll(left)];
+            if (!is_held(e)) {
+                prefetch(table_message(t, e->message));
             }
         }
     }
-    return next_us;
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
+            change_due(t, c, 64 * half + (uint32_t)__builtin_ctzll(left), now_us);
+        }
+    }
 }
 
 void times_pass(struct table *t, uint64_t now_us) {
@@ -126,9 +150,11 @@ void times_pass(struct table *t, uint64_t now_us) {
     while (times_next(t) <= now_us) {
         struct queue_chunk *c = h->all[0];
         struct chunk_states *s = c->states;
-        uint64_t opens_us = pass_bits(t, c, s->opening, s->not_before_us, now_us);
-        uint64_t ends_us = pass_bits(t, c, s->ending, s->expires_us, now_us);
+        uint64_t due[2] = {0, 0};
+        uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due);
+        uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due);
         uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
+        change_all(t, c, due, now_us);
         if (next_us == UINT64_MAX) {
             heap_remove(h, HEAP_TIMES, c);
         } else {

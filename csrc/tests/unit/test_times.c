@@ -495,6 +495,29 @@ static void a_release_for_later_is_refused_whole(void) {
     done();
 }
 
+static void a_full_store_releases_nothing_for_later(void) {
+    static const uint8_t content[1000];
+    const uint32_t queue = 2;
+    ls_options o;
+    uint64_t id;
+    int rc = LS_OK;
+
+    ls_options_default(&o);
+    o.segment_size = SEGMENT;
+    o.background = 0;
+    o.max_log_bytes = 8 * SEGMENT;
+    fresh_with(&o);
+    (void)put(1, "message", NULL);
+    ls_delivery d = next_of(1);
+    while (rc == LS_OK)
+        rc = ls_publish(r.store, &queue, 1, NULL, 0, content, sizeof content, NULL, 0, &id);
+    check(rc == LS_FULL);
+    check(delay(1, &d, 5) == LS_FULL && counts_of(1).acquired == 1);
+    give_back(1, &d); /* that needs no room */
+    check(next_of(1).id == d.id);
+    done();
+}
+
 static void hidden_and_expired_places_are_dequeued_and_purged(void) {
     size_t n;
 
@@ -779,6 +802,7 @@ int main(void) {
         a_release_for_later_keeps_the_expiry_and_is_kept_by_a_crash,
         an_unseen_release_for_later_counts_as_none,
         a_release_for_later_is_refused_whole,
+        a_full_store_releases_nothing_for_later,
         hidden_and_expired_places_are_dequeued_and_purged,
         a_rolled_back_dequeue_leaves_hidden_what_was_hidden,
         a_clock_that_is_set_back_takes_nothing_back,
