@@ -248,12 +248,18 @@ int ls_enqueue(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n
 
 /* ---- publishing ---- */
 
+static uint32_t put_start_placed(const struct slot *s, const struct message_start *m, const uint32_t *queue_ids,
+                                 const struct remembered *state) {
+    const struct place_state written = {.not_before_us = state->not_before_us, .expires_us = state->expires_us};
+    return format_put_start_placed(s, m, queue_ids, &written);
+}
+
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
-                           const struct place_state *state, uint16_t flags) {
+                           const struct remembered *state, uint16_t flags) {
     struct log *g = store->log;
     struct slot s = log_slot(g, 0, 0, flags);
     s.id = s.lsn;
-    uint32_t bytes = state != NULL ? format_put_start_placed(&s, m, queue_ids, state)
+    uint32_t bytes = state != NULL ? put_start_placed(&s, m, queue_ids, state)
                                    : format_put_start(&s, m->tx_id, m->order_index, queue_ids, m->queue_count,
                                                       m->header, m->header_bytes, m->content, m->content_bytes);
     log_append_live(g, &s, state != NULL ? MESSAGE_START_PLACED : MESSAGE_START, bytes, bytes);
@@ -266,18 +272,19 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
 }
 
 /* Of a start record with everything in it. */
-static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const ls_times *times) {
-    return times != NULL ? format_start_placed_bytes(header_bytes, content_bytes, n, 0)
+static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const struct remembered *state) {
+    return state != NULL ? format_start_placed_bytes(header_bytes, content_bytes, n, 0)
                          : format_start_bytes(header_bytes, content_bytes, n);
 }
 
-static int reserve_inline(ls_store *store, const struct message_start *m, const ls_times *times, const ls_tx *handle) {
+static int reserve_inline(ls_store *store, const struct message_start *m, const struct remembered *state,
+                          const ls_tx *handle) {
     const struct table *t = &store->state.table;
     struct message none = {.id = 0};
-    uint64_t expansion = times != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
+    uint64_t expansion = state != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
                          : handle != NULL ? message_grows_at_most(t, &none, m->queue_count)
                                           : 0;
-    return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, times),
+    return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state),
                                expansion, RESERVE_GROWS);
 }
 
@@ -293,21 +300,19 @@ static void take_times(ls_store *store, struct message *m, const uint32_t *queue
 
 /* Content and places in one record. */
 static int publish_inline(ls_store *store, const struct message_start *given, const uint32_t *queue_ids,
-                          const ls_times *times, ls_tx *handle, uint64_t *id) {
+                          const struct remembered *state, ls_tx *handle, uint64_t *id) {
     struct message_start m = *given;
     struct message none = {.id = 0};
     struct work *work = NULL;
     struct tx *tx;
-    const struct remembered state = times_state(times);
-    int rc = reserve_inline(store, &m, times, handle);
+    int rc = reserve_inline(store, &m, state, handle);
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, m.queue_count) : rc;
     rc = rc == LS_OK ? work_check_limit(tx, m.queue_count) : rc;
     if (rc == LS_OK && !table_prepare(&store->state.table, 1)) {
         rc = fail_memory();
     }
-    rc = rc == LS_OK ? places_prepare(store, &none, queue_ids, m.queue_count, times != NULL ? &state : NULL, tx, &work)
-                     : rc;
+    rc = rc == LS_OK ? places_prepare(store, &none, queue_ids, m.queue_count, state, tx, &work) : rc;
     if (rc != LS_OK) {
         free(none.extra);
         if (none.listed != 0) {
@@ -317,8 +322,7 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     }
     m.tx_id = tx != NULL ? tx->id : 0;
     m.order_index = tx != NULL ? tx->enqueue_count : 0;
-    const struct place_state written = {.not_before_us = state.not_before_us, .expires_us = state.expires_us};
-    uint32_t number = message_put_start(store, &m, queue_ids, times != NULL ? &written : NULL, FLAG_PUBLISHED);
+    uint32_t number = message_put_start(store, &m, queue_ids, state, FLAG_PUBLISHED);
     struct message *made = table_message(&store->state.table, number);
     made->places = none.places;
     made->listed = none.listed;
@@ -329,16 +333,17 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     }
     *id = made->id;
     take_places(store, number, queue_ids, m.queue_count, tx, work, made->id);
-    if (times != NULL && tx == NULL) {
-        take_times(store, made, queue_ids, m.queue_count, &state);
+    if (state != NULL && tx == NULL) {
+        take_times(store, made, queue_ids, m.queue_count, state);
     }
     return LS_OK;
 }
 
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *handle, uint64_t *id) {
+                   const uint8_t *content, size_t content_bytes, const struct remembered *state, ls_tx *handle,
+                   uint64_t *id) {
     uint64_t limit = log_record_bytes_max(store->log);
-    int rc = times != NULL ? store_check_remembers(store) : LS_OK;
+    int rc = state != NULL ? store_check_remembers(store) : LS_OK;
     if (rc != LS_OK) {
         return rc;
     }
@@ -346,7 +351,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
     }
     if (header_bytes <= limit && content_bytes <= limit &&
-        start_bytes(header_bytes, content_bytes, n, times) <= limit) {
+        start_bytes(header_bytes, content_bytes, n, state) <= limit) {
         struct message_start m = {
             .header_bytes = (uint32_t)header_bytes,
             .content_bytes = (uint32_t)content_bytes,
@@ -354,7 +359,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
             .header = header,
             .content = content,
         };
-        return publish_inline(store, &m, queue_ids, times, handle, id);
+        return publish_inline(store, &m, queue_ids, state, handle, id);
     }
     if (log_is_trying(store->log)) {
         return LS_WOULD_WAIT; /* it would have to wait between its records */
@@ -365,7 +370,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
     rc = rc == LS_OK ? store_check_queues(store, queue_ids, n) : rc;
     rc = rc == LS_OK ? message_stage(store, header, header_bytes, content, content_bytes, FLAG_PUBLISHED, id) : rc;
     if (rc == LS_OK) {
-        rc = times != NULL ? enqueue_timed_locked(store, *id, queue_ids, n, times, handle, &lsn)
+        rc = state != NULL ? enqueue_timed_locked(store, *id, queue_ids, n, state, handle, &lsn)
                            : enqueue_locked(store, *id, queue_ids, n, handle, &lsn);
     }
     if (rc != LS_OK && *id != 0) {

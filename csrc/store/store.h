@@ -183,23 +183,17 @@ int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room,
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
 /* Appends the start record and makes the message; everything that it needs is there. With a state its places begin so. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
-                           const struct place_state *state, uint16_t flags);
-/* (waits) ls_publish_timed between entering the store and leaving it; NULL: no times. */
+                           const struct remembered *state, uint16_t flags);
+/* (waits) ls_publish_timed between entering the store and leaving it. The state has times; NULL: none. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
-                   const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *handle, uint64_t *id);
+                   const uint8_t *content, size_t content_bytes, const struct remembered *state, ls_tx *handle,
+                   uint64_t *id);
 /* (waits) ls_enqueue, as publish_locked. */
 int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, ls_tx *handle, uint64_t *lsn);
 /* timed.c: the same for places with times. */
-int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
-                         ls_tx *handle, uint64_t *lsn);
-int times_check(const ls_times *times); /* the lock may be held or not; LS_OPTION */
-static inline bool times_given(const ls_times *times) {
-    return times != NULL && (times->not_before_us != 0 || times->expires_us != 0);
-}
-static inline struct remembered times_state(const ls_times *times) {
-    return times == NULL ? (struct remembered){.own = NULL}
-                         : (struct remembered){.not_before_us = times->not_before_us, .expires_us = times->expires_us};
-}
+int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n,
+                         const struct remembered *state, ls_tx *handle, uint64_t *lsn);
+int times_check(const ls_times *times);           /* the lock may be held or not; LS_OPTION */
 int store_check_remembers(const ls_store *store); /* moves.c: LS_WRONG_STATE, unless states of places may be written */
 int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
 /* Everything that an enqueue on these queues asks before it allocates; m has its extra then. */

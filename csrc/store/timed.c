@@ -54,14 +54,13 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
     return s.lsn;
 }
 
-int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
-                         ls_tx *handle, uint64_t *lsn) {
+int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n,
+                         const struct remembered *state, ls_tx *handle, uint64_t *lsn) {
     uint64_t limit = log_record_bytes_max(store->log), record = format_move_bytes(0, 0);
     uint32_t number = 0;
     struct message *m = NULL;
     struct tx *tx;
     struct work *work;
-    const struct remembered state = times_state(times);
     if (n == 0 || n > limit / record) {
         return n == 0 ? fail(LS_OPTION, "no queue is named")
                       : message_too_large("the list of queues", n > limit ? limit * record : n * record, limit);
@@ -69,40 +68,51 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     int rc = store_check_remembers(store);
     rc = rc == LS_OK ? message_reserve_states(store, id, INDEX_NONE, n, 0, n * record, RESERVE_GROWS) : rc;
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
-    rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, &state, tx, &work) : rc;
+    rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, state, tx, &work) : rc;
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct work *w = work;
         work = work != NULL ? work->next : NULL;
-        *lsn = put_one(store, number, queue_ids[i], &state, tx, w);
+        *lsn = put_one(store, number, queue_ids[i], state, tx, w);
     }
     return rc;
+}
+
+/* The state that places begin with. NULL: none. */
+static const struct remembered *state_of(const ls_times *times, struct remembered *made) {
+    *made = (struct remembered){.own = NULL};
+    if (times != NULL) {
+        made->not_before_us = times->not_before_us;
+        made->expires_us = times->expires_us;
+    }
+    return remembers_nothing(made) ? NULL : made;
 }
 
 int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                      const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *tx, int flags,
                      uint64_t *id) {
-    const ls_times none = {.not_before_us = 0};
-    int rc = times_check(times != NULL ? times : &none);
+    struct remembered made;
+    const struct remembered *state = state_of(times, &made);
+    int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
         return rc;
     }
     *id = 0;
-    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes,
-                        times_given(times) ? times : NULL, tx, id);
+    rc = publish_locked(store, queue_ids, n, header, header_bytes, content, content_bytes, state, tx, id);
     return work_leave(store, tx, rc, flags);
 }
 
 int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
                      ls_tx *tx, int flags, uint64_t *lsn) {
-    const ls_times none = {.not_before_us = 0};
-    int rc = times_check(times != NULL ? times : &none);
+    struct remembered made;
+    const struct remembered *state = state_of(times, &made);
+    int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_enter(store, tx) : rc;
     if (rc != LS_OK) {
         return rc;
     }
     *lsn = 0;
-    rc = times_given(times) ? enqueue_timed_locked(store, id, queue_ids, n, times, tx, lsn)
-                            : enqueue_locked(store, id, queue_ids, n, tx, lsn);
+    rc = state != NULL ? enqueue_timed_locked(store, id, queue_ids, n, state, tx, lsn)
+                       : enqueue_locked(store, id, queue_ids, n, tx, lsn);
     return work_leave(store, tx, rc, flags);
 }

@@ -105,7 +105,7 @@ FAULTS = {
         "tests/core/test_hot.py",
     ),
     "a handle of a deleted queue is taken": Fault(
-        "queue.c",
+        "store.c",
         "PyDict_GetItemWithError(store->queues, queue->key) != given",
         "PyDict_GetItemWithError(store->queues, queue->key) == Py_None",
         "tests/core/test_hot.py tests/store/test_queues.py",

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.command import fine
 from kit.killed import and_then_killed, quick_directory, remove
 from kit.patience import PATIENCE_S
 from kit.simulated import ALL_KEPT, ALL_LOST, Disk
 from kit.store_model import as_time
-from logstore import errors
+from logstore import arrow, errors
 from logstore.inspect import Inspection
 from logstore.store import times as package_times
 
@@ -237,6 +238,33 @@ def test_an_inspection_counts_what_is_hidden_or_expired_now(store: MessageStore)
         inspection.read()
         (life,) = inspection.queues()
         assert (life.depth, life.ready, life.hidden, life.expired, life.ready_bytes) == (3, 1, 2, 0, 1)
+
+
+def test_the_log_as_a_table_shows_the_times_that_were_given(store: MessageStore) -> None:
+    queue, late, end = store.declare_queue("q"), datetime(2998, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+    store.publish(queue, b"m", not_before=late, expires=end)
+    store.publish(queue, bytes(3 << 20), expires=end)
+    store.publish(queue, b"n", acquire=True).release(delay=late - datetime.now(UTC), wait=True)
+    table = arrow.read(store.path, columns=["type", "not_before", "expires"]).read_all()
+    rows = [row for row in table.to_pylist() if row["not_before"] or row["expires"]]
+    assert [(row["type"], row["expires"]) for row in rows] == [
+        ("MESSAGE_START_PLACED", end),
+        ("MESSAGE_MOVE", end),
+        ("PLACE_STATES", None),
+    ]
+    assert (rows[0]["not_before"], rows[1]["not_before"]) == (late, None)
+    assert abs(rows[2]["not_before"] - late) < timedelta(seconds=PATIENCE_S)
+
+
+def test_verify_and_salvage_keep_the_times(store: MessageStore, tmp_path: Path) -> None:
+    queue, late, end = store.declare_queue("q"), datetime(2998, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+    store.publish(queue, b"m", not_before=late)
+    store.publish(queue, bytes(3 << 20), expires=end)
+    store.close()
+    assert "problems          none" in fine("verify", store.path)
+    fine("salvage", store.path, tmp_path / "saved")
+    with logstore.open(tmp_path / "saved") as saved:
+        assert [(m.not_before, m.expires) for m in saved.messages("q")] == [(late, None), (None, end)]
 
 
 def publish_and_tell(path: Path, kept: list[Any]) -> list[int]:

@@ -101,6 +101,29 @@ static void a_killed_process_may_have_handed_out_everything(void) {
     }
 }
 
+/* A change writes the count of the first release while another consumer has the place, who then gives it back unseen. */
+static void a_count_that_is_written_leaves_out_who_has_the_place(void) {
+    for (int through = 0; through < 2; through++) {
+        ls_delivery d;
+        uint64_t id, lsn;
+
+        fresh();
+        id = put(1, "message", NULL);
+        d = next_of(1);
+        give_back(1, &d, 0);
+        d = next_of(1);
+        check(d.count == 2);
+        (void)put(2, "its force takes the count along", NULL);
+        give_back(1, &d, LS_UNSEEN);
+        check(ls_annotate(r.store, id, 1, (const uint8_t *)"note", 4, NULL, LS_WAIT, &lsn) == LS_OK);
+        if (through == 1)
+            killed();
+        d = next_of(1);
+        check(d.id == id && d.count == 2);
+        done();
+    }
+}
+
 /* It has written no record, and the log still ends with the orderly close of its predecessor. */
 static void a_process_that_wrote_nothing_and_was_killed_may_have_handed_out_everything(void) {
     ls_delivery d;
@@ -281,6 +304,7 @@ int main(void) {
     static void (*const tests[])(void) = {
         after_an_orderly_close_only_what_was_handed_out_is_seen,
         a_killed_process_may_have_handed_out_everything,
+        a_count_that_is_written_leaves_out_who_has_the_place,
         a_process_that_wrote_nothing_and_was_killed_may_have_handed_out_everything,
         an_open_and_a_close_leave_everything_as_it_was,
         what_a_crash_made_doubtful_stays_so_and_what_came_later_does_not,
