@@ -32,7 +32,7 @@ struct due_queues {
     uint64_t waiting;     /* takers of all queues */
     bool came_back;    /* a place came back to a queue with takers, or the first time to come is another; see to it */
     uint64_t watching; /* watches of arrivals */
-    uint64_t watching_times; /* watches of places that come back, or expire */
+    uint64_t watching_times; /* watches of what a time may tell */
     struct watcher *every;   /* those that watch every queue */
 };
 

@@ -1,6 +1,7 @@
 /* The index of times.h. */
 #include "table/times.h"
 
+#include "logstore.h"
 #include "os/array.h"
 #include "os/prefetch.h"
 #include "table/heap.h"

@@ -761,16 +761,36 @@ static void watchers_are_told_what_is_due_and_what_has_expired(void) {
     check(ls_inbox_new(r.store, &inbox, &fd) == LS_OK && ls_inbox_new(r.store, &refused, &fd) == LS_OK);
     check(ls_inbox_watch(refused, 1, 16) == LS_OPTION);
     ls_inbox_free(refused);
-    check(ls_inbox_watch(inbox, 0, LS_RELEASED | LS_EXPIRED) == LS_OK);
+    check(ls_inbox_watch(inbox, 0, LS_ARRIVED | LS_RELEASED | LS_EXPIRED) == LS_OK);
     (void)put_timed(1, in_seconds(10), 0);
     (void)put_timed(2, 0, in_seconds(20));
+    check(ls_force(r.store, 0) == LS_OK && ls_inbox_events(inbox, e, 2) == 2); /* there are records of both */
     check(ls_inbox_events(inbox, e, 2) == 0);
     vfs_sim_advance(sim, 11 * (int64_t)SECOND_US);
     (void)counts_of(1);
-    check(ls_inbox_events(inbox, e, 2) == 1 && e[0].queue_id == 1 && e[0].kinds == LS_RELEASED);
+    check(ls_inbox_events(inbox, e, 2) == 1 && e[0].queue_id == 1 && e[0].kinds == (LS_ARRIVED | LS_RELEASED));
     vfs_sim_advance(sim, 10 * (int64_t)SECOND_US);
     (void)counts_of(1);
     check(ls_inbox_events(inbox, e, 2) == 1 && e[0].queue_id == 2 && e[0].kinds == LS_EXPIRED);
+    ls_inbox_free(inbox);
+    done();
+}
+
+/* Nobody acquires from this queue meanwhile, and the watch is only of arrivals. */
+static void the_flusher_tells_watchers_that_a_hidden_place_has_arrived(void) {
+    ls_inbox *inbox;
+    ls_event e[1];
+    int fd;
+
+    fresh_with_threads();
+    check(ls_inbox_new(r.store, &inbox, &fd) == LS_OK && ls_inbox_watch(inbox, 1, LS_ARRIVED) == LS_OK);
+    (void)put_timed(1, in_seconds(3600), 0);
+    check(ls_force(r.store, 0) == LS_OK && ls_inbox_events(inbox, e, 1) == 1); /* its record */
+    vfs_sim_advance(sim, 3601 * (int64_t)SECOND_US);
+    check(ls_flush_soon(r.store) == LS_OK);
+    while (ls_inbox_events(inbox, e, 1) == 0)
+        sched_yield();
+    check(e[0].kinds == LS_ARRIVED && e[0].queue_id == 1);
     ls_inbox_free(inbox);
     done();
 }
@@ -814,6 +834,7 @@ int main(void) {
         no_place_that_is_released_for_later_is_lost_among_threads,
         watchers_are_told_what_is_due_and_what_has_expired,
         the_flusher_tells_watchers_of_an_expiry,
+        the_flusher_tells_watchers_that_a_hidden_place_has_arrived,
         places_are_offered_and_expire_as_a_walk_over_all_would_find,
     };
     int failed = 0, count = (int)(sizeof tests / sizeof *tests);
