@@ -48,13 +48,16 @@ def acquire_all(queue: logstore.Queue, count: int) -> tuple[float, list[logstore
     return spent / count, held
 
 
-def settle(queue: logstore.Queue, held: list[logstore.Delivery]) -> None:
+def settle(queue: logstore.Queue, held: list[logstore.Delivery]) -> float:
+    """Nanoseconds a message to accept them."""
+    began = time.perf_counter_ns()
     for at in range(0, len(held), AT_ONCE):
         queue.accept_many(held[at : at + AT_ONCE], wait=False)
+    return (time.perf_counter_ns() - began) / len(held)
 
 
-def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[float, float]]:
-    """Of each round the nanoseconds a message with a time that has come, and of one without."""
+def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[float, float, float, float]]:
+    """Of each round the nanoseconds to acquire a message whose time has come, and one without; and to accept them."""
     chance = random.Random(1)
     groups = [number for number in range(rounds) for _ in range(due)]
     groups += [rounds] * (messages - len(groups))  # these are never due
@@ -82,10 +85,8 @@ def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[fl
             gc.disable()
             with_times, held = acquire_all(waiting, due)
             without, other = acquire_all(plain, due)
+            found.append((with_times, without, settle(waiting, held), settle(plain, other)))
             gc.enable()
-            found.append((with_times, without))
-            settle(waiting, held)
-            settle(plain, other)
             del held, other
         return found
 
@@ -117,6 +118,8 @@ def build(path: Path, kind: str, count: int) -> None:
         queue = store.declare_queue("q")
         for _ in range(3):  # every write buffer is touched, and every code path
             publish(store, kind, 20 * AT_ONCE)
+            for _ in range(200):
+                store.publish(queue, bytes(256 << 10), wait=False)
             queue.purge(wait=False)
         store.checkpoint()
         before = resident()
@@ -164,9 +167,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as made:
         place = Path(made)
         found = offering(place, options.messages, options.due, options.rounds)
-        with_times, without = (statistics.median(each) for each in zip(*found, strict=True))
-        ratio = statistics.median(one / other for one, other in found)
+        with_times, without, *accepted = (statistics.median(each) for each in zip(*found, strict=True))
+        ratio = statistics.median(one[0] / one[1] for one in found)
         print(f"acquire: {with_times:.0f} ns a message that is due, {without:.0f} without times, ratio {ratio:.2f}")
+        ratio = statistics.median((one[0] + one[2]) / (one[1] + one[3]) for one in found)
+        print(f"accept: {accepted[0]:.0f} ns, and {accepted[1]:.0f}; acquire and accept: ratio {ratio:.2f}")
         for kind in KINDS:
             print(f"{kind}: {child('build', place / kind, kind, options.messages):.1f} bytes a message in memory")
         for replays in (False, True):

@@ -37,6 +37,7 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
     table_touch(t, m);
     message_appended(m, s.lsn);
     if (tx != NULL) {
+        assert(w != NULL); /* one for each queue */
         w->kind = WORK_ENQUEUE;
         w->order_index = tx->enqueue_count++;
         w->message = number;
