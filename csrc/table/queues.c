@@ -235,9 +235,12 @@ void queue_kill(struct place *p, const struct message *m) {
     struct entry *e = place_entry(p);
     struct queue_chunk *c = p->at.chunk;
     assert((e->state & ENTRY_DEAD) == 0);
-    offer_went(p);
-    if (entry_is_ahead(e)) {
-        c->ahead--;
+    bool was_offered = e->state == (ENTRY_ACQUIRED | ENTRY_PASSED); /* in its turn, and it waits for no time */
+    if (e->state != 0 && !was_offered) {
+        offer_went(p);
+        if (entry_is_ahead(e)) {
+            c->ahead--;
+        }
     }
     struct tally *from = &c->queue->tallies[entry_standing(e)];
     from->places--;
