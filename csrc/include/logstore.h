@@ -503,7 +503,7 @@ int ls_inbox_new(ls_store *store, ls_inbox **inbox, int *fd);
 /* The numbers of up to n takers that were served, or ended, since; each is told once. Read the eventfd first. */
 size_t ls_inbox_next(ls_inbox *inbox, uint64_t *numbers, size_t n);
 /* Kinds of events of a queue since the last look, as bits; a bit stands for one event or for many. */
-#define LS_ARRIVED       1 /* places may be acquired that could not before: their records are durable now, or they are no longer hidden */
+#define LS_ARRIVED       1 /* places may be acquired that could not before: durable now, or no longer hidden */
 #define LS_RELEASED      2 /* places may be acquired again: released, unlocked by a rollback, or no longer hidden */
 #define LS_QUEUE_DELETED 4 /* the last event of the queue */
 #define LS_EXPIRED       8 /* places have expired; see ls_acquire_expired */

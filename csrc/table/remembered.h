@@ -100,7 +100,6 @@ bool chunk_prepare_states(struct queue_chunk *c, unsigned parts);
 bool queue_prepare_states(struct queue *q, unsigned parts);
 /* The place of the message gets the state in place of the one that it has. It takes what it has of its own. */
 void place_remember(const struct place *p, const struct message *m, const struct remembered *state);
-void place_forget_there(const struct place *p); /* of a chunk with states */
 /* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
 void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
 struct remembered place_state_there(const struct place *p); /* of a chunk with states */

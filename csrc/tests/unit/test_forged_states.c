@@ -224,7 +224,7 @@ static void a_move_ends_a_place_and_makes_another(void) {
     {
         ls_cursor *c;
         ls_place got[4];
-        size_t n;
+        size_t n = 0;
 
         check(state_on(a, 1).delivery_count == 1);
         check(ls_cursor_open(r.store, 1, LS_CURSOR_ALL, &c) == LS_OK && ls_cursor_next(c, got, 4, &n) == LS_OK);
