@@ -11,7 +11,7 @@
 enum {
     TENTH_US = 100 * 1000,
     ACQUIRED_AHEAD = 32, /* places whose messages are fetched together */
-    STEP_CHUNKS = 1024, /* chunks of a run that one call of ls_acquisitions looks at */
+    STEP_CHUNKS = 1024,  /* chunks of a run that one call of ls_acquisitions looks at */
 };
 
 bool delivery_holds(const ls_delivery *d, const struct place *p) {

@@ -140,20 +140,30 @@ struct due_places {
     uint64_t bits[2];
 };
 
-/* Takes the places of the first chunk that are due, and gives the chunk its next time. */
-static struct due_places take_first(struct table *t, uint64_t now_us) {
-    struct chunk_heap *h = &t->times.heap;
-    struct due_places due = {.chunk = h->all[0]};
-    struct chunk_states *s = due.chunk->states;
-    uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due.bits);
-    uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due.bits);
-    uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
-    if (next_us == UINT64_MAX) {
-        heap_remove(h, HEAP_TIMES, due.chunk);
-    } else {
-        heap_sink(h, HEAP_TIMES, 0, due.chunk, next_us);
+/* Takes the first chunk out of the heap. */
+static struct queue_chunk *take_first(struct table *t) {
+    struct queue_chunk *c = t->times.heap.all[0];
+    heap_remove(&t->times.heap, HEAP_TIMES, c);
+    prefetch(c->states);
+    return c;
+}
+
+static void prefetch_times(const uint64_t *at_us) {
+    enum { TIMES_OF_LINE = 8 };
+    for (uint32_t i = 0; at_us != NULL && i < CHUNK_PLACES; i += TIMES_OF_LINE) {
+        prefetch(&at_us[i]);
     }
-    return due;
+}
+
+/* Takes the chunk's places that are due, and puts the chunk at its next time. */
+static void take_places(struct table *t, struct due_places *due, uint64_t now_us) {
+    struct chunk_states *s = due->chunk->states;
+    uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due->bits);
+    uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due->bits);
+    uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
+    if (next_us != UINT64_MAX) {
+        heap_add(&t->times.heap, HEAP_TIMES, due->chunk, next_us);
+    }
 }
 
 static void prefetch_entries(const struct due_places *due) {
@@ -183,15 +193,22 @@ static void change_all(const struct table *t, const struct due_places *due, uint
     }
 }
 
-/* Several chunks at once: their entries are fetched into the cache, then their messages, so that the waits for memory overlap. */
+/* Several chunks at once: their times, entries and messages are fetched into the cache, so that the waits for memory overlap. */
 void times_pass(struct table *t, uint64_t now_us) {
     struct due_places due[CHUNKS_AHEAD];
     t->times.now_us = now_us;
     while (times_next(t) <= now_us) {
         uint32_t count = 0;
         for (; count < CHUNKS_AHEAD && times_next(t) <= now_us; count++) {
-            due[count] = take_first(t, now_us);
-            prefetch_entries(&due[count]);
+            due[count] = (struct due_places){.chunk = take_first(t)};
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            prefetch_times(due[i].chunk->states->not_before_us);
+            prefetch_times(due[i].chunk->states->expires_us);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            take_places(t, &due[i], now_us);
+            prefetch_entries(&due[i]);
         }
         for (uint32_t i = 0; i < count; i++) {
             prefetch_messages(t, &due[i]);
