@@ -82,14 +82,17 @@ def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[Co
     groups = [number for number in range(rounds) for _ in range(due)]
     groups += [rounds] * (messages - len(groups))  # these are never due
     chance.shuffle(groups)
-    lead_s, apart_s = 20 + messages * 20e-6, 2 + due * 20e-6
-    first = time.time() + lead_s
+    lead_s, apart_s = 20 + messages * 15e-6, 2 + due * 20e-6
     with (
         open_at(place / "scheduled") as scheduled,
         open_at(place / "neighbours") as neighbours,
         open_at(place / "scattered") as scattered,
     ):
         queues = [store.declare_queue("q") for store in (scheduled, neighbours, scattered)]
+        fill(neighbours, queues[1], messages)
+        fill(scattered, queues[2], messages)
+        others = acquire_by_group(queues[2], groups, rounds)
+        first = time.time() + lead_s
         for group in groups:
             at = (
                 first + group * apart_s + chance.random()
@@ -98,9 +101,6 @@ def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[Co
             )
             scheduled.publish(queues[0], CONTENT, not_before=at, wait=False)
         scheduled.force()
-        fill(neighbours, queues[1], messages)
-        fill(scattered, queues[2], messages)
-        others = acquire_by_group(queues[2], groups, rounds)
         assert time.time() < first, "the machine is too slow for these times: fewer messages"
         found = []
         for number in range(rounds):
