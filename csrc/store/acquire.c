@@ -10,8 +10,7 @@
 
 enum {
     TENTH_US = 100 * 1000,
-    ACQUIRED_AHEAD = 32, /* places whose messages are fetched together */
-    STEP_CHUNKS = 1024,  /* chunks of a run that one call of ls_acquisitions looks at */
+    STEP_CHUNKS = 1024, /* chunks of a run that one call of ls_acquisitions looks at */
 };
 
 bool delivery_holds(const ls_delivery *d, const struct place *p) {
@@ -28,43 +27,23 @@ uint32_t acquire_time(const ls_store *store) {
     return tenths < UINT32_MAX ? (uint32_t)tenths : UINT32_MAX;
 }
 
-/* Acquires at most n <= ACQUIRED_AHEAD places, and fetches their messages into the cache; fewer: there are no more, or no memory. */
-static size_t acquire_ahead(const ls_store *store, struct queue *q, struct place *places, ls_delivery *into, size_t n,
-                            uint32_t *tenths, bool *ready) {
-    const struct table *t = &store->state.table;
-    uint64_t durable_lsn = log_durable_lsn(store->log);
-    size_t found = 0;
-    for (; found < n && offer_find(q, durable_lsn, &places[found]); found++) {
-        const struct place *p = &places[found];
-        *ready = p->at.chunk->handed_out != NULL || offer_prepare(p);
-        if (!*ready) {
-            break;
-        }
-        *tenths = *tenths == 0 ? acquire_time(store) : *tenths;
-        message_prefetch(table_message(t, place_entry(p)->message));
-        into[found].count = offer_acquire(q, p, *tenths);
-    }
-    return found;
-}
-
 int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
     const struct table *t = &store->state.table;
-    struct place places[ACQUIRED_AHEAD];
+    struct place p;
+    uint64_t durable_lsn = log_durable_lsn(store->log);
     uint32_t tenths = 0;
-    size_t acquired = 0, found, most;
+    size_t acquired = 0;
     bool ready = true;
-    do {
-        uint64_t bytes = 0;
-        most = n - acquired < ACQUIRED_AHEAD ? n - acquired : ACQUIRED_AHEAD;
-        found = acquire_ahead(store, q, places, into + acquired, most, &tenths, &ready);
-        for (size_t i = 0; i < found; i++) {
-            const struct message *m = table_message(t, place_entry(&places[i])->message);
-            ls_delivery *d = &into[acquired++];
-            *d = delivery_of(m, &places[i], d->count);
-            bytes += d->content_bytes;
+    while (acquired < n && offer_find(q, durable_lsn, &p)) {
+        ready = p.at.chunk->handed_out != NULL || offer_prepare(&p);
+        if (!ready) {
+            break;
         }
-        offer_acquired(q, found, bytes);
-    } while (found == most && acquired < n);
+        tenths = acquired == 0 ? acquire_time(store) : tenths;
+        const struct message *m = table_message(t, place_entry(&p)->message);
+        uint32_t count = offer_acquire(q, &p, m, tenths);
+        into[acquired++] = delivery_of(m, &p, count);
+    }
     *done = acquired;
     return acquired == 0 && !ready ? fail_memory() : LS_OK;
 }

@@ -88,15 +88,18 @@ bool offer_prepare(const struct place *p) {
     return true;
 }
 
-static inline uint32_t hand_out(const struct place *p, uint8_t state, uint32_t tenths) {
+static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
+                                uint8_t state, uint32_t tenths) {
+    struct entry *e = place_entry(p);
     struct hand_out *h = &p->at.chunk->handed_out[p->slot];
-    place_entry(p)->state |= state;
+    e->state |= state;
+    queue_tally(q, m, from, STANDING_ACQUIRED);
     h->count += h->count < UINT32_MAX ? 1 : 0;
     h->since_tenths = tenths;
     return h->count;
 }
 
-uint32_t offer_acquire(struct queue *q, const struct place *p, uint32_t tenths) {
+uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths) {
     const struct entry *e = place_entry(p);
     assert(entry_is_free(e));
     if ((e->state & ENTRY_PASSED) != 0) {
@@ -105,14 +108,7 @@ uint32_t offer_acquire(struct queue *q, const struct place *p, uint32_t tenths) 
     } else {
         cursor_step(&q->fresh);
     }
-    return hand_out(p, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
-}
-
-void offer_acquired(struct queue *q, uint64_t places, uint64_t bytes) {
-    q->tallies[STANDING_READY].places -= places;
-    q->tallies[STANDING_READY].bytes -= bytes;
-    q->tallies[STANDING_ACQUIRED].places += places;
-    q->tallies[STANDING_ACQUIRED].bytes += bytes;
+    return hand_out(q, p, m, STANDING_READY, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */
@@ -151,15 +147,13 @@ uint32_t offer_take(const struct place *p, const struct message *m, uint32_t ten
     if ((e->state & ENTRY_PASSED) == 0) {
         c->ahead++;
     }
-    queue_tally(c->queue, m, STANDING_READY, STANDING_ACQUIRED);
-    return hand_out(p, ENTRY_ACQUIRED, tenths);
+    return hand_out(c->queue, p, m, STANDING_READY, ENTRY_ACQUIRED, tenths);
 }
 
 uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths) {
     assert(entry_is_expired(place_entry(p)));
     offer_went(p); /* it is counted in `ahead` already */
-    queue_tally(p->at.chunk->queue, m, STANDING_EXPIRED, STANDING_ACQUIRED);
-    return hand_out(p, ENTRY_ACQUIRED, tenths);
+    return hand_out(p->at.chunk->queue, p, m, STANDING_EXPIRED, ENTRY_ACQUIRED, tenths);
 }
 
 bool offer_is_acquired(const struct place *p, uint32_t count) {

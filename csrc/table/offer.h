@@ -9,15 +9,10 @@
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
 void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a chunk that has none: CHUNK_PLACES */
-/*
- * At this time; returns the place's count, this time included. It does not read the message: call offer_acquired for the
- * places that were acquired so, with the bytes of their messages, before anything else looks at the queue.
- */
-uint32_t offer_acquire(struct queue *q, const struct place *p, uint32_t tenths);
-void offer_acquired(struct queue *q, uint64_t places, uint64_t bytes);
+/* Both at this time; they return the place's count, this time included. */
+uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
-/* The same at once: for any place that is free. */
-uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths);
+uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths); /* for an expired one */
 bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was its acquisition number `count` */
 /* To its old position; unseen: this acquisition does not count. */

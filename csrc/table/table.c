@@ -43,25 +43,6 @@ static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) 
     }
 }
 
-/* What an end of the place changes beside its entry. */
-static void prefetch_counts_and_times(const struct table *t, uint32_t number, uint64_t id) {
-    const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
-    if (m == NULL || m->id != id || m->place_count == 0 || m->listed != 0) {
-        return;
-    }
-    const struct queue_chunk *c = m->places.one.at.chunk;
-    uint32_t slot = m->places.one.slot;
-    if (c->handed_out != NULL) {
-        prefetch(&c->handed_out[slot]);
-    }
-    if (c->states != NULL && c->states->not_before_us != NULL) {
-        prefetch(&c->states->not_before_us[slot]);
-    }
-    if (c->states != NULL && c->states->expires_us != NULL) {
-        prefetch(&c->states->expires_us[slot]);
-    }
-}
-
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) {
         index_prefetch(&t->messages, ids[i]);
@@ -81,9 +62,6 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
     }
     for (size_t i = 0; i < n; i++) {
         prefetch_place(t, numbers[i], ids[i]);
-    }
-    for (size_t i = 0; t->in_runs && i < n; i++) {
-        prefetch_counts_and_times(t, numbers[i], ids[i]);
     }
 }
 

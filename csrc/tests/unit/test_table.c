@@ -241,8 +241,7 @@ static void the_first_place_that_came_back_is_offered_first(void) {
             if (any_free) {
                 require(found.at.chunk == places[first].at.chunk && found.slot == places[first].slot);
                 require(offer_prepare(&found));
-                (void)offer_acquire(q, &found, 0);
-                offer_acquired(q, 1, message_content_bytes(&any));
+                (void)offer_acquire(q, &found, &any, 0);
                 offered++;
             }
         }
