@@ -3,8 +3,11 @@
     python benchmarks/scheduled.py [--dir DIR] [--messages 1000000] [--due 100000] [--rounds 5]
 
 * Offering: a queue has messages whose times are in random order; in each round a tenth of them becomes due, at random
-  places, and ``acquire`` takes them all, 1,000 at a time. The queue of the other store has as many without times, of
-  which the same number is taken. Rounds alternate; the first acquire of a round finds what is due.
+  places, and ``acquire`` takes them all, 1,000 at a time. Two other stores have as many messages without times, of
+  which the same number is taken: in one those at the front, which follow each other in memory; in the other those at
+  the scheduled ones' positions, while a consumer holds the rest. So the first ratio has the cost of scattered memory
+  and of the index of times, the second that of the index. The stores take turns; the first acquire of a round finds
+  what is due. Times are CPU time of the thread, which other work on the machine disturbs less.
 * Memory: resident bytes of a message on one queue, without times, with one and with both; each in a process of its own.
 * Opening: the same stores, with a checkpoint and by a replay of the whole log, in turn.
 """
@@ -40,54 +43,79 @@ def open_at(path: Path) -> logstore.MessageStore:
 def acquire_all(queue: logstore.Queue, count: int) -> tuple[float, list[logstore.Delivery]]:
     """Nanoseconds a message to acquire this many."""
     held: list[logstore.Delivery] = []
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     while len(held) < count and (more := queue.acquire(min(AT_ONCE, count - len(held)))):
         held += more
-    spent = time.perf_counter_ns() - began
+    spent = time.thread_time_ns() - began
     assert len(held) == count
     return spent / count, held
 
 
 def settle(queue: logstore.Queue, held: list[logstore.Delivery]) -> float:
     """Nanoseconds a message to accept them."""
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for at in range(0, len(held), AT_ONCE):
         queue.accept_many(held[at : at + AT_ONCE], wait=False)
-    return (time.perf_counter_ns() - began) / len(held)
+    return (time.thread_time_ns() - began) / len(held)
 
 
-def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[float, float, float, float]]:
-    """Of each round the nanoseconds to acquire a message whose time has come, and one without; and to accept them."""
+def fill(store: logstore.MessageStore, queue: logstore.Queue, messages: int) -> None:
+    for _ in range(messages // AT_ONCE):
+        store.publish_many(queue, [CONTENT] * AT_ONCE, wait=False)
+    store.force()
+
+
+def acquire_by_group(queue: logstore.Queue, groups: list[int], rounds: int) -> list[list[logstore.Delivery]]:
+    """Acquires everything; the deliveries of each round's positions."""
+    found: list[list[logstore.Delivery]] = [[] for _ in range(rounds + 1)]
+    for group, delivery in zip(groups, acquire_all(queue, len(groups))[1], strict=True):
+        found[group].append(delivery)
+    return found
+
+
+Cost = tuple[float, float]  # nanoseconds a message: to acquire it, to accept it
+
+
+def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[Cost, ...]]:
+    """Of each round the costs of messages that are due, of neighbours without times, and of scattered ones without."""
     chance = random.Random(1)
     groups = [number for number in range(rounds) for _ in range(due)]
     groups += [rounds] * (messages - len(groups))  # these are never due
     chance.shuffle(groups)
-    lead_s, apart_s = 20 + messages * 20e-6, 2 + due * 10e-6
-    first = time.time() + lead_s
-    with open_at(place / "scheduled") as scheduled, open_at(place / "unscheduled") as unscheduled:
-        waiting, plain = scheduled.declare_queue("q"), unscheduled.declare_queue("q")
+    lead_s, apart_s = 20 + messages * 15e-6, 2 + due * 20e-6
+    with (
+        open_at(place / "scheduled") as scheduled,
+        open_at(place / "neighbours") as neighbours,
+        open_at(place / "scattered") as scattered,
+    ):
+        queues = [store.declare_queue("q") for store in (scheduled, neighbours, scattered)]
+        fill(neighbours, queues[1], messages)
+        fill(scattered, queues[2], messages)
+        others = acquire_by_group(queues[2], groups, rounds)
+        first = time.time() + lead_s
         for group in groups:
             at = (
                 first + group * apart_s + chance.random()
                 if group < rounds
                 else time.time() + FAR_S * chance.random() + 3600
             )
-            scheduled.publish(waiting, CONTENT, not_before=at, wait=False)
-        for _ in range(messages // AT_ONCE):
-            unscheduled.publish_many(plain, [CONTENT] * AT_ONCE, wait=False)
+            scheduled.publish(queues[0], CONTENT, not_before=at, wait=False)
         scheduled.force()
-        unscheduled.force()
         assert time.time() < first, "the machine is too slow for these times: fewer messages"
         found = []
         for number in range(rounds):
+            for delivery in others[number]:
+                queues[2].release(delivery, unseen=True)
+            others[number] = []
             time.sleep(max(0.0, first + number * apart_s + 1.2 - time.time()))
             gc.collect()
             gc.disable()
-            with_times, held = acquire_all(waiting, due)
-            without, other = acquire_all(plain, due)
-            found.append((with_times, without, settle(waiting, held), settle(plain, other)))
+            taken = [acquire_all(queue, due) for queue in queues]
+            found.append(
+                tuple((spent, settle(queue, held)) for queue, (spent, held) in zip(queues, taken, strict=True))
+            )
             gc.enable()
-            del held, other
+            del taken
         return found
 
 
@@ -167,11 +195,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as made:
         place = Path(made)
         found = offering(place, options.messages, options.due, options.rounds)
-        with_times, without, *accepted = (statistics.median(each) for each in zip(*found, strict=True))
-        ratio = statistics.median(one[0] / one[1] for one in found)
-        print(f"acquire: {with_times:.0f} ns a message that is due, {without:.0f} without times, ratio {ratio:.2f}")
-        ratio = statistics.median((one[0] + one[2]) / (one[1] + one[3]) for one in found)
-        print(f"accept: {accepted[0]:.0f} ns, and {accepted[1]:.0f}; acquire and accept: ratio {ratio:.2f}")
+        for name, costs in (
+            ("acquire", [[cost[0] for cost in one] for one in found]),
+            ("acquire and accept", [[sum(cost) for cost in one] for one in found]),
+        ):
+            timed, near, far = (statistics.median(each) for each in zip(*costs, strict=True))
+            ratios = [statistics.median(one[0] / one[other] for one in costs) for other in (1, 2)]
+            print(
+                f"{name}: {timed:.0f} ns a message that is due; without times {near:.0f} (ratio {ratios[0]:.2f}), "
+                f"as scattered {far:.0f} ({ratios[1]:.2f})"
+            )
         for kind in KINDS:
             print(f"{kind}: {child('build', place / kind, kind, options.messages):.1f} bytes a message in memory")
         for replays in (False, True):

@@ -31,9 +31,7 @@ uint32_t table_find(const struct table *t, uint64_t id) { return index_find(&t->
 
 static void prefetch_message(const struct table *t, uint32_t number) {
     if (number < t->message_slots) {
-        const char *m = (const char *)table_message(t, number);
-        prefetch(m);
-        prefetch(m + sizeof(struct message) - 1); /* it may cross into a second cache line */
+        message_prefetch(table_message(t, number));
     }
 }
 

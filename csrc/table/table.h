@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "os/prefetch.h"
 #include "table/takers.h"
 
 /* ---- index.c: 64-bit key -> 32-bit number of an item that knows its key; grows in small steps with insertions ---- */
@@ -383,6 +384,11 @@ static inline struct message *table_message(const struct table *t, uint32_t numb
     table_give_out(t, number / SLAB_MESSAGES, INDEX_NONE, INDEX_NONE);
 #endif
     return &t->slabs[number / SLAB_MESSAGES]->messages[number % SLAB_MESSAGES];
+}
+
+static inline void message_prefetch(const struct message *m) {
+    prefetch(m);
+    prefetch((const char *)(m + 1) - 1); /* it may cross into a second cache line */
 }
 
 uint32_t table_find(const struct table *t, uint64_t id); /* or INDEX_NONE */

@@ -3,8 +3,9 @@
 
 #include "logstore.h"
 #include "os/array.h"
-#include "os/prefetch.h"
 #include "table/heap.h"
+
+enum { CHUNKS_AHEAD = 8 }; /* whose places that are due are fetched together */
 
 static uint64_t time_in(const uint64_t *array, uint32_t slot) { return array != NULL ? array[slot] : 0; }
 
@@ -133,43 +134,87 @@ static uint64_t take_due(uint64_t *bits, const uint64_t *at_us, uint64_t now_us,
     return next_us;
 }
 
-/* The messages are fetched ahead, so that the waits for memory overlap. */
-static void change_all(const struct table *t, struct queue_chunk *c, const uint64_t *due, uint64_t now_us) {
-    for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
-            prefetch(&c->entries[64 * half + (uint32_t)__builtin_ctzll(left)]);
-        }
+/* Due places of a chunk. */
+struct due_places {
+    struct queue_chunk *chunk;
+    uint64_t bits[2];
+};
+
+/* Takes the first chunk out of the heap. */
+static struct queue_chunk *take_first(struct table *t) {
+    struct queue_chunk *c = t->times.heap.all[0];
+    heap_remove(&t->times.heap, HEAP_TIMES, c);
+    prefetch(c->states);
+    return c;
+}
+
+static void prefetch_times(const uint64_t *at_us) {
+    enum { TIMES_OF_LINE = 8 };
+    for (uint32_t i = 0; at_us != NULL && i < CHUNK_PLACES; i += TIMES_OF_LINE) {
+        prefetch(&at_us[i]);
     }
-    for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
-            const struct entry *e = &c->entries[64 * half + (uint32_t)__builtin_ctzll(left)];
-            if (!is_held(e)) {
-                prefetch(table_message(t, e->message));
-            }
-        }
+}
+
+/* Takes the chunk's places that are due, and puts the chunk at its next time. */
+static void take_places(struct table *t, struct due_places *due, uint64_t now_us) {
+    struct chunk_states *s = due->chunk->states;
+    uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due->bits);
+    uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due->bits);
+    uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
+    if (next_us != UINT64_MAX) {
+        heap_add(&t->times.heap, HEAP_TIMES, due->chunk, next_us);
     }
+}
+
+static void prefetch_entries(const struct due_places *due) {
     for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due[half]; left != 0; left &= left - 1) {
-            change_due(t, c, 64 * half + (uint32_t)__builtin_ctzll(left), now_us);
+        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
+            prefetch(&due->chunk->entries[64 * half + (uint32_t)__builtin_ctzll(left)]);
         }
     }
 }
 
+static void prefetch_messages(const struct table *t, const struct due_places *due) {
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
+            const struct entry *e = &due->chunk->entries[64 * half + (uint32_t)__builtin_ctzll(left)];
+            if (!is_held(e)) {
+                message_prefetch(table_message(t, e->message));
+            }
+        }
+    }
+}
+
+static void change_all(const struct table *t, const struct due_places *due, uint64_t now_us) {
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
+            change_due(t, due->chunk, 64 * half + (uint32_t)__builtin_ctzll(left), now_us);
+        }
+    }
+}
+
+/* Several chunks at once: their times, entries and messages are fetched into the cache, so that the waits for memory overlap. */
 void times_pass(struct table *t, uint64_t now_us) {
-    struct chunk_heap *h = &t->times.heap;
+    struct due_places due[CHUNKS_AHEAD];
     t->times.now_us = now_us;
     while (times_next(t) <= now_us) {
-        struct queue_chunk *c = h->all[0];
-        struct chunk_states *s = c->states;
-        uint64_t due[2] = {0, 0};
-        uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due);
-        uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due);
-        uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
-        change_all(t, c, due, now_us);
-        if (next_us == UINT64_MAX) {
-            heap_remove(h, HEAP_TIMES, c);
-        } else {
-            heap_sink(h, HEAP_TIMES, 0, c, next_us);
+        uint32_t count = 0;
+        for (; count < CHUNKS_AHEAD && times_next(t) <= now_us; count++) {
+            due[count] = (struct due_places){.chunk = take_first(t)};
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            prefetch_times(due[i].chunk->states->not_before_us);
+            prefetch_times(due[i].chunk->states->expires_us);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            take_places(t, &due[i], now_us);
+            prefetch_entries(&due[i]);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            prefetch_messages(t, &due[i]);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            change_all(t, &due[i], now_us);
         }
     }
 }

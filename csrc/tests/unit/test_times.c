@@ -403,6 +403,34 @@ static void a_hidden_place_is_offered_at_its_time_where_it_stood(void) {
     done();
 }
 
+static void places_of_many_chunks_that_are_due_at_once_are_all_found_in_order(void) {
+    enum { PLACES = 20 * CHUNK_PLACES + 7, EACH = PLACES / 3 };
+    static uint64_t ids[PLACES];
+    static ls_delivery got[PLACES];
+    size_t n;
+
+    fresh();
+    uint64_t soon_us = in_seconds(100000), late_us = in_seconds(200000);
+    for (uint32_t i = 0; i < PLACES; i++) {
+        uint64_t not_before_us = i % 3 == 0 ? soon_us - i : i % 3 == 1 ? late_us + i : 0;
+        ids[i] = put_timed(1, not_before_us, i % 3 == 2 ? soon_us - i : 0);
+    }
+    check(counts_are(1, EACH, PLACES - EACH, 0) || complain("before"));
+    set_clock(soon_us);
+    check(ls_acquire(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == PLACES - 2 * (size_t)EACH);
+    for (size_t i = 0; i < n; i++)
+        require(got[i].id == ids[3 * i] && got[i].position == got[0].position + 3 * i);
+    check(counts_are(1, 0, EACH, EACH) && counts_of(1).acquired == n);
+    check(ls_acquire_expired(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == EACH);
+    for (size_t i = 0; i < n; i++)
+        require(got[i].id == ids[3 * i + 2]);
+    set_clock(late_us + PLACES);
+    check(counts_are(1, EACH, 0, 0) && ls_acquire(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == EACH);
+    for (size_t i = 0; i < n; i++)
+        require(got[i].id == ids[3 * i + 1]);
+    done();
+}
+
 static void an_expired_place_is_given_once_and_again_after_a_release(void) {
     fresh();
     uint64_t id = put_timed(1, 0, in_seconds(10)), other = put_timed(1, 0, in_seconds(1000));
@@ -816,6 +844,7 @@ static void the_flusher_tells_watchers_of_an_expiry(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         a_hidden_place_is_offered_at_its_time_where_it_stood,
+        places_of_many_chunks_that_are_due_at_once_are_all_found_in_order,
         an_expired_place_is_given_once_and_again_after_a_release,
         an_acquired_place_expires_when_it_is_released,
         a_hidden_place_that_reaches_its_expiry_is_expired,
