@@ -45,9 +45,9 @@ def chain(
     """Print all records of one message or transaction.
 
     They come in order, and then where it is now. ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and
-    relocated states are among the records; the last complete relocation supersedes the records before it. So are
-    records that replace counts and times of its places, with the rows of this message only. The
-    operations of a transaction are printed, too. A MEMBERS of a replicated log has a chain as well.
+    relocated states are among the records; the last complete relocation supersedes the records before it. Records that
+    replace counts and times of places are shown with the rows of this message only. The operations of a transaction
+    are printed, too. A MEMBERS of a replicated log has a chain as well.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []

@@ -60,7 +60,7 @@ def state_differences(inspection: Inspection, wanted: Mapping[tuple[int, int], P
     keys = list(wanted)
     for at in range(0, len(keys), STATES_AT_ONCE):
         part = keys[at : at + STATES_AT_ONCE]
-        found = {}
+        found: dict[tuple[int, int], PlaceLife] = {}
         for message_id in dict.fromkeys(message_id for message_id, _ in part):
             with suppress(UnknownMessage):
                 found |= {(message_id, one.queue_id): one for one in inspection.whereabouts(message_id)[1]}
@@ -79,12 +79,12 @@ def _difference(found: PlaceState | None, wanted: PlaceState) -> str | None:
     for name, what in _PARTS.items():
         has, should = getattr(found, name), getattr(wanted, name)
         if has != should:
-            return f"has {what} {_shown(has)} instead of {_shown(should)}"
+            return f"has {what} {_shown(has)}, not {_shown(should)}"
     return None
 
 
 def _shown(part: int | bytes | None) -> str:
-    return part.hex()[:SHOWN_CHARS] or "of no bytes" if isinstance(part, bytes) else str(part or "none")
+    return part.hex()[:SHOWN_CHARS] or "''" if isinstance(part, bytes) else str(part or "none")
 
 
 def _read(inspection: Inspection, wanted: Iterable[OwnBytes]) -> dict[OwnBytes, bytes]:
