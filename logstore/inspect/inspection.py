@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore._core import ffi, lib
 from logstore.core import arguments
@@ -107,7 +107,8 @@ class QueueLife:
         return self.depth - self.locked - self.hidden - self.expired
 
 
-class OwnBytes(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class OwnBytes:
     """Where a note or a header of a place lies: bytes inside a record of the log."""
 
     lsn: int
