@@ -381,6 +381,7 @@ class ls_tail_ptr(ls_tail, Pointer[ls_tail]): ...
 class ls_holder_item(Value):
     tx_id: int
     position: int
+    times: ls_times
     queue_id: int
     kind: int
     tx_state: int
@@ -645,6 +646,7 @@ class ls_inspection(Value):
     bytes_read: int
     footers: int
     staged: int
+    stated: int
     queue_id_max: int
 
 class ls_inspection_ptr(ls_inspection, Pointer[ls_inspection]): ...
@@ -683,11 +685,24 @@ class ls_open_work(Value):
 
 class ls_open_work_ptr(ls_open_work, Pointer[ls_open_work]): ...
 
+class ls_own_bytes(Value):
+    lsn: int
+    at: int
+    bytes: int
+
+class ls_own_bytes_ptr(ls_own_bytes, Pointer[ls_own_bytes]): ...
+
 class ls_message_place(Value):
     order_lsn: int
     queue_id: int
     order_index: int
+    times: ls_times
+    note: ls_own_bytes
+    header: ls_own_bytes
+    delivery_count: int
     locked: int
+    hidden: int
+    expired: int
 
 class ls_message_place_ptr(ls_message_place, Pointer[ls_message_place]): ...
 
@@ -966,6 +981,10 @@ class New(Protocol):
     @overload
     def __call__(self, cdecl: Literal["ls_open_work[]"], init: object = None, /) -> Array[ls_open_work]: ...
     @overload
+    def __call__(self, cdecl: Literal["ls_own_bytes *"], init: object = None, /) -> ls_own_bytes_ptr: ...
+    @overload
+    def __call__(self, cdecl: Literal["ls_own_bytes[]"], init: object = None, /) -> Array[ls_own_bytes]: ...
+    @overload
     def __call__(self, cdecl: Literal["ls_message_place *"], init: object = None, /) -> ls_message_place_ptr: ...
     @overload
     def __call__(self, cdecl: Literal["ls_message_place[]"], init: object = None, /) -> Array[ls_message_place]: ...
@@ -1059,6 +1078,9 @@ class Lib:
     LS_HOLDS_LOCKED: Final[int]
     LS_HOLDS_ENQUEUE: Final[int]
     LS_HOLDS_DEQUEUE: Final[int]
+    LS_HOLDS_HIDDEN: Final[int]
+    LS_HOLDS_EXPIRED: Final[int]
+    LS_HOLDS_NOTE: Final[int]
     LS_HOLDER_ITEMS_MAX: Final[int]
     LS_ROWS_LSN: Final[int]
     LS_ROWS_TYPE: Final[int]

@@ -723,10 +723,14 @@ typedef struct ls_tail {
 #define LS_HOLDS_LOCKED  2 /* a place that an open transaction has dequeued */
 #define LS_HOLDS_ENQUEUE 3 /* an enqueue of an open transaction */
 #define LS_HOLDS_DEQUEUE 4 /* a dequeue that undoes an enqueue of the same transaction */
+#define LS_HOLDS_HIDDEN  5 /* a place that is not offered yet */
+#define LS_HOLDS_EXPIRED 6 /* a place that is not offered any more */
+#define LS_HOLDS_NOTE    7 /* a note on an enqueue of the same transaction */
 
 typedef struct ls_holder_item {
     uint64_t tx_id;    /* 0: none */
     uint64_t position; /* on its queue */
+    ls_times times;    /* of a place; of an enqueue zero */
     uint32_t queue_id;
     int kind, tx_state, distributed;
     ls_xid xid;
@@ -1358,6 +1362,7 @@ typedef struct ls_inspection {
     uint64_t bytes_read;
     uint64_t footers;      /* checked */
     uint64_t staged;       /* messages without an enqueue, also without a pending one */
+    uint64_t stated;       /* places with a count, a time, a note or a header of their own */
     uint32_t queue_id_max; /* the highest that a record names */
 } ls_inspection;
 
@@ -1388,10 +1393,20 @@ typedef struct ls_open_work {
     int locks;            /* a dequeue that locks an existing place */
 } ls_open_work;
 
+/* Bytes inside a record of the log. */
+typedef struct ls_own_bytes {
+    uint64_t lsn;       /* of the record; 0: there are none */
+    uint32_t at, bytes; /* where they begin in it, and their number */
+} ls_own_bytes;
+
 typedef struct ls_message_place {
     uint64_t order_lsn; /* of the record that made it visible */
     uint32_t queue_id, order_index;
+    ls_times times;
+    ls_own_bytes note, header; /* header: its own, which stands for the message's and may be of 0 bytes */
+    uint32_t delivery_count;   /* that the log has */
     int locked;
+    int hidden, expired; /* at this moment, by the wall clock */
 } ls_message_place;
 
 /*

@@ -6,11 +6,13 @@
 #include "inspect/inspect.h"
 #include "os/error.h"
 #include "replay/catalog.h"
+#include "table/remembered.h"
 
 void inspection_describe(const struct inspection *i, ls_inspection *into) {
     *into = (ls_inspection){
         .footers = i->checks.footers,
         .staged = i->staged,
+        .stated = i->stated,
         .queue_id_max = i->queue_id_max,
         .next_lsn = i->reader->scan.next_lsn,
         .bytes_read = i->reader->scan.bytes_read,
@@ -232,15 +234,28 @@ int inspection_work(const struct table *t, uint64_t tx_id, ls_open_work *into, s
     return LS_OK;
 }
 
+static ls_own_bytes shown(const struct own_bytes *own) {
+    return (ls_own_bytes){.lsn = own->lsn, .at = own->at, .bytes = own->bytes};
+}
+
 size_t inspection_places(struct message *m, ls_message_place *into, size_t n) {
+    const struct own none = {.note = {.lsn = 0}};
     for (uint32_t i = 0; i < m->place_count && i < n; i++) {
         const struct place *place = &message_places(m)[i];
         const struct entry *e = place_entry(place);
+        const struct remembered state = place_state(place);
+        const struct own *own = state.own != NULL ? state.own : &none;
         into[i] = (ls_message_place){
             .order_lsn = e->order_lsn,
             .queue_id = place->queue_id,
             .order_index = e->order_index,
+            .times = {state.not_before_us, state.expires_us},
+            .note = shown(&own->note),
+            .header = shown(&own->header),
+            .delivery_count = state.delivery_count,
             .locked = (e->state & ENTRY_LOCKED) != 0,
+            .hidden = (e->state & ENTRY_HIDDEN) != 0,
+            .expired = (e->state & ENTRY_EXPIRED) != 0,
         };
     }
     return m->place_count;

@@ -5,6 +5,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "os/error.h"
+#include "table/remembered.h"
 
 void inspection_free(struct inspection *i) {
     if (i != NULL) {
@@ -163,6 +164,18 @@ static uint64_t count_staged(const struct table *t) {
     return staged;
 }
 
+static uint64_t count_stated(const struct table *t) {
+    uint64_t stated = 0;
+    for (uint32_t number = 0; number < t->message_slots; number++) {
+        struct message *m = table_message(t, number);
+        for (uint32_t i = 0; (m->flags & MESSAGE_FREE) == 0 && i < m->place_count; i++) {
+            const struct remembered state = place_state(&message_places(m)[i]);
+            stated += remembers_nothing(&state) ? 0 : 1;
+        }
+    }
+    return stated;
+}
+
 static int finish(struct inspection *i) {
     vfs *v = i->reader->v;
     struct state *s = i->state;
@@ -175,6 +188,7 @@ static int finish(struct inspection *i) {
     if (rc == LS_OK) {
         recovered_finish(&s->recovered);
         i->staged = count_staged(&s->table);
+        i->stated = count_stated(&s->table);
         s->report.total_us = v->monotonic_us(v) - i->start_us;
         inspection_advance_base(i);
         i->finished = true;

@@ -38,6 +38,7 @@ struct inspection {
     int result;      /* of the first failure, which every later step repeats */
     ls_error failure;
     uint64_t staged;
+    uint64_t stated;
     uint32_t queue_id_max;
     uint64_t start_us;
 };

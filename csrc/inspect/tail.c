@@ -8,6 +8,7 @@
 #include "os/array.h"
 #include "os/error.h"
 #include "os/io.h"
+#include "table/remembered.h"
 
 enum { SLICE_MESSAGES = 4096, WINDOW_BYTES = 256 << 10 };
 
@@ -101,7 +102,7 @@ static void look_at_transactions(struct tail_look *k) {
 
 static const struct work *locking_work(const struct message *m, uint32_t queue_id) {
     const struct work *w = m->extra != NULL ? m->extra->work : NULL;
-    while (w != NULL && (w->kind != WORK_DEQUEUE || !w->locks || w->queue_id != queue_id)) {
+    while (w != NULL && (!w->locks || w->queue_id != queue_id)) {
         w = w->next_of_message;
     }
     return w;
@@ -114,20 +115,30 @@ void tail_copy_xid(ls_xid *into, const struct tx *tx) {
     memcpy(into->data, tx->xid.data, sizeof tx->xid.data);
 }
 
-static void add_item(ls_holder *h, int kind, uint32_t queue_id, uint64_t position, const struct tx *tx) {
+static void add_item(ls_holder *h, ls_holder_item item, const struct tx *tx) {
     _Static_assert(sizeof h->items / sizeof *h->items == LS_HOLDER_ITEMS_MAX,
                    "LS_HOLDER_ITEMS_MAX is the length of ls_holder.items");
     if (h->item_count < LS_HOLDER_ITEMS_MAX) {
-        ls_holder_item *item = &h->items[h->item_count];
-        *item = (ls_holder_item){.kind = kind, .queue_id = queue_id, .position = position};
         if (tx != NULL) {
-            item->tx_id = tx->id;
-            item->tx_state = tx->state;
-            item->distributed = tx->distributed;
-            tail_copy_xid(&item->xid, tx);
+            item.tx_id = tx->id;
+            item.tx_state = tx->state;
+            item.distributed = tx->distributed;
+            tail_copy_xid(&item.xid, tx);
         }
+        h->items[h->item_count] = item;
     }
     h->item_count++;
+}
+
+static int kind_of_place(const struct entry *e) {
+    enum standing standing = entry_standing(e);
+    return standing == STANDING_HIDDEN    ? LS_HOLDS_HIDDEN
+           : standing == STANDING_EXPIRED ? LS_HOLDS_EXPIRED
+                                          : LS_HOLDS_PLACE;
+}
+
+static int kind_of_work(const struct work *w) {
+    return w->kind == WORK_ENQUEUE ? LS_HOLDS_ENQUEUE : w->kind == WORK_DEQUEUE ? LS_HOLDS_DEQUEUE : LS_HOLDS_NOTE;
 }
 
 static void describe_message(struct tail_look *k, struct message *m, ls_holder *h) {
@@ -141,12 +152,18 @@ static void describe_message(struct tail_look *k, struct message *m, ls_holder *
     for (uint32_t i = 0; i < m->place_count; i++) {
         const struct place *p = &message_places(m)[i];
         const struct work *w = locking_work(m, p->queue_id);
-        add_item(h, w != NULL ? LS_HOLDS_LOCKED : LS_HOLDS_PLACE, p->queue_id, p->at.chunk->first_position + p->slot,
-                 w != NULL ? w->tx : NULL);
+        const struct remembered state = place_state(p);
+        const ls_holder_item item = {
+            .kind = w != NULL ? LS_HOLDS_LOCKED : kind_of_place(place_entry(p)),
+            .queue_id = p->queue_id,
+            .position = p->at.chunk->first_position + p->slot,
+            .times = {state.not_before_us, state.expires_us},
+        };
+        add_item(h, item, w != NULL ? w->tx : NULL);
     }
     for (const struct work *w = m->extra != NULL ? m->extra->work : NULL; w != NULL; w = w->next_of_message) {
         if (w->kind == WORK_ENQUEUE || !w->locks) {
-            add_item(h, w->kind == WORK_ENQUEUE ? LS_HOLDS_ENQUEUE : LS_HOLDS_DEQUEUE, w->queue_id, 0, w->tx);
+            add_item(h, (ls_holder_item){.kind = kind_of_work(w), .queue_id = w->queue_id}, w->tx);
         }
     }
 }

@@ -115,6 +115,7 @@ int ls_inspect_places(ls_store *store, uint64_t id, uint64_t *start_lsn, ls_mess
     if (rc != LS_OK) {
         return rc;
     }
+    store_times(store);
     uint32_t number = 0;
     struct message *m = NULL;
     rc = message_find(store, id, &number, &m);

@@ -33,6 +33,7 @@ int ls_tail_read(ls_store *store, ls_tail *tail, ls_tail_segment *segments, size
     int rc = tail_prepare(&k, holders_max);
     rc = rc == LS_OK ? store_look(store) : rc;
     if (rc == LS_OK) {
+        store_times(store);
         rc = store->inspection != NULL ? inspection_take_tail(store->inspection, &k) : take_log(store, &k);
         *done = rc == LS_OK ? tail_explain(&k, holders) : 0;
         rc = store_leave(store, rc, LEAVE_QUIETLY);

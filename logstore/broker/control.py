@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import itertools
+import time
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.durable_queue import DurableQueue
@@ -16,7 +18,7 @@ from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.statistics import broker_statistics, connection_statistics
 from logstore.core.host_directory import ROOT
 from logstore.core.xid import Xid
-from logstore.errors import CorruptLog, OptionError, UnknownMessage, UnknownQueue
+from logstore.errors import CorruptLog, NotEnqueued, OptionError, UnknownMessage, UnknownQueue
 from logstore.store.base_holders import HOLDERS
 from logstore.store.control import ControlServer
 from logstore.store.fullness import full_document
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from logstore.broker.server import Server
     from logstore.store.base_holders import Tail
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PEEKED_BYTES_MAX: Final = 8 << 20  # of headers and bodies, which become a third longer in JSON
 
 
@@ -149,14 +152,18 @@ def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: in
     be read. Once ``PEEKED_BYTES_MAX`` are taken, bodies are left out.
     """
     found = []
+    now_us = time.time() * 1e6
     left = PEEKED_BYTES_MAX
     for message in itertools.islice(store.messages(queue), limit):
-        header = body = b""
+        header = body = note = b""
+        not_before_us = expires_us = 0
         why = None
         try:
+            note = message.note
+            not_before_us, expires_us = (_time_us(one) for one in (message.not_before, message.expires))
             header = message.header
             body = store.load_content(message.id, 0, min(body_bytes, max(left, 0)))
-        except (UnknownMessage, UnknownQueue):
+        except (NotEnqueued, UnknownMessage, UnknownQueue):
             continue  # it was removed meanwhile
         except CorruptLog as error:
             why = error.reason
@@ -165,6 +172,12 @@ def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: in
             {
                 "id": message.id,
                 "locked": message.locked,
+                "not_before_us": not_before_us,
+                "hidden": not_before_us > now_us and not 0 < expires_us <= now_us,
+                "expires_us": expires_us,
+                "expired": 0 < expires_us <= now_us,
+                "own_header": message._has_header,
+                "note_base64": base64.b64encode(note).decode("ascii"),
                 "unreadable": why,
                 "header_base64": base64.b64encode(header).decode("ascii"),
                 "body_bytes": message.size,
@@ -172,6 +185,11 @@ def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: in
             }
         )
     return found
+
+
+def _time_us(moment: datetime | None) -> int:
+    """In µs since 1970; 0: none."""
+    return 0 if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _number(arguments: dict[str, Any], name: str) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.records import PlaceStates
+from logstore.core.moments import time_text
 from logstore.errors import CatalogError, CorruptLog, UnknownMessage
 from logstore.inspect import Inspection, Reader, RecordType, read_catalog
+from logstore.inspect.place_states import place_states
 from logstore.terminal.meaning import meaning
 from logstore.terminal.options import LSN, catalog_options, json_option, store_argument
-from logstore.terminal.output import Failure, iso_time, one_line, print_json, progress, time_text
+from logstore.terminal.output import Failure, iso_time, one_line, print_json, progress
+from logstore.terminal.place_states import own_text, standing_text, state_document
 from logstore.terminal.queue_names import queue_names
 from logstore.terminal.records import bodies_option, log_records, record_document, record_line
 from logstore.terminal.state import retried
@@ -40,15 +45,16 @@ def chain(
     """Print all records of one message or transaction.
 
     They come in order, and then where it is now. ID is its persistence ID, decimal, or hexadecimal with 0x. Copies and
-    relocated states are among the records; the last complete relocation supersedes the records before it. The
-    operations of a transaction are printed, too. A MEMBERS of a replicated log has a chain as well.
+    relocated states are among the records; the last complete relocation supersedes the records before it. Records that
+    replace counts and times of places are shown with the rows of this message only. The operations of a transaction
+    are printed, too. A MEMBERS of a replicated log has a chain as well.
     """
     records: list[dict[str, Any]] = []
     operations: list[dict[str, Any]] = []
     names = queue_names(store_dir, connect, schema)
     members = False
     for record, time_us in log_records(store_dir, id, lambda reader: _timed(reader, id)):
-        own = record.id == id
+        own = record.id == id or isinstance(record.body, PlaceStates)
         members = members or (own and record.type is RecordType.MEMBERS)
         text = meaning(record, names)
         if as_json:
@@ -72,9 +78,13 @@ def chain(
 
 
 def _timed(reader: Reader, id: int) -> Iterator[tuple[Record, int]]:  # noqa: A002 - as the command names it
-    """The records of the chain, each with the time of its batch."""
+    """The records of the chain, each with the time of its batch; of the rows of a PLACE_STATES those of the message."""
     for record in reader.naming(id):
-        yield record, reader.batch_time_us
+        if isinstance(record.body, PlaceStates):
+            body = PlaceStates(tuple(row for row in record.body.rows if row.id == id))
+            yield replace(record, body=body), reader.batch_time_us
+        else:
+            yield record, reader.batch_time_us
 
 
 def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> dict[str, Any]:  # noqa: A002
@@ -98,7 +108,12 @@ def _now(store_dir: Path, id: int, connect: str | None, schema: str | None) -> d
             names: dict[int, str | None] = {one.id: one.name for one in view.queues}
         except CatalogError:
             names = {}
-    queues = [{"id": queue, "name": names.get(queue), "locked": locked} for queue, locked in places]
+        queues = [
+            {"id": place.queue_id, "name": names.get(place.queue_id), "locked": place.locked}
+            | state_document(state, hidden=place.hidden, expired=place.expired)
+            | {"text": f"{standing_text(state, hidden=place.hidden, expired=place.expired)}{own_text(state)}"}
+            for place, state in zip(places, place_states(found, places), strict=True)
+        ]
     return {"state": "live", "lsn": lsn, "moved": lsn != id, "queues": queues}
 
 
@@ -122,11 +137,14 @@ def _now_text(now: dict[str, Any]) -> str:
         return f"the members of the log, {_place(now)}"
     if now["state"] != "live":
         return f"a transaction without an outcome, {now['state']}, held by its record at LSN {now['lsn']}"
-    on = ", ".join(
-        f"{one['name'] or 'queue ' + str(one['id'])}{' (locked by a transaction)' if one['locked'] else ''}"
-        for one in now["queues"]
-    )
+    on = ", ".join(_on(one) for one in now["queues"])
     return f"live, {_place(now)}, on {on or 'no queue'}"
+
+
+def _on(queue: dict[str, Any]) -> str:
+    """A queue, and what the place there has and how it stands, in brackets."""
+    told = f"{', locked by a transaction' if queue['locked'] else ''}{queue['text']}"[2:]
+    return f"{queue['name'] or 'queue ' + str(queue['id'])}{f' ({told})' if told else ''}"
 
 
 def _place(now: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.codec.state import PlaceState
 from logstore.core.counts import counted
 from logstore.errors import CorruptLog, StoreError, UnknownQueue
 from logstore.inspect import Inspection, read_catalog
@@ -19,6 +20,7 @@ from logstore.store import control
 from logstore.terminal.changing import ask
 from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
 from logstore.terminal.output import iso_time, print_json, progress
+from logstore.terminal.place_states import standing_text, state_document
 from logstore.terminal.previews import preview, text_of
 from logstore.terminal.queue_names import queue_argument, queue_id_of
 from logstore.terminal.sampling import asked
@@ -94,8 +96,8 @@ def peek(
         print_json({"store": str(store_dir), "queue": queue, "depth": depth, "messages": documents})
         return
     lines = [] if messages else [f"queue '{printable(queue)}' has no messages"]
-    for one in documents:
-        lines += lines_of(one)
+    for one, message in zip(documents, messages, strict=True):
+        lines += lines_of(one, message)
     if len(messages) < depth:
         lines.append(f"{counted(depth - len(messages), 'more message follows', 'more messages follow')} (-n)")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -121,7 +123,11 @@ def _from_broker(
     messages = []
     for one in found["messages"]:
         made = Peeked(one["id"], 0, one["locked"], one["body_bytes"], unreadable=one["unreadable"])
+        note = base64.b64decode(one["note_base64"])
+        made.hidden, made.expired = one["hidden"], one["expired"]
         made.header, made.content = base64.b64decode(one["header_base64"]), base64.b64decode(one["body_base64"])
+        own = made.header if one["own_header"] else None
+        made.state = PlaceState(0, one["not_before_us"], one["expires_us"], note, own)
         messages.append(made)
     return found["depth"], messages
 
@@ -137,11 +143,15 @@ def _is_in_memory(store_dir: Path, queue: str) -> bool:
 def document(message: Peeked) -> dict[str, Any]:
     """A message for ``peek --json``."""
     text = text_of(message.content, is_cut=len(message.content) < message.content_bytes)
+    state = state_document(message.state, hidden=message.hidden, expired=message.expired)
+    if message.lsn == 0:
+        state["delivery_count"] = None  # a broker does not list it
     return {
         "id": message.id,
         "lsn": message.lsn or None,
         "time": iso_time(message.time_us),
         "locked": message.locked,
+        **state,
         "unreadable": message.unreadable,
         "header_bytes": len(message.header),
         "header": header_of(message.header),
@@ -204,15 +214,20 @@ def _plain(value: Any) -> Any:
 # ---- A message for people
 
 
-def lines_of(one: dict[str, Any]) -> list[str]:
-    """The lines of one message."""
+def lines_of(one: dict[str, Any], message: Peeked) -> list[str]:
+    """The lines of one message, which is ``one`` as JSON."""
     at = one["time"] or (one["header"] or {}).get("published")
     time = "an unknown time" if at is None else f"{at[:23].replace('T', ' ')} UTC"
     locked = ", locked by a transaction" if one["locked"] else ""
-    lines = [f"message {one['id']}, {time}, {counted(one['body_bytes'], 'byte')}{locked}"]
+    standing = standing_text(message.state, hidden=message.hidden, expired=message.expired)
+    lines = [f"message {one['id']}, {time}, {counted(one['body_bytes'], 'byte')}{locked}{standing}"]
     if one["unreadable"] is not None:
         lines.append(f"  cannot be read: {printable(one['unreadable'])}")
         return lines
+    if message.state.note:
+        lines.append(f"  note: {preview(message.state.note, len(message.state.note))}")
+    if message.state.header is not None:
+        lines.append(f"  a header of its place, {counted(one['header_bytes'], 'byte')}, stands for the message's:")
     header = one["header"]
     if header is not None:
         lines.append(f"  exchange '{printable(header['exchange'])}', key '{printable(header['routing_key'])}'")

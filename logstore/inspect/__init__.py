@@ -43,7 +43,7 @@ from logstore.codec.records import (
 )
 from logstore.holds import LogRecycled
 from logstore.inspect.catalog import CatalogView, read_catalog
-from logstore.inspect.inspection import Inspection, OpenTransaction, Pace, QueueLife, Work
+from logstore.inspect.inspection import Inspection, OpenTransaction, OwnBytes, Pace, PlaceLife, QueueLife, Work
 from logstore.inspect.reader import (
     BatchBytes,
     Oldest,
@@ -79,7 +79,9 @@ __all__ = [
     "Oldest",
     "OpenTransaction",
     "OrderedCopy",
+    "OwnBytes",
     "Pace",
+    "PlaceLife",
     "PendingKind",
     "PendingWork",
     "QueueDelete",

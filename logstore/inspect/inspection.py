@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logstore._core import ls_store_ptr
     from logstore._hot import Owner
 
-__all__ = ["Inspection", "OpenTransaction", "Pace", "QueueLife", "Work"]
+__all__ = ["Inspection", "OpenTransaction", "OwnBytes", "Pace", "PlaceLife", "QueueLife", "Work"]
 
 STEP_BYTES: Final = 4 << 20  # bytes read between two checks of the clock and of Ctrl-C
 STEP_BYTES_MIN: Final = 64 << 10
@@ -105,6 +105,57 @@ class QueueLife:
     def ready(self) -> int:
         """Places that are not locked, hidden or expired; a log does not know what consumers have acquired."""
         return self.depth - self.locked - self.hidden - self.expired
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class OwnBytes:
+    """Where a note or a header of a place lies: bytes inside a record of the log."""
+
+    lsn: int
+    """Of the record."""
+    at: int
+    """Where they begin in it."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLife:
+    """A place of a message: one queue that it is on."""
+
+    queue_id: int
+    locked: bool
+    """A transaction without an outcome has dequeued it."""
+    hidden: bool
+    """It is not offered before ``not_before_us``, which has not come."""
+    expired: bool
+    """``expires_us`` has passed."""
+    delivery_count: int
+    """That the log has; a running writer may know of more deliveries."""
+    not_before_us: int
+    """0: no such time."""
+    expires_us: int
+    """0: no such time."""
+    note: OwnBytes | None
+    header: OwnBytes | None
+    """Of its own, perhaps of no bytes; None: the message's header."""
+
+    @classmethod
+    def _from_c(cls, one: Any) -> Self:
+        return cls(
+            one.queue_id,
+            bool(one.locked),
+            bool(one.hidden),
+            bool(one.expired),
+            one.delivery_count,
+            one.times.not_before_us,
+            one.times.expires_us,
+            _own(one.note),
+            _own(one.header),
+        )
+
+
+def _own(one: Any) -> OwnBytes | None:
+    return OwnBytes(one.lsn, one.at, one.bytes) if one.lsn else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +339,11 @@ class Inspection:
         return self._number("staged")
 
     @property
+    def stated(self) -> int:
+        """The number of places with a count, a time, a note or a header of their own."""
+        return self._number("stated")
+
+    @property
     def queue_id_max(self) -> int:
         """The largest queue id that any record names."""
         return self._number("queue_id_max")
@@ -334,15 +390,15 @@ class Inspection:
             for one in found
         )
 
-    def whereabouts(self, message_id: int) -> tuple[int, list[tuple[int, bool]]]:
-        """The LSN of a message's start record or its newest copy, and its queues: id, and whether it is locked there.
+    def whereabouts(self, message_id: int) -> tuple[int, list[PlaceLife]]:
+        """The LSN of a message's start record or its newest copy, and its places.
 
         Raises ``UnknownMessage`` unless the message is live.
         """
         message_id = arguments.integer("message_id", message_id, 0, arguments.LSN_MAX)
         lsn = ffi.new("uint64_t *")
         found = listed("ls_message_place", lambda *into: lib.ls_inspect_places(self._c, message_id, lsn, *into))
-        return int(lsn[0]), [(one.queue_id, bool(one.locked)) for one in found]
+        return int(lsn[0]), [PlaceLife._from_c(one) for one in found]
 
     def content_bytes(self, message_id: int) -> int:
         """The size of a message's content in bytes. Raises ``UnknownMessage`` unless the message is live."""

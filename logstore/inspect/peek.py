@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from logstore.codec.records import (
     InlineCopy,
     MessageChunk,
     MessageRelocated,
+    MessageRelocatedPlaced,
     MessageStart,
+    MessageStartPlaced,
     OrderedCopy,
     Record,
     RecordFlag,
 )
+from logstore.codec.state import NO_STATE, PlaceState
+from logstore.inspect.place_states import SKIPPED_SEGMENTS, place_states
 from logstore.inspect.reader import BatchBytes, LogRecycled, Reader
 
 if TYPE_CHECKING:
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Peeked", "peek"]
 
-SKIPPED_SEGMENTS: Final = 4  # a message that is further away is reached by a new reader, not by reading on
-_Start = MessageStart | InlineCopy | OrderedCopy
+_Start = MessageStart | MessageStartPlaced | InlineCopy | OrderedCopy
 
 
 @dataclass(slots=True)
@@ -43,7 +46,14 @@ class Peeked:
     """A transaction without an outcome has dequeued it."""
     content_bytes: int
     """The size of the whole content."""
+    state: PlaceState = NO_STATE
+    """Of its place. From a broker without the number of deliveries."""
+    hidden: bool = False
+    """Its place is not offered yet."""
+    expired: bool = False
+    """Its place is not offered any more."""
     header: bytes = b""
+    """The header that its place has of its own, or else the message's."""
     content: bytes = b""
     """The first bytes of the content, as many as were wanted."""
     time_us: int = 0
@@ -68,13 +78,17 @@ class Peeked:
             self.header, self.content, self._is_found = body.header, body.content[: self._wanted], True
             if isinstance(body, InlineCopy):
                 self.time_us = body.enqueue_time_us
-            elif isinstance(body, MessageStart) and RecordFlag.COPY not in record.flags:
+            elif isinstance(body, MessageStart | MessageStartPlaced) and RecordFlag.COPY not in record.flags:
                 self.time_us = time_us
             # Only a copy of the start alone is followed by a state, which has the time.
             self._has_time = not (isinstance(body, MessageStart) and RecordFlag.COPY in record.flags)
         elif isinstance(body, MessageChunk) and self._is_found and body.offset == len(self.content):
             self.content += body.content[: self._wanted - len(self.content)]
-        elif isinstance(body, MessageRelocated) and self._is_found and body.start_lsn == self.lsn:
+        elif (
+            isinstance(body, MessageRelocated | MessageRelocatedPlaced)
+            and self._is_found
+            and body.start_lsn == self.lsn
+        ):
             times = [place.enqueue_time_us for place in body.places if place.queue_id == queue_id]
             self.time_us, self._has_time = min(times, default=0), True
 
@@ -87,11 +101,14 @@ def peek(inspection: Inspection, queue_id: int, limit: int, content_bytes: int) 
     Raises ``UnknownQueue``, :class:`LogRecycled` if the writer has moved a message meanwhile, and the errors of
     :class:`Reader`.
     """
-    found = []
+    found, places = [], []
     for message_id, locked in islice(inspection.places(queue_id), limit):
-        lsn, _ = inspection.whereabouts(message_id)
+        lsn, of_all = inspection.whereabouts(message_id)
+        place = next(one for one in of_all if one.queue_id == queue_id)
         size = inspection.content_bytes(message_id)
         found.append(Peeked(message_id, lsn, locked, size, _wanted=min(size, content_bytes)))
+        found[-1].hidden, found[-1].expired = place.hidden, place.expired
+        places.append(place)
     waiting = sorted(found, key=lambda one: one.lsn, reverse=True)
     while waiting:
         with Reader(inspection.path, from_lsn=waiting[-1].lsn) as reader:
@@ -101,6 +118,9 @@ def peek(inspection: Inspection, queue_id: int, limit: int, content_bytes: int) 
             f"the writer of {inspection.path} moved a message before it was read; nothing is wrong with the log: run "
             "this again, or at a quieter time"
         )
+    for one, state in zip(found, place_states(inspection, places), strict=True):
+        one.state = state
+        one.header = one.header if state.header is None else state.header
     return found
 
 

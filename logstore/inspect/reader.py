@@ -28,6 +28,7 @@ from logstore.codec.records import (
     Batch,
     InvalidRecord,
     NewerVersion,
+    PlaceStates,
     Record,
     RecordType,
     decode_record,
@@ -424,7 +425,10 @@ class Reader:
         return (record for record in named if record.id == id)
 
     def naming(self, id: int) -> Iterator[Record]:  # noqa: A002 - the design's own word
-        """All records of one message or transaction, in order; for a transaction also those of its operations."""
+        """All records of one message or transaction, in order; for a transaction also those of its operations.
+
+        For a message also those that replace the counts and times of its places.
+        """
         wanted = arguments.integer("id", id, 0, arguments.LSN_MAX).to_bytes(8, "little")
         return self._naming(id, wanted)
 
@@ -432,10 +436,16 @@ class Reader:
         for batch in self.batches() if id != 0 else ():
             if wanted in batch.raw:  # a batch without these bytes need not be decoded
                 for record in self._decode(batch):
-                    if record.lsn >= self._from_lsn and (record.id == id or _is_work_of(record, id)):
+                    if record.lsn >= self._from_lsn and (
+                        record.id == id or _is_work_of(record, id) or _has_states_of(record, id)
+                    ):
                         yield record
 
 
 def _is_work_of(record: Record, tx_id: int) -> bool:
     body = record.body
     return getattr(body, "tx_id", 0) == tx_id or any(one.tx_id == tx_id for one in getattr(body, "pending", ()))
+
+
+def _has_states_of(record: Record, message_id: int) -> bool:
+    return isinstance(record.body, PlaceStates) and any(row.id == message_id for row in record.body.rows)

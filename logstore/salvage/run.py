@@ -35,6 +35,8 @@ from logstore.core.directory import lies_in
 from logstore.core.imports import late
 from logstore.core.regular_files import force_directory, told
 from logstore.errors import CorruptLog, OptionError, StoreError
+from logstore.inspect import Inspection
+from logstore.inspect.place_states import state_differences
 from logstore.salvage.catalog import Names, read_names, write_names
 from logstore.salvage.log import read_log
 from logstore.salvage.report import Salvaged
@@ -50,7 +52,7 @@ from logstore.salvage.write import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logstore.codec.state import Message
+    from logstore.codec.state import Message, PlaceState
     from logstore.salvage.state import State
 
 COMPARED_BYTES = 1 << 20  # of one content, per step
@@ -228,14 +230,17 @@ def _prove(
     digests: array.array[int],
     show: Callable[[str, int, int], None],
 ) -> None:
-    """Opens the new store with the core and compares every queue, content, header and transaction in it."""
+    """Opens the new store with the core and compares every queue, content, header, state and transaction in it."""
     late("logstore")
     import logstore
 
     places: dict[int, list[tuple[int, int, int]]] = {}
+    states: dict[tuple[int, int], PlaceState] = {}
     for message_id, message in everything.items():
         for place in message.places:
             places.setdefault(place.queue_id, []).append((place.order_lsn, place.order_index, message_id))
+            if place.state is not None:
+                states[message_id, place.queue_id] = place.state
     with logstore.open(made, create=False, max_prepared=65_536) as store:
         for queue in store.queues():
             wanted = [message_id for *_, message_id in sorted(places.pop(queue.id, []))]
@@ -251,6 +256,10 @@ def _prove(
                 show("comparing", done, len(ids))
         in_doubt = {one.id for one in store.in_doubt()}
         _agree(in_doubt == set(state.transactions), "other transactions are in doubt")
+    with Inspection(made) as written:
+        written.read()
+        for difference in state_differences(written, states):
+            _agree(False, difference)
 
 
 def _agree(same: bool, what: str) -> None:

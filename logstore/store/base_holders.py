@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logstore._core import ffi, lib
+from logstore.core.moments import time_text
 from logstore.core.native import check, copied, filled
 from logstore.core.xid import Xid, xid_from_c
 
@@ -36,7 +37,11 @@ _PLACE_STATES = {
     lib.LS_HOLDS_LOCKED: "locked",
     lib.LS_HOLDS_ENQUEUE: "enqueue pending",
     lib.LS_HOLDS_DEQUEUE: "dequeue pending",
+    lib.LS_HOLDS_HIDDEN: "hidden",
+    lib.LS_HOLDS_EXPIRED: "expired",
+    lib.LS_HOLDS_NOTE: "note pending",
 }
+_OF_NO_TRANSACTION = frozenset({"waits", "hidden", "expired"})
 _TX_STATES = {lib.LS_TX_ACTIVE: "active", lib.LS_TX_ENDED: "ended", lib.LS_TX_PREPARED: "prepared"}
 
 
@@ -71,7 +76,9 @@ class HeldBy:
     queue: str | None
     """Its name; ``None`` for a transient queue of an earlier open, and while it is being deleted."""
     state: str
-    """``waits``, ``locked`` (dequeued by the transaction), ``enqueue pending`` or ``dequeue pending``."""
+    """``waits``, ``hidden`` (until ``not_before_us``), ``expired`` (since ``expires_us``), ``locked`` (by the
+    transaction), ``enqueue pending``, ``dequeue pending`` or ``note pending``.
+    """
     position: int
     """The position in the queue's order; it grows towards the end."""
     transaction: int | None
@@ -81,6 +88,10 @@ class HeldBy:
     """The consumer that has not acknowledged it; None if there is none, or if no broker reports it."""
     unreadable: bool = False
     """Whether a broker has set it aside because it cannot be read."""
+    not_before_us: int | None = None
+    """When the place is offered first, in µs since 1970 UTC; ``None``: it never was hidden."""
+    expires_us: int | None = None
+    """When the place expires, in µs since 1970 UTC; ``None``: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +129,14 @@ class Holder:
         """The action that would free it, as a sentence for an operator."""
         if self.kind == "transaction":
             return _outcome(self.state, self.xid, self.id)
-        waiting = [place for place in self.places if place.state == "waits"]
-        in_transaction = [place for place in self.places if place.state != "waits"]
+        waiting = [place for place in self.places if place.state in _OF_NO_TRANSACTION]
+        in_transaction = [place for place in self.places if place.state not in _OF_NO_TRANSACTION]
         actions = []
         with_consumer = [place for place in waiting if place.consumer is not None]
         actions += [f"{place.consumer} acknowledges its messages of queue {_name(place)}" for place in with_consumer]
         if any(place.unreadable for place in waiting):
             actions.append("it cannot be read: stop the broker, then logstore salvage keeps what can be read")
-        names = [_name(place) for place in waiting if place.consumer is None and not place.unreadable]
+        names = [_named(place) for place in waiting if place.consumer is None and not place.unreadable]
         if names:
             more = self.place_count - len(self.places)
             rest = f" and {more} more" if more > 0 else ""
@@ -139,6 +150,15 @@ class Holder:
 
 def _name(place: HeldBy) -> str:
     return repr(place.queue) if place.queue is not None else f"{place.queue_id} (not in the catalog)"
+
+
+def _named(place: HeldBy) -> str:
+    """The queue, and why it does not offer the place."""
+    if place.state == "hidden" and place.not_before_us is not None:
+        return f"{_name(place)} (hidden until {time_text(place.not_before_us)})"
+    if place.state == "expired" and place.expires_us is not None:
+        return f"{_name(place)} (expired since {time_text(place.expires_us)})"
+    return _name(place)
 
 
 def _outcome(state: str | None, xid: Xid | None, number: int | None) -> str:
@@ -390,4 +410,6 @@ def _place(item: Any, names: Mapping[int, str]) -> HeldBy:
         transaction=item.tx_id or None,
         transaction_state=_TX_STATES.get(item.tx_state),
         xid=xid_from_c(item.xid) if item.distributed else None,
+        not_before_us=item.times.not_before_us or None,
+        expires_us=item.times.expires_us or None,
     )

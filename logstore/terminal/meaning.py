@@ -31,8 +31,7 @@ from logstore.codec.records import (
     XidBody,
 )
 from logstore.core.counts import counted
-from logstore.terminal.output import time_text
-from logstore.terminal.previews import preview, text_of
+from logstore.terminal.place_states import note_text, own_text, standing_text
 from logstore.terminal.records import catalog_row_text
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _placed(body: MessageStartPlaced | MessagePlace | MessageMove | PlaceStates,
     if isinstance(body, MessageStartPlaced):
         return f"published to {_queues(body.queues, names)}{_within(body.tx_id, _with(given_state(body)))}"
     if isinstance(body, MessagePlace):
-        note = f"gets the {_note(body.note)}" if body.note else "loses its note"
+        note = f"gets the {note_text(body.note)}" if body.note else "loses its note"
         return f"its place on queue {_queue(body.queue_id, names)} {note}{_within(body.tx_id)}"
     if isinstance(body, MessageMove):
         return _move(body, names)
@@ -157,22 +156,10 @@ def _move(body: MessageMove, names: Mapping[int, str]) -> str:
 
 
 def _with(state: PlaceState | None) -> str:
-    """What a place remembers, each part behind a comma."""
+    """What a place remembers, each part behind a comma: its times as they were given, whatever the time is now."""
     if state is None:
         return ""
-    count = state.delivery_count
-    parts = [f"delivered {'once' if count == 1 else f'{count} times'}"] if count else []
-    parts += [f"hidden until {time_text(state.not_before_us)}"] if state.not_before_us else []
-    parts += [f"expires {time_text(state.expires_us)}"] if state.expires_us else []
-    parts += [f"with the {_note(state.note)}"] if state.note else []
-    if state.header is not None:
-        parts.append(f"with a header of its own of {counted(len(state.header), 'byte')}")
-    return "".join(f", {part}" for part in parts)
-
-
-def _note(note: bytes) -> str:
-    text = text_of(note)
-    return f"note {preview(note, len(note)) if text is None else repr(text)}"
+    return standing_text(state, hidden=state.not_before_us != 0, expired=False) + own_text(state)
 
 
 def _relocated(record: Record, body: MessageRelocated | MessageRelocatedPlaced, names: Mapping[int, str]) -> str:

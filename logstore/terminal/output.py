@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from logstore.core.counts import counted
+from logstore.core.moments import TIME_US_LIMIT
 from logstore.terminal.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit status after Ctrl-C, as shells count
 LONG_BYTES = 8 << 20  # work of at least this size (about a second) shows a progress bar
-TIME_US_LIMIT = 253_402_300_800_000_000  # the year 10000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 JSON_STRINGS: Final = "logstore.json_strings"  # in the command's context: --json-strings was given
 WIDE = 10_000  # columns if the output is not a terminal, so that nothing is folded or cut
@@ -170,13 +170,6 @@ def range_text(extent: dict[str, int | None], unknown: str = "unknown") -> str:
     if most is None:
         return f"at least {least}" if least else unknown
     return str(most) if least == most else f"from {least} to {most}"
-
-
-def time_text(time_us: int) -> str:
-    """A time in µs since 1970 for people, in UTC with milliseconds; a number that is no time is shown as it is."""
-    if not 0 < time_us < TIME_US_LIMIT:
-        return f"{time_us} µs"
-    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
 def iso_time(time_us: int) -> str | None:

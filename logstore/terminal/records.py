@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from logstore.codec.records import Batch, CatalogRow, Record, RecordFlag, RecordType
+from logstore.core.moments import TIME_US_LIMIT
 from logstore.inspect import LogRecycled, Reader
-from logstore.terminal.output import TIME_US_LIMIT
 from logstore.terminal.state import TRIES, kept
 from logstore.terminal.tables import printable
 

@@ -19,6 +19,7 @@ from logstore.holds import Hold, hold
 from logstore.inspect import Inspection, LogRecycled, QueueLife, Reader, ReaderInfo, read_catalog
 from logstore.inspect.catalog import catalog_contradiction
 from logstore.inspect.catalog_changes import COMES_FROM_THE_LOG
+from logstore.inspect.place_states import state_differences
 from logstore.inspect.refusals import refusals
 from logstore.verify.affected import affected
 from logstore.verify.findings import Findings, Found
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logstore.codec.strict import EndState
+    from logstore.codec.strict import EndState, StrictReplay
     from logstore.core.reports import Recovery
 
 SMALL_BYTES = 2 << 20  # the second reader reads all of a log up to this size
@@ -176,6 +177,8 @@ class Verification:
             self.queues = [QueueLife(one, True, 0, 0, 0, 0) for one in sorted(witness.replay.deleted_queues)]
         elif witness.end_state is not None and _of_one_moment(info, log.info):
             self._compare(log, witness.end_state)
+            with suppress(LogRecycled):  # a writer has moved a note meanwhile
+                self._compare_states(log, witness.replay)
 
     def _check_checkpoint(self, log: Inspection) -> None:
         """Checks that the checkpoint gives the same state as the log alone, if no writer has changed it meanwhile."""
@@ -216,6 +219,17 @@ class Verification:
         ):
             if here != there:
                 self.findings.add(Found("replay", f"the core's replay gives {what} {here}, the second one {there}"))
+
+    def _compare_states(self, log: Inspection, second: StrictReplay) -> None:
+        """Compares the states of places: counts, times, notes and headers."""
+        wanted = {
+            (message_id, place.queue_id): place.state
+            for message_id, message in second.messages.items()
+            for place in message.places
+            if place.state is not None and place.queue_id not in second.deleted_queues
+        }
+        for difference in state_differences(log, wanted):
+            self.findings.add(Found("replay", f"the core's replay and the second one differ: {difference}"))
 
     def _sample(self, info: ReaderInfo) -> None:
         witness = Witness(self.store_dir, self.findings)

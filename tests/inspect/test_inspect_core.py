@@ -204,7 +204,9 @@ def test_a_chain_tells_what_each_record_means_and_where_the_message_is_now(
     told = document(capsys, "chain", path, stuck)
     now = told["now"]
     assert (now["state"], now["moved"]) == ("live", True)
-    assert now["queues"] == [{"id": 1, "name": "orders", "locked": False}]
+    none = {"delivery_count": 0, "not_before": None, "hidden": False, "expires": None, "expired": False}
+    none |= {"own_header": False, "note_bytes": 0, "note_text": None, "note_base64": "", "text": ""}
+    assert now["queues"] == [{"id": 1, "name": "orders", "locked": False} | none]
     last = told["records"][-1]
     assert last["lsn"] == now["lsn"]
     assert last["meaning"] == "relocated: the whole message is here now, on queue 'orders'"
