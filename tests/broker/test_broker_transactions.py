@@ -337,7 +337,7 @@ def test_a_message_purged_meanwhile_does_not_stop_the_commit(broker: Broker) -> 
     channel.basic_publish("", "out", b"x")
     channel.tx_commit()
     assert drain(broker, "out") == [b"x"]
-    assert broker.store.stats()["queues"]["q"] == {"depth": 0, "locked": 0, "acquired": 0}
+    assert not any(broker.store.stats()["queues"]["q"].values())
 
 
 def test_committed_messages_are_no_longer_acquired(broker: Broker) -> None:
@@ -347,7 +347,7 @@ def test_committed_messages_are_no_longer_acquired(broker: Broker) -> None:
         channel.basic_ack(channel.basic_get("q")[0].delivery_tag)
     assert broker.store.stats()["queues"]["q"]["acquired"] == 5
     channel.tx_commit()
-    assert broker.store.stats()["queues"]["q"] == {"depth": 0, "locked": 0, "acquired": 0}
+    assert not any(broker.store.stats()["queues"]["q"].values())
 
 
 # ---- Refusals
