@@ -1,6 +1,6 @@
 """Encodes a checkpoint of the golden log with states of places, for make_golden.py.
 
-What it must say follows from the records of that log: their LSNs, and where notes and headers lie in them. Only the
+Its contents follow from the records of that log: their LSNs, and where notes and headers lie in them. Only the
 growth of messages, for which any number makes a valid checkpoint, is the one that the core counts.
 """
 

@@ -65,7 +65,7 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
     }
 }
 
-/* What a place in no run has. */
+/* Frees the state of a place that is in no run. */
 __attribute__((noinline)) static void free_state(struct place *p) {
     struct remembered s = unplaced_forget(p);
     remembered_free(&s);

@@ -198,7 +198,7 @@ struct acquired {
 PyObject *hot_hand_out(struct queue_calls *queue, const struct acquired *a, bool load);
 /* _taker(n, inbox=None, number=0): an acquire that waits. */
 PyObject *hot_taker(struct queue_calls *self, PyObject *args);
-/* What an acquire looks for: what the queue offers, from the front or after a position, or what has expired. */
+/* An acquire takes places that the queue offers, from the front or after a position, or those that have expired. */
 enum taken { TAKE_FRONT, TAKE_AFTER, TAKE_EXPIRED };
 /* Acquires up to `most` places and hands them out. */
 PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *of, enum taken what, uint64_t after,

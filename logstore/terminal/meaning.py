@@ -156,7 +156,7 @@ def _move(body: MessageMove, names: Mapping[int, str]) -> str:
 
 
 def _with(state: PlaceState | None) -> str:
-    """What a place remembers, each part behind a comma: its times as they were given, whatever the time is now."""
+    """The state of a place, each part behind a comma. Its times are shown as they were given."""
     if state is None:
         return ""
     return standing_text(state, hidden=state.not_before_us != 0, expired=False) + own_text(state)

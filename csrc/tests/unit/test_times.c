@@ -164,7 +164,7 @@ static void counts_agree(void) {
     log_unlock(r.store->log);
 }
 
-/* What the call gave is what a walk finds, in the order of the walk. */
+/* The call gave the places that a walk over all of them finds, in the same order. */
 static void took(const ls_delivery *got, size_t n, size_t asked, bool expired, uint64_t after) {
     size_t k = 0;
 
