@@ -445,7 +445,9 @@ class MemberLoop:
                 for uuid in join.hosts:
                     group = self._hosted(uuid)
                     _refuse_voter(group, hello)
-                    wanted = Wanted(engines.ADD, hello.member, named(hello.name, join.address))
+                    wanted = Wanted(
+                        engines.ADD, hello.member, named(hello.name, join.address), speaks=hello.versions[1]
+                    )
                     await self._requests.change(group, wanted, CHANGE_WITHIN_S)
             except StoreError as error:
                 refused = str(error)
@@ -647,7 +649,9 @@ class MemberLoop:
         if group is None:
             kind, reason = REFUSED, f"member {self.config.name} has no such host"
         else:
-            kind, reason = await change_here(group, Wanted(asked.what, asked.member, asked.address, asked.voters))
+            kind, reason = await change_here(
+                group, Wanted(asked.what, asked.member, asked.address, asked.voters, asked.speaks)
+            )
         self.tell(peer, Changed(asked.request, kind, reason))
 
     def room(self, peer: int) -> None:

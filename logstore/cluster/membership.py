@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.cluster import engine as engines
 from logstore.cluster.addresses import parse_named
-from logstore.cluster.frames import Message
+from logstore.cluster.frames import STATES_OF_PLACES, Message
 from logstore.cluster.jobs import ChangeMembers
 from logstore.cluster.replica import Batch, configuration_of
 from logstore.errors import EngineRefused, NoMajority, NotLeader, OptionError, StoreError
@@ -133,6 +133,7 @@ class Change(Message, frozen=True, tag=16):
     member: int
     address: str
     voters: int = 0
+    speaks: int = 0
 
 
 class Changed(Message, frozen=True, tag=17):
@@ -161,6 +162,8 @@ class Wanted:
     """Of ``ADD``: ``NAME@HOST:PORT``."""
     voters: int = 0
     """Of ``PROMOTE``: not needed once there are so many; 0: it is, whatever their number."""
+    speaks: int = 0
+    """Of ``ADD``: the highest version of the protocol that the member announced."""
 
 
 def is_made(members: Sequence[Member], wanted: Wanted) -> bool:
@@ -206,6 +209,16 @@ def _too_few(group: Group, members: Sequence[Member], leaves: int) -> str:
     )
 
 
+def _too_old(group: Group, wanted: Wanted) -> str:
+    """Why the program of a member to be added cannot follow the log; empty: it can."""
+    if wanted.what != engines.ADD or not group.remembers or wanted.speaks >= STATES_OF_PLACES:
+        return ""
+    return (
+        f"member {wanted.member} cannot be added: host {group.name} has states of places, and the program of that "
+        "member does not know them: start it with the program of the others"
+    )
+
+
 async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
     """Makes a change as the leader; returns kind and reason of the answer."""
     engine = group.engine
@@ -216,6 +229,8 @@ async def change_here(group: Group, wanted: Wanted) -> tuple[str, str]:
             return LATER, f"another change of the members of host {group.name} is in progress"
         if is_made(engine.members(), wanted):
             return DONE, ""
+        if too_old := _too_old(group, wanted):
+            return REFUSED, too_old
         if wanted.what == engines.REMOVE and (lacking := _too_few(group, engine.members(), wanted.member)):
             return LATER, lacking
         if wanted.what == engines.REMOVE and wanted.member == group.member:
@@ -248,7 +263,8 @@ class Requests:
         self._open[self._next] = (peer, answer)
         request = self._next
         try:
-            if not self._send(peer, Change(request, host, wanted.what, wanted.member, wanted.address, wanted.voters)):
+            change = Change(request, host, wanted.what, wanted.member, wanted.address, wanted.voters, wanted.speaks)
+            if not self._send(peer, change):
                 return LATER, f"member {peer}, which leads, is not connected"
             return await asyncio.wait_for(answer, within_s)
         except TimeoutError:

@@ -11,9 +11,11 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
+from kit.copy_group import CLUSTER
 from kit.patience import wait_until
-from kit.trio import HOST, Trio
+from kit.trio import HOST, Trio, free_ports
 from logstore.cluster import frames, member_loop
+from logstore.cluster.member import Member, MemberConfig
 from logstore.errors import WrongState
 
 if TYPE_CHECKING:
@@ -123,3 +125,26 @@ def test_a_member_with_an_older_program_is_refused_once_the_log_has_states(
     newest = trio.members[trio.leader()].standings()[HOST].index
     wait_until(lambda: trio.members[old].standings()[HOST].durable_index >= newest, "it has caught up")
     assert later in {each.id for each in trio.store().messages("orders")}
+
+
+@pytest.mark.parametrize("asks", ["the leader", "another member"])
+def test_a_member_with_an_older_program_is_not_added_once_the_log_has_states(
+    trio: Programs, tmp_path: Path, caplog: pytest.LogCaptureFixture, asks: str
+) -> None:
+    trio.start()
+    store, leader = trio.store(), trio.leader()
+    message = store.publish("orders", b"content")
+    wait_until(lambda: annotates(store, message), "every member has said that it knows states")
+    at = leader if asks == "the leader" else next(member for member in trio.members if member != leader)
+    trio.old.add(4)
+    directory = tmp_path / "m4"
+    directory.mkdir()
+    (port,) = free_ports(1)
+    config = MemberConfig(cluster=CLUSTER, member=4, name="m4", listen=f"127.0.0.1:{port}", join=[trio.addresses[at]])
+    with Member(directory, config) as four:
+        wait_until(lambda: "start it with the program of the others" in caplog.text, "it says why")
+        assert four.members(HOST) == []
+    assert [seat.member for seat in trio.members[leader].members(HOST)] == [1, 2, 3]
+    trio.old.clear()
+    with Member(directory, config):
+        wait_until(lambda: 4 in {seat.member for seat in trio.members[leader].members(HOST)}, "the newer one is added")
