@@ -101,8 +101,17 @@ class Channel:
 
     def _hold(self, item: bytes | Callable[[], int | None]) -> None:
         self._waiting.append((self.gate_lsn, item, 0))
-        self._replies_held += 1
+        self._replies_are_held(1)
         self.wakeups.await_commit(self)
+
+    def _replies_are_held(self, count: int) -> None:
+        self._replies_held += count
+        self.connection.replies_are_held(count)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits at the gate."""
+        return bool(self._waiting)
 
     def settle(self, durable_lsn: int) -> bool:
         """Send everything that is durable now. True while something still waits."""
@@ -112,6 +121,8 @@ class Channel:
         held_before = self._replies_held
         tag = count = 0
         while waiting and waiting[0][0] <= durable_lsn:
+            if callable(waiting[0][1]) and not self.connection.outbox.has_room() and self.is_open:
+                break  # it makes a reply with a content: it waits until there is room for that
             _, item, confirmed = waiting.popleft()
             if isinstance(item, int):
                 tag = item
@@ -120,7 +131,7 @@ class Channel:
             if count:
                 self._send_ack(tag, count)
                 count = 0
-            self._replies_held -= 1
+            self._replies_are_held(-1)
             if isinstance(item, bytes):
                 self.connection.send(item)
                 continue
@@ -129,7 +140,7 @@ class Channel:
             later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
             if later_lsn is not None and self.is_open:
                 waiting.appendleft((later_lsn, item, 0))
-                self._replies_held += 1
+                self._replies_are_held(1)
         if count:
             self._send_ack(tag, count)
         if held_before and not self._replies_held and self.is_open:
@@ -142,7 +153,7 @@ class Channel:
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting.clear()
-        self._replies_held = 0
+        self._replies_are_held(-self._replies_held)
 
     def can_deliver(self) -> bool:
         """True while consumers of this channel may get messages."""
