@@ -141,6 +141,7 @@ class Channel:
             if later_lsn is not None and self.is_open:
                 waiting.appendleft((later_lsn, item, 0))
                 self._replies_are_held(1)
+                break
         if count:
             self._send_ack(tag, count)
         if held_before and not self._replies_held and self.is_open:

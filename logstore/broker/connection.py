@@ -1,10 +1,10 @@
 """One client connection: receiving and sending frames, within the limits.
 
-Reading stops while any `Pause` is set, and what was received waits: bytes in the `reader`, frames in `_backlog`. So the
-order on a connection is kept, and no client can make the broker hold more than the limits allow. The frames are made and
-handled in turns (`turns`); reading stops, too, while the connection waits for its next turn. Output is collected for one
-turn of the event loop. Consumers of this connection get no messages while more than `unsent_bytes_high` bytes wait for
-the socket.
+Reading stops while any `Pause` is set, and what was received waits: bytes in the `reader`, frames in `_backlog`. So
+the order on a connection is kept, and no client can make the broker hold more than the limits allow. The frames are
+made and handled in turns (`turns`); reading stops, too, while the connection waits for its next turn. Output is
+collected for one turn of the event loop. Consumers of this connection get no messages while more than
+`unsent_bytes_high` bytes wait for the socket.
 
 Invariant: no bytes that a peer sends cause a traceback or a hang. Every exception while a frame is
 handled goes to `on_error`, which closes the channel or the connection.

@@ -27,7 +27,7 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
-from logstore.broker.queues import Acquired
+from logstore.broker.queues import Acquired, release_in_turns
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
@@ -449,7 +449,7 @@ class Consuming:
             raise problem
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> Coroutine[Any, Any, None] | None:
-        """basic.nack and basic.reject. Returns a coroutine that rejects very many; a release is not in the log."""
+        """basic.nack and basic.reject. Returns a coroutine that settles very many."""
         return self._settle(tag, multiple, Verdict.RELEASE if requeue else Verdict.REJECT)
 
     def _settle(self, tag: int, multiple: bool, verdict: Verdict) -> Coroutine[Any, Any, None] | None:
@@ -463,16 +463,23 @@ class Consuming:
             _each(taken, _SETTLE[verdict])
             self.channel.changed()
 
-        if verdict is Verdict.REJECT and len(taken) > SLICE_MAX:
+        if len(taken) > SLICE_MAX:
             return self._in_slices(taken, settle_now)
         settle_now(taken)
         return None
 
-    def recover(self) -> None:
-        """basic.recover: release all unacknowledged messages to their places."""
+    def recover(self) -> Coroutine[Any, Any, None] | None:
+        """basic.recover: release all unacknowledged messages to their places. Returns a coroutine for very many."""
         taken = self._taken_back(0, multiple=True)
-        self.return_credit(taken)
-        _each(taken, Acquired.release)
+
+        def release(taken: list[Acquired]) -> None:
+            self.return_credit(taken)
+            _each(taken, Acquired.release)
+
+        if len(taken) > SLICE_MAX:
+            return self._in_slices(taken, release)
+        release(taken)
+        return None
 
     def unsettle(self, taken: Iterable[Acquired]) -> None:
         """Undo a transaction's acknowledgements: the messages are unacknowledged again."""
@@ -522,15 +529,9 @@ class Consuming:
         for consumer in consumers:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
-        unacked = list(self._unacked.values())
-        self._unacked.clear()
-        for acquired in unacked:
-            try:
-                acquired.release()
-            except STORE_ENDED:
-                break  # the next open of the host offers them again
-            except StoreError as error:
-                logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
+        unacked, self._unacked = self._unacked, {}
+        if unacked:
+            release_in_turns(self.channel.connection.turns, unacked.values())
         for queue in {consumer.queue: None for consumer in consumers}:
             deletion = self.channel.vhost.consumer_left(queue)
             if deletion is not None:

@@ -1,7 +1,7 @@
 """Turns of the event loop: whoever has much to do does a bounded part of it, then the others do a part of theirs.
 
-Work is counted in units: a frame, a message in a run of two, a delivery, a release; 4 KiB of bytes are one more. So a unit
-takes a few microseconds, and what a connection may do in its turn a few milliseconds at most.
+Work is counted in units: a frame, two messages of a run, two deliveries or releases; each 4 KiB are one more. So a
+unit takes a few microseconds, and what a connection may do in its turn a few milliseconds at most.
 
 A connection that has more to do than one turn allows goes into the ring, and nothing is read from it until it has done
 everything. The ring is served in order, and so many units long in one turn of the loop; then the loop looks at the
@@ -11,14 +11,17 @@ that. So somebody who asks for little waits for one turn of the loop, however mu
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Generator
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURN_UNITS: Final = 256  # of one connection, or other work
 LOOP_UNITS: Final = 1024  # of all of them, in one turn of the loop
@@ -81,3 +84,22 @@ class Turns:
         self._left = LOOP_UNITS  # for what the sockets bring now
         if self._ring:
             self._schedule()
+
+
+def all_of(parts: Generator[None, None, T]) -> T:
+    """Does all parts of some work now; returns its result."""
+    try:
+        while True:
+            next(parts)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+async def in_turns(parts: Generator[None, None, T]) -> T:
+    """Does each part of some work in another turn of the loop; returns its result."""
+    try:
+        while True:
+            next(parts)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        return cast("T", end.value)
