@@ -53,7 +53,8 @@ class Turns:
             self.add(one)
             return
         self._left -= one.take_turn()
-        self._schedule()
+        if self._left < LOOP_UNITS // 2:
+            self._schedule()
 
     def add(self, one: Takes) -> None:
         """Gives it the last place in the ring, unless it has one."""
