@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
+    from logstore.broker.streams import BodyStream
     from logstore.broker.transactions import ChannelTransaction
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Channel:
         # number of publishes that they confirm.
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
         self._replies_held = 0
+        self._stream: BodyStream | None = None  # at the gate, before everything else
 
     # The gate.
 
@@ -77,7 +79,7 @@ class Channel:
 
     def send(self, data: bytes) -> None:
         """Send a reply, or hold it at the gate."""
-        if not self._waiting and self.gate_lsn <= self.wakeups.settled_lsn:
+        if not self.waits and self.gate_lsn <= self.wakeups.settled_lsn:
             self.connection.send(data)
         else:
             self._hold(data)
@@ -93,6 +95,17 @@ class Channel:
         """
         self._hold(call)
         self.connection.touch(self)
+
+    def stream(self, stream: BodyStream) -> None:
+        """Send a large body in pieces, before everything at the gate; the channel can deliver (`can_deliver`)."""
+        self._stream = stream
+        self._replies_are_held(1)
+        self.connection.touch(self)
+
+    def repeat(self, call: Callable[[], int | None]) -> None:
+        """Make a call before everything that waits at the gate."""
+        self._waiting.appendleft((0, call, 0))
+        self._replies_are_held(1)
 
     def confirm(self, tag: int, count: int = 1) -> None:
         """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
@@ -111,7 +124,7 @@ class Channel:
     @property
     def waits(self) -> bool:
         """Whether something waits at the gate."""
-        return bool(self._waiting)
+        return bool(self._waiting) or self._stream is not None
 
     def settle(self, durable_lsn: int) -> bool:
         """Send everything that is durable now. True while something still waits."""
@@ -120,8 +133,8 @@ class Channel:
         waiting = self._waiting
         held_before = self._replies_held
         tag = count = 0
-        while waiting and waiting[0][0] <= durable_lsn:
-            if callable(waiting[0][1]) and not self.connection.outbox.has_room() and self.is_open:
+        while self._goes_on() and waiting and waiting[0][0] <= durable_lsn:
+            if callable(waiting[0][1]) and self.is_open and not self.connection.has_room(self):
                 break  # it makes a reply with a content: it waits until there is room for that
             _, item, confirmed = waiting.popleft()
             if isinstance(item, int):
@@ -148,12 +161,23 @@ class Channel:
             self.consuming.wake()
         return bool(waiting)
 
+    def _goes_on(self) -> bool:
+        """Whether no body is being sent; the next piece of one is sent if there is room."""
+        if self._stream is None:
+            return True
+        if not self.connection.has_room(self) or not self._stream.send_next():
+            return False
+        self._stream = None
+        self._replies_are_held(-1)
+        return True
+
     def _send_ack(self, tag: int, count: int) -> None:
         self.connection.send(frames.basic_ack(self.number, tag, multiple=count > 1))
 
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting.clear()
+        self._stream = None
         self._replies_are_held(-self._replies_held)
 
     def can_deliver(self) -> bool:
@@ -177,4 +201,6 @@ class Channel:
             self.publishing.abandon()
             if self.tx is not None:
                 self.tx.rollback()
+            if self._stream is not None:
+                self._stream.leave()
             self.consuming.close()

@@ -120,6 +120,7 @@ class Connection(asyncio.Protocol):
         self.replies_held = 0  # at the gates of its channels
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
+        self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
         self._timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = self.loop.create_future()
@@ -485,6 +486,13 @@ class Connection(asyncio.Protocol):
         self._touched[channel] = None
         self.outbox.schedule()
 
+    def has_room(self, channel: Channel) -> bool:
+        """Whether a channel may send a body, or a part of one; if not, its gate is settled when there is room."""
+        if self.outbox.has_room():
+            return True
+        self._wanting_room[channel] = None
+        return False
+
     def flush(self) -> None:
         """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
@@ -504,12 +512,13 @@ class Connection(asyncio.Protocol):
             self.wake_consumers()
 
     def wake_consumers(self) -> None:
-        """Wake the queues with consumers on this connection: there is room for deliveries."""
+        """There is room for deliveries: wake the queues with consumers on this connection, and go on with bodies."""
         for channel in self.channels.values():
             if channel.is_open:
                 channel.consuming.wake()
-            if channel.waits:
-                self.touch(channel)
+        wanting, self._wanting_room = self._wanting_room, {}
+        for channel in wanting:
+            self.touch(channel)
 
     # The end.
 

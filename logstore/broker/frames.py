@@ -292,6 +292,17 @@ def delivery_template(
     return before, b"".join((routing, head, properties, _BODY.pack(_END, BODY, channel, body_size)))
 
 
+def content_start(channel: int, method_frame: bytes, properties: bytes, size: int) -> bytes:
+    """A method frame and the header frame of its content."""
+    head = _CONTENT.pack(_END, HEADER, channel, CONTENT_HEADER_BYTES + len(properties), _BASIC, 0, size)
+    return b"".join((method_frame[:-1], head, properties, _END_OCTET))
+
+
+def body_frame(channel: int, piece: bytes | memoryview) -> list[bytes | memoryview]:
+    """One frame of a body."""
+    return [_PREFIX.pack(BODY, channel, len(piece)), piece, _END_OCTET]
+
+
 def with_content(
     channel: int, method_frame: bytes, properties: bytes, body: bytes | memoryview, frame_bytes_max: int
 ) -> list[bytes | memoryview]:

@@ -62,6 +62,11 @@ class MemoryPlace:
         self.content = content
         self.redelivered = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.content)
+
     def __lt__(self, other: MemoryPlace) -> bool:
         return self.id < other.id
 

@@ -58,6 +58,10 @@ class Place(Protocol):
         """The body, read from the log on access. Raises `StoreError` if it cannot be read."""
 
     @property
+    def size(self) -> int:
+        """Bytes of the body."""
+
+    @property
     def header(self) -> bytes:
         """The bytes that `headers` encoded, or the header of a message that another program published."""
 
