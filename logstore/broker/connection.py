@@ -40,6 +40,7 @@ from logstore.broker.outbox import Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
 from logstore.broker.turns import TURN_UNITS, UNIT_BYTES
+from logstore.broker.users import address_of
 from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
@@ -121,7 +122,7 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for the end
         self._gone: asyncio.Future[None] = self.loop.create_future()
 
     def __str__(self) -> str:
@@ -136,6 +137,11 @@ class Connection(asyncio.Protocol):
             return str(self.peer)
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
+    @property
+    def address(self) -> str:
+        """The client's address without the port."""
+        return address_of(self.peer)
+
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -143,7 +149,6 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=self.limits.unsent_bytes_high)
-        self._timer = self.loop.call_later(self.limits.handshake_s, self._handshake_took_too_long)
         if not self.server.connection_made(self):
             self.transport.abort()
 
@@ -152,6 +157,8 @@ class Connection(asyncio.Protocol):
         logger.debug("%s is gone: %s", self, exc)
         self.state = State.CLOSED
         self._cancel_timer()
+        if self._task is not None and self.handshake.checks_password:
+            self._task.cancel()  # nobody waits for the check any more
         self.heartbeats.stop()
         self._forget_received()
         self._give_up()
@@ -162,6 +169,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.heartbeats.received()
+        if self.state is State.OPENING:
+            self.server.admission.handshakes.heard(self)
         if self.handshake.wants_header:
             data = self.handshake.on_header(data)
             if not data:
@@ -403,6 +412,8 @@ class Connection(asyncio.Protocol):
         if self._reading and not self.transport.is_closing():
             self._reading = False
             self.transport.pause_reading()
+            if self.state is State.OPENING:
+                self.server.admission.handshakes.wait_for_broker(self)
 
     def resume(self, why: Pause) -> None:
         """End a pause, and go on in the next turn if there is no other one."""
@@ -423,6 +434,8 @@ class Connection(asyncio.Protocol):
             self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
+            if self.state is State.OPENING:
+                self.server.admission.handshakes.wait_for_client(self)
 
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
@@ -520,7 +533,6 @@ class Connection(asyncio.Protocol):
         self.vhost_name = host.name
         self.state = State.OPEN
         self.reader.runs = self.runs
-        self._cancel_timer()
 
     def relay_to(
         self, name: str, leader: Leader, upstream: asyncio.Transport, upstream_gone: Callable[[], object]
@@ -528,7 +540,6 @@ class Connection(asyncio.Protocol):
         """The handshake is complete, and another member leads the host: bytes are passed on from now on."""
         logger.debug("%s: user %r has opened vhost %r, which %s leads", self, self.user, name, leader.name)
         self.heartbeats.stop()  # those of the leader and of the client pass
-        self._cancel_timer()
         self.state = State.RELAYED
         pending = b"".join(frames.raw(each) for each in self._backlog if isinstance(each, tuple)) + self.reader.rest()
         self._forget_received()
@@ -554,8 +565,7 @@ class Connection(asyncio.Protocol):
         close = commands.Connection.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF)
         self.state = State.CLOSING
         self.send(frames.method(0, close))
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         self.flush()
         # Earlier frames no longer matter, but the close-ok must be read.
         self._backlog.clear()
@@ -568,8 +578,7 @@ class Connection(asyncio.Protocol):
         self._give_up()
         self.state = State.CLOSING
         self._close_ok_lsn = lsn
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         if self.vhost_name is None:
             self.settle(0)
         elif self.settle(self.host.wakeups.settled_lsn):
@@ -579,8 +588,7 @@ class Connection(asyncio.Protocol):
         """Send the remaining output, then close the socket."""
         self.flush()
         self.state = State.CLOSED
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         self.transport.close()
 
     def _give_up(self) -> None:
@@ -593,9 +601,11 @@ class Connection(asyncio.Protocol):
         if self.state is State.CLOSED:
             self.channels.clear()
 
-    def _handshake_took_too_long(self) -> None:
-        logger.debug("%s did not finish its handshake in %g s", self, self.limits.handshake_s)
-        self.transport.abort()
+    def _abort_later(self) -> None:
+        """The end is awaited, for `close_s` seconds."""
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self.server.admission.handshakes.closes(self)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
