@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from logstore.broker.limits import PASSWORD_CHECKS_MAX
+from logstore.core.counts import counted
 from logstore.core.threads import start
 from logstore.errors import StoreError
 
@@ -26,7 +27,7 @@ class TooManyChecks(Exception):
     """So many passwords of one address wait already."""
 
     def __init__(self, address: str, count: int) -> None:
-        super().__init__(f"{count} passwords from {address} wait to be checked; try again later")
+        super().__init__(f"{counted(count, 'password')} from {address} waiting for a check: try again later")
 
 
 class _Check:

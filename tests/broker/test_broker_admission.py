@@ -145,7 +145,7 @@ def test_a_login_beyond_the_share_of_its_address_is_530(
     third = broker.raw()
     third.start("guest", "wrong 3")
     text = third.expect_connection_close(530)
-    assert text.endswith("1 passwords from 127.0.0.1 wait to be checked; try again later")
+    assert text.endswith("1 password from 127.0.0.1 waiting for a check: try again later")
     may_end.set()
     for client in waiting:
         client.expect_connection_close(403)
@@ -201,11 +201,12 @@ def test_after_an_accept_that_the_system_refused_clients_are_accepted_again(
     listener = broker.server._listener
     assert listener is not None
 
-    class Full:
+    class Full:  # a socket that cannot accept
         def accept(self) -> Any:
             raise OSError(errno.EMFILE, "Too many open files")
 
+    full: Any = Full()
     with caplog.at_level(logging.WARNING):
-        broker.call(lambda: listener._accept_some(Full()))  # type: ignore[arg-type]  # a socket that cannot
+        broker.call(lambda: listener._accept_some(full))
     assert "no client can be accepted for 0.01 s: Too many open files" in caplog.text
     broker.raw().open().declare("q")

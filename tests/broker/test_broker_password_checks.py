@@ -98,7 +98,7 @@ def test_an_address_that_has_its_share_of_waiting_checks_gets_no_more_and_others
 
     async def run() -> None:
         waiting = [await begin(checks, slow, ONE, name) for name in ("in progress", "first", "second")]
-        with pytest.raises(TooManyChecks, match=r"2 passwords from 192\.0\.2\.1 wait to be checked; try again later"):
+        with pytest.raises(TooManyChecks, match=r"2 passwords from 192\.0\.2\.1 waiting for a check"):
             await checks.result(ONE, b"third", slow.check("third"))
         waiting.append(await begin(checks, slow, ONE, "first"))  # shares
         waiting.append(await begin(checks, slow, TWO, "third"))
