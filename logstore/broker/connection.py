@@ -344,15 +344,20 @@ class Connection(asyncio.Protocol):
 
     def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method in a task; only later frames on its channel are held until it ends."""
-        channel.held = []
+        channel.held = collections.deque()
         self.host.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
 
-    def hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
+    def hold(self, held: collections.deque[frames.RawFrame], frame: frames.RawFrame) -> None:
         """Keep a frame for a channel with a slow method, until that ends."""
         held.append(frame)
         self._held_bytes += HELD_FRAME_BYTES + len(frame[2])
         if self._held_bytes > self.limits.unsent_bytes_high:
             self._pause(Pause.HELD)
+
+    def take_held(self, held: collections.deque[frames.RawFrame]) -> None:
+        """The slow method takes the first frame that waits behind it."""
+        _, _, payload = held.popleft()
+        self._held_bytes -= HELD_FRAME_BYTES + len(payload)
 
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -360,7 +365,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
-            held, channel.held = channel.held or [], None
+            held, channel.held = channel.held or (), None
             self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
         if self.has_given_up:
             return

@@ -28,7 +28,7 @@ from logstore.broker.arguments import (
     refuse_all,
     stored_queue_arguments,
 )
-from logstore.broker.catalog_changes import CatalogChanges
+from logstore.broker.catalog_changes import CatalogChanges, Change, no_more
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import (
     ACCESS_REFUSED,
@@ -50,12 +50,16 @@ from logstore.broker.exchanges import (
     canonical_arguments,
 )
 from logstore.broker.memory_queue import MemoryBudget, MemoryQueue
-from logstore.errors import CatalogError, StoreError, UnknownExchange, UnknownQueue
+from logstore.broker.stored_changes import StoredChanges
+from logstore.catalog.rows import BindingRow
+from logstore.errors import CatalogError, StoreError, UnknownExchange
+from logstore.store.declarations import QueueDeclaration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from logstore import MessageStore, Queue
+    from logstore.broker.catalog_changes import Further
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.wakeups import WakeUps
     from logstore.catalog.catalog import ExchangeRow
@@ -89,6 +93,7 @@ class VirtualHost:
         self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
         self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}
         self.changes = CatalogChanges(wakeups.loop)
+        self._stored = StoredChanges(store, self._store)
         self._finding_out = False
         self._load()
 
@@ -275,6 +280,7 @@ class VirtualHost:
 
     async def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
         """Delete auto-delete exchanges that lost their last binding and still have none."""
+        refused = []
         for exchange in exchanges:
             if self.exchanges.get(exchange.name) is not exchange or exchange.bindings:
                 continue
@@ -282,8 +288,14 @@ class VirtualHost:
                 await self.delete_exchange(exchange.name, if_unused=True)
             except ChannelException:
                 pass  # it has a binding again
+            except CatalogError as error:
+                logger.warning("unused exchange %r cannot be deleted yet: %s", exchange.name, error)
+                refused.append(exchange)
             except StoreError as error:
                 logger.warning("unused exchange %r cannot be deleted: %s", exchange.name, error)
+        if refused:
+            what = "deleting exchanges without bindings"
+            self.changes.later(what, functools.partial(self._delete_unused, refused))
 
     # Queues.
 
@@ -300,19 +312,25 @@ class VirtualHost:
         exclusive: bool,
         auto_delete: bool,
         arguments: Mapping[str, Any],
-    ) -> BrokerQueue:
-        """Declare a queue, or check that an existing one is the same."""
+        answer: Callable[[BrokerQueue], object],
+        further: Further = no_more,
+    ) -> None:
+        """Declare a queue, or check that an existing one is the same; `answer` is called with it.
+
+        `further` gives the next `stored_declaration` that waits behind this one, to be made together with it.
+        """
         wanted = parse_queue_arguments(name, arguments, self.name)
 
-        def found() -> BrokerQueue | None:
+        def find() -> bool:
             if name not in self.queues:
-                return None
+                return False
             queue = self.queue(name, connection)
             _check_same(self.name, queue, durable, exclusive, auto_delete, wanted)
             queue.touch()
-            return queue
+            answer(queue)
+            return True
 
-        def made() -> BrokerQueue:
+        def make_in_memory() -> None:
             queue = MemoryQueue(
                 name,
                 self.wakeups,
@@ -324,27 +342,57 @@ class VirtualHost:
                 arguments=wanted,
             )
             self._add_queue(queue)
-            return queue
+            answer(queue)
 
-        queue = found()
-        if queue is not None:
-            return queue
+        if find():
+            return
+        self._refuse_reserved(name)
+        if durable and not exclusive:
+            change = self._declaration(name, wanted, auto_delete, answer)
+            declare = change.check
+            change.check = lambda: None if find() else declare()
+            change.further = further
+            await self.changes.make(self._stored.declaring, change)
+        elif not self.changes.involves("queue", name):
+            make_in_memory()
+        else:
+            async with self.changes.turn(("queue", name)):
+                if not find():
+                    make_in_memory()
+
+    def stored_declaration(
+        self,
+        name: str,
+        *,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        answer: Callable[[BrokerQueue], object],
+    ) -> Change | None:
+        """The declaration of a durable shared queue; None if there is a queue of that name.
+
+        Raises what a client gets for a queue that it may not declare.
+        """
+        if name in self.queues:
+            return None
+        self._refuse_reserved(name)
+        return self._declaration(name, parse_queue_arguments(name, arguments, self.name), auto_delete, answer)
+
+    def _refuse_reserved(self, name: str) -> None:
         if name.startswith(RESERVED_PREFIX) and not name.startswith("amq.gen-"):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        is_stored = durable and not exclusive
-        if not is_stored and not self.changes.involves("queue", name):
-            return made()
-        async with self.changes.turn(("queue", name)):
-            queue = found()
-            if queue is not None:
-                return queue
-            if not is_stored:
-                return made()
-            table: dict[str, Any] = dict(wanted.table())
-            if auto_delete:
-                table[AUTO_DELETE_KEY] = True
-            declare = functools.partial(self.store.declare_queue, name, arguments=table or None)
-            return self._add_durable_queue(await self._store(declare))
+
+    def _declaration(
+        self, name: str, wanted: QueueArguments, auto_delete: bool, answer: Callable[[BrokerQueue], object]
+    ) -> Change:
+        table: dict[str, Any] = dict(wanted.table())
+        if auto_delete:
+            table[AUTO_DELETE_KEY] = True
+        return Change(
+            names=(("queue", name),),
+            key=name,
+            check=lambda: QueueDeclaration(name, table or None),
+            apply=lambda handle: answer(self._add_durable_queue(handle)),
+        )
 
     def _add_durable_queue(self, handle: Queue) -> DurableQueue:
         flags = handle.arguments or {}
@@ -394,29 +442,33 @@ class VirtualHost:
 
         `unless` is called when the turn of this deletion has come. If it returns True or raises, nothing is deleted.
         """
-        if isinstance(queue, DurableQueue):
-            async with self.changes.turn(("queue", queue.name)):
-                if queue.deleted or unless():
-                    return 0
-                count = queue.ready_count
-                await self._delete_from_store(queue)
-                unused = self._drop(queue)
-        else:
+        count = 0
+        unused: list[Exchange] = []
+
+        def check() -> Queue | None:
+            nonlocal count
             if queue.deleted or unless():
-                return 0
+                return None
             count = queue.ready_count
-            unused = self._drop(queue)
+            if not isinstance(queue, DurableQueue):
+                return None
+            queue.is_leaving = True
+            return queue.handle
+
+        def apply(_: object = None) -> None:
+            unused.extend(self._drop(queue))
+
+        if isinstance(queue, DurableQueue):
+            try:
+                change = Change(names=(("queue", queue.name),), key=queue.name, check=check, apply=apply)
+                await self.changes.make(self._stored.deleting, change)
+            finally:
+                queue.is_leaving = False
+        elif not (queue.deleted or unless()):
+            count = queue.ready_count
+            apply()
         await self._delete_unused(unused)
         return count
-
-    async def _delete_from_store(self, queue: DurableQueue) -> None:
-        queue.is_leaving = True
-        try:
-            await self._store(functools.partial(self.store.delete_queue, queue.handle, wait=False))
-        except UnknownQueue:
-            logger.info("queue %r was deleted from the store before", queue.name)
-        finally:
-            queue.is_leaving = False
 
     def _drop(self, queue: BrokerQueue) -> list[Exchange]:
         """Remove a deleted queue. Returns the auto-delete exchanges that lost their last binding."""
@@ -436,7 +488,16 @@ class VirtualHost:
         """A consumer was cancelled. Returns the deletion of an auto-delete queue that has no consumer left."""
         if not queue.auto_delete or queue.consumers or queue.deleted:
             return None
-        return self.delete_queue(queue, unless=lambda: bool(queue.consumers))
+        return self._delete_left(queue)
+
+    async def _delete_left(self, queue: BrokerQueue) -> None:
+        """Delete an auto-delete queue without consumers: now, or when the catalog does not refuse it any more."""
+        try:
+            await self.delete_queue(queue, unless=lambda: bool(queue.consumers))
+        except CatalogError:
+            what = f"deleting the queue {queue.name!r}, whose last consumer has left"
+            self.changes.later(what, functools.partial(self._delete_left, queue))
+            raise
 
     def connection_gone(self, connection: object) -> None:
         """Delete the exclusive queues of a connection, at once: they are in memory."""
@@ -451,24 +512,60 @@ class VirtualHost:
 
     # Bindings.
 
-    async def bind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
-        """Bind a queue to an exchange; repeating a binding changes nothing."""
+    async def bind(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+        further: Further = no_more,
+    ) -> None:
+        """Bind a queue to an exchange, and call `answer`; repeating a binding changes nothing.
+
+        `further` gives the next `stored_binding` that waits behind this one, to be made together with it.
+        """
+        exchange = self._bindable(exchange_name)
+        change = self.stored_binding(exchange_name, queue, key, arguments, answer)
+        if change is None:
+            self._link(exchange, queue, key, canonical_arguments(arguments))
+            answer()
+        else:
+            change.further = further
+            await self.changes.make(self._stored.binding, change)
+
+    def stored_binding(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+    ) -> Change | None:
+        """The binding of a durable queue to a durable exchange; None if there is nothing to store.
+
+        Raises what a client gets for a binding that it may not make.
+        """
         exchange = self._bindable(exchange_name)
         canonical = canonical_arguments(arguments)
         binding = Binding(exchange_name, queue.name, key, canonical)
-        if binding in exchange.bindings:
-            return
-        if not (exchange.durable and isinstance(queue, DurableQueue)):
-            self._link(exchange, queue, key, canonical)
-            return
-        async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
+        if binding in exchange.bindings or not (exchange.durable and isinstance(queue, DurableQueue)):
+            return None
+
+        def check() -> BindingRow | None:
             exchange = self._bindable(exchange_name)
             if queue.deleted:
                 raise not_found("queue", queue.name, self.name)
-            table = binding.argument_table or None
             if binding not in exchange.bindings and exchange.durable:
-                await self._store(functools.partial(self.store.bind, exchange_name, queue.handle, key, arguments=table))
-            self._link(exchange, queue, key, canonical)
+                return BindingRow(exchange_name, queue.name, key, binding.argument_table)
+            apply()
+            return None
+
+        def apply(_: object = None) -> None:
+            self._link(self.exchanges[exchange_name], queue, key, canonical)
+            answer()
+
+        return Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
 
     async def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
         """Remove a binding; does nothing if there is none."""
@@ -476,21 +573,25 @@ class VirtualHost:
         binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
         if binding not in exchange.bindings:
             return
-        if not (exchange.durable and isinstance(queue, DurableQueue)):
-            unused = self._unlink(exchange, queue, binding)
-        else:
-            async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
-                exchange = self._bindable(exchange_name)
-                if binding not in exchange.bindings:
-                    return
-                table = binding.argument_table or None
+        unused: list[Exchange | None] = []
+
+        def check() -> BindingRow | None:
+            exchange = self._bindable(exchange_name)
+            if binding in exchange.bindings:
                 if exchange.durable:
-                    await self._store(
-                        functools.partial(self.store.unbind, exchange_name, queue.handle, key, arguments=table)
-                    )
-                unused = self._unlink(exchange, queue, binding)
-        if unused is not None:
-            await self._delete_unused([unused])
+                    return BindingRow(exchange_name, queue.name, key, binding.argument_table)
+                apply()
+            return None
+
+        def apply(_: object = None) -> None:
+            unused.append(self._unlink(self.exchanges[exchange_name], queue, binding))
+
+        if exchange.durable and isinstance(queue, DurableQueue):
+            change = Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
+            await self.changes.make(self._stored.unbinding, change)
+        else:
+            apply()
+        await self._delete_unused(each for each in unused if each is not None)
 
     def _bindable(self, exchange_name: str) -> Exchange:
         if exchange_name == DEFAULT_EXCHANGE:

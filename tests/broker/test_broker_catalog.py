@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CHANGES = ("declare_queue", "delete_queue", "declare_exchange", "delete_exchange", "bind", "unbind")
+TOGETHER = {"declare_queues": "declare_queue", "delete_queues": "delete_queue", "bind_many": "bind", "unbind_many": "unbind"}
+CHANGES = ("declare_exchange", "delete_exchange", *TOGETHER, *TOGETHER.values())
 
 
 class HangingCatalog(Proxy):
