@@ -10,61 +10,12 @@ from pamqp import commands
 
 from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S
-from kit.store_proxies import Proxy
+from kit.store_proxies import HangingCatalog, Proxy
 from logstore.errors import CatalogError, CatalogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-TOGETHER = {"declare_queues": "declare_queue", "delete_queues": "delete_queue", "bind_many": "bind", "unbind_many": "unbind"}
-CHANGES = ("declare_exchange", "delete_exchange", *TOGETHER, *TOGETHER.values())
-
-
-class HangingCatalog(Proxy):
-    """Changes wait between `hang` and `go_on`; they fail with the error given to `fail_with`."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self._may_go_on = threading.Event()
-        self._may_go_on.set()
-        self.asked = threading.Event()
-        self.calls = 0
-        self.failure: Exception | None = None
-
-    def hang(self, failure: Exception | None = None) -> None:
-        self.asked.clear()
-        self.calls = 0
-        self.failure = failure
-        self._may_go_on.clear()
-
-    def go_on(self) -> None:
-        self._may_go_on.set()
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in CHANGES:
-            return super().__getattr__(name)
-
-        def change(*args: Any, **options: Any) -> Any:
-            self.calls += 1
-            self.asked.set()
-            assert self._may_go_on.wait(PATIENCE_S)
-            if self.failure is not None:
-                raise self.failure
-            return getattr(self._store, name)(*args, **options)
-
-        return change
-
-
-@pytest.fixture
-def hanging(tmp_path: Path, broker_class: type[Broker]) -> Iterator[tuple[Broker, HangingCatalog]]:
-    store = HangingCatalog(open_store(tmp_path / "store"))
-    broker = broker_class(store)
-    yield broker, store
-    store.go_on()
-    broker.stop()
-    store.close()
-
 
 REQUESTS: dict[str, Any] = {
     "queue.declare": commands.Queue.Declare(queue="new", durable=True),
