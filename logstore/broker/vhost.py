@@ -1,23 +1,18 @@
-"""One virtual host: all exchanges, queues and bindings, and their rows in the catalog.
+"""One virtual host: every change to its exchanges, queues and bindings.
 
-Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and
-durable there before a client gets the reply. All others exist only here, in memory.
-
-Changes of the catalog run off the event loop, one at a time: each is checked, made durable and applied in its turn, so
-no client sees a partial change. A declaration of an existing object, or of one in memory, is answered at once.
-
-After a change with an unknown outcome, the catalog is asked until it answers, and its contents replace those here.
+Changes of the catalog run off the event loop: each is checked, made durable and applied in its turn, so no client sees
+a partial change. Those of one kind that wait share a commit (`catalog_changes`). A declaration of an existing object,
+or of one in memory, is answered at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import functools
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from logstore.broker.arguments import (
     AUTO_DELETE_KEY,
@@ -26,14 +21,12 @@ from logstore.broker.arguments import (
     inequivalent,
     parse_queue_arguments,
     refuse_all,
-    stored_queue_arguments,
 )
-from logstore.broker.catalog_changes import CatalogChanges, Change, no_more
+from logstore.broker.catalog_changes import Change, no_more
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
-    RESOURCE_LOCKED,
     ChannelException,
     ConnectionException,
     not_found,
@@ -45,12 +38,11 @@ from logstore.broker.exchanges import (
     EXCHANGE_TYPES,
     PREDECLARED,
     Binding,
-    DefaultExchange,
     Exchange,
     canonical_arguments,
 )
-from logstore.broker.memory_queue import MemoryBudget, MemoryQueue
-from logstore.broker.stored_changes import StoredChanges
+from logstore.broker.host_objects import HostObjects, locked
+from logstore.broker.memory_queue import MemoryQueue
 from logstore.catalog.rows import BindingRow
 from logstore.errors import CatalogError, StoreError, UnknownExchange
 from logstore.store.declarations import QueueDeclaration
@@ -61,13 +53,10 @@ if TYPE_CHECKING:
     from logstore import MessageStore, Queue
     from logstore.broker.catalog_changes import Further
     from logstore.broker.queues import BrokerQueue
-    from logstore.broker.wakeups import WakeUps
-    from logstore.catalog.catalog import ExchangeRow
 
 logger = logging.getLogger(__name__)
 
 RESERVED_PREFIX = "amq."
-FIND_OUT_S: Final = 1.0  # between two attempts to learn the outcome of a change
 
 
 def predeclare(store: MessageStore) -> None:
@@ -78,125 +67,11 @@ def predeclare(store: MessageStore) -> None:
             store.declare_exchange(name, type=kind)
 
 
-class VirtualHost:
+class VirtualHost(HostObjects):
     """All exchanges, queues and bindings by name; every change to them is made here.
 
     The predeclared exchanges must be in the store.
     """
-
-    def __init__(self, name: str, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
-        self.name = name
-        self.store = store
-        self.wakeups = wakeups
-        self.budget = MemoryBudget(memory_bytes_max)
-        self.queues: dict[str, BrokerQueue] = {}
-        self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
-        self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}
-        self.changes = CatalogChanges(wakeups.loop)
-        self._stored = StoredChanges(store, self._store)
-        self._finding_out = False
-        self._load()
-
-    def _load(self) -> None:
-        for handle in self.store.queues():
-            self._add_durable_queue(handle)
-        for row in self.store.exchanges():
-            self._add_durable_exchange(row)
-        self._link_durable()
-
-    def _add_durable_exchange(self, row: ExchangeRow) -> None:
-        if row.type not in EXCHANGE_TYPES:
-            logger.warning("exchange %r has type %r, which this broker does not have: ignored", row.name, row.type)
-            return
-        flags = row.arguments or {}
-        self.exchanges[row.name] = Exchange(
-            row.name,
-            row.type,
-            durable=True,
-            auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-            internal=flags.get(INTERNAL_KEY) is True,
-        )
-
-    def _link_durable(self) -> set[Binding]:
-        """Make every binding of the catalog. Returns all of them."""
-        stored = set()
-        for row in self.store.bindings():
-            exchange, queue = self.exchanges.get(row.exchange), self.queues.get(row.queue)
-            if exchange is not None and queue is not None:
-                canonical = canonical_arguments(row.arguments)
-                self._link(exchange, queue, row.key, canonical)
-                stored.add(Binding(row.exchange, row.queue, row.key, canonical))
-        return stored
-
-    # Changing the catalog.
-
-    async def _store(self, change: Callable[[], Any]) -> Any:
-        """Make a change of the catalog in another thread; the caller holds the turn. Raises `StoreError`."""
-        try:
-            return await self.changes.do(change)
-        except CatalogError:
-            if not self.store.names_are_settled:
-                self._find_out()
-            raise
-
-    def _find_out(self) -> None:
-        """Start to ask for the unknown outcome of a change."""
-        if not self._finding_out:
-            self._finding_out = True
-            self.changes.in_background("reading the outcome of a change of the catalog", self._ask_until_known())
-
-    async def _ask_until_known(self) -> None:
-        try:
-            while not self.wakeups.stopped:
-                await asyncio.sleep(FIND_OUT_S)
-                with contextlib.suppress(CatalogError):
-                    async with self.changes.turn():
-                        await self.changes.do(self.store.settle_names)
-                        self._follow_catalog()
-                    return
-        finally:
-            self._finding_out = False
-
-    def _follow_catalog(self) -> None:
-        """Replace the durable queues and exchanges by those of the catalog; those in memory stay."""
-        handles = {handle.name: handle for handle in self.store.queues()}
-        rows = {row.name: row for row in self.store.exchanges()}
-        for queue in list(self.queues.values()):
-            if isinstance(queue, DurableQueue) and handles.get(queue.name) is not queue.handle:
-                self._drop(queue)
-        for exchange in list(self.exchanges.values()):
-            if exchange.durable and exchange.name not in rows and exchange.name != DEFAULT_EXCHANGE:
-                self._drop_exchange(exchange)
-        for name, handle in handles.items():
-            if name not in self.queues:
-                self._add_durable_queue(handle)
-        for name, row in rows.items():
-            if name not in self.exchanges:
-                self._add_durable_exchange(row)
-        stored = self._link_durable()
-        for exchange in self.exchanges.values():
-            for binding in exchange.bindings - stored:
-                queue = self.queues[binding.queue]
-                if exchange.durable and isinstance(queue, DurableQueue):
-                    self._unlink(exchange, queue, binding)
-
-    # Looking up.
-
-    def exchange(self, name: str) -> Exchange:
-        """The exchange of that name. Raises 404."""
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            raise not_found("exchange", name, self.name)
-        return exchange
-
-    def queue(self, name: str, connection: object) -> BrokerQueue:
-        """The queue of that name. Raises 404, and 405 if it belongs to another connection."""
-        queue = self.queues.get(name)
-        if queue is None:
-            raise not_found("queue", name, self.name)
-        if queue.owner is not None and queue.owner is not connection:
-            raise _locked(name, self.name)
-        return queue
 
     # Exchanges.
 
@@ -272,11 +147,6 @@ class VirtualHost:
         if exchange is not None and if_unused and exchange.bindings:
             raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         return exchange
-
-    def _drop_exchange(self, exchange: Exchange) -> None:
-        del self.exchanges[exchange.name]
-        for binding in exchange.bindings:
-            self.queues[binding.queue].bindings.discard(binding)
 
     async def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
         """Delete auto-delete exchanges that lost their last binding and still have none."""
@@ -394,28 +264,6 @@ class VirtualHost:
             apply=lambda handle: answer(self._add_durable_queue(handle)),
         )
 
-    def _add_durable_queue(self, handle: Queue) -> DurableQueue:
-        flags = handle.arguments or {}
-        wanted = stored_queue_arguments(flags)
-        queue = DurableQueue(
-            handle,
-            self.wakeups,
-            auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-            arguments=wanted,
-            neighbours=self.queues,
-        )
-        self._add_queue(queue)
-        if handle.depth:
-            queue.may_expire()
-        return queue
-
-    def _add_queue(self, queue: BrokerQueue) -> None:
-        self.queues[queue.name] = queue
-        if queue.owner is not None:
-            self._owned.setdefault(queue.owner, set()).add(queue)
-        if queue.expires_ms is not None:
-            self._watch_unused(queue, queue.expires_ms / 1000)
-
     def _watch_unused(self, queue: BrokerQueue, delay_s: float) -> None:
         queue.unused_timer = self.wakeups.loop.call_later(delay_s, self._delete_if_unused, queue)
 
@@ -469,20 +317,6 @@ class VirtualHost:
             apply()
         await self._delete_unused(unused)
         return count
-
-    def _drop(self, queue: BrokerQueue) -> list[Exchange]:
-        """Remove a deleted queue. Returns the auto-delete exchanges that lost their last binding."""
-        queue.close()
-        del self.queues[queue.name]
-        if queue.owner in self._owned:
-            self._owned[queue.owner].discard(queue)
-        unused = [self._unlink(self.exchanges[binding.exchange], queue, binding) for binding in list(queue.bindings)]
-        for consumer in list(queue.consumers):
-            try:
-                consumer.queue_is_gone()
-            except Exception:
-                logger.exception("a consumer of the deleted queue %r cannot be notified", queue.name)
-        return [exchange for exchange in unused if exchange is not None]
 
     def consumer_left(self, queue: BrokerQueue) -> Coroutine[Any, Any, object] | None:
         """A consumer was cancelled. Returns the deletion of an auto-delete queue that has no consumer left."""
@@ -598,36 +432,16 @@ class VirtualHost:
             raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
         return self.exchange(exchange_name)
 
-    def _link(self, exchange: Exchange, queue: BrokerQueue, key: str, canonical: str) -> None:
-        binding = Binding(exchange.name, queue.name, key, canonical)
-        if exchange.add(binding, queue):
-            queue.bindings.add(binding)
-
-    def _unlink(self, exchange: Exchange, queue: BrokerQueue, binding: Binding) -> Exchange | None:
-        """Remove a binding. Returns the exchange if it is auto-delete and has no binding left."""
-        exchange.remove(binding, queue)
-        queue.bindings.discard(binding)
-        return exchange if exchange.auto_delete and not exchange.bindings else None
-
 
 def _is_used_again(queue: BrokerQueue, expires_s: float) -> bool:
     return bool(queue.consumers) or queue.wakeups.loop.time() - queue.used_at < expires_s
-
-
-def _locked(name: str, vhost: str) -> ChannelException:
-    return ChannelException(
-        RESOURCE_LOCKED,
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the "
-        "original declaration.",
-    )
 
 
 def _check_same(
     vhost: str, queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments
 ) -> None:
     if exclusive != queue.exclusive:
-        raise _locked(queue.name, vhost)
+        raise locked(queue.name, vhost)
     is_durable = queue.declared_durable if isinstance(queue, MemoryQueue) else True
     for key, received, current in (
         ("durable", durable, is_durable),

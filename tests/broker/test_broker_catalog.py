@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
 
+import logstore
 from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S
 from kit.store_proxies import HangingCatalog, Proxy
@@ -280,3 +282,32 @@ def test_a_broker_stops_while_a_change_hangs(hanging: tuple[Broker, HangingCatal
     assert store.asked.wait(PATIENCE_S)
     broker.call_async(lambda: broker.server.stop(1))
     client.expect_connection_close(320)
+
+
+def test_while_another_program_holds_the_file_of_the_catalog_declarations_wait_and_get_506_and_the_rest_goes_on(
+    tmp_path: Path, broker_class: type[Broker]
+) -> None:
+    store = logstore.open(tmp_path / "store", segment_size=1 << 20, catalog_timeout=1)
+    broker = broker_class(store)
+    client, other = broker.raw().open(channels=3), broker.raw().open(channels=2)
+    client.declare("old", durable=True)
+    holder = sqlite3.connect(tmp_path / "store" / "catalog.sqlite", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    client.send(1, commands.Queue.Declare(queue="a", durable=True), commands.Queue.Declare(queue="b", durable=True))
+    other.send(1, commands.Queue.Declare(queue="c", durable=True))
+    client.send(2, commands.Confirm.Select())
+    client.expect(commands.Confirm.SelectOk)
+    client.publish("old", b"meanwhile", channel=2)
+    client.expect(commands.Basic.Ack)
+    client.send(3, commands.Basic.Consume(queue="old", no_ack=True))
+    client.expect(commands.Basic.ConsumeOk)
+    assert client.delivery()[1] == b"meanwhile"
+    for each in (client, other):
+        assert "locked" in each.expect_channel_close(506)
+    holder.execute("ROLLBACK")
+    holder.close()
+    other.send(2, commands.Queue.Declare(queue="c", durable=True))
+    other.expect(commands.Queue.DeclareOk)
+    assert {each.name for each in store.queues()} == {"old", "c"}
+    broker.stop()
+    store.close()

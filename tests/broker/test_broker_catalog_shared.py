@@ -47,7 +47,7 @@ def waiting(broker: Broker) -> int:
 
 
 def queue_names(broker: Broker) -> set[str]:
-    return broker.call(lambda: {each.name for each in broker.server.hosts["/"].store.queues()})
+    return {each.name for each in broker.server.hosts["/"].store.queues()}
 
 
 def test_declarations_of_one_packet_share_a_commit_and_are_answered_in_order(hanging: Hanging) -> None:
@@ -244,7 +244,7 @@ def test_after_a_binding_that_is_refused_those_before_it_are_made_and_those_behi
         client.expect(commands.Queue.BindOk)
     assert "no queue 'missing'" in client.expect_channel_close(404)
     are_read(client)
-    keys = {each.key for each in broker.call(lambda: broker.server.hosts["/"].store.bindings())}
+    keys = {each.key for each in store.bindings()}
     assert keys == {"a", "b"}
 
 
