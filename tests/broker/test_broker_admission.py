@@ -111,6 +111,25 @@ def test_the_time_that_a_check_takes_is_not_the_clients(
     client.expect_end()  # what is left of its time runs again
 
 
+def test_an_answer_that_is_in_the_socket_when_the_time_is_over_counts(broker: Broker) -> None:
+    client = greeted(broker)
+    log_in(client)
+    handshakes = broker.server.admission.handshakes
+
+    def late(*values: Any) -> None:
+        """The timer fires in a turn of the loop before it looks at the socket."""
+        client.send(0, *values)
+        [(connection, allowance)] = handshakes._allowances.items()
+        handshakes._expired(connection, allowance)
+
+    broker.call(lambda: late(commands.Connection.TuneOk(0, 0, 0)))
+    client.send(0, commands.Connection.Open())
+    client.expect(commands.Connection.OpenOk)
+    client = greeted(broker)
+    broker.call(late)
+    client.expect_end()
+
+
 def test_a_login_that_waits_for_its_check_is_closed_for_a_newcomer_only_if_nobody_is_silent(
     start_broker: Callable[..., Broker], may_end: threading.Event
 ) -> None:
