@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kit.live_broker import Broker
 
 
+pytestmark = pytest.mark.direct_only("clients of a relaying member log in there")
+
+
 @pytest.fixture
 def may_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Checks of passwords end when this is set."""
