@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import socket
 import statistics
 import struct
 import subprocess
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from broker_servers import LogstoreServer
-from broker_wire import BODY, CHANNEL, HEADER, PREFIX, Link
+from broker_wire import BODY, CHANNEL, HEADER, PREFIX, Link, WireError
 from builds import Build
 from pamqp import commands
 from pamqp import frame as pamqp_frame
@@ -40,6 +41,7 @@ EVERY_S: Final = 0.02
 ASKED: Final = "asked"
 MIB: Final = 1 << 20
 SILENT_S: Final = 3.0  # how long clients stay that read nothing
+OTHER: Final = "other"  # a user who is not the neighbour's, and the password
 
 
 def link(port: int) -> Link:
@@ -200,14 +202,14 @@ def declarations(port: int) -> Callable[[], object]:
 
 
 def logins(port: int) -> Callable[[], object]:
-    """300 clients log in at once right after the start; prints how many were cut off."""
+    """300 clients of a user who has not logged in yet do so at once; prints how many could not."""
     start = threading.Barrier(300)
     failed: list[str] = []
 
     def login() -> None:
         start.wait()
         try:
-            link(port).close()
+            Link("127.0.0.1", port, OTHER, OTHER, timeout_s=300).close()
         except Exception as error:  # noqa: BLE001 - counted
             failed.append(str(error))
 
@@ -223,6 +225,27 @@ def logins(port: int) -> Callable[[], object]:
     return run
 
 
+def silent(port: int) -> Callable[[], object]:
+    """A client logs in while 2,200 others are silent before their handshake; prints how long it takes."""
+    others: list[socket.socket] = []
+
+    def run() -> None:
+        for _ in range(2200):
+            with contextlib.suppress(OSError):
+                others.append(socket.create_connection(("127.0.0.1", port)))
+        began, refused = time.perf_counter(), 0
+        while True:
+            try:
+                link(port).close()
+                break
+            except (OSError, WireError):
+                refused += 1
+                time.sleep(EVERY_S)
+        print(f"  the newcomer: {(time.perf_counter() - began) * 1000:.0f} ms, refused {refused} times")
+
+    return run
+
+
 LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "gets": gets,
     "fan-out": fan_out,
@@ -232,6 +255,7 @@ LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "end with 200,000 unacknowledged": end_with_unacked,
     "3,000 declarations": declarations,
     "300 logins": logins,
+    "2,200 silent": silent,
 }
 
 
@@ -250,9 +274,21 @@ def forget_peak(pid: int) -> None:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
+def add_user(build: Build, store: Path) -> None:
+    subprocess.run(
+        [build.python, "-P", "-m", "logstore", "user", store, "add", OTHER],
+        input=f"{OTHER}\n{OTHER}\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        env=build.environment(),
+    )
+
+
 def measure(build: Build, load: str, place: Path) -> dict[str, float]:
     with LogstoreServer(place / build.name / load.replace(" ", "-"), build) as server:
         asking = None
+        add_user(build, server.store)
         run = LOADS[load](server.port)
         try:
             asking = subprocess.Popen(

@@ -48,7 +48,7 @@ class Channel:
         self.tx: ChannelTransaction | None = None  # after tx.select
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
-        self.held: list[frames.RawFrame] | None = None  # frames that wait for the end of a slow method
+        self.held: collections.deque[frames.RawFrame] | None = None  # frames that wait for the end of a slow method
         self._gate_lsn = 0
         self._changed = False  # a change was made since the gate was last set
         # The items at the gate with their LSNs: encoded replies, calls that make one, and tags to confirm with the

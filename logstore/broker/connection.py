@@ -40,6 +40,7 @@ from logstore.broker.outbox import Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
 from logstore.broker.turns import TURN_UNITS, UNIT_BYTES
+from logstore.broker.users import address_of
 from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
@@ -122,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for the end
         self._gone: asyncio.Future[None] = self.loop.create_future()
 
     def __str__(self) -> str:
@@ -137,6 +138,11 @@ class Connection(asyncio.Protocol):
             return str(self.peer)
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
+    @property
+    def address(self) -> str:
+        """The client's address without the port."""
+        return address_of(self.peer)
+
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -144,7 +150,6 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=self.limits.unsent_bytes_high)
-        self._timer = self.loop.call_later(self.limits.handshake_s, self._handshake_took_too_long)
         if not self.server.connection_made(self):
             self.transport.abort()
 
@@ -153,6 +158,8 @@ class Connection(asyncio.Protocol):
         logger.debug("%s is gone: %s", self, exc)
         self.state = State.CLOSED
         self._cancel_timer()
+        if self._task is not None and self.handshake.checks_password:
+            self._task.cancel()  # nobody waits for the check any more
         self.heartbeats.stop()
         self._forget_received()
         self._give_up()
@@ -163,6 +170,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.heartbeats.received()
+        if self.state is State.OPENING:
+            self.server.admission.handshakes.heard(self)
         if self.handshake.wants_header:
             data = self.handshake.on_header(data)
             if not data:
@@ -336,15 +345,20 @@ class Connection(asyncio.Protocol):
 
     def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method in a task; only later frames on its channel are held until it ends."""
-        channel.held = []
+        channel.held = collections.deque()
         self.host.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
 
-    def hold(self, held: list[frames.RawFrame], frame: frames.RawFrame) -> None:
+    def hold(self, held: collections.deque[frames.RawFrame], frame: frames.RawFrame) -> None:
         """Keep a frame for a channel with a slow method, until that ends."""
         held.append(frame)
         self._held_bytes += HELD_FRAME_BYTES + len(frame[2])
         if self._held_bytes > self.limits.unsent_bytes_high:
             self._pause(Pause.HELD)
+
+    def take_held(self, held: collections.deque[frames.RawFrame]) -> None:
+        """The slow method takes the first frame that waits behind it."""
+        _, _, payload = held.popleft()
+        self._held_bytes -= HELD_FRAME_BYTES + len(payload)
 
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -352,7 +366,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the callee distinguishes all kinds
             self.on_error(channel, index, error)
         finally:
-            held, channel.held = channel.held or [], None
+            held, channel.held = channel.held or (), None
             self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
         if self.has_given_up:
             return
@@ -404,6 +418,8 @@ class Connection(asyncio.Protocol):
         if self._reading and not self.transport.is_closing():
             self._reading = False
             self.transport.pause_reading()
+            if self.state is State.OPENING:
+                self.server.admission.handshakes.wait_for_broker(self)
 
     def resume(self, why: Pause) -> None:
         """End a pause, and go on in the next turn if there is no other one."""
@@ -424,6 +440,8 @@ class Connection(asyncio.Protocol):
             self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
+            if self.state is State.OPENING:
+                self.server.admission.handshakes.wait_for_client(self)
 
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
@@ -529,7 +547,6 @@ class Connection(asyncio.Protocol):
         self.vhost_name = host.name
         self.state = State.OPEN
         self.reader.runs = self.runs
-        self._cancel_timer()
 
     def relay_to(
         self, name: str, leader: Leader, upstream: asyncio.Transport, upstream_gone: Callable[[], object]
@@ -537,7 +554,6 @@ class Connection(asyncio.Protocol):
         """The handshake is complete, and another member leads the host: bytes are passed on from now on."""
         logger.debug("%s: user %r has opened vhost %r, which %s leads", self, self.user, name, leader.name)
         self.heartbeats.stop()  # those of the leader and of the client pass
-        self._cancel_timer()
         self.state = State.RELAYED
         pending = b"".join(frames.raw(each) for each in self._backlog if isinstance(each, tuple)) + self.reader.rest()
         self._forget_received()
@@ -563,8 +579,7 @@ class Connection(asyncio.Protocol):
         close = commands.Connection.Close(error.code, error.reply_text, index >> 16 & 0xFFFF, index & 0xFFFF)
         self.state = State.CLOSING
         self.send(frames.method(0, close))
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         self.flush()
         # Earlier frames no longer matter, but the close-ok must be read.
         self._backlog.clear()
@@ -577,8 +592,7 @@ class Connection(asyncio.Protocol):
         self._give_up()
         self.state = State.CLOSING
         self._close_ok_lsn = lsn
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         if self.vhost_name is None:
             self.settle(0)
         elif self.settle(self.host.wakeups.settled_lsn):
@@ -588,8 +602,7 @@ class Connection(asyncio.Protocol):
         """Send the remaining output, then close the socket."""
         self.flush()
         self.state = State.CLOSED
-        self._cancel_timer()
-        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self._abort_later()
         self.transport.close()
 
     def _give_up(self) -> None:
@@ -602,9 +615,11 @@ class Connection(asyncio.Protocol):
         if self.state is State.CLOSED:
             self.channels.clear()
 
-    def _handshake_took_too_long(self) -> None:
-        logger.debug("%s did not finish its handshake in %g s", self, self.limits.handshake_s)
-        self.transport.abort()
+    def _abort_later(self) -> None:
+        """The end is awaited, for `close_s` seconds."""
+        self._cancel_timer()
+        self._timer = self.loop.call_later(self.limits.close_s, self.transport.abort)
+        self.server.admission.handshakes.closes(self)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

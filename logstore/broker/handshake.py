@@ -1,7 +1,7 @@
 """The handshake, from the first byte to connection.open-ok: protocol header, login, tune, virtual host.
 
 The steps have a fixed order; any other order is a connection exception. Before the login, frames larger
-than a login are refused, and the connection's timer ends a slow handshake.
+than a login are refused. `handshakes` ends a handshake whose client is slow.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from logstore.broker.errors import (
 from logstore.broker.fields import MalformedFields, check_arguments
 from logstore.broker.host import Host
 from logstore.broker.limits import FRAME_BYTES_MIN
+from logstore.broker.password_checks import TooManyChecks
 from logstore.broker.relay import Handover
 
 if TYPE_CHECKING:
@@ -97,6 +98,16 @@ class Handshake:
         self._heartbeat_s = 0
 
     @property
+    def step(self) -> object:
+        """What is expected next; another object after each step."""
+        return self._step
+
+    @property
+    def checks_password(self) -> bool:
+        """True before the login, and so while it is in progress."""
+        return self._step is _Step.START_OK
+
+    @property
     def wants_header(self) -> bool:
         """True until the protocol header is complete."""
         return self._step is _Step.HEADER
@@ -139,7 +150,12 @@ class Handshake:
             connection.wants_blocked_notice = capabilities.get("connection.blocked") is True
         name, password = _credentials(method)
         connection.prefetch_is_shared = method.client_properties.get("product") in SHARING_PREFETCH
-        refusal = await connection.server.users.refusal(name, password, connection.peer)
+        try:
+            refusal = await connection.server.users.refusal(name, password, connection.peer)
+        except TooManyChecks as error:
+            raise ConnectionException(NOT_ALLOWED, str(error)) from None
+        if connection.has_given_up:
+            return
         if refusal is not None:
             raise LoginRefused(method.mechanism, refusal)
         connection.user = name

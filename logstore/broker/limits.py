@@ -6,6 +6,7 @@ import dataclasses
 from typing import Final
 
 MIB: Final = 1 << 20
+PASSWORD_CHECKS_MAX: Final = 256
 
 FRAME_BYTES_MIN: Final = 4096  # frame-min-size of the specification: no peer may ask for less
 FRAME_BYTES_BEFORE_TUNE: Final = 8192  # enough for a login with a long token
@@ -33,7 +34,9 @@ class Limits:
     memory_bytes_max: int = 1024 * MIB  # messages on memory queues, and contents that are still arriving
     inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread
 
-    handshake_s: float = 10.0  # from connect to connection.open
+    handshake_s: float = 10.0  # from connect to connection.open, without the time that the broker takes
+    handshakes_max: int = 1024  # in progress; for one more the client goes that has been silent longest
+    password_checks_max: int = PASSWORD_CHECKS_MAX  # passwords from one address that wait to be checked
     close_s: float = 5.0  # how long to wait for a close-ok
     stall_s: float = 60.0  # how long a peer may read nothing while its buffer is full
 

@@ -10,7 +10,6 @@ on their queues.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from logstore.broker import descriptors
+from logstore.broker.admission import Admission
 from logstore.broker.connection import Connection
 from logstore.broker.errors import (
     CONNECTION_FORCED,
@@ -33,6 +33,7 @@ from logstore.broker.errors import (
 from logstore.broker.host import Host
 from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
+from logstore.broker.listener import Listener, addresses, listening_sockets
 from logstore.broker.relay import NotLed
 from logstore.broker.turns import Turns
 from logstore.broker.users import Users
@@ -59,7 +60,6 @@ DEFAULT_PORT: Final = 5672
 GC_THRESHOLDS: Final = (20_000, 50, 100)
 LEADER_WITHIN_S: Final = 3.0  # how long connection.open waits for a host that nobody leads
 ASK_AGAIN_S: Final = 0.1  # a member that is said to lead, and does not yet
-REFUSALS_LOGGED_S: Final = 10.0  # the shortest time between two log lines about refused connections
 STOP_S: Final = 5.0  # for clients to answer; with the close of the store a stop takes less than ten seconds
 
 
@@ -96,20 +96,14 @@ class Server:
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
+        self.admission = Admission(self.limits, is_of_cluster=elsewhere is not None)
         self.hosts: dict[str, Host] = {}
         self.down: set[str] = set()  # hosts that exist and cannot be opened
         self.hosting = None if host_options is None or store is None else Hosting(self, store, host_options)
-        self.connections: set[Connection] = set()  # of all hosts, and those that have not opened one yet
         self.started = datetime.now(UTC)
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._stopping = False
         self._failed: asyncio.Future[Exception] | None = None
-        self._admitted = 0
-        # Excess clients are told the reason. In a cluster a client may take three sockets, see `_sockets_open`.
-        sockets = 2 if elsewhere is None else 4
-        self._sockets_max = self._sockets_wanted = sockets * self.limits.connections_max
-        self._refused = 0  # since the last log line about refusals
-        self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
@@ -118,33 +112,40 @@ class Server:
         self._failed = loop.create_future()
         if self._root is None:
             assert self._users is not None
-            self.users = Users(self._users)
+            self.users = Users(self._users, self.limits.password_checks_max)
         else:
-            self.users = Users(self._root.config)
+            self.users = Users(self._root.config, self.limits.password_checks_max)
             await self.open_host(ROOT, self._root)
         if self.hosting is not None:
             await self.hosting.open_all()
         try:
-            self._listener = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=1024)
+            sockets = await loop.run_in_executor(None, listening_sockets, self.host, self.port)
         except OSError as error:
             for host in self.hosts.values():
                 host.stop()
             if self.hosting is not None:
                 await self.hosting.close()
             raise BrokerError(_cannot_listen(self.host, self.port, error)) from error
-        self.port = self._listener.sockets[0].getsockname()[1]
-        self._reserve_descriptors()
-        if self._sockets_max < self.limits.connections_max:
+        self.admission.reserve_descriptors(len(self.hosts))
+        self._listener = Listener(loop, self.admission, lambda: Connection(self), sockets)
+        self.port = self._listener.port
+        connections_max = self.admission.connections_max
+        if connections_max < self.limits.connections_max:
             logger.warning(
                 "only %d open files are allowed, so at most %d connections are possible: raise the limit (ulimit -n)",
                 descriptors.limit(),
-                self._sockets_max,
+                connections_max,
             )
         for host in self.hosts.values():
             await self._start_control(host)
         logger.info("listening on %s", self.address)
         for host in self.hosts.values():
             _warn_of_in_doubt(host.store)
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Those of all hosts, and those that have not opened one yet."""
+        return self.admission.connections
 
     @property
     def address(self) -> str:
@@ -213,7 +214,7 @@ class Server:
         host = self.hosts[name] = Host(self, name, store)
         self.hosts_have_changed()
         if self._listener is not None:
-            self._reserve_descriptors()
+            self.admission.reserve_descriptors(len(self.hosts))
             await self._start_control(host)
 
     async def close_host(self, name: str, error: ConnectionException, timeout_s: float = STOP_S) -> None:
@@ -229,7 +230,7 @@ class Server:
         await host.vhost.changes.stop(timeout_s / 4)
         await _wait_until_gone(host.connections, timeout_s / 2)
         host.stop()
-        self._reserve_descriptors()
+        self.admission.reserve_descriptors(len(self.hosts))
 
     def find_host(self, name: str, user: str) -> Host | None:
         """The host that this user opens; None: it is not open here now, and `await_host` waits for it.
@@ -257,7 +258,7 @@ class Server:
         elsewhere, name = self.elsewhere, handover.vhost
         assert elsewhere is not None
         deadline = self.loop.time() + LEADER_WITHIN_S
-        self._judge_room(connection)
+        self.admission.judge(connection)
         while True:
             host = self.find_host(name, handover.user)
             if host is not None:
@@ -271,7 +272,7 @@ class Server:
                 else:
                     if elsewhere.leader(name) == leader:
                         if not connection.has_given_up:  # else nobody would count it out again
-                            self._count(connection)
+                            self.admission.count(connection)
                         return leader, upstream, gone
                     upstream.abort()
                     gone()
@@ -305,7 +306,7 @@ class Server:
             host = self._led_host(handover.vhost)
             self._judge_user(handover)
             handover.check(self.limits)
-            self._judge_room(connection)
+            self.admission.judge(connection)
             await self.loop.create_unix_connection(lambda: connection, sock=sock)
         except BaseException:
             sock.close()
@@ -356,67 +357,25 @@ class Server:
         except StoreError as error:  # clients can be served without the control socket
             logger.warning("commands cannot reach this broker: %s", error)
 
-    def _reserve_descriptors(self) -> None:
-        self._sockets_max = descriptors.sockets_max(self._sockets_wanted, len(self.hosts), self._sockets_open())
-
-    def _sockets_open(self) -> int:
-        """A relay has two sockets. At the leader a relayed connection has three: the member's, and a pair."""
-        open_here = len(self.connections)
-        if self.elsewhere is not None:
-            open_here += sum((each.relay is not None) + 2 * (each.handover is not None) for each in self.connections)
-        return open_here
-
     # Connections.
 
     def connection_made(self, connection: Connection) -> bool:
-        """Add an accepted socket. False if there are too many even for a handshake with a refusal."""
-        if self._stopping:
-            return False
-        if self._sockets_open() >= self._sockets_max:
-            self._log_refusal(connection)
-            return False
-        self.connections.add(connection)
-        sock = connection.transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return True
-
-    def _log_refusal(self, connection: Connection) -> None:
-        self._refused += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._refused_logged_at >= REFUSALS_LOGGED_S:
-            logger.warning(
-                "%s is refused, and %d before it, with %s: the other file descriptors are reserved",
-                connection,
-                self._refused - 1,
-                counted(len(self.connections), "connection"),
-            )
-            self._refused, self._refused_logged_at = 0, now
+        """Add a connection that has a socket now. False if it may not stay."""
+        return not self._stopping and self.admission.begin(connection)
 
     def admit(self, connection: Connection, host: Host) -> None:
         """Count a client that has logged in and opens a host. Raises 530 if there are too many."""
-        self._judge_room(connection)
-        self._count(connection)
+        self.admission.judge(connection)
+        self.admission.count(connection)
         host.connections.add(connection)
-
-    def _judge_room(self, connection: Connection) -> None:
-        if not connection.admitted and self._admitted >= self.limits.connections_max:
-            raise ConnectionException(NOT_ALLOWED, f"connection limit ({self.limits.connections_max}) is reached")
-
-    def _count(self, connection: Connection) -> None:
-        if not connection.admitted:
-            self._admitted += 1
-            connection.admitted = True
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
-        self.connections.discard(connection)
-        if connection.admitted:
-            if connection.vhost_name is not None:
-                connection.host.connections.discard(connection)
-            connection.admitted = False
-            self._admitted -= 1
+        if connection.vhost_name is not None:
+            connection.host.connections.discard(connection)
+        self.admission.end(connection)
+        if self._listener is not None:
+            self._listener.look_again()
 
     def on_poison(self, host: Host, error: Exception) -> None:
         """A host's store can no longer write: close its connections. What is not confirmed yet is unknown.
@@ -473,10 +432,7 @@ def check_address(host: str, port: int) -> None:
     The check comes before a store is opened and recovered for it.
     """
     try:
-        name = host.encode() if host.isascii() else host.encode("idna")
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
+        for family, kind, protocol, address in addresses(host, port):
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)

@@ -1,11 +1,13 @@
 """Handlers of the methods exchange.* and queue.*.
 
 Each function handles one method; `VirtualHost` does the work and knows the rules. Later frames on the same channel wait
-for the method; other channels continue.
+for the method; other channels continue. A declaration or binding in the catalog takes those of its kind that wait
+directly behind it on its channel with it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
@@ -16,6 +18,7 @@ from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import (
     ACCESS_REFUSED,
     ChannelException,
+    ConnectionException,
     not_implemented,
     precondition_failed,
 )
@@ -24,10 +27,11 @@ from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.turns import in_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Container, Coroutine, Hashable
 
     from pamqp import base
 
+    from logstore.broker.catalog_changes import Change
     from logstore.broker.channel import Channel
     from logstore.broker.queues import BrokerQueue
 
@@ -60,37 +64,91 @@ async def _exchange_bind(_channel: Channel, method: base.Frame) -> None:
 
 async def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     vhost = channel.vhost
-    name = method.queue
     if method.passive:
-        queue = vhost.queue(name or last_queue(channel), channel.connection)
+        queue = vhost.queue(method.queue or last_queue(channel), channel.connection)
         queue.touch()
-    else:
-        queue = await vhost.declare_queue(
-            name or vhost.new_queue_name(),
-            channel.connection,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-            arguments=method.arguments or {},
-        )
+        _declared(channel, method, queue)
+        return
+    await vhost.declare_queue(
+        method.queue or vhost.new_queue_name(),
+        channel.connection,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments or {},
+        answer=functools.partial(_declared, channel, method),
+        further=functools.partial(_further, channel, method.index, _next_declaration),
+    )
     if channel.connection.has_given_up:  # the connection ended meanwhile: remove its new exclusive queue, too
         vhost.connection_gone(channel.connection)
+
+
+def _declared(channel: Channel, method: commands.Queue.Declare, queue: BrokerQueue) -> None:
     channel.last_queue = queue.name
     if not method.nowait:
         channel.send(frames.queue_declare_ok(channel.number, queue.name, queue.ready_count, len(queue.consumers)))
 
 
+def _next_declaration(channel: Channel, method: commands.Queue.Declare) -> Change | None:
+    if method.passive or not method.durable or method.exclusive or not method.queue:
+        return None
+    return channel.vhost.stored_declaration(
+        method.queue,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments or {},
+        answer=functools.partial(_declared, channel, method),
+    )
+
+
 async def _queue_bind(channel: Channel, method: commands.Queue.Bind) -> None:
+    queue, key = _queue_and_key(channel, method)
+    await channel.vhost.bind(
+        method.exchange,
+        queue,
+        key,
+        method.arguments or {},
+        answer=functools.partial(_reply, channel, method.nowait, commands.Queue.BindOk()),
+        further=functools.partial(_further, channel, method.index, _next_binding),
+    )
+
+
+def _queue_and_key(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[BrokerQueue, str]:
     queue = named_queue(channel, method.queue)
     # As the specification says: if both are empty, the key is the name of the last queue.
-    key = method.routing_key if method.queue or method.routing_key else queue.name
-    await channel.vhost.bind(method.exchange, queue, key, method.arguments or {})
-    _reply(channel, method.nowait, commands.Queue.BindOk())
+    return queue, method.routing_key if method.queue or method.routing_key else queue.name
+
+
+def _next_binding(channel: Channel, method: commands.Queue.Bind) -> Change | None:
+    queue, key = _queue_and_key(channel, method)
+    answer = functools.partial(_reply, channel, method.nowait, commands.Queue.BindOk())
+    return channel.vhost.stored_binding(method.exchange, queue, key, method.arguments or {}, answer)
+
+
+def _further(
+    channel: Channel, index: int, next_change: Callable[[Channel, Any], Change | None], keys: Container[Hashable]
+) -> Change | None:
+    """The change of the next frame that waits for this method on its channel, if it can be made together with it.
+
+    Any other frame stays where it is, also one that will be refused: that happens when its turn comes.
+    """
+    held = channel.held
+    if not held or not channel.is_open:
+        return None
+    kind, _, payload = held[0]
+    if kind != frames.METHOD or len(payload) < 4 or frames.method_index(payload) != index:
+        return None
+    try:
+        change = next_change(channel, frames.decode_method(index, payload))
+    except (ChannelException, ConnectionException):
+        return None
+    if change is None or change.key in keys:
+        return None
+    channel.connection.take_held(held)
+    return change
 
 
 async def _queue_unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
-    queue = named_queue(channel, method.queue)
-    key = method.routing_key if method.queue or method.routing_key else queue.name
+    queue, key = _queue_and_key(channel, method)
     await channel.vhost.unbind(method.exchange, queue, key, method.arguments or {})
     channel.reply(commands.Queue.UnbindOk())
 

@@ -4,14 +4,14 @@ One entry per user, `broker.user.NAME`: a JSON object with `hash` (scrypt, with 
 and `hosts`, the virtual hosts that the user may open; without `hosts` it is `/`. A new store gets the user guest with
 password guest, who may log in from this machine only.
 
-A password check is slow on purpose, so it runs off the event loop. A password that was right once is
-remembered until the process ends, as a keyed digest; the key stays in memory.
+A password check is slow on purpose, so it runs off the event loop (`password_checks`). A password that was right once
+is remembered until the process ends, as a keyed digest; the key stays in memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -20,6 +20,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.broker.limits import PASSWORD_CHECKS_MAX
+from logstore.broker.password_checks import PasswordChecks
 from logstore.core.host_directory import ROOT
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_SCRYPT_BYTES_MAX, dklen=_DIGEST_BYTES)
 
 
+def address_of(peer: Any) -> str:
+    """A socket's peer without the port."""
+    return str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
+
+
 def is_loopback(peer: Any) -> bool:
     """True if a socket's peer is on this machine."""
     try:
@@ -105,12 +112,13 @@ def _hosts(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Users:
-    """The users who may log in."""
+    """The users who may log in. At most `checks_max` passwords from one address wait to be checked."""
 
-    def __init__(self, config: MutableMapping[str, str]) -> None:
+    def __init__(self, config: MutableMapping[str, str], checks_max: int = PASSWORD_CHECKS_MAX) -> None:
         self._config = config
         self._key = secrets.token_bytes(32)
         self._remembered: set[bytes] = set()
+        self._checks = PasswordChecks(checks_max)
         self._nobody = _encode(secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_DIGEST_BYTES))
         if _INITIALISED not in config:
             self.add("guest", "guest", loopback_only=True)
@@ -162,15 +170,18 @@ class Users:
         return _fields(self._config.get(_PREFIX + name))
 
     async def refusal(self, name: str, password: str, peer: Any) -> str | None:
-        """Why this user may not log in with this password from this peer; None: the user may."""
+        """Why this user may not log in with this password from this peer; None: the user may.
+
+        Raises `TooManyChecks` if so many passwords from the peer's address wait to be checked already.
+        """
         stored, loopback_only = self._entry(name)
         if loopback_only and not is_loopback(peer):
             return f"user {name!r} may log in from this machine only"
         proof = hmac.digest(self._key, "\0".join((name, password, stored)).encode(), "sha256")
         if proof in self._remembered:
             return None
-        loop = asyncio.get_running_loop()
-        if not await loop.run_in_executor(None, check_password, password, stored):
+        check = functools.partial(check_password, password, stored)
+        if not await self._checks.result(address_of(peer), proof, check):
             return f"user {name!r} is unknown, or the password is wrong"
         if len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()

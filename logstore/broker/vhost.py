@@ -1,23 +1,18 @@
-"""One virtual host: all exchanges, queues and bindings, and their rows in the catalog.
+"""One virtual host: every change to its exchanges, queues and bindings.
 
-Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and
-durable there before a client gets the reply. All others exist only here, in memory.
-
-Changes of the catalog run off the event loop, one at a time: each is checked, made durable and applied in its turn, so
-no client sees a partial change. A declaration of an existing object, or of one in memory, is answered at once.
-
-After a change with an unknown outcome, the catalog is asked until it answers, and its contents replace those here.
+Changes of the catalog run off the event loop: each is checked, made durable and applied in its turn, so no client sees
+a partial change. Those of one kind that wait share a commit (`catalog_changes`). A declaration of an existing object,
+or of one in memory, is answered at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import functools
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from logstore.broker.arguments import (
     AUTO_DELETE_KEY,
@@ -26,14 +21,12 @@ from logstore.broker.arguments import (
     inequivalent,
     parse_queue_arguments,
     refuse_all,
-    stored_queue_arguments,
 )
-from logstore.broker.catalog_changes import CatalogChanges
+from logstore.broker.catalog_changes import Change, no_more
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
-    RESOURCE_LOCKED,
     ChannelException,
     ConnectionException,
     not_found,
@@ -45,25 +38,25 @@ from logstore.broker.exchanges import (
     EXCHANGE_TYPES,
     PREDECLARED,
     Binding,
-    DefaultExchange,
     Exchange,
     canonical_arguments,
 )
-from logstore.broker.memory_queue import MemoryBudget, MemoryQueue
-from logstore.errors import CatalogError, StoreError, UnknownExchange, UnknownQueue
+from logstore.broker.host_objects import HostObjects, locked
+from logstore.broker.memory_queue import MemoryQueue
+from logstore.catalog.rows import BindingRow
+from logstore.errors import CatalogError, StoreError, UnknownExchange
+from logstore.store.declarations import QueueDeclaration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from logstore import MessageStore, Queue
+    from logstore.broker.catalog_changes import Further
     from logstore.broker.queues import BrokerQueue
-    from logstore.broker.wakeups import WakeUps
-    from logstore.catalog.catalog import ExchangeRow
 
 logger = logging.getLogger(__name__)
 
 RESERVED_PREFIX = "amq."
-FIND_OUT_S: Final = 1.0  # between two attempts to learn the outcome of a change
 
 
 def predeclare(store: MessageStore) -> None:
@@ -74,124 +67,11 @@ def predeclare(store: MessageStore) -> None:
             store.declare_exchange(name, type=kind)
 
 
-class VirtualHost:
+class VirtualHost(HostObjects):
     """All exchanges, queues and bindings by name; every change to them is made here.
 
     The predeclared exchanges must be in the store.
     """
-
-    def __init__(self, name: str, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
-        self.name = name
-        self.store = store
-        self.wakeups = wakeups
-        self.budget = MemoryBudget(memory_bytes_max)
-        self.queues: dict[str, BrokerQueue] = {}
-        self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
-        self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}
-        self.changes = CatalogChanges(wakeups.loop)
-        self._finding_out = False
-        self._load()
-
-    def _load(self) -> None:
-        for handle in self.store.queues():
-            self._add_durable_queue(handle)
-        for row in self.store.exchanges():
-            self._add_durable_exchange(row)
-        self._link_durable()
-
-    def _add_durable_exchange(self, row: ExchangeRow) -> None:
-        if row.type not in EXCHANGE_TYPES:
-            logger.warning("exchange %r has type %r, which this broker does not have: ignored", row.name, row.type)
-            return
-        flags = row.arguments or {}
-        self.exchanges[row.name] = Exchange(
-            row.name,
-            row.type,
-            durable=True,
-            auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-            internal=flags.get(INTERNAL_KEY) is True,
-        )
-
-    def _link_durable(self) -> set[Binding]:
-        """Make every binding of the catalog. Returns all of them."""
-        stored = set()
-        for row in self.store.bindings():
-            exchange, queue = self.exchanges.get(row.exchange), self.queues.get(row.queue)
-            if exchange is not None and queue is not None:
-                canonical = canonical_arguments(row.arguments)
-                self._link(exchange, queue, row.key, canonical)
-                stored.add(Binding(row.exchange, row.queue, row.key, canonical))
-        return stored
-
-    # Changing the catalog.
-
-    async def _store(self, change: Callable[[], Any]) -> Any:
-        """Make a change of the catalog in another thread; the caller holds the turn. Raises `StoreError`."""
-        try:
-            return await self.changes.do(change)
-        except CatalogError:
-            if not self.store.names_are_settled:
-                self._find_out()
-            raise
-
-    def _find_out(self) -> None:
-        """Start to ask for the unknown outcome of a change."""
-        if not self._finding_out:
-            self._finding_out = True
-            self.changes.in_background("reading the outcome of a change of the catalog", self._ask_until_known())
-
-    async def _ask_until_known(self) -> None:
-        try:
-            while not self.wakeups.stopped:
-                await asyncio.sleep(FIND_OUT_S)
-                with contextlib.suppress(CatalogError):
-                    async with self.changes.turn():
-                        await self.changes.do(self.store.settle_names)
-                        self._follow_catalog()
-                    return
-        finally:
-            self._finding_out = False
-
-    def _follow_catalog(self) -> None:
-        """Replace the durable queues and exchanges by those of the catalog; those in memory stay."""
-        handles = {handle.name: handle for handle in self.store.queues()}
-        rows = {row.name: row for row in self.store.exchanges()}
-        for queue in list(self.queues.values()):
-            if isinstance(queue, DurableQueue) and handles.get(queue.name) is not queue.handle:
-                self._drop(queue)
-        for exchange in list(self.exchanges.values()):
-            if exchange.durable and exchange.name not in rows and exchange.name != DEFAULT_EXCHANGE:
-                self._drop_exchange(exchange)
-        for name, handle in handles.items():
-            if name not in self.queues:
-                self._add_durable_queue(handle)
-        for name, row in rows.items():
-            if name not in self.exchanges:
-                self._add_durable_exchange(row)
-        stored = self._link_durable()
-        for exchange in self.exchanges.values():
-            for binding in exchange.bindings - stored:
-                queue = self.queues[binding.queue]
-                if exchange.durable and isinstance(queue, DurableQueue):
-                    self._unlink(exchange, queue, binding)
-
-    # Looking up.
-
-    def exchange(self, name: str) -> Exchange:
-        """The exchange of that name. Raises 404."""
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            raise not_found("exchange", name, self.name)
-        return exchange
-
-    def queue(self, name: str, connection: object) -> BrokerQueue:
-        """The queue of that name. Raises 404, and 405 if it belongs to another connection."""
-        queue = self.queues.get(name)
-        if queue is None:
-            raise not_found("queue", name, self.name)
-        if queue.owner is not None and queue.owner is not connection:
-            raise _locked(name, self.name)
-        return queue
 
     # Exchanges.
 
@@ -268,13 +148,9 @@ class VirtualHost:
             raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         return exchange
 
-    def _drop_exchange(self, exchange: Exchange) -> None:
-        del self.exchanges[exchange.name]
-        for binding in exchange.bindings:
-            self.queues[binding.queue].bindings.discard(binding)
-
     async def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
         """Delete auto-delete exchanges that lost their last binding and still have none."""
+        refused = []
         for exchange in exchanges:
             if self.exchanges.get(exchange.name) is not exchange or exchange.bindings:
                 continue
@@ -282,8 +158,14 @@ class VirtualHost:
                 await self.delete_exchange(exchange.name, if_unused=True)
             except ChannelException:
                 pass  # it has a binding again
+            except CatalogError as error:
+                logger.warning("unused exchange %r cannot be deleted yet: %s", exchange.name, error)
+                refused.append(exchange)
             except StoreError as error:
                 logger.warning("unused exchange %r cannot be deleted: %s", exchange.name, error)
+        if refused:
+            what = "deleting exchanges without bindings"
+            self.changes.later(what, functools.partial(self._delete_unused, refused))
 
     # Queues.
 
@@ -300,19 +182,25 @@ class VirtualHost:
         exclusive: bool,
         auto_delete: bool,
         arguments: Mapping[str, Any],
-    ) -> BrokerQueue:
-        """Declare a queue, or check that an existing one is the same."""
+        answer: Callable[[BrokerQueue], object],
+        further: Further = no_more,
+    ) -> None:
+        """Declare a queue, or check that an existing one is the same; `answer` is called with it.
+
+        `further` gives the next `stored_declaration` that waits behind this one, to be made together with it.
+        """
         wanted = parse_queue_arguments(name, arguments, self.name)
 
-        def found() -> BrokerQueue | None:
+        def find() -> bool:
             if name not in self.queues:
-                return None
+                return False
             queue = self.queue(name, connection)
             _check_same(self.name, queue, durable, exclusive, auto_delete, wanted)
             queue.touch()
-            return queue
+            answer(queue)
+            return True
 
-        def made() -> BrokerQueue:
+        def make_in_memory() -> None:
             queue = MemoryQueue(
                 name,
                 self.wakeups,
@@ -324,49 +212,57 @@ class VirtualHost:
                 arguments=wanted,
             )
             self._add_queue(queue)
-            return queue
+            answer(queue)
 
-        queue = found()
-        if queue is not None:
-            return queue
+        if find():
+            return
+        self._refuse_reserved(name)
+        if durable and not exclusive:
+            change = self._declaration(name, wanted, auto_delete, answer)
+            declare = change.check
+            change.check = lambda: None if find() else declare()
+            change.further = further
+            await self.changes.make(self._stored.declaring, change)
+        elif not self.changes.involves("queue", name):
+            make_in_memory()
+        else:
+            async with self.changes.turn(("queue", name)):
+                if not find():
+                    make_in_memory()
+
+    def stored_declaration(
+        self,
+        name: str,
+        *,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        answer: Callable[[BrokerQueue], object],
+    ) -> Change | None:
+        """The declaration of a durable shared queue; None if there is a queue of that name.
+
+        Raises what a client gets for a queue that it may not declare.
+        """
+        if name in self.queues:
+            return None
+        self._refuse_reserved(name)
+        return self._declaration(name, parse_queue_arguments(name, arguments, self.name), auto_delete, answer)
+
+    def _refuse_reserved(self, name: str) -> None:
         if name.startswith(RESERVED_PREFIX) and not name.startswith("amq.gen-"):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        is_stored = durable and not exclusive
-        if not is_stored and not self.changes.involves("queue", name):
-            return made()
-        async with self.changes.turn(("queue", name)):
-            queue = found()
-            if queue is not None:
-                return queue
-            if not is_stored:
-                return made()
-            table: dict[str, Any] = dict(wanted.table())
-            if auto_delete:
-                table[AUTO_DELETE_KEY] = True
-            declare = functools.partial(self.store.declare_queue, name, arguments=table or None)
-            return self._add_durable_queue(await self._store(declare))
 
-    def _add_durable_queue(self, handle: Queue) -> DurableQueue:
-        flags = handle.arguments or {}
-        wanted = stored_queue_arguments(flags)
-        queue = DurableQueue(
-            handle,
-            self.wakeups,
-            auto_delete=flags.get(AUTO_DELETE_KEY) is True,
-            arguments=wanted,
-            neighbours=self.queues,
+    def _declaration(
+        self, name: str, wanted: QueueArguments, auto_delete: bool, answer: Callable[[BrokerQueue], object]
+    ) -> Change:
+        table: dict[str, Any] = dict(wanted.table())
+        if auto_delete:
+            table[AUTO_DELETE_KEY] = True
+        return Change(
+            names=(("queue", name),),
+            key=name,
+            check=lambda: QueueDeclaration(name, table or None),
+            apply=lambda handle: answer(self._add_durable_queue(handle)),
         )
-        self._add_queue(queue)
-        if handle.depth:
-            queue.may_expire()
-        return queue
-
-    def _add_queue(self, queue: BrokerQueue) -> None:
-        self.queues[queue.name] = queue
-        if queue.owner is not None:
-            self._owned.setdefault(queue.owner, set()).add(queue)
-        if queue.expires_ms is not None:
-            self._watch_unused(queue, queue.expires_ms / 1000)
 
     def _watch_unused(self, queue: BrokerQueue, delay_s: float) -> None:
         queue.unused_timer = self.wakeups.loop.call_later(delay_s, self._delete_if_unused, queue)
@@ -394,49 +290,48 @@ class VirtualHost:
 
         `unless` is called when the turn of this deletion has come. If it returns True or raises, nothing is deleted.
         """
-        if isinstance(queue, DurableQueue):
-            async with self.changes.turn(("queue", queue.name)):
-                if queue.deleted or unless():
-                    return 0
-                count = queue.ready_count
-                await self._delete_from_store(queue)
-                unused = self._drop(queue)
-        else:
+        count = 0
+        unused: list[Exchange] = []
+
+        def check() -> Queue | None:
+            nonlocal count
             if queue.deleted or unless():
-                return 0
+                return None
             count = queue.ready_count
-            unused = self._drop(queue)
+            if not isinstance(queue, DurableQueue):
+                return None
+            queue.is_leaving = True
+            return queue.handle
+
+        def apply(_: object = None) -> None:
+            unused.extend(self._drop(queue))
+
+        if isinstance(queue, DurableQueue):
+            try:
+                change = Change(names=(("queue", queue.name),), key=queue.name, check=check, apply=apply)
+                await self.changes.make(self._stored.deleting, change)
+            finally:
+                queue.is_leaving = False
+        elif not (queue.deleted or unless()):
+            count = queue.ready_count
+            apply()
         await self._delete_unused(unused)
         return count
-
-    async def _delete_from_store(self, queue: DurableQueue) -> None:
-        queue.is_leaving = True
-        try:
-            await self._store(functools.partial(self.store.delete_queue, queue.handle, wait=False))
-        except UnknownQueue:
-            logger.info("queue %r was deleted from the store before", queue.name)
-        finally:
-            queue.is_leaving = False
-
-    def _drop(self, queue: BrokerQueue) -> list[Exchange]:
-        """Remove a deleted queue. Returns the auto-delete exchanges that lost their last binding."""
-        queue.close()
-        del self.queues[queue.name]
-        if queue.owner in self._owned:
-            self._owned[queue.owner].discard(queue)
-        unused = [self._unlink(self.exchanges[binding.exchange], queue, binding) for binding in list(queue.bindings)]
-        for consumer in list(queue.consumers):
-            try:
-                consumer.queue_is_gone()
-            except Exception:
-                logger.exception("a consumer of the deleted queue %r cannot be notified", queue.name)
-        return [exchange for exchange in unused if exchange is not None]
 
     def consumer_left(self, queue: BrokerQueue) -> Coroutine[Any, Any, object] | None:
         """A consumer was cancelled. Returns the deletion of an auto-delete queue that has no consumer left."""
         if not queue.auto_delete or queue.consumers or queue.deleted:
             return None
-        return self.delete_queue(queue, unless=lambda: bool(queue.consumers))
+        return self._delete_left(queue)
+
+    async def _delete_left(self, queue: BrokerQueue) -> None:
+        """Delete an auto-delete queue without consumers: now, or when the catalog does not refuse it any more."""
+        try:
+            await self.delete_queue(queue, unless=lambda: bool(queue.consumers))
+        except CatalogError:
+            what = f"deleting the queue {queue.name!r}, whose last consumer has left"
+            self.changes.later(what, functools.partial(self._delete_left, queue))
+            raise
 
     def connection_gone(self, connection: object) -> None:
         """Delete the exclusive queues of a connection, at once: they are in memory."""
@@ -451,24 +346,60 @@ class VirtualHost:
 
     # Bindings.
 
-    async def bind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
-        """Bind a queue to an exchange; repeating a binding changes nothing."""
+    async def bind(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+        further: Further = no_more,
+    ) -> None:
+        """Bind a queue to an exchange, and call `answer`; repeating a binding changes nothing.
+
+        `further` gives the next `stored_binding` that waits behind this one, to be made together with it.
+        """
+        exchange = self._bindable(exchange_name)
+        change = self.stored_binding(exchange_name, queue, key, arguments, answer)
+        if change is None:
+            self._link(exchange, queue, key, canonical_arguments(arguments))
+            answer()
+        else:
+            change.further = further
+            await self.changes.make(self._stored.binding, change)
+
+    def stored_binding(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+    ) -> Change | None:
+        """The binding of a durable queue to a durable exchange; None if there is nothing to store.
+
+        Raises what a client gets for a binding that it may not make.
+        """
         exchange = self._bindable(exchange_name)
         canonical = canonical_arguments(arguments)
         binding = Binding(exchange_name, queue.name, key, canonical)
-        if binding in exchange.bindings:
-            return
-        if not (exchange.durable and isinstance(queue, DurableQueue)):
-            self._link(exchange, queue, key, canonical)
-            return
-        async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
+        if binding in exchange.bindings or not (exchange.durable and isinstance(queue, DurableQueue)):
+            return None
+
+        def check() -> BindingRow | None:
             exchange = self._bindable(exchange_name)
             if queue.deleted:
                 raise not_found("queue", queue.name, self.name)
-            table = binding.argument_table or None
             if binding not in exchange.bindings and exchange.durable:
-                await self._store(functools.partial(self.store.bind, exchange_name, queue.handle, key, arguments=table))
-            self._link(exchange, queue, key, canonical)
+                return BindingRow(exchange_name, queue.name, key, binding.argument_table)
+            apply()
+            return None
+
+        def apply(_: object = None) -> None:
+            self._link(self.exchanges[exchange_name], queue, key, canonical)
+            answer()
+
+        return Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
 
     async def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
         """Remove a binding; does nothing if there is none."""
@@ -476,57 +407,41 @@ class VirtualHost:
         binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
         if binding not in exchange.bindings:
             return
-        if not (exchange.durable and isinstance(queue, DurableQueue)):
-            unused = self._unlink(exchange, queue, binding)
-        else:
-            async with self.changes.turn(("exchange", exchange_name), ("queue", queue.name)):
-                exchange = self._bindable(exchange_name)
-                if binding not in exchange.bindings:
-                    return
-                table = binding.argument_table or None
+        unused: list[Exchange | None] = []
+
+        def check() -> BindingRow | None:
+            exchange = self._bindable(exchange_name)
+            if binding in exchange.bindings:
                 if exchange.durable:
-                    await self._store(
-                        functools.partial(self.store.unbind, exchange_name, queue.handle, key, arguments=table)
-                    )
-                unused = self._unlink(exchange, queue, binding)
-        if unused is not None:
-            await self._delete_unused([unused])
+                    return BindingRow(exchange_name, queue.name, key, binding.argument_table)
+                apply()
+            return None
+
+        def apply(_: object = None) -> None:
+            unused.append(self._unlink(self.exchanges[exchange_name], queue, binding))
+
+        if exchange.durable and isinstance(queue, DurableQueue):
+            change = Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
+            await self.changes.make(self._stored.unbinding, change)
+        else:
+            apply()
+        await self._delete_unused(each for each in unused if each is not None)
 
     def _bindable(self, exchange_name: str) -> Exchange:
         if exchange_name == DEFAULT_EXCHANGE:
             raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
         return self.exchange(exchange_name)
 
-    def _link(self, exchange: Exchange, queue: BrokerQueue, key: str, canonical: str) -> None:
-        binding = Binding(exchange.name, queue.name, key, canonical)
-        if exchange.add(binding, queue):
-            queue.bindings.add(binding)
-
-    def _unlink(self, exchange: Exchange, queue: BrokerQueue, binding: Binding) -> Exchange | None:
-        """Remove a binding. Returns the exchange if it is auto-delete and has no binding left."""
-        exchange.remove(binding, queue)
-        queue.bindings.discard(binding)
-        return exchange if exchange.auto_delete and not exchange.bindings else None
-
 
 def _is_used_again(queue: BrokerQueue, expires_s: float) -> bool:
     return bool(queue.consumers) or queue.wakeups.loop.time() - queue.used_at < expires_s
-
-
-def _locked(name: str, vhost: str) -> ChannelException:
-    return ChannelException(
-        RESOURCE_LOCKED,
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the "
-        "original declaration.",
-    )
 
 
 def _check_same(
     vhost: str, queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments
 ) -> None:
     if exclusive != queue.exclusive:
-        raise _locked(queue.name, vhost)
+        raise locked(queue.name, vhost)
     is_durable = queue.declared_durable if isinstance(queue, MemoryQueue) else True
     for key, received, current in (
         ("durable", durable, is_durable),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.live_broker import LEFT_OUT, Broker, Clients, open_store
-from kit.store_proxies import HeldDisk
+from kit.store_proxies import HangingCatalog, HeldDisk
 from logstore.broker import Limits
 
 if TYPE_CHECKING:
@@ -203,3 +203,13 @@ def start_held(tmp_path: Path, broker_class: type[Broker]) -> Iterator[Callable[
 def held(start_held: Callable[..., tuple[Broker, HeldDisk]]) -> tuple[Broker, HeldDisk]:
     """A broker and its disk, which can be held."""
     return start_held()
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, broker_class: type[Broker]) -> Iterator[tuple[Broker, HangingCatalog]]:
+    store = HangingCatalog(open_store(tmp_path / "store"))
+    broker = broker_class(store)
+    yield broker, store
+    store.go_on()
+    broker.stop()
+    store.close()

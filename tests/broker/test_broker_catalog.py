@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
 
+import logstore
 from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S
-from kit.store_proxies import Proxy
+from kit.store_proxies import HangingCatalog, Proxy
 from logstore.errors import CatalogError, CatalogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-CHANGES = ("declare_queue", "delete_queue", "declare_exchange", "delete_exchange", "bind", "unbind")
-
-
-class HangingCatalog(Proxy):
-    """Changes wait between `hang` and `go_on`; they fail with the error given to `fail_with`."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self._may_go_on = threading.Event()
-        self._may_go_on.set()
-        self.asked = threading.Event()
-        self.calls = 0
-        self.failure: Exception | None = None
-
-    def hang(self, failure: Exception | None = None) -> None:
-        self.asked.clear()
-        self.calls = 0
-        self.failure = failure
-        self._may_go_on.clear()
-
-    def go_on(self) -> None:
-        self._may_go_on.set()
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in CHANGES:
-            return super().__getattr__(name)
-
-        def change(*args: Any, **options: Any) -> Any:
-            self.calls += 1
-            self.asked.set()
-            assert self._may_go_on.wait(PATIENCE_S)
-            if self.failure is not None:
-                raise self.failure
-            return getattr(self._store, name)(*args, **options)
-
-        return change
-
-
-@pytest.fixture
-def hanging(tmp_path: Path, broker_class: type[Broker]) -> Iterator[tuple[Broker, HangingCatalog]]:
-    store = HangingCatalog(open_store(tmp_path / "store"))
-    broker = broker_class(store)
-    yield broker, store
-    store.go_on()
-    broker.stop()
-    store.close()
-
 
 REQUESTS: dict[str, Any] = {
     "queue.declare": commands.Queue.Declare(queue="new", durable=True),
@@ -328,3 +282,32 @@ def test_a_broker_stops_while_a_change_hangs(hanging: tuple[Broker, HangingCatal
     assert store.asked.wait(PATIENCE_S)
     broker.call_async(lambda: broker.server.stop(1))
     client.expect_connection_close(320)
+
+
+def test_while_another_program_holds_the_file_of_the_catalog_declarations_wait_and_get_506_and_the_rest_goes_on(
+    tmp_path: Path, broker_class: type[Broker]
+) -> None:
+    store = logstore.open(tmp_path / "store", segment_size=1 << 20, catalog_timeout=1)
+    broker = broker_class(store)
+    client, other = broker.raw().open(channels=3), broker.raw().open(channels=2)
+    client.declare("old", durable=True)
+    holder = sqlite3.connect(tmp_path / "store" / "catalog.sqlite", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    client.send(1, commands.Queue.Declare(queue="a", durable=True), commands.Queue.Declare(queue="b", durable=True))
+    other.send(1, commands.Queue.Declare(queue="c", durable=True))
+    client.send(2, commands.Confirm.Select())
+    client.expect(commands.Confirm.SelectOk)
+    client.publish("old", b"meanwhile", channel=2)
+    client.expect(commands.Basic.Ack)
+    client.send(3, commands.Basic.Consume(queue="old", no_ack=True))
+    client.expect(commands.Basic.ConsumeOk)
+    assert client.delivery()[1] == b"meanwhile"
+    for each in (client, other):
+        assert "locked" in each.expect_channel_close(506)
+    holder.execute("ROLLBACK")
+    holder.close()
+    other.send(2, commands.Queue.Declare(queue="c", durable=True))
+    other.expect(commands.Queue.DeclareOk)
+    assert {each.name for each in store.queues()} == {"old", "c"}
+    broker.stop()
+    store.close()

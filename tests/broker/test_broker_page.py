@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
 import re
+import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,7 @@ from pamqp import body, commands, header
 
 from kit.amqp_client import RawClient, raw_frame
 from kit.live_broker import Broker, Clients, open_store
+from kit.patience import PATIENCE_S
 from kit.stores import ROOT
 from logstore.broker import Limits, fields
 from logstore.broker.arguments import QueueArguments
@@ -430,8 +434,10 @@ def _not_empty(client: RawClient) -> None:
 
 
 STORE_HAS_FAILED = "a virtual host whose store has failed"
+MORE_PASSWORDS = "more passwords from one address than the limit"
 LIMITED: dict[str, dict[str, int]] = {
     "more connections than the limit": {"connections_max": 1},
+    MORE_PASSWORDS: {"password_checks_max": 2},
     "a body above the limit": {"body_bytes_max": 10},
     "a publish without confirms that memory does not hold": {"memory_bytes_max": 10},
     "a transaction that memory does not hold": {"memory_bytes_max": 10},
@@ -440,6 +446,20 @@ LIMITED: dict[str, dict[str, int]] = {
     "a virtual host that the user may not open": {},
     STORE_HAS_FAILED: {},
 }
+
+
+def refuse_a_password(broker: Broker) -> RawClient:
+    checks, may_end = broker.server.users._checks, threading.Event()
+    waiting = [
+        asyncio.run_coroutine_threadsafe(checks.result("127.0.0.1", key, lambda: may_end.wait(PATIENCE_S)), broker.loop)
+        for key in (b"in progress", b"first", b"second")
+    ]
+    client = broker.raw()
+    client.start()
+    client.socket.recv(1, socket.MSG_PEEK)
+    may_end.set()
+    assert all(each.result(PATIENCE_S) for each in waiting)
+    return client
 
 
 def refuse_limited(name: str, broker: Broker) -> RawClient:
@@ -451,6 +471,8 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         client.expect(commands.Connection.Tune)
         client.send(0, commands.Connection.TuneOk(0, 0, 0), commands.Connection.Open())
         return client
+    if name == MORE_PASSWORDS:
+        return refuse_a_password(broker)
     if name.startswith("a virtual host"):
         broker.call(lambda: broker.server.down.add("shop"))
         if name == STORE_HAS_FAILED:

@@ -52,7 +52,9 @@ def encrypted(tmp_path: Path) -> Iterator[RelayedBroker]:
 
 def nothing_left(broker: RelayedBroker) -> None:
     def gone() -> bool:
-        return not any(len(server.connections) + server._admitted for server in (broker.front, broker.server))
+        return not any(
+            len(server.connections) + server.admission.admitted_count for server in (broker.front, broker.server)
+        )
 
     wait_until(lambda: broker.call(gone), "neither broker has a connection")
     wait_until(lambda: not broker.acceptor.transport._links, "the member has no link")

@@ -16,7 +16,7 @@ from pamqp import commands
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
-from kit.amqp_client import RawClient
+from kit.amqp_client import PROTOCOL_HEADER, RawClient
 from kit.amqp_trio import AmqpTrio
 from kit.patience import PATIENCE_S, wait_until
 from kit.trio import HOST
@@ -368,7 +368,7 @@ def test_too_many_connections_at_the_leader_are_refused_through_a_relay(single: 
     with pytest.raises(pika.exceptions.AMQPConnectionError, match=ONE_IS_THE_LIMIT):
         single.client(member)
     wait_until(lambda: not relays(single, member), "nothing is left of it")
-    assert single.brokers[member].server._admitted == 0
+    assert single.brokers[member].server.admission.admitted_count == 0
 
 
 def test_members_whose_connections_are_all_relayed_say_why_they_refuse_another(single: AmqpTrio) -> None:
@@ -393,7 +393,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(amqp: AmqpTri
     broker.call(lambda: broker.brokering._states.update({HOST: state}))
     broker.call(broker.server.hosts_have_changed)
     wait_until(lambda: not broker.server.connections, "it is gone")
-    assert broker.server._admitted == 0
+    assert broker.server.admission.admitted_count == 0
     wait_until(lambda: not relayed(amqp), "the leader has forgotten it")
 
 
@@ -401,10 +401,10 @@ def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behin
     member = amqp.followers()[0]
     leads = amqp.serving()
     leader, front = amqp.brokers[leads], amqp.brokers[member]
-    leader.call(lambda: setattr(leader.server, "_sockets_max", 0))
+    leader.call(lambda: setattr(leader.server.admission, "sockets_max", 0))
     with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"\(530\)"):
         amqp.client(member)
-    assert leader.server._admitted == 0
+    assert leader.server.admission.admitted_count == 0
     assert not leader.server.hosts[HOST].connections
     wait_until(lambda: not front.brokering._links._transport._links, "its link is gone")
 
@@ -416,6 +416,22 @@ def test_a_relay_that_meets_a_full_leader_or_gets_no_answer_leaves_nothing_behin
         amqp.client(member)
     wait_until(lambda: not front.brokering._links._transport._links, "its links are gone")
     assert front.server._waiting == []
+
+
+def test_silent_clients_of_a_full_leader_make_room_for_a_relayed_one(amqp: AmqpTrio) -> None:
+    member = amqp.followers()[0]
+    leads = amqp.serving()
+    admission = amqp.brokers[leads].server.admission
+    silent = [RawClient(amqp.ports[leads]) for _ in range(5)]
+    for each in silent:
+        each.send_bytes(PROTOCOL_HEADER)
+        each.expect(commands.Connection.Start)
+    amqp.brokers[leads].call(lambda: setattr(admission, "sockets_max", admission.sockets_open + 1))
+    assert amqp.client(member).is_open
+    for each in silent[:3]:  # a relayed client takes three sockets
+        each.expect_end()
+    silent[3].send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+    silent[3].expect(commands.Connection.Tune)
 
 
 def test_a_stranger_cannot_relay(amqp: AmqpTrio) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
+from kit.patience import PATIENCE_S
 from logstore.errors import OutcomeUnknown, StoreFull, StorePoisoned
 
 if TYPE_CHECKING:
@@ -147,3 +148,48 @@ class BrokenStore(HeldDisk):
         if self.broken:
             raise StorePoisoned("an earlier sync failed: close the store and open it again")
         return self._store.publish_many(*args, **options)
+
+
+_OF_QUEUES = ("declare_queue", "delete_queue", "bind", "unbind")
+_OF_MANY = ("declare_queues", "delete_queues", "bind_many", "unbind_many")
+_CHANGES = (*_OF_QUEUES, *_OF_MANY, "declare_exchange", "delete_exchange")
+
+
+class HangingCatalog(Proxy):
+    """Changes wait between `hang` and `go_on`; they fail with the error given to `fail_with`."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
+        self.asked = threading.Event()
+        self.made: list[str] = []
+        self.failure: Exception | None = None
+
+    @property
+    def calls(self) -> int:
+        """Calls since `hang`."""
+        return len(self.made)
+
+    def hang(self, failure: Exception | None = None) -> None:
+        self.asked.clear()
+        self.made = []
+        self.failure = failure
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _CHANGES:
+            return super().__getattr__(name)
+
+        def change(*args: Any, **options: Any) -> Any:
+            self.made.append(name)
+            self.asked.set()
+            assert self._may_go_on.wait(PATIENCE_S)
+            if self.failure is not None:
+                raise self.failure
+            return getattr(self._store, name)(*args, **options)
+
+        return change
