@@ -81,9 +81,9 @@ class MemoryPlace:
     def unload(self) -> None:
         """Do nothing: the message exists in memory only."""
 
-    def release(self) -> None:
-        """Return to the old position."""
-        self.redelivered = True
+    def release(self, *, unseen: bool = False) -> None:
+        """Return to the old position. `unseen`: nothing of it was sent to a client."""
+        self.redelivered = self.redelivered or not unseen
         self._queue.put_back(self)
 
 
