@@ -43,6 +43,7 @@ BATCH_MAX: Final = 128  # places taken at once
 TURN_MAX: Final = 512  # deliveries before other queues and sockets get their turn
 BATCH_BYTES_AIM: Final = 256 * 1024  # for the bodies of one batch, estimated from earlier bodies
 LOCKED_HEAD_RETRY_S: Final = 1.0
+EXPIRY_CHECK_S: Final = 0.01  # a queue in use has a new first message all the time: it is looked up once in this time
 # The message is already off the queue: by a purge, a deletion or another program.
 _GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
 
@@ -315,7 +316,7 @@ class BrokerQueue(abc.ABC):
             if self.consumers:
                 self._deliver()
             if self._may_expire:
-                self._arm_expiry()
+                self._check_expiry_soon()
         except StoreError as error:
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
             level = logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR
@@ -436,7 +437,7 @@ class BrokerQueue(abc.ABC):
                 break
             self._head_is_lasting = False
             if self._may_expire:
-                self.wakeups.wake(self)  # to check the expiry of the new first message
+                self._check_expiry_soon()
             for place in places:
                 try:
                     data = place.header
@@ -500,6 +501,11 @@ class BrokerQueue(abc.ABC):
         """Called when the queue has, or may have, a message that expires."""
         self._may_expire = True
         self._arm_expiry()
+
+    def _check_expiry_soon(self) -> None:
+        """Look up the new first message, which may be overdue, or its time."""
+        if self._expiry_timer is None and not self._head_is_lasting and not self.deleted:
+            self._expiry_timer = self.wakeups.loop.call_later(EXPIRY_CHECK_S, self._drop_overdue)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None or self._head_is_lasting or self.deleted:
