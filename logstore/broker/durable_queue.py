@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import Acquired, BrokerQueue, Place
+from logstore.broker.queues import Acquired, BrokerQueue
 from logstore.errors import StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer
     from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.places import Place
     from logstore.broker.wakeups import WakeUps
 
 

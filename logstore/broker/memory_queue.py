@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import BrokerQueue, Place
+from logstore.broker.queues import BrokerQueue
 from logstore.broker.turns import TURN_UNITS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.places import Place
     from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 

@@ -14,7 +14,7 @@ import collections
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.outbox import Outbox
+    from logstore.broker.places import Place
     from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
@@ -46,42 +47,6 @@ LOCKED_HEAD_RETRY_S: Final = 1.0
 EXPIRY_CHECK_S: Final = 0.01  # a queue in use has a new first message all the time: it is looked up once in this time
 # The message is already off the queue: by a purge, a deletion or another program.
 _GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
-
-
-class Place(Protocol):
-    """One taken message: the store's `Delivery`, or a `MemoryPlace`."""
-
-    @property
-    def id(self) -> int:
-        """Unique within the queue."""
-
-    @property
-    def content(self) -> bytes | memoryview:
-        """The body, read from the log on access. Raises `StoreError` if it cannot be read."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-
-    @property
-    def header(self) -> bytes:
-        """The bytes that `headers` encoded, or the header of a message that another program published."""
-
-    @property
-    def redelivered(self) -> bool:
-        """True if it may have been delivered before."""
-
-    def accept(self, *, wait: bool = True) -> object:
-        """Remove the message: it was processed."""
-
-    def reject(self, *, wait: bool = True) -> object:
-        """Move the message to the dead-letter queue, or remove it if there is none."""
-
-    def release(self, *, unseen: bool = False) -> object:
-        """Return the message to its old position. `unseen`: nothing of it was sent, so this delivery does not count."""
-
-    def unload(self) -> None:
-        """Free the header and content in memory, if they are also in the log."""
 
 
 class Acquired:
@@ -532,6 +497,8 @@ class BrokerQueue(abc.ABC):
             if self.consumers:
                 self._deliver()
             blocked = not self._drop_from_front()
+            if not blocked:
+                self._arm_expiry()
         except StoreError as error:
             logger.log(
                 logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR,
@@ -541,13 +508,12 @@ class BrokerQueue(abc.ABC):
             )
             return
         if not blocked:
-            self._arm_expiry()
             return
         # The first message is not durable yet, or locked by a transaction.
         lsn = self.undurable_lsn()
         if lsn is not None:
             self.wakeups.wake_after_commit(self, lsn)
-        else:
+        elif self._expiry_timer is None:
             self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
 
     def _drop_from_front(self) -> bool:
