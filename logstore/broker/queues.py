@@ -280,7 +280,7 @@ class BrokerQueue(abc.ABC):
         try:
             if self.consumers:
                 self._deliver()
-            if self._may_expire:
+            if self._may_expire and self._expiry_timer is None and not self._head_is_lasting:
                 self._check_expiry_soon()
         except StoreError as error:
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
@@ -469,8 +469,12 @@ class BrokerQueue(abc.ABC):
 
     def _check_expiry_soon(self) -> None:
         """Look up the new first message, which may be overdue, or its time."""
-        if self._expiry_timer is None and not self._head_is_lasting and not self.deleted:
-            self._expiry_timer = self.wakeups.loop.call_later(EXPIRY_CHECK_S, self._drop_overdue)
+        timer, loop = self._expiry_timer, self.wakeups.loop
+        if timer is not None:
+            if timer.when() <= loop.time() + EXPIRY_CHECK_S:
+                return
+            timer.cancel()  # it is the time of another message
+        self._expiry_timer = loop.call_later(EXPIRY_CHECK_S, self._drop_overdue)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None or self._head_is_lasting or self.deleted:
