@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 30
 SLICE_MAX: Final = 512  # deliveries that are settled in one turn of the loop
-OVERSHOOT_BYTES: Final = 256 * 1024  # deliveries may exceed the room in the outbox by this many bytes
 
 
 class Consumer:
@@ -134,7 +133,7 @@ class Consumer:
         """
         channel = self.channel
         outbox = channel.connection.outbox
-        room_bytes = outbox.room_bytes() + OVERSHOOT_BYTES
+        room_bytes = outbox.room_bytes()
         sent: list[Acquired] = []
         parts: list[bytes | memoryview] = []
         tag = channel.consuming.last_tag
@@ -146,7 +145,7 @@ class Consumer:
                 if channel.consuming.is_streamed(acquired):
                     streamed = acquired
                     break
-                if size_bytes >= room_bytes:  # with an overshoot, because a released message counts as redelivered
+                if size_bytes >= room_bytes:
                     outbox.starve()
                     break
                 place = acquired.place
@@ -194,7 +193,7 @@ class Consumer:
     def _refuse(self, batch: list[Acquired]) -> None:
         """The properties of the first one do not fit into a frame of this client."""
         for remaining in reversed(batch):
-            remaining.release()
+            remaining.release(unseen=True)
         self.channel.fail(_too_large(batch[0].envelope.properties), commands.Basic.Deliver.index)
 
     def _encode(self, acquired: Acquired, tag: int, body: bytes | memoryview) -> list[bytes | memoryview] | None:
@@ -390,7 +389,7 @@ class Consuming:
             acquired = taken[0]
             header = acquired.envelope
             if not _fits(header.properties, connection.frame_bytes_max):
-                acquired.release()
+                acquired.release(unseen=True)
                 raise _too_large(header.properties)
             if self.is_streamed(acquired):
                 self._stream_get(queue, acquired, no_ack=no_ack)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import Acquired, BrokerQueue, Place
+from logstore.broker.queues import Acquired, BrokerQueue
 from logstore.errors import StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer
     from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.places import Place
     from logstore.broker.wakeups import WakeUps
 
 
@@ -51,6 +52,7 @@ class DurableQueue(BrokerQueue):
         self._store: MessageStore = wakeups.store
         self._neighbours = neighbours  # all queues by name, among them the dead-letter queue
         self._out: set[int] = set()  # ids of the taken places
+        self._front: int | None = None  # no message that waits is at this position or before it; None: not known
         self._enqueued_lsn = 0
         self._published = 0
 
@@ -138,19 +140,28 @@ class DurableQueue(BrokerQueue):
         """The store has purged the queue."""
         self._head_is_lasting = False
 
+    def came_back(self) -> None:
+        """Called after a message was released to its place."""
+        self._front = None
+        super().came_back()
+
     def _take(self, n: int) -> list[Place]:
         try:
             deliveries = self.handle.acquire(n, load=True)
         except UnknownQueue:  # deleted from the store, and soon also here
             return []
         self._out.update([delivery.id for delivery in deliveries])
+        if deliveries and self._may_expire:
+            counts = self.handle.counts()
+            others_have_none = counts.depth - counts.ready == len(self._out)  # and nothing is hidden or locked
+            self._front = deliveries[-1].position if others_have_none else None
         return cast("list[Place]", deliveries)
 
     def _head_header(self) -> bytes | None:
         if not self.ready_count:
             return None
         with contextlib.suppress(UnknownQueue):
-            for message in self._store.messages(self.handle):
+            for message in self.handle.browse(after=self._front):
                 if message.id not in self._out and not message.locked:
                     with contextlib.suppress(UnknownMessage):
                         return message.header

@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import BrokerQueue, Place
+from logstore.broker.queues import BrokerQueue
 from logstore.broker.turns import TURN_UNITS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.places import Place
     from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
@@ -81,9 +82,9 @@ class MemoryPlace:
     def unload(self) -> None:
         """Do nothing: the message exists in memory only."""
 
-    def release(self) -> None:
-        """Return to the old position."""
-        self.redelivered = True
+    def release(self, *, unseen: bool = False) -> None:
+        """Return to the old position. `unseen`: nothing of it was sent to a client."""
+        self.redelivered = self.redelivered or not unseen
         self._queue.put_back(self)
 
 

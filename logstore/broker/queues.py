@@ -3,8 +3,8 @@
 `DurableQueue` keeps them in the store, `MemoryQueue` in memory. Both offer places through the same few
 methods, so delivery, acknowledgement, requeue and expiry are implemented once.
 
-Invariant: a taken place is either settled (accepted or rejected) or returned by `Acquired.release` to
-its old position.
+Invariant: a taken place is either settled (accepted or rejected) or returned to its old position; unseen, if nothing
+of it was sent to a client, so that `redelivered` is true only for what a client may have had.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import collections
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from logstore.broker.arguments import QueueArguments
-    from logstore.broker.consumers import Consumer
+    from logstore.broker.consumers import Consumer, Consuming
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.outbox import Outbox
+    from logstore.broker.places import Place
     from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
@@ -42,44 +44,9 @@ BATCH_MAX: Final = 128  # places taken at once
 TURN_MAX: Final = 512  # deliveries before other queues and sockets get their turn
 BATCH_BYTES_AIM: Final = 256 * 1024  # for the bodies of one batch, estimated from earlier bodies
 LOCKED_HEAD_RETRY_S: Final = 1.0
+EXPIRY_CHECK_S: Final = 0.01  # a queue in use has a new first message all the time: it is looked up once in this time
 # The message is already off the queue: by a purge, a deletion or another program.
 _GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
-
-
-class Place(Protocol):
-    """One taken message: the store's `Delivery`, or a `MemoryPlace`."""
-
-    @property
-    def id(self) -> int:
-        """Unique within the queue."""
-
-    @property
-    def content(self) -> bytes | memoryview:
-        """The body, read from the log on access. Raises `StoreError` if it cannot be read."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-
-    @property
-    def header(self) -> bytes:
-        """The bytes that `headers` encoded, or the header of a message that another program published."""
-
-    @property
-    def redelivered(self) -> bool:
-        """True if it may have been delivered before."""
-
-    def accept(self, *, wait: bool = True) -> object:
-        """Remove the message: it was processed."""
-
-    def reject(self, *, wait: bool = True) -> object:
-        """Move the message to the dead-letter queue, or remove it if there is none."""
-
-    def release(self) -> object:
-        """Return the message to its old position."""
-
-    def unload(self) -> None:
-        """Free the header and content in memory, if they are also in the log."""
 
 
 class Acquired:
@@ -116,12 +83,9 @@ class Acquired:
             return False
         return True
 
-    def release(self) -> None:
-        """Return the message to its old position, for any consumer."""
-        if self.queue.settled(self.place):
-            with contextlib.suppress(*_GONE):
-                self.place.release()
-            self.queue.came_back()
+    def release(self, *, unseen: bool = False) -> None:
+        """Return the message to its old position, for any consumer. `unseen`: nothing of it was sent to a client."""
+        self.queue.give_back(self.place, unseen=unseen)
 
 
 class _Releases:
@@ -282,8 +246,7 @@ class BrokerQueue(abc.ABC):
                 taken = self._take(1)
                 if not taken or self._header_of(taken[0]) is not None:
                     for place in taken:  # another message is first, or this one can be read again
-                        self.settled(place)
-                        place.release()
+                        self.give_back(place, unseen=True)
                     raise
 
     def _header_of(self, place: Place) -> bytes | None:
@@ -317,8 +280,8 @@ class BrokerQueue(abc.ABC):
         try:
             if self.consumers:
                 self._deliver()
-            if self._may_expire:
-                self._arm_expiry()
+            if self._may_expire and self._expiry_timer is None and not self._head_is_lasting:
+                self._check_expiry_soon()
         except StoreError as error:
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
             level = logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR
@@ -328,14 +291,10 @@ class BrokerQueue(abc.ABC):
     def _deliver(self) -> None:
         left = TURN_MAX
         while left > 0:
-            credit = 0
-            for consumer in self.consumers:
-                credit += consumer.credit()
-                if credit >= BATCH_MAX:
-                    break
+            credit, room_bytes = self._demand()
             if not credit:
                 return
-            wanted = min(credit, BATCH_MAX, max(1, int(BATCH_BYTES_AIM / self._body_bytes_mean)))
+            wanted = min(credit, max(1, int(room_bytes / self._body_bytes_mean)))
             batch = self.acquire(wanted, for_consumer=True)
             if not batch:
                 return
@@ -349,9 +308,35 @@ class BrokerQueue(abc.ABC):
             if handled < len(batch):
                 # The bodies were longer than the estimate, so the sockets are full.
                 for remaining in reversed(batch[handled:]):
-                    remaining.release()
+                    remaining.release(unseen=True)
                 return
         self.wakeups.wake(self)
+
+    def _demand(self) -> tuple[int, int]:
+        """The messages that the consumers may get now, and the bytes that their sockets have room for, up to a batch.
+
+        What consumers share counts once: the limits of a channel, and the room of a connection.
+        """
+        credit = room_bytes = 0
+        by_channel: dict[Consuming, int] = {}
+        outboxes: set[Outbox] = set()
+        for consumer in self.consumers:
+            own = consumer.credit()
+            if not own:
+                continue
+            if not consumer.no_ack:
+                consuming = consumer.channel.consuming
+                counted = by_channel.get(consuming, 0)
+                own = min(own, consuming.credit() - counted)
+                by_channel[consuming] = counted + own
+            credit += own
+            outbox = consumer.channel.connection.outbox
+            if outbox not in outboxes:
+                outboxes.add(outbox)
+                room_bytes += outbox.room_bytes()
+            if credit >= BATCH_MAX and room_bytes >= BATCH_BYTES_AIM:
+                break
+        return min(credit, BATCH_MAX), min(room_bytes, BATCH_BYTES_AIM)
 
     def _deliver_in_turn(self, batch: list[Acquired]) -> int:
         """Deliver to several consumers. Returns how many messages were handled."""
@@ -417,7 +402,7 @@ class BrokerQueue(abc.ABC):
                 break
             self._head_is_lasting = False
             if self._may_expire:
-                self.wakeups.wake(self)  # to check the expiry of the new first message
+                self._check_expiry_soon()
             for place in places:
                 try:
                     data = place.header
@@ -445,6 +430,13 @@ class BrokerQueue(abc.ABC):
                     self._last_header, self._last_tail, self._last_envelope = data, data[PLAIN_BYTES:], envelope
                 acquired.append(Acquired(self, place, envelope))
         return acquired
+
+    def give_back(self, place: Place, *, unseen: bool = False) -> None:
+        """Return a taken message to its old position. `unseen`: nothing of it was sent to a client."""
+        if self.settled(place):
+            with contextlib.suppress(*_GONE):
+                place.release(unseen=unseen)
+            self.came_back()
 
     def came_back(self) -> None:
         """Called after a message was released to its place."""
@@ -475,6 +467,15 @@ class BrokerQueue(abc.ABC):
         self._may_expire = True
         self._arm_expiry()
 
+    def _check_expiry_soon(self) -> None:
+        """Look up the new first message, which may be overdue, or its time."""
+        timer, loop = self._expiry_timer, self.wakeups.loop
+        if timer is not None:
+            if timer.when() <= loop.time() + EXPIRY_CHECK_S:
+                return
+            timer.cancel()  # it is the time of another message
+        self._expiry_timer = loop.call_later(EXPIRY_CHECK_S, self._drop_overdue)
+
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None or self._head_is_lasting or self.deleted:
             return
@@ -500,6 +501,8 @@ class BrokerQueue(abc.ABC):
             if self.consumers:
                 self._deliver()
             blocked = not self._drop_from_front()
+            if not blocked:
+                self._arm_expiry()
         except StoreError as error:
             logger.log(
                 logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR,
@@ -509,13 +512,12 @@ class BrokerQueue(abc.ABC):
             )
             return
         if not blocked:
-            self._arm_expiry()
             return
         # The first message is not durable yet, or locked by a transaction.
         lsn = self.undurable_lsn()
         if lsn is not None:
             self.wakeups.wake_after_commit(self, lsn)
-        else:
+        elif self._expiry_timer is None:
             self._expiry_timer = self.wakeups.loop.call_later(LOCKED_HEAD_RETRY_S, self._drop_overdue)
 
     def _drop_from_front(self) -> bool:
@@ -541,11 +543,10 @@ class BrokerQueue(abc.ABC):
             data = self._header_of(place)
             if data is None:
                 continue
-            overdue = self._is_overdue(decode_header(data, self._default_routing), False)
-            self.settled(place)
-            if not overdue:  # another message than the one checked above
-                place.release()
+            if not self._is_overdue(decode_header(data, self._default_routing), False):
+                self.give_back(place, unseen=True)  # another message than the one checked above
                 return True
+            self.settled(place)
             place.accept(wait=False)
         return True
 

@@ -84,7 +84,7 @@ class BodyStream:
         if not self._is_left:
             self._is_left = True
             if self._no_ack or not self._has_begun:  # else it is among the unacknowledged ones of the channel
-                self._acquired.release()
+                self._acquired.release(unseen=not self._has_begun)
 
     def _send(self, piece: bytes) -> None:
         parts: list[bytes | memoryview] = []

@@ -54,6 +54,18 @@ def test_a_messages_own_expiration_counts_and_the_shorter_one_wins(channel: Any,
 
 
 @both_kinds
+def test_a_message_goes_when_due_though_the_one_before_it_which_a_client_has_may_stay_longer(
+    channel: Any, durable: bool
+) -> None:
+    channel.queue_declare("q", durable=durable)
+    channel.confirm_delivery()
+    publish(channel, b"long", 3_600_000)
+    publish(channel, b"short", 1_000)
+    assert channel.basic_get("q")[2] == b"long"
+    wait_for(channel, 0)
+
+
+@both_kinds
 def test_overdue_messages_behind_the_head_are_never_delivered(channel: Any, durable: bool) -> None:
     channel.queue_declare("q", durable=durable)
     channel.confirm_delivery()
