@@ -474,14 +474,14 @@ class Publishing:
             if route.memory:
                 content.pieces = [upload.load()]
             left = self._to_queues_left(route, lambda queues: upload.enqueue(queues, header, expires=expires))
-            if not left.durable and not content.pieces and content.is_mandatory:
-                content.pieces = [upload.load()]  # to return it
             return left, self.channel.store.next_lsn
 
         try:
             with self._memory_taken(route, header, content.body_size):
                 await self._append_last(upload, content)
                 left, lsn = await self.channel.wakeups.loop.run_in_executor(None, enqueue)
+                if not left.durable and not route.memory and content.is_mandatory:
+                    await self._load_to_return(upload, content)
         except StoreError as error:
             upload.drop()
             self.refuse(tag, error)
@@ -507,6 +507,15 @@ class Publishing:
         except ChannelException:
             upload.drop()
             raise
+
+    async def _load_to_return(self, upload: Upload, content: Content) -> None:
+        budget = self.channel.vhost.budget
+        if not budget.take(content.body_size):
+            raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
+        try:
+            content.pieces = [await self.channel.wakeups.loop.run_in_executor(None, upload.load)]
+        finally:
+            budget.give_back(content.body_size)
 
     async def _append_last(self, upload: Upload, content: Content) -> None:
         """Raises `StoreError` if the store does not take the body."""

@@ -82,7 +82,7 @@ class Uploads:
             older = list(self._arriving)
             older = older[: older.index(upload)]
             if not older:
-                return
+                break
             if any(each.channel.connection is upload.channel.connection for each in older):
                 raise self._full()
             wake = self.loop.create_future()
@@ -168,9 +168,9 @@ class Upload:
             if not is_last:
                 await self._uploads.room(self, size)
             if not self.is_left:
-                await self._uploads.loop.run_in_executor(None, self.write, pieces)
                 self.size += size
                 self._uploads.held_bytes += size
+                await self._uploads.loop.run_in_executor(None, self.write, pieces)
                 self.channel.connection.published = True
         except STORE_ENDED:
             self.is_left = True

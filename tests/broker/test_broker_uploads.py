@@ -10,7 +10,8 @@ import pytest
 from pamqp import body, commands, header
 
 import logstore
-from kit.amqp_client import raw_frame
+from kit.amqp_client import RawClient, raw_frame
+from kit.command import run
 from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess
 from kit.store_proxies import FullStore, Proxy
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kit.amqp_client import RawClient
     from kit.live_broker import Broker
 
 INLINE = 1000
@@ -172,7 +172,7 @@ def test_an_interrupted_body_leaves_nothing(broker: Broker, how: str) -> None:
 def test_a_body_that_a_kill_interrupts_leaves_nothing(tmp_path: Path) -> None:
     process = ServeProcess(tmp_path / "store")
     try:
-        client = process_client(process)
+        client = RawClient(process.port).open(channels=2)
         client.declare("q", durable=True)
         begin(client, "q", content(8 << 20), 6 << 20)
         client.send(2, commands.Queue.Declare(queue="q", passive=True))
@@ -180,14 +180,9 @@ def test_a_body_that_a_kill_interrupts_leaves_nothing(tmp_path: Path) -> None:
     finally:
         process.kill()
     with logstore.open(tmp_path / "store") as store:
+        assert store.recovery.staged_dropped == 1
         assert store.stats()["messages"] == 0
         assert store.queue("q").depth == 0
-
-
-def process_client(process: ServeProcess) -> RawClient:
-    from kit.amqp_client import RawClient
-
-    return RawClient(process.port).open(channels=2)
 
 
 @pytest.mark.parametrize("confirms", [True, False])
@@ -237,6 +232,20 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(start_broker: Callable[..
     client.expect(commands.Basic.Ack)
     if left != "none":
         assert get(client, "left") == whole
+    wait_for_nothing(broker)
+
+
+def test_a_body_that_memory_does_not_hold_is_refused_and_not_returned(start_broker: Callable[..., Broker]) -> None:
+    broker = start_broker(inline_body_bytes_max=INLINE, memory_bytes_max=LARGE - 1)
+    client, other = confirming(broker), broker.raw().open()
+    other.declare("gone", durable=True)
+    whole = content(LARGE)
+    begin(client, "gone", whole, 3 * FRAME, mandatory=True)
+    wait_until(lambda: messages_of(broker) == 1, "the staged message")
+    other.send(1, commands.Queue.Delete(queue="gone"))
+    other.expect(commands.Queue.DeleteOk)
+    go_on(client, whole, 3 * FRAME, LARGE)
+    assert client.expect(commands.Basic.Nack).delivery_tag == 1
     wait_for_nothing(broker)
 
 
@@ -290,9 +299,7 @@ def test_the_time_to_live_counts_from_the_end_of_the_publish(start_broker: Calla
     broker = start_broker(inline_body_bytes_max=INLINE)
     client = confirming(broker)
     for name in ("short", "long"):
-        client.send(
-            1, commands.Queue.Declare(queue=name, durable=True, arguments={"x-message-ttl": 3_600_000})
-        )
+        client.send(1, commands.Queue.Declare(queue=name, durable=True, arguments={"x-message-ttl": 3_600_000}))
         client.expect(commands.Queue.DeclareOk)
         client.send(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"))
         client.expect(commands.Queue.BindOk)
@@ -368,7 +375,8 @@ def test_above_the_limit_only_the_oldest_body_goes_on_and_the_others_follow(
     go_on(clients[0], wholes[0], 3 * FRAME, LARGE)
     for client in clients:
         client.expect(commands.Basic.Ack)
-    assert [get(clients[0], "q") for _ in wholes][0] == wholes[0]
+    assert get(clients[0], "q") == wholes[0]
+    assert {get(clients[0], "q"), get(clients[0], "q")} == set(wholes[1:])
     wait_for_held(broker, 0)
 
 
@@ -407,13 +415,35 @@ def test_a_body_that_stands_still_while_it_is_read_ends_its_connection_and_one_t
     for client in (still, growing):
         begin(client, "q", whole, 3 * FRAME)
     wait_until(lambda: messages_of(broker) == 2, "both")
-    look(1059)
-    go_on(growing, whole, 3 * FRAME, 5 * FRAME)
-    held = broker.call(lambda: uploads_of(broker).held_bytes)
-    wait_until(lambda: broker.call(lambda: uploads_of(broker).held_bytes) > held, "it grows")
+    wait_for_held(broker, 2 * 3 * FRAME)
+    look(1001)
+    look(1060)
+    go_on(growing, whole, 3 * FRAME, 6 * FRAME)
+    wait_for_held(broker, 3 * 3 * FRAME)
     look(1061)
     assert "has not grown for 60 s" in still.expect_connection_close(506)
-    go_on(growing, whole, 5 * FRAME, LARGE)
+    go_on(growing, whole, 6 * FRAME, LARGE)
     growing.expect(commands.Basic.Ack)
     assert get(growing, "q") == whole
     wait_for_nothing(broker)
+
+
+def test_serve_sets_the_longest_message(tmp_path: Path) -> None:
+    process = ServeProcess(tmp_path / "store", options=("--max-body-bytes", "1K"))
+    try:
+        client = RawClient(process.port).open(channels=2)
+        client.declare("q", durable=True)
+        client.publish("q", bytes(1024))
+        assert client.declare("q", durable=True).message_count == 1
+        client.publish("q", bytes(1025))
+        assert "size 1025 is larger than configured max size 1024" in client.expect_channel_close(311)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "much"])
+def test_serve_refuses_a_longest_message_that_is_none_in_one_line(tmp_path: Path, value: str) -> None:
+    found = run("serve", tmp_path / "store", f"--max-body-bytes={value}")
+    assert found.returncode == 2
+    assert "--max-body-bytes" in found.stderr.splitlines()[-1]
+    assert not (tmp_path / "store").exists()
