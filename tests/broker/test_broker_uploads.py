@@ -277,6 +277,24 @@ def test_a_transaction_has_all_its_bodies_or_none(broker: Broker) -> None:
     wait_for_nothing(broker)
 
 
+def test_a_commit_puts_a_large_body_on_the_queues_that_are_left(broker: Broker) -> None:
+    client, other = transactional(broker), broker.raw().open()
+    whole = content(2 << 20)
+    for name, durable in (("gone", True), ("left", True), ("too", True), ("memory", False)):
+        bind_to_fanout(other, name, durable=durable)
+    client.publish("", whole, exchange="amq.fanout")
+    client.publish("gone", whole, mandatory=True)
+    wait_until(lambda: messages_of(broker) == 2, "the staged messages")
+    other.send(1, commands.Queue.Delete(queue="gone"))
+    other.expect(commands.Queue.DeleteOk)
+    client.send(1, commands.Tx.Commit())
+    assert client.expect(commands.Basic.Return).reply_code == 312
+    assert client.content()[1] == whole
+    client.expect(commands.Tx.CommitOk)
+    assert [get(other, name) for name in ("left", "too", "memory")] == [whole] * 3
+    wait_for_nothing(broker)
+
+
 def test_a_transaction_whose_channel_ends_leaves_nothing_of_its_large_bodies(broker: Broker) -> None:
     client = transactional(broker)
     client.publish("q", content(3 << 20))
@@ -447,3 +465,31 @@ def test_serve_refuses_a_longest_message_that_is_none_in_one_line(tmp_path: Path
     assert found.returncode == 2
     assert "--max-body-bytes" in found.stderr.splitlines()[-1]
     assert not (tmp_path / "store").exists()
+
+
+def test_a_log_at_its_limit_refuses_a_large_body_and_has_room_again_without_it(
+    tmp_path: Path, broker_class: type[Broker]
+) -> None:
+    store = logstore.open(tmp_path / "full", segment_size=1 << 20, max_log_bytes=8 << 20)
+    broker = broker_class(store)
+    try:
+        client = confirming(broker)
+        client.declare("q", durable=True)
+        assert broker.call(lambda: uploads_of(broker).bytes_max) == 2 << 20
+        whole, answers = content(3 << 20), []
+        while not answers or isinstance(answers[-1], commands.Basic.Ack):
+            client.publish("q", whole)
+            answers.append(client.receive()[1])
+        assert isinstance(answers[-1], commands.Basic.Nack)
+        stored = len(answers) - 1
+        wait_for_held(broker, 0)
+        wait_until(lambda: messages_of(broker) == stored, "the end of the refused one")
+        for _ in range(stored):
+            assert get(client, "q") == whole
+        wait_until(lambda: messages_of(broker) == 0, "an empty store")
+        client.publish("q", whole)
+        assert isinstance(client.receive()[1], commands.Basic.Ack)
+        assert get(client, "q") == whole
+    finally:
+        broker.stop()
+        store.close()
