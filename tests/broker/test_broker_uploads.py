@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from kit.command import run
 from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess
 from kit.store_proxies import FullStore, Proxy
-from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES, Limits
 from logstore.broker.streams import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -183,6 +184,27 @@ def test_a_body_that_a_kill_interrupts_leaves_nothing(tmp_path: Path) -> None:
         assert store.recovery.staged_dropped == 1
         assert store.stats()["messages"] == 0
         assert store.queue("q").depth == 0
+
+
+def test_a_broker_that_stops_does_not_wait_for_bodies_and_the_next_start_knows_nothing_of_them(
+    tmp_path: Path, broker_class: type[Broker]
+) -> None:
+    store = logstore.open(tmp_path / "store", segment_size=1 << 20)
+    broker = broker_class(store, Limits(unfinished_bytes_max=PIECE_BYTES, inline_body_bytes_max=INLINE))
+    clients = [confirming(broker) for _ in range(2)]
+    clients[0].declare("q", durable=True)
+    for client in clients:
+        begin(client, "q", content(LARGE), 6 * FRAME)
+    wait_until(lambda: broker.call(lambda: uploads_of(broker).waiting_count) == 1, "the one that waits")
+    stopped = asyncio.run_coroutine_threadsafe(broker.server.stop(), broker.loop)
+    for client in clients:
+        client.expect_connection_close(320)
+    stopped.result(PATIENCE_S)
+    broker.stop()
+    store.close()
+    with logstore.open(tmp_path / "store") as opened:
+        assert opened.stats()["messages"] == 0
+        assert opened.queue("q").depth == 0
 
 
 @pytest.mark.parametrize("confirms", [True, False])
