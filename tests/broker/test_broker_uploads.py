@@ -15,7 +15,7 @@ from kit.amqp_client import RawClient, raw_frame
 from kit.command import run
 from kit.patience import PATIENCE_S, wait_until
 from kit.serve_process import ServeProcess
-from kit.store_proxies import FullStore, Proxy
+from kit.store_proxies import BrokenStore, FullStore, Proxy
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES, Limits
 from logstore.broker.streams import PIECE_BYTES
 
@@ -184,6 +184,21 @@ def test_a_body_that_a_kill_interrupts_leaves_nothing(tmp_path: Path) -> None:
         assert store.recovery.staged_dropped == 1
         assert store.stats()["messages"] == 0
         assert store.queue("q").depth == 0
+
+
+def test_a_store_that_fails_in_the_middle_of_a_body_closes_the_connection_with_541(
+    on_store: Callable[..., tuple[Broker, Any]],
+) -> None:
+    broker, store = on_store(BrokenStore, inline_body_bytes_max=INLINE)
+    client = confirming(broker)
+    client.declare("q", durable=True)
+    whole = content(LARGE)
+    begin(client, "q", whole, 3 * FRAME)
+    wait_until(lambda: messages_of(broker) == 1, "the staged message")
+    store.broken = True
+    go_on(client, whole, 3 * FRAME, LARGE)
+    client.expect_connection_close(541)
+    assert used_memory(broker) == 0
 
 
 def test_a_broker_that_stops_does_not_wait_for_bodies_and_the_next_start_knows_nothing_of_them(

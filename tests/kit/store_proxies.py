@@ -155,3 +155,8 @@ class BrokenStore(HeldDisk):
         if self.broken:
             raise StorePoisoned("an earlier sync failed: close the store and open it again")
         return self._store.publish_many(*args, **options)
+
+    def append_content(self, *args: Any, **options: Any) -> Any:
+        if self.broken:
+            raise StorePoisoned("an earlier sync failed: close the store and open it again")
+        return self._store.append_content(*args, **options)
