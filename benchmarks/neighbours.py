@@ -153,6 +153,20 @@ def tiny_frames(port: int) -> Callable[[], object]:
     return run
 
 
+def large_bodies(port: int, size: int) -> Callable[[], object]:
+    """256 MiB in bodies of this size, and an answer when they are on the disk."""
+    own = link(port)
+    declare(own, "q")
+    body = os.urandom(size)
+
+    def run() -> None:
+        for _ in range(256 * MIB // size):
+            publish(own, "q", body)
+        declare(own, "q")
+
+    return run
+
+
 def small_messages(port: int, *, durable: bool) -> Callable[[], object]:
     own, count = link(port), 1_000_000
     declare(own, "q", durable=durable)
@@ -250,6 +264,9 @@ LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "gets": gets,
     "fan-out": fan_out,
     "tiny frames": tiny_frames,
+    "bodies of 1 MiB": lambda port: large_bodies(port, MIB),
+    "bodies of 2 MiB": lambda port: large_bodies(port, 2 * MIB),
+    "bodies of 64 MiB": lambda port: large_bodies(port, 64 * MIB),
     "small messages, durable": lambda port: small_messages(port, durable=True),
     "small messages, in memory": lambda port: small_messages(port, durable=False),
     "end with 200,000 unacknowledged": end_with_unacked,

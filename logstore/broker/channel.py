@@ -20,6 +20,7 @@ from logstore.broker.consumers import Consuming
 from logstore.broker.publishing import Publishing
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pamqp import base
@@ -49,6 +50,7 @@ class Channel:
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
         self.held: collections.deque[frames.RawFrame] | None = None  # frames that wait for the end of a slow method
+        self.work: asyncio.Task[None] | None = None  # the last such method; kept, as the loop does not
         self._gate_lsn = 0
         self._changed = False  # a change was made since the gate was last set
         # The items at the gate with their LSNs: encoded replies, calls that make one, and tags to confirm with the

@@ -344,9 +344,11 @@ class Connection(asyncio.Protocol):
             self.resume(Pause.TASK)
 
     def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
-        """Run a method in a task; only later frames on its channel are held until it ends."""
+        """Run a method, or write a piece of a body, in a task; only later frames on its channel wait for its end."""
         channel.held = collections.deque()
-        self.host.vhost.changes.keep(self.loop.create_task(self._finish_on_channel(channel, index, work)))
+        channel.work = self.loop.create_task(self._finish_on_channel(channel, index, work))
+        if not channel.publishing.expects_content:  # a broker that stops does not wait for bodies
+            self.host.vhost.changes.keep(channel.work)
 
     def hold(self, held: collections.deque[frames.RawFrame], frame: frames.RawFrame) -> None:
         """Keep a frame for a channel with a slow method, until that ends."""

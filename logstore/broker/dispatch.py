@@ -62,7 +62,7 @@ def dispatch(
         _on_closing_channel(connection, channel, kind, index)
     else:
         work = _on_channel_frame(connection, channel, kind, index, payload)
-        if work is not None and index in _CHANGES:
+        if work is not None and (index in _CHANGES or channel.publishing.expects_content):
             connection.suspend_channel(channel, index, work)
         elif work is not None:
             connection.suspend(channel, index, work)

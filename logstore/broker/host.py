@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from logstore.broker.blocking import Blocking
 from logstore.broker.control import BrokerControl
+from logstore.broker.uploads import Uploads
 from logstore.broker.vhost import VirtualHost
 from logstore.broker.wakeups import WakeUps
 from logstore.core.host_directory import ROOT
@@ -35,6 +36,7 @@ class Host:
         self.poison: Exception | None = None  # why the store can no longer write
         self.wakeups = WakeUps(store, server.loop, server.turns, functools.partial(server.on_poison, self))
         self.vhost = VirtualHost(name, store, self.wakeups, server.limits.memory_bytes_max)
+        self.uploads = Uploads(store, self.wakeups, server.limits)
         self.blocking = Blocking(server, self)
         self.control = BrokerControl(server, self)
         self._is_full = False
@@ -51,6 +53,7 @@ class Host:
         """Ignore every later report of the store; the connections have ended."""
         self._fullness_listener.close()
         self.wakeups.stop()
+        self.uploads.stop()
         self.blocking.stop()
 
     @property

@@ -32,12 +32,14 @@ class Limits:
     undurable_bytes_max: int = 8 * MIB  # of the log; above it the broker stops reading from publishers
     unacked_max: int = 262_144  # unacknowledged deliveries per channel
     memory_bytes_max: int = 1024 * MIB  # messages on memory queues, and contents that are still arriving
-    inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread
+    inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread, as it arrives
+    unfinished_bytes_max: int = 1024 * MIB  # of the log, for bodies that are still arriving; per virtual host
 
     handshake_s: float = 10.0  # from connect to connection.open, without the time that the broker takes
     handshakes_max: int = 1024  # in progress; for one more the client goes that has been silent longest
     password_checks_max: int = PASSWORD_CHECKS_MAX  # passwords from one address that wait to be checked
     close_s: float = 5.0  # how long to wait for a close-ok
+    unfinished_stall_s: float = 60.0  # how long a body in the log may not grow while it is read
     stall_s: float = 60.0  # how long a peer may read nothing while its buffer is full
 
     def __post_init__(self) -> None:

@@ -38,13 +38,16 @@ from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
+from logstore.broker.streams import PIECE_BYTES
+from logstore.broker.uploads import Upload
 from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from typing import Any
 
     from logstore.broker.channel import Channel
+    from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.exchanges import Route
     from logstore.broker.runs import PublishRun
 
@@ -56,12 +59,13 @@ _IMMEDIATE: Final = 2
 _ROUTING_AT: Final = 6  # after the method id and a reserved short
 _BASIC: Final = commands.Basic.frame_id
 _NOTHING_WANTED: Final = Properties(None, None)
+_OWN_PIECE_BYTES: Final = 2048  # a shorter frame is added to the piece before it, as an object takes memory, too
 
 
 class Content:
     """A message that is arriving: the method first, then the header, then the body in pieces."""
 
-    __slots__ = ("body_size", "flags", "missing", "pieces", "properties", "reserved", "routing", "wanted")
+    __slots__ = ("body_size", "flags", "missing", "pieces", "properties", "reserved", "routing", "upload", "wanted")
 
     def __init__(self, routing: bytes, flags: int) -> None:
         self.routing = routing
@@ -70,8 +74,29 @@ class Content:
         self.wanted = Properties(None, None)
         self.body_size = 0
         self.missing = 0
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | bytearray] = []  # of the body, without what is in the store
         self.reserved = 0  # bytes reserved in the memory budget meanwhile
+        self.upload: Upload | None = None  # of a large body for a durable queue
+
+    def add(self, payload: bytes) -> None:
+        """Add a frame of the body."""
+        last = self.pieces[-1] if self.pieces else b""
+        if isinstance(last, bytearray) and len(last) < PIECE_BYTES:
+            last += payload
+        elif len(payload) < min(_OWN_PIECE_BYTES, self.body_size):
+            self.pieces.append(bytearray(payload))
+        else:
+            self.pieces.append(payload)
+
+    @property
+    def body(self) -> bytes | bytearray:
+        """The body in one piece; b"" if it is in the store."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    @property
+    def is_mandatory(self) -> bool:
+        """Whether it is returned if it goes to no queue."""
+        return bool(self.flags & _MANDATORY)
 
     def header(self, expiration_ms: int | None) -> bytes:
         """The encoded header, with the present time. The properties must have arrived."""
@@ -223,7 +248,17 @@ class Publishing:
             )
         content.properties, content.wanted = self._properties
         content.body_size = content.missing = body_size
+        if body_size > max(self.channel.limits.inline_body_bytes_max, PIECE_BYTES) and self._goes_to_the_store(content):
+            content.upload = Upload(self.channel, content)
         return None if body_size else self._complete(content)
+
+    def _goes_to_the_store(self, content: Content) -> bool:
+        """Whether the message would go to a durable queue now."""
+        _, exchange_name, key = self._routing
+        exchange = self.channel.vhost.exchanges.get(exchange_name)
+        if exchange is None or exchange.internal or content.flags & _IMMEDIATE:
+            return False
+        return bool(exchange.route(key).durable)
 
     def on_body(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
         """A part of a body."""
@@ -233,23 +268,53 @@ class Publishing:
         content.missing -= len(payload)
         if content.missing < 0:
             raise ConnectionException(FRAME_ERROR, "a content body is longer than its header said")
-        if payload:
-            content.pieces.append(payload)
+        upload = content.upload
+        if payload and (upload is None or upload.refusal is None):
+            content.add(payload)
         if not content.missing:
             return self._complete(content)
+        if upload is not None and upload.refusal is not None:
+            return None
         if not self.channel.vhost.budget.take(len(payload)):
             raise ConnectionException(RESOURCE_ERROR, "the broker has no memory left for arriving messages")
         content.reserved += len(payload)
+        if upload is not None and content.reserved >= PIECE_BYTES:
+            return self._append(upload, content)
         return None
+
+    async def _append(self, upload: Upload, content: Content) -> None:
+        """Write what has arrived of a large body; its channel waits meanwhile."""
+        pieces, content.pieces = content.pieces, []
+        reserved, content.reserved = content.reserved, 0
+        try:
+            await upload.append(pieces)
+        finally:
+            self.channel.vhost.budget.give_back(reserved)
 
     def abandon(self) -> None:
         """Drop an incomplete content."""
-        content, self._content = self._content, None
-        if content is not None and content.reserved:
-            self.channel.vhost.budget.give_back(content.reserved)
+        content = self._content
+        if content is not None:
+            self._is_over(content)
+            if content.upload is not None:
+                content.upload.drop()
+
+    def _is_over(self, content: Content) -> None:
+        """Nothing more of it arrives."""
+        self._content = None
+        self.channel.vhost.budget.give_back(content.reserved)
+        content.reserved = 0
 
     def _complete(self, content: Content) -> Coroutine[Any, Any, None] | None:
-        self.abandon()
+        self._is_over(content)
+        try:
+            return self._publish(content)
+        except BaseException:
+            if content.upload is not None:
+                content.upload.drop()
+            raise
+
+    def _publish(self, content: Content) -> Coroutine[Any, Any, None] | None:
         tag = 0
         if self.confirming:
             tag = self._next_tag
@@ -265,22 +330,27 @@ class Publishing:
             )
         expiration_ms = self._check(content.wanted)
         route = exchange.route(key)
+        if content.upload is not None and content.upload.refusal is not None:
+            self.refuse(tag, content.upload.refusal)
+            return None
         if self.channel.tx is not None:
+            if content.upload is not None:
+                return self._keep_large(content.upload, route, content, expiration_ms)
             self.channel.tx.publish(route, content, expiration_ms)
             return None
-        if not route.durable and not route.memory:
+        if not route.durable and not route.memory and content.upload is None:
             self.return_unroutable(content)
             self._confirm(tag)
             return None
         header = content.header(expiration_ms)
         expires = expiration_ms is not None
+        if content.upload is not None:
+            return self._finish_large(content.upload, tag, route, header, content, expires)
         if content.body_size > self.channel.limits.inline_body_bytes_max:
             return self._store_large(tag, route, header, content, expires)
-        pieces = content.pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
-            with self._memory_taken(route, header, len(body)):
-                left = self._store(route, header, body)
+            with self._memory_taken(route, header, content.body_size):
+                left = self._store(route, header, content.body)
         except StoreError as error:
             self.refuse(tag, error)
             return None
@@ -303,7 +373,7 @@ class Publishing:
 
     def return_unroutable(self, content: Content) -> None:
         """Return a message without a queue to the publisher, if it was published as mandatory."""
-        if not content.flags & _MANDATORY:
+        if not content.is_mandatory:
             return
         channel = self.channel
         assert content.properties is not None
@@ -312,7 +382,7 @@ class Publishing:
             channel.number,
             method,
             content.properties,
-            b"".join(content.pieces),
+            bytes(content.body),
             channel.connection.frame_bytes_max,
         )
         channel.send(b"".join(parts))
@@ -330,11 +400,19 @@ class Publishing:
             budget.give_back(size)
             raise
 
-    def _store(self, route: Route, header: bytes, body: bytes) -> Route:
+    def _store(self, route: Route, header: bytes, body: bytes | bytearray) -> Route:
         """Publish to the durable queues. Returns the route without queues deleted meanwhile. Raises `StoreError`."""
+
+        def publish(queues: Sequence[DurableQueue]) -> None:
+            self.channel.store.publish([queue.handle for queue in queues], body, header=header, wait=False)
+
+        return self._to_queues_left(route, publish)
+
+    def _to_queues_left(self, route: Route, put: Callable[[Sequence[DurableQueue]], None]) -> Route:
+        """Make a call with the durable queues, again if some were deleted meanwhile. Returns the route without them."""
         while route.durable:
             try:
-                self.channel.store.publish([queue.handle for queue in route.durable], body, header=header, wait=False)
+                put(route.durable)
                 break
             except UnknownQueue:
                 left = route.without_deleted(leaving=True)
@@ -344,7 +422,7 @@ class Publishing:
         return route
 
     def _enqueued(self, tag: int, route: Route, header: bytes, content: Content, lsn: int, expires: bool) -> None:
-        body = b"".join(content.pieces)
+        body = bytes(content.body)
         memory = [queue for queue in route.memory if not queue.deleted]
         if len(memory) < len(route.memory):
             self.channel.vhost.budget.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
@@ -376,8 +454,8 @@ class Publishing:
         """
 
         def store() -> tuple[Route, int]:
-            content.pieces = [b"".join(content.pieces)]
-            return self._store(route, header, content.pieces[0]), self.channel.store.next_lsn
+            content.pieces = [content.body]
+            return self._store(route, header, content.body), self.channel.store.next_lsn
 
         try:
             with self._memory_taken(route, header, content.body_size):
@@ -386,6 +464,65 @@ class Publishing:
             self.refuse(tag, error)
         else:
             self._enqueued(tag, left, header, content, lsn, expires)
+
+    async def _finish_large(
+        self, upload: Upload, tag: int, route: Route, header: bytes, content: Content, expires: bool
+    ) -> None:
+        """Write the rest of a large body, and put it on its queues; the connection reads nothing meanwhile."""
+
+        def enqueue() -> tuple[Route, int]:
+            if route.memory:
+                content.pieces = [upload.load()]
+            left = self._to_queues_left(route, lambda queues: upload.enqueue(queues, header, expires=expires))
+            return left, self.channel.store.next_lsn
+
+        try:
+            with self._memory_taken(route, header, content.body_size):
+                await self._append_last(upload, content)
+                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, enqueue)
+                if not left.durable and not route.memory and content.is_mandatory:
+                    await self._load_to_return(upload, content)
+        except StoreError as error:
+            upload.drop()
+            self.refuse(tag, error)
+            return
+        if left.durable:
+            upload.done()
+        else:
+            upload.drop()
+        self._enqueued(tag, left, header, content, lsn, expires)
+
+    async def _keep_large(self, upload: Upload, route: Route, content: Content, expiration_ms: int | None) -> None:
+        """Write the rest of a large body, and keep it for the commit."""
+        channel = self.channel
+        try:
+            await self._append_last(upload, content)
+        except StoreError as error:
+            self.refuse(0, error)
+        if channel.tx is None or not channel.is_open:
+            upload.drop()
+            return
+        try:
+            channel.tx.publish(route, content, expiration_ms)
+        except ChannelException:
+            upload.drop()
+            raise
+
+    async def _load_to_return(self, upload: Upload, content: Content) -> None:
+        budget = self.channel.vhost.budget
+        if not budget.take(content.body_size):
+            raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
+        try:
+            content.pieces = [await self.channel.wakeups.loop.run_in_executor(None, upload.load)]
+        finally:
+            budget.give_back(content.body_size)
+
+    async def _append_last(self, upload: Upload, content: Content) -> None:
+        """Raises `StoreError` if the store does not take the body."""
+        pieces, content.pieces = content.pieces, []
+        await upload.append(pieces, is_last=True)
+        if upload.refusal is not None:
+            raise upload.refusal
 
     def _confirm(self, tag: int) -> None:
         if tag:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from typing import Any
 
-    from logstore import Transaction
+    from logstore import MessageStore, Transaction
     from logstore.broker.channel import Channel
     from logstore.broker.exchanges import Route
     from logstore.broker.publishing import Content
@@ -63,19 +63,21 @@ class _Message(NamedTuple):
 
     route: Route
     header: bytes
-    pieces: list[bytes]
-    body_size: int
+    content: Content
     expires: bool
 
     @property
-    def body(self) -> bytes:
-        """The body in one piece."""
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+    def memory_bytes(self) -> int:
+        """The bytes that it takes from the budget: on memory queues, or to be returned."""
+        copies = len(self.route.memory) * (place_bytes(self.header, b"") + self.content.body_size)
+        return copies if copies or not self.is_loaded else self.content.body_size
 
     @property
-    def memory_bytes(self) -> int:
-        """The bytes that it takes from the budget on memory queues."""
-        return len(self.route.memory) * (place_bytes(self.header, b"") + self.body_size)
+    def is_loaded(self) -> bool:
+        """Whether a large body, which is in the store, is needed in memory."""
+        if self.content.upload is None:
+            return False
+        return bool(self.route.memory) or (not self.route.durable and self.content.is_mandatory)
 
 
 class ChannelTransaction:
@@ -94,7 +96,11 @@ class ChannelTransaction:
 
     def publish(self, route: Route, content: Content, expiration_ms: int | None) -> None:
         """Keep a complete message for the commit. Raises a 506 channel exception if memory is full."""
-        size = PUBLISH_BYTES + content.body_size + len(content.properties or b"") + len(content.routing)
+        size = PUBLISH_BYTES + len(content.properties or b"") + len(content.routing)
+        if content.upload is None:
+            size += content.body_size
+        else:
+            self._channel.connection.host.uploads.keep(content.upload)
         budget = self._channel.vhost.budget
         if not budget.take(size):
             raise _memory_full(budget.bytes_max)
@@ -107,6 +113,7 @@ class ChannelTransaction:
 
     def rollback(self) -> None:
         """Drop the publishes; acknowledged messages are unacknowledged again, on this channel."""
+        _drop_large(self._publishes)
         self._publishes = []
         self._channel.vhost.budget.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
@@ -205,8 +212,7 @@ class _Commit:
             message = _Message(
                 publish.route.without_deleted(leaving=leaving),
                 publish.content.header(publish.expiration_ms),
-                publish.content.pieces,
-                publish.content.body_size,
+                publish.content,
                 publish.expiration_ms is not None,
             )
             needed = message.memory_bytes
@@ -222,6 +228,9 @@ class _Commit:
     def _write(self) -> None:
         """Write one transaction of the store; nothing if no durable queue is involved. Raises `StoreError`."""
         store = self._channel.store
+        for message in self._messages:
+            if message.is_loaded and message.content.upload is not None:
+                message.content.pieces = [message.content.upload.load()]
         durable = [message for message in self._messages if message.route.durable]
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
         if not durable and not places:
@@ -229,8 +238,7 @@ class _Commit:
         transaction = store.begin()
         try:
             for message in durable:
-                handles = [queue.handle for queue in message.route.durable]
-                store.publish(handles, message.body, header=message.header, transaction=transaction, wait=False)
+                _publish_within(store, transaction, message)
             for acquired, verdict in places:
                 _settle_within(transaction, acquired, verdict)
             transaction.commit(wait=False)
@@ -245,6 +253,7 @@ class _Commit:
 
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
+        _drop_large(self._publishes)
         self._give_back_memory()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
@@ -294,6 +303,9 @@ class _Commit:
         """The durable queues that got messages: how many, and whether any of those expires."""
         filled: dict[DurableQueue, tuple[int, bool]] = {}
         for at, message in enumerate(self._messages, 1):
+            upload = message.content.upload
+            if upload is not None:
+                (upload.done if message.route.durable else upload.drop)()
             for queue in message.route.durable:
                 if not queue.deleted:
                     count, expires = filled.get(queue, (0, False))
@@ -352,7 +364,7 @@ class _Commit:
         queues = [queue for queue in message.route.memory if not queue.deleted]
         if not queues:
             return
-        body = message.body
+        body = bytes(message.content.body)
         for queue in queues:
             self._memory_bytes -= place_bytes(message.header, body)
             queue.enqueue(message.header, body, expires=message.expires)
@@ -362,6 +374,21 @@ def _memory_full(bytes_max: int) -> ChannelException:
     return ChannelException(
         RESOURCE_ERROR, f"the broker's memory for messages is full ({bytes_max} bytes): the transaction is rolled back"
     )
+
+
+def _drop_large(publishes: list[_Publish]) -> None:
+    for publish in publishes:
+        if publish.content.upload is not None:
+            publish.content.upload.drop()
+
+
+def _publish_within(store: MessageStore, transaction: Transaction, message: _Message) -> None:
+    upload = message.content.upload
+    if upload is not None:
+        upload.enqueue(message.route.durable, message.header, expires=message.expires, transaction=transaction)
+        return
+    handles = [queue.handle for queue in message.route.durable]
+    store.publish(handles, message.content.body, header=message.header, transaction=transaction, wait=False)
 
 
 def _is_in_store(acquired: Acquired, verdict: Verdict) -> bool:

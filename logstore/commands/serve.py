@@ -37,6 +37,12 @@ class _Stopped(BaseException):
     """SIGTERM or Ctrl-C arrived after the store was opened and before the broker handles signals."""
 
 
+def _checked_body_bytes(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
+    if value == 0:
+        raise click.BadParameter("a message of 0 bytes at most is none; write 64K, 16MiB or 1G")
+    return value
+
+
 @click.command()
 @store_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -52,6 +58,12 @@ class _Stopped(BaseException):
     "--max-log-bytes",
     type=LIMIT,
     help="The largest size of the log on disk, stored for later starts; none removes it [default: as stored].",
+)
+@click.option(
+    "--max-body-bytes",
+    type=SIZE,
+    callback=_checked_body_bytes,
+    help="The longest message that a client may publish [default: 128MiB].",
 )
 @click.option(
     "--max-undurable-bytes",
@@ -97,6 +109,7 @@ def serve(
     schema: str | None,
     stop_timeout: float,
     verbose: bool,
+    max_body_bytes: int | None,
     **options: Any,
 ) -> None:
     """Run an AMQP 0-9-1 broker on a store.
@@ -109,10 +122,11 @@ def serve(
     logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)
     check_broker_is_installed()
     import logstore
-    from logstore.broker import BrokerError, descriptors, run
+    from logstore.broker import BrokerError, Limits, descriptors, run
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
+    limits = Limits() if max_body_bytes is None else Limits(body_bytes_max=max_body_bytes)
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check_address(host, port)
@@ -122,7 +136,7 @@ def serve(
             how = _recovered(store.recovery, store.segment_size)
             logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, how)
             of_hosts = {name: value for name, value in given.items() if name not in _OF_ROOT}
-            run(store, host=host, port=port, host_options=of_hosts)
+            run(store, host=host, port=port, limits=limits, host_options=of_hosts)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
     except OptionError as error:

@@ -99,6 +99,16 @@ class FullStore(Proxy):
             raise StoreFull("the store is full: consume messages or make room on the disk")
         return self._store.publish_many(*args, **options)
 
+    def stage(self, *args: Any, **options: Any) -> Any:
+        if self.full:
+            raise StoreFull("the store is full: consume messages or make room on the disk")
+        return self._store.stage(*args, **options)
+
+    def append_content(self, *args: Any, **options: Any) -> Any:
+        if self.full:
+            raise StoreFull("the store is full: consume messages or make room on the disk")
+        return self._store.append_content(*args, **options)
+
 
 class PickyStore(Proxy):
     """Refuses a message that contains `unwanted`; of many it accepts those before the first such one."""
@@ -148,6 +158,11 @@ class BrokenStore(HeldDisk):
         if self.broken:
             raise StorePoisoned("an earlier sync failed: close the store and open it again")
         return self._store.publish_many(*args, **options)
+
+    def append_content(self, *args: Any, **options: Any) -> Any:
+        if self.broken:
+            raise StorePoisoned("an earlier sync failed: close the store and open it again")
+        return self._store.append_content(*args, **options)
 
 
 _OF_QUEUES = ("declare_queue", "delete_queue", "bind", "unbind")

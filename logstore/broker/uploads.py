@@ -1,0 +1,253 @@
+"""Large bodies on their way into the store: written in pieces by another thread, as they arrive.
+
+Such a body is a staged message, which is on no queue and which the next open drops. Its last piece is followed by its
+enqueue; a body that is interrupted is destroyed. While a piece is written, later frames of its channel wait, and other
+channels go on. So at most one piece of a body is in memory.
+
+What such bodies take in the log is limited. Above the limit only the oldest one goes on, and the others wait for it, so
+one body always arrives to its end. A body never waits while an older one arrives on its connection, because that one
+could not be read then: it is refused, as by a full store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from logstore.broker.errors import RESOURCE_ERROR, STORE_ENDED, ChannelException, ConnectionException
+from logstore.errors import StoreError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from logstore import MessageStore, Transaction
+    from logstore.broker.channel import Channel
+    from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.limits import Limits
+    from logstore.broker.publishing import Content
+    from logstore.broker.wakeups import WakeUps
+
+logger = logging.getLogger(__name__)
+
+_LOOKS: Final = 4  # in `unfinished_stall_s`: a body that stands still is noticed at most a quarter of it later
+_LOG_SHARE: Final = 4  # a limited log gives unfinished bodies one part of so many
+
+
+class UnfinishedFull(StoreError):
+    """The log has as much of unfinished bodies as it may; handled like a full store."""
+
+
+class Uploads:
+    """The unfinished large bodies of one host. Belongs to its event loop."""
+
+    def __init__(self, store: MessageStore, wakeups: WakeUps, limits: Limits) -> None:
+        self.store = store
+        self.loop = wakeups.loop
+        self.clock = wakeups.loop.time
+        self.held_bytes = 0  # in the log
+        self._kept_bytes = 0  # of these, in transactions: complete and not committed
+        self._limits = limits
+        self._wakeups = wakeups
+        self._arriving: dict[Upload, None] = {}  # the oldest first
+        self._waiting: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def bytes_max(self) -> int:
+        """The bytes of the log that unfinished bodies may have."""
+        log_bytes_max = self.store.fullness().max_log_bytes
+        own = self._limits.unfinished_bytes_max
+        return own if log_bytes_max is None else min(own, log_bytes_max // _LOG_SHARE)
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of bodies that wait for an older one."""
+        return len(self._waiting)
+
+    def stop(self) -> None:
+        """The host ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake()
+
+    async def room(self, upload: Upload, size: int) -> None:
+        """Returns when a body may grow by `size` bytes. Raises `UnfinishedFull` if it must not wait for that."""
+        self._arriving.setdefault(upload)
+        if self._timer is None:
+            self._look_later()
+        while not upload.is_left and self.held_bytes + size > self.bytes_max:
+            older = list(self._arriving)
+            older = older[: older.index(upload)]
+            if not older:
+                break
+            if any(each.channel.connection is upload.channel.connection for each in older):
+                raise self._full()
+            wake = self.loop.create_future()
+            self._waiting.append(wake)
+            upload.waits = True
+            await wake
+            upload.waits = False
+
+    def keep(self, upload: Upload) -> None:
+        """A body is complete, and its transaction is not. Raises a 506 channel exception if those have too much."""
+        self._arriving.pop(upload, None)
+        upload.is_kept = True
+        self._kept_bytes += upload.size
+        self._wake()
+        if self._kept_bytes > self.bytes_max:
+            raise ChannelException(RESOURCE_ERROR, f"{self._full()}: the transaction is rolled back")
+
+    def forget(self, upload: Upload) -> None:
+        """A body is on its queues, or will never be on any."""
+        self._arriving.pop(upload, None)
+        self.held_bytes -= upload.size
+        if upload.is_kept:
+            self._kept_bytes -= upload.size
+        upload.size = 0
+        self._wake()
+
+    def _full(self) -> UnfinishedFull:
+        return UnfinishedFull(f"the log has too much of unfinished messages (more than {self.bytes_max} bytes)")
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    # Bodies that stand still.
+
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(self._limits.unfinished_stall_s / _LOOKS, self.look)
+
+    def look(self) -> None:
+        """Close the connection of each body that has not grown for `unfinished_stall_s`, although it was read."""
+        self._timer = None
+        if self._wakeups.stopped:
+            return
+        now, stall_s = self.clock(), self._limits.unfinished_stall_s
+        for upload in list(self._arriving):
+            if upload.stands_still(now) >= stall_s:
+                text = f"a message on channel {upload.channel.number} has not grown for {stall_s:g} s"
+                logger.warning("%s is closed: %s", upload.channel.connection, text)
+                upload.channel.connection.fail(ConnectionException(RESOURCE_ERROR, text), 0)
+        if self._arriving:
+            self._look_later()
+
+
+class Upload:
+    """One large body that arrives."""
+
+    def __init__(self, channel: Channel, content: Content) -> None:
+        self.channel = channel
+        self.size = 0  # bytes in the log
+        self.refusal: StoreError | None = None  # why the store does not take it; the rest is dropped
+        self.is_kept = False  # it is complete, and waits for the end of its transaction
+        self.waits = False  # for an older one
+        self.is_left = False  # nobody wants it any more
+        self._uploads = channel.connection.host.uploads
+        self._content = content
+        self._id: int | None = None  # of the staged message
+        self._is_busy = False
+        self._missing_seen = content.missing  # when `stands_still` was last asked and it had grown
+        self._seen_at = self._uploads.clock()
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a part of it is in the store."""
+        return self._id is not None
+
+    async def append(self, pieces: Sequence[bytes | bytearray], *, is_last: bool = False) -> None:
+        """Write the next pieces; the last ones do not wait. Sets `refusal`; raises only what ends the store."""
+        size = sum(map(len, pieces))
+        self._is_busy = True
+        try:
+            if not is_last:
+                await self._uploads.room(self, size)
+            if not self.is_left:
+                self.size += size
+                self._uploads.held_bytes += size
+                await self._uploads.loop.run_in_executor(None, self.write, pieces)
+                self.channel.connection.published = True
+        except STORE_ENDED:
+            self.is_left = True
+            raise
+        except StoreError as error:
+            self.refusal = error
+        finally:
+            self._is_busy = False
+            if self.is_left or self.refusal is not None:
+                self.drop()
+
+    def drop(self) -> None:
+        """Destroy it: it goes to no queue."""
+        self.is_left = True
+        if self.waits:
+            self._uploads.forget(self)  # wakes it
+        if not self._is_busy:
+            self._uploads.forget(self)
+            message_id, self._id = self._id, None
+            if message_id is not None:
+                self.channel.vhost.changes.keep(self._uploads.loop.create_task(self._destroy(message_id)))
+
+    def done(self) -> None:
+        """It is on its queues."""
+        self._uploads.forget(self)
+
+    def stands_still(self, now: float) -> float:
+        """For how many seconds it has not grown while the broker read from its channel."""
+        is_read = not (self.waits or self._is_busy or self.channel.connection.is_paused)
+        if self._content.missing != self._missing_seen or not is_read:
+            self._missing_seen, self._seen_at = self._content.missing, now
+        return now - self._seen_at
+
+    async def _destroy(self, message_id: int) -> None:
+        def destroy() -> None:
+            try:
+                self._uploads.store.destroy(message_id, wait=False)
+            except StoreError as error:
+                logger.debug("message %d stays until the next open: %s", message_id, error)
+
+        await self._uploads.loop.run_in_executor(None, destroy)
+
+    # In another thread. They raise `StoreError`.
+
+    def write(self, pieces: Sequence[bytes | bytearray]) -> None:
+        """Write pieces to the store."""
+        piece = b"".join(pieces)
+        if self._id is None:
+            self._id = self._uploads.store.stage(self._content.header(None), piece)
+        else:
+            self._uploads.store.append_content(self._id, piece)
+
+    def load(self) -> bytes:
+        """The whole body."""
+        assert self._id is not None
+        return self._uploads.store.load_content(self._id)
+
+    def enqueue(
+        self, queues: Sequence[DurableQueue], header: bytes, *, expires: bool, transaction: Transaction | None = None
+    ) -> None:
+        """Put it on all of these queues, or on none.
+
+        The staged header has the time at which the body began. If a time to live counts, the places have `header`.
+        """
+        assert self._id is not None
+        store = self._uploads.store
+        if not expires and all(queue.ttl_ms is None for queue in queues):
+            store.enqueue(self._id, [queue.handle for queue in queues], transaction, wait=False)
+        elif transaction is not None or len(queues) == 1:
+            for queue in queues:
+                store.enqueue(self._id, queue.handle, transaction, header=header, wait=False)
+        else:
+            own = store.begin()
+            try:
+                self.enqueue(queues, header, expires=expires, transaction=own)
+                own.commit(wait=False)
+            except BaseException:
+                with contextlib.suppress(StoreError):  # report the first failure
+                    own.rollback(wait=False)
+                raise
