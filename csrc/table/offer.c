@@ -193,6 +193,19 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     offer_came_back(p);
 }
 
+/* Places of the chunk came back, the first of them at this slot. */
+static inline void add_returned(struct queue_chunk *c, uint32_t first, uint32_t n) {
+    struct queue *q = c->queue;
+    if (q->front.chunk == c && q->front.slot > first) {
+        q->front.slot = first;
+    }
+    if (c->returned == 0) {
+        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
+    }
+    c->returned = (uint16_t)(c->returned + n);
+    q->returned += n;
+}
+
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
     if (q->takers != NULL && entry_is_free(place_entry(p))) {
@@ -208,12 +221,24 @@ void offer_came_back(const struct place *p) {
         }
         return;
     }
-    struct queue_chunk *c = p->at.chunk;
-    if (q->front.chunk == c && q->front.slot > p->slot) {
-        q->front.slot = p->slot;
+    add_returned(p->at.chunk, p->slot, 1);
+}
+
+void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits) {
+    uint32_t n = (uint32_t)(__builtin_popcountll(bits[0]) + __builtin_popcountll(bits[1]));
+    if (n == 0) {
+        return;
     }
-    if (c->returned++ == 0) {
-        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
+    c->states->back[0] |= bits[0];
+    c->states->back[1] |= bits[1];
+    uint32_t first = (uint32_t)(bits[0] != 0 ? __builtin_ctzll(bits[0]) : 64 + __builtin_ctzll(bits[1]));
+    add_returned(c, first, n);
+}
+
+void offer_mark_back(struct queue_chunk *c) {
+    for (uint32_t slot = 0; c->returned > 0 && slot < c->used; slot++) {
+        if (entry_came_back(&c->entries[slot])) {
+            c->states->back[slot / 64] |= UINT64_C(1) << slot % 64;
+        }
     }
-    q->returned++;
 }

@@ -19,6 +19,10 @@ bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was i
 void offer_give_back(struct place *p, const struct message *m, bool unseen);
 /* For queues.c and times.c: it was unlocked, or its time has come. */
 void offer_came_back(const struct place *p);
+/* The same for places of a chunk with times, by their bits: those before `fresh`, which are free now. Takers are not told. */
+void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits);
+/* The chunk gets memory for times: marks the places that came back before. */
+void offer_mark_back(struct queue_chunk *c);
 void offer_none_back(struct queue_chunk *c); /* the last of its returned places went */
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */

@@ -157,10 +157,14 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
+    bool fine = prepare_array((void **)&s->content_bytes, (parts & TIMES) != 0, sizeof(uint32_t)) && /* before the times */
+                prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
                 prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
                 prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    if ((there & TIMES) == 0 && (parts & TIMES) != 0) {
+        offer_mark_back(c);
+    }
     count_times(c->queue, there, parts_there(c));
     return fine;
 }
@@ -264,6 +268,7 @@ void chunk_free_states(struct queue_chunk *c) {
     free(s->expires_us);
     free(s->delivery_counts);
     free(s->own);
+    free(s->content_bytes);
     free(s);
     c->states = NULL;
 }

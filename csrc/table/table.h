@@ -508,6 +508,14 @@ static inline enum standing entry_standing(const struct entry *e) {
     return (e->state & ENTRY_EXPIRED) != 0 ? STANDING_EXPIRED : STANDING_HIDDEN;
 }
 
+/* Places change from one standing to another. */
+static inline void queue_tally_all(struct queue *q, const struct tally *changed, enum standing from, enum standing to) {
+    q->tallies[from].places -= changed->places;
+    q->tallies[from].bytes -= changed->bytes;
+    q->tallies[to].places += changed->places;
+    q->tallies[to].bytes += changed->bytes;
+}
+
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */
 static inline void queue_tally(struct queue *q, const struct message *m, enum standing from, enum standing to) {
     uint64_t bytes = message_content_bytes(m);
