@@ -27,19 +27,41 @@ uint32_t acquire_time(const ls_store *store) {
     return tenths < UINT32_MAX ? (uint32_t)tenths : UINT32_MAX;
 }
 
+/* The places of offer_acquire_timed. Out of line, since few queues have any. */
+__attribute__((noinline)) static size_t acquire_timed(const ls_store *store, struct queue *q, ls_delivery *into,
+                                                      size_t n) {
+    const struct table *t = &store->state.table;
+    uint32_t tenths = acquire_time(store), more = 1;
+    struct place found[TIMED_AT_ONCE];
+    size_t acquired = 0;
+    struct tally of = {.places = 0};
+    while (more > 0 && acquired < n && offer_is_timed(q)) {
+        more = offer_acquire_timed(t, q, tenths, found, n - acquired);
+        for (uint32_t i = 0; i < more; i++) {
+            const struct message *m = table_message(t, place_entry(&found[i])->message);
+            into[acquired] = delivery_of(m, &found[i], offer_count(&found[i]));
+            of.bytes += into[acquired++].content_bytes;
+        }
+    }
+    of.places = acquired;
+    queue_tally_all(q, &of, STANDING_READY, STANDING_ACQUIRED);
+    return acquired;
+}
+
 int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
     const struct table *t = &store->state.table;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
     uint32_t tenths = 0;
-    size_t acquired = 0;
+    const size_t timed = offer_is_timed(q) ? acquire_timed(store, q, into, n) : 0;
+    size_t acquired = timed;
     bool ready = true;
     while (acquired < n && offer_find(q, durable_lsn, &p)) {
         ready = p.at.chunk->handed_out != NULL || offer_prepare(&p);
         if (!ready) {
             break;
         }
-        tenths = acquired == 0 ? acquire_time(store) : tenths;
+        tenths = acquired == timed ? acquire_time(store) : tenths;
         const struct message *m = table_message(t, place_entry(&p)->message);
         uint32_t count = offer_acquire(q, &p, m, tenths);
         into[acquired++] = delivery_of(m, &p, count);

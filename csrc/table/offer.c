@@ -43,6 +43,8 @@ static void find_returned(struct queue *q) {
 
 /* ---- offering ---- */
 
+enum { TIMED_CHUNKS = 8 };
+
 static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
     struct entry *e = cursor_entry(&q->fresh, &position);
@@ -88,15 +90,18 @@ bool offer_prepare(const struct place *p) {
     return true;
 }
 
-static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
-                                uint8_t state, uint32_t tenths) {
-    struct entry *e = place_entry(p);
-    struct hand_out *h = &p->at.chunk->handed_out[p->slot];
-    e->state |= state;
-    queue_tally(q, m, from, STANDING_ACQUIRED);
+static inline uint32_t count_acquisition(struct hand_out *h, uint32_t tenths) {
     h->count += h->count < UINT32_MAX ? 1 : 0;
     h->since_tenths = tenths;
     return h->count;
+}
+
+static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
+                                uint8_t state, uint32_t tenths) {
+    struct entry *e = place_entry(p);
+    e->state |= state;
+    queue_tally(q, m, from, STANDING_ACQUIRED);
+    return count_acquisition(&p->at.chunk->handed_out[p->slot], tenths);
 }
 
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths) {
@@ -109,6 +114,81 @@ uint32_t offer_acquire(struct queue *q, const struct place *p, const struct mess
         cursor_step(&q->fresh);
     }
     return hand_out(q, p, m, STANDING_READY, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
+}
+
+/* Chunks of which places are acquired together. */
+struct timed_chunks {
+    struct queue_chunk *all[TIMED_CHUNKS];
+    uint32_t count;
+};
+
+/* Takes chunks out of queue.back until they have n places; the last one stays if it has more. */
+static struct timed_chunks take_chunks(struct queue *q, size_t n) {
+    struct timed_chunks taken = {.count = 0};
+    size_t places = 0;
+    while (taken.count < TIMED_CHUNKS && places < n && q->back.count > 0) {
+        struct queue_chunk *c = q->back.all[0];
+        if (!chunk_has_times(c) || !offer_prepare(&(struct place){.at.chunk = c})) {
+            break;
+        }
+        prefetch_bytes(c->states, sizeof *c->states);
+        taken.all[taken.count++] = c;
+        places += c->returned;
+        if (places > n) {
+            break;
+        }
+        heap_remove(&q->back, HEAP_BACK, c);
+    }
+    return taken;
+}
+
+static void prefetch_places(const struct queue_chunk *c) {
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = c->states->back[half]; left != 0; left &= left - 1) {
+            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
+            prefetch(&c->entries[slot]);
+            prefetch(&c->handed_out[slot]);
+        }
+    }
+}
+
+/* Acquires n places of the chunk, which it has, and fetches their messages. */
+static void acquire_of_chunk(const struct table *t, struct queue_chunk *c, uint32_t tenths, struct place *into,
+                             uint32_t n) {
+    uint32_t slot = 0, found = 0;
+    while (found < n) {
+        uint32_t half = c->states->back[0] != 0 ? 0 : 1;
+        uint64_t *left = &c->states->back[half];
+        assert(*left != 0);
+        slot = 64 * half + (uint32_t)__builtin_ctzll(*left);
+        *left &= *left - 1;
+        struct entry *e = &c->entries[slot];
+        if (entry_came_back(e)) {
+            message_prefetch(table_message(t, e->message));
+            into[found++] = (struct place){.at.chunk = c, .slot = slot, .queue_id = c->queue->id};
+            e->state |= ENTRY_ACQUIRED;
+            count_acquisition(&c->handed_out[slot], tenths);
+        }
+    }
+    c->returned = (uint16_t)(c->returned - n);
+    c->queue->returned -= n;
+    c->queue->front.chunk = c;
+    c->queue->front.slot = slot + 1;
+}
+
+uint32_t offer_acquire_timed(const struct table *t, struct queue *q, uint32_t tenths, struct place *into, size_t n) {
+    n = n < TIMED_AT_ONCE ? n : TIMED_AT_ONCE;
+    struct timed_chunks taken = take_chunks(q, n);
+    uint32_t acquired = 0;
+    for (uint32_t i = 0; i < taken.count; i++) {
+        prefetch_places(taken.all[i]);
+    }
+    for (uint32_t i = 0; i < taken.count; i++) {
+        uint32_t of_chunk = taken.all[i]->returned < n - acquired ? taken.all[i]->returned : (uint32_t)n - acquired;
+        acquire_of_chunk(t, taken.all[i], tenths, into + acquired, of_chunk);
+        acquired += of_chunk;
+    }
+    return acquired;
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */

@@ -4,13 +4,20 @@
 #ifndef LOGSTORE_TABLE_OFFER_H
 #define LOGSTORE_TABLE_OFFER_H
 
-#include "table/table.h"
+#include "table/remembered.h"
 
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
 void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a chunk that has none: CHUNK_PLACES */
 /* Both at this time; they return the place's count, this time included. */
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
+/*
+ * The same for places that came back in chunks with times, n at most: they lie scattered, so those of several chunks are fetched
+ * into the cache together, and their messages while the first are read. Call it until it returns 0, if offer_is_timed. The
+ * caller counts them (queue_tally_all). 0: the next place is of another kind, or there is no memory to acquire it.
+ */
+enum { TIMED_AT_ONCE = 64 };
+uint32_t offer_acquire_timed(const struct table *t, struct queue *q, uint32_t tenths, struct place *into, size_t n);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
 uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths); /* for an expired one */
@@ -24,6 +31,9 @@ void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits);
 /* The chunk gets memory for times: marks the places that came back before. */
 void offer_mark_back(struct queue_chunk *c);
 void offer_none_back(struct queue_chunk *c); /* the last of its returned places went */
+
+/* The next place that is offered came back, in a chunk with times. */
+static inline bool offer_is_timed(const struct queue *q) { return q->returned > 0 && chunk_has_times(q->back.all[0]); }
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {

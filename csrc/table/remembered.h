@@ -53,6 +53,10 @@ struct chunk_states {
     uint16_t expired;    /* such places */
 };
 
+static inline bool chunk_has_times(const struct queue_chunk *c) {
+    return c->states != NULL && (c->states->not_before_us != NULL || c->states->expires_us != NULL);
+}
+
 /* Parts of a state, for which a chunk needs memory. */
 enum remembered_part { REMEMBERS_NOT_BEFORE = 1, REMEMBERS_EXPIRES = 2, REMEMBERS_COUNT = 4, REMEMBERS_OWN = 8 };
 

@@ -216,13 +216,6 @@ static uint32_t next_due(const struct chunk_heap *h, uint32_t at, uint64_t now_u
     return is_left && at + 1 < h->count && h->times[at + 1] <= now_us ? deepest_due(h, at + 1, now_us) : (at - 1) / 2;
 }
 
-static void prefetch_bytes(const void *from, size_t bytes) {
-    enum { LINE = 64 };
-    for (size_t at = 0; from != NULL && at < bytes; at += LINE) {
-        prefetch((const char *)from + at);
-    }
-}
-
 static void prefetch_times(const struct chunk_states *s) {
     prefetch_bytes(s->not_before_us, CHUNK_PLACES * sizeof *s->not_before_us);
     prefetch_bytes(s->expires_us, CHUNK_PLACES * sizeof *s->expires_us);
