@@ -184,6 +184,9 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
             numbers[i] = c->held[at + i].number;
         }
         table_prefetch_at(t, numbers, ids, n);
+        if (t->times.chunks > 0) {
+            table_prefetch_counts(t, numbers, ids, n);
+        }
     } else if (at % FETCHED_AT_ONCE == 0) {
         table_prefetch(t, c->ids + at, n);
     }

@@ -223,7 +223,16 @@ void place_remember(const struct place *p, const struct message *m, const struct
     }
 }
 
-void place_forget_there(const struct place *p) { (void)set_state(p, &(struct remembered){.own = NULL}); }
+/* Its times and count stay where they are: nothing reads those of a place that has ended. */
+void place_forget_there(const struct place *p) {
+    struct chunk_states *s = p->at.chunk->states;
+    s->opening[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    s->ending[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    if (s->own != NULL) {
+        free(s->own[p->slot]);
+        s->own[p->slot] = NULL;
+    }
+}
 
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;

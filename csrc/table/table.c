@@ -35,11 +35,17 @@ static void prefetch_message(const struct table *t, uint32_t number) {
     }
 }
 
-static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+/* The only place of the message with this id, if it has this number; else NULL. */
+static const struct place *likely_place(const struct table *t, uint32_t number, uint64_t id) {
     const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
-    if (m != NULL && m->id == id && m->place_count > 0 && m->listed == 0) {
-        prefetch(m->places.one.at.chunk);
-        prefetch(place_entry(&m->places.one));
+    return m != NULL && m->id == id && m->place_count > 0 && m->listed == 0 ? &m->places.one : NULL;
+}
+
+static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+    const struct place *p = likely_place(t, number, id);
+    if (p != NULL) {
+        prefetch(p->at.chunk);
+        prefetch(place_entry(p));
     }
 }
 
@@ -62,6 +68,16 @@ void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uin
     }
     for (size_t i = 0; i < n; i++) {
         prefetch_place(t, numbers[i], ids[i]);
+    }
+}
+
+void table_prefetch_counts(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const struct place *p = likely_place(t, numbers[i], ids[i]);
+        if (p != NULL && p->at.chunk->handed_out != NULL) {
+            prefetch(&p->at.chunk->handed_out[p->slot]);
+            prefetch(p->at.chunk->states);
+        }
     }
 }
 

@@ -410,6 +410,8 @@ static inline uint32_t table_find_at(const struct table *t, uint32_t number, uin
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
 /* The same for messages that probably still have these numbers. */
 void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
+/* The same after it, for the counts of their places: those of scattered places are not in the cache. */
+void table_prefetch_counts(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
