@@ -48,26 +48,33 @@ __attribute__((noinline)) static size_t acquire_timed(const ls_store *store, str
     return acquired;
 }
 
-int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
+/* False: there was no memory for more. */
+__attribute__((noinline)) static bool acquire_each(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
     const struct table *t = &store->state.table;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
     uint32_t tenths = 0;
-    const size_t timed = offer_is_timed(q) ? acquire_timed(store, q, into, n) : 0;
-    size_t acquired = timed;
+    size_t acquired = 0;
     bool ready = true;
     while (acquired < n && offer_find(q, durable_lsn, &p)) {
         ready = p.at.chunk->handed_out != NULL || offer_prepare(&p);
         if (!ready) {
             break;
         }
-        tenths = acquired == timed ? acquire_time(store) : tenths;
+        tenths = acquired == 0 ? acquire_time(store) : tenths;
         const struct message *m = table_message(t, place_entry(&p)->message);
         uint32_t count = offer_acquire(q, &p, m, tenths);
         into[acquired++] = delivery_of(m, &p, count);
     }
     *done = acquired;
-    return acquired == 0 && !ready ? fail_memory() : LS_OK;
+    return ready;
+}
+
+int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
+    size_t timed = offer_is_timed(q) ? acquire_timed(store, q, into, n) : 0;
+    bool ready = acquire_each(store, q, into + timed, n - timed, done);
+    *done += timed;
+    return *done == 0 && !ready ? fail_memory() : LS_OK;
 }
 
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {

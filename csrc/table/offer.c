@@ -99,9 +99,10 @@ static inline uint32_t count_acquisition(struct hand_out *h, uint32_t tenths) {
 static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
                                 uint8_t state, uint32_t tenths) {
     struct entry *e = place_entry(p);
+    struct hand_out *h = &p->at.chunk->handed_out[p->slot];
     e->state |= state;
     queue_tally(q, m, from, STANDING_ACQUIRED);
-    return count_acquisition(&p->at.chunk->handed_out[p->slot], tenths);
+    return count_acquisition(h, tenths);
 }
 
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths) {
@@ -279,10 +280,11 @@ static inline void add_returned(struct queue_chunk *c, uint32_t first, uint32_t 
     if (q->front.chunk == c && q->front.slot > first) {
         q->front.slot = first;
     }
-    if (c->returned == 0) {
+    uint16_t before = c->returned;
+    c->returned = (uint16_t)(before + n);
+    if (before == 0) {
         heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
     }
-    c->returned = (uint16_t)(c->returned + n);
     q->returned += n;
 }
 

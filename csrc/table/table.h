@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "logstore.h"
 #include "os/prefetch.h"
 #include "table/takers.h"
 
@@ -408,10 +409,10 @@ static inline uint32_t table_find_at(const struct table *t, uint32_t number, uin
  * waits for memory overlap. Changes nothing; the ids need not exist.
  */
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
-/* The same for messages that probably still have these numbers. */
-void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
-/* The same after it, for the counts of their places: those of scattered places are not in the cache. */
-void table_prefetch_counts(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
+/* The same for the messages of deliveries, in steps: each reads what the one before has loaded. */
+void table_prefetch_messages(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_places(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
