@@ -43,8 +43,6 @@ static void find_returned(struct queue *q) {
 
 /* ---- offering ---- */
 
-enum { TIMED_CHUNKS = 8 };
-
 static bool find_fresh(struct queue *q, uint64_t durable_lsn) {
     uint64_t position;
     struct entry *e = cursor_entry(&q->fresh, &position);
@@ -117,33 +115,24 @@ uint32_t offer_acquire(struct queue *q, const struct place *p, const struct mess
     return hand_out(q, p, m, STANDING_READY, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
 }
 
-/* Chunks of which places are acquired together. */
-struct timed_chunks {
-    struct queue_chunk *all[TIMED_CHUNKS];
-    uint32_t count;
-};
-
-/* Takes chunks out of queue.back until they have n places; the last one stays if it has more. */
-static struct timed_chunks take_chunks(struct queue *q, size_t n) {
-    struct timed_chunks taken = {.count = 0};
-    size_t places = 0;
-    while (taken.count < TIMED_CHUNKS && places < n && q->back.count > 0) {
-        struct queue_chunk *c = q->back.all[0];
-        if (!chunk_has_times(c) || !offer_prepare(&(struct place){.at.chunk = c})) {
-            break;
-        }
-        prefetch_bytes(c->states, sizeof *c->states);
-        taken.all[taken.count++] = c;
-        places += c->returned;
-        if (places > n) {
-            break;
-        }
-        heap_remove(&q->back, HEAP_BACK, c);
+/* It leaves the heap at once, so that the next one can be taken, unless it has more places than n. */
+bool offer_take_chunk(struct queue *q, size_t n, struct timed_chunk *taken) {
+    struct queue_chunk *c = n > 0 && offer_is_timed(q) ? q->back.all[0] : NULL;
+    if (c == NULL || !offer_prepare(&(struct place){.at.chunk = c})) {
+        return false;
     }
-    return taken;
+    prefetch_bytes(c->states, sizeof *c->states);
+    *taken = (struct timed_chunk){.chunk = c, .places = c->returned < n ? c->returned : (uint32_t)n};
+    c->returned = (uint16_t)(c->returned - taken->places);
+    q->returned -= taken->places;
+    if (c->returned == 0) {
+        offer_none_back(c);
+    }
+    return true;
 }
 
-static void prefetch_places(const struct queue_chunk *c) {
+void offer_fetch_chunk(const struct timed_chunk *taken) {
+    const struct queue_chunk *c = taken->chunk;
     for (uint32_t half = 0; half < 2; half++) {
         for (uint64_t left = c->states->back[half]; left != 0; left &= left - 1) {
             uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
@@ -153,11 +142,10 @@ static void prefetch_places(const struct queue_chunk *c) {
     }
 }
 
-/* Acquires n places of the chunk, which it has, and fetches their messages. */
-static void acquire_of_chunk(const struct table *t, struct queue_chunk *c, uint32_t tenths, struct place *into,
-                             uint32_t n) {
-    uint32_t slot = 0, found = 0;
-    while (found < n) {
+void offer_acquire_chunk(const struct table *t, const struct timed_chunk *taken, uint32_t tenths, uint8_t *slots) {
+    struct queue_chunk *c = taken->chunk;
+    uint32_t found = 0, slot = 0;
+    while (found < taken->places) {
         uint32_t half = c->states->back[0] != 0 ? 0 : 1;
         uint64_t *left = &c->states->back[half];
         assert(*left != 0);
@@ -166,30 +154,13 @@ static void acquire_of_chunk(const struct table *t, struct queue_chunk *c, uint3
         struct entry *e = &c->entries[slot];
         if (entry_came_back(e)) {
             message_prefetch(table_message(t, e->message));
-            into[found++] = (struct place){.at.chunk = c, .slot = slot, .queue_id = c->queue->id};
             e->state |= ENTRY_ACQUIRED;
-            count_acquisition(&c->handed_out[slot], tenths);
+            (void)count_acquisition(&c->handed_out[slot], tenths);
+            slots[found++] = (uint8_t)slot;
         }
     }
-    c->returned = (uint16_t)(c->returned - n);
-    c->queue->returned -= n;
     c->queue->front.chunk = c;
     c->queue->front.slot = slot + 1;
-}
-
-uint32_t offer_acquire_timed(const struct table *t, struct queue *q, uint32_t tenths, struct place *into, size_t n) {
-    n = n < TIMED_AT_ONCE ? n : TIMED_AT_ONCE;
-    struct timed_chunks taken = take_chunks(q, n);
-    uint32_t acquired = 0;
-    for (uint32_t i = 0; i < taken.count; i++) {
-        prefetch_places(taken.all[i]);
-    }
-    for (uint32_t i = 0; i < taken.count; i++) {
-        uint32_t of_chunk = taken.all[i]->returned < n - acquired ? taken.all[i]->returned : (uint32_t)n - acquired;
-        acquire_of_chunk(t, taken.all[i], tenths, into + acquired, of_chunk);
-        acquired += of_chunk;
-    }
-    return acquired;
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */

@@ -12,12 +12,18 @@ void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a c
 /* Both at this time; they return the place's count, this time included. */
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
 /*
- * The same for places that came back in chunks with times, n at most: they lie scattered, so those of several chunks are fetched
- * into the cache together, and their messages while the first are read. Call it until it returns 0, if offer_is_timed. The
- * caller counts them (queue_tally_all). 0: the next place is of another kind, or there is no memory to acquire it.
+ * The same for places that came back in chunks with times, a chunk at once: they lie scattered, so each step fetches into the
+ * cache what the next one reads, and the caller takes several chunks before it reads the messages of the first.
  */
-enum { TIMED_AT_ONCE = 64 };
-uint32_t offer_acquire_timed(const struct table *t, struct queue *q, uint32_t tenths, struct place *into, size_t n);
+struct timed_chunk {
+    struct queue_chunk *chunk;
+    uint32_t places; /* to be acquired; the chunk has them */
+};
+/* The next chunk that is offered, and n of its places at most. False: no chunk with times is next, or there is no memory. */
+bool offer_take_chunk(struct queue *q, size_t n, struct timed_chunk *taken);
+void offer_fetch_chunk(const struct timed_chunk *taken); /* its places */
+/* Acquires the places, of which it gives the slots; the caller counts them (queue_tally_all). Fetches their messages. */
+void offer_acquire_chunk(const struct table *t, const struct timed_chunk *taken, uint32_t tenths, uint8_t *slots);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
 uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths); /* for an expired one */
