@@ -103,7 +103,7 @@ struct queue_chunk {
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
-    uint32_t times_at; /* the same in times.heap; 0: no place waits for a time */
+    uint32_t times_at; /* the same in times.heap; 0: no place ever waited for a time */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -154,7 +154,7 @@ struct chunk_heap {
 
 /* Of the places of all queues; see table/times.h. */
 struct times {
-    struct chunk_heap heap; /* chunks with a time to come, the first one on top */
+    struct chunk_heap heap; /* chunks of which a place ever waited for a time, the one with the first time to come on top */
     uint32_t chunks;        /* with room for times */
     uint64_t now_us;        /* wall clock at the last look; 0: none yet */
     struct due_queues *due;

@@ -32,10 +32,12 @@ static void tell_arrival(const struct queue *q) {
     }
 }
 
-/* A place of the chunk changes at this time. */
-static void expect(struct queue_chunk *c, uint64_t *bits, uint32_t slot, uint64_t at_us) {
+/* A place of the chunk changes at its time of these. */
+static void expect(struct queue_chunk *c, uint64_t *bits, uint64_t *times_us, uint32_t slot) {
     struct chunk_heap *h = &c->queue->times->heap;
+    uint64_t at_us = times_us[slot], *first_us = &times_us[TIMES_FIRST_AT + slot / TIMES_GROUP];
     bits[slot / 64] |= UINT64_C(1) << slot % 64;
+    *first_us = at_us < *first_us ? at_us : *first_us;
     if (c->times_at == 0) {
         heap_add(h, HEAP_TIMES, c, at_us);
     } else if (h->times[c->times_at - 1] > at_us) {
@@ -52,10 +54,10 @@ static void expect(struct queue_chunk *c, uint64_t *bits, uint32_t slot, uint64_
 static void expect_changes(struct queue_chunk *c, uint32_t slot, uint8_t bit) {
     struct chunk_states *s = c->states;
     if (bit == ENTRY_HIDDEN) {
-        expect(c, s->opening, slot, s->not_before_us[slot]);
+        expect(c, s->opening, s->not_before_us, slot);
     }
     if (bit != ENTRY_EXPIRED && time_in(s->expires_us, slot) != 0) {
-        expect(c, s->ending, slot, s->expires_us[slot]);
+        expect(c, s->ending, s->expires_us, slot);
     }
 }
 
@@ -104,7 +106,7 @@ void times_replaced(const struct place *p, const struct message *m) {
     uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
     uint8_t bit = bit_at(s, p->slot, hidden, p->at.chunk->queue->times->now_us);
     uint64_t bytes = message_content_bytes(m);
-    s->content_bytes[p->slot] = bytes <= UINT32_MAX ? (uint32_t)bytes : 0;
+    s->content_bytes[p->slot] = bytes <= UINT16_MAX ? (uint16_t)bytes : 0;
     change_bit(p, m, bit);
     if (!is_held(place_entry(p))) {
         expect_changes(p->at.chunk, p->slot, bit);
@@ -113,7 +115,7 @@ void times_replaced(const struct place *p, const struct message *m) {
 
 /* Bytes of content of the place's message, which is looked at only if the chunk does not have them. */
 static uint64_t content_bytes_at(const struct table *t, const struct queue_chunk *c, uint32_t slot) {
-    uint32_t known = c->states->content_bytes[slot];
+    uint16_t known = c->states->content_bytes[slot];
     if (known == 0) {
         return message_content_bytes(table_message(t, c->entries[slot].message));
     }
@@ -141,21 +143,43 @@ struct due_places {
     uint64_t next_us; /* the chunk's next time */
 };
 
-/* Takes the bits of what is due away, into `due`; returns when the next is. It has no branch that a random time decides. */
-static uint64_t take_due(uint64_t *bits, const uint64_t *at_us, uint64_t now_us, uint64_t *due) {
-    uint64_t next_us = UINT64_MAX;
-    for (uint32_t half = 0; half < 2; half++) {
-        uint64_t taken = 0;
-        for (uint64_t left = bits[half]; left != 0; left &= left - 1) {
-            uint64_t at = at_us[64 * half + (uint32_t)__builtin_ctzll(left)];
-            bool is_due = at <= now_us;
-            uint64_t later_us = is_due ? UINT64_MAX : at;
-            taken |= left & (0 - left) & (0 - (uint64_t)is_due);
-            next_us = later_us < next_us ? later_us : next_us;
-        }
-        bits[half] &= ~taken;
-        due[half] = taken;
+/* The groups of which a time has come, as bits. */
+static uint32_t due_groups(const uint64_t *times_us, uint64_t now_us) {
+    uint32_t groups = 0;
+    for (uint32_t g = 0; g < TIMES_GROUPS; g++) {
+        groups |= (uint32_t)(times_us[TIMES_FIRST_AT + g] <= now_us) << g;
     }
+    return groups;
+}
+
+/* Takes the marks of the places of a group that are due away, and returns them. No branch depends on a random time. */
+static uint64_t take_group(uint64_t *times_us, uint32_t g, uint64_t marked, uint64_t now_us) {
+    uint64_t first_us = UINT64_MAX, due = 0;
+    for (uint64_t left = marked; left != 0; left &= left - 1) {
+        uint64_t at_us = times_us[TIMES_GROUP * g + (uint32_t)__builtin_ctzll(left)];
+        bool is_due = at_us <= now_us;
+        uint64_t later_us = is_due ? UINT64_MAX : at_us;
+        due |= left & (0 - left) & (0 - (uint64_t)is_due);
+        first_us = later_us < first_us ? later_us : first_us;
+    }
+    times_us[TIMES_FIRST_AT + g] = first_us;
+    return due;
+}
+
+/* Takes the bits of what is due away, into `due`; returns when the next is. NULL: the chunk has no such times. */
+static uint64_t take_due(uint64_t *bits, uint64_t *times_us, uint64_t now_us, uint64_t *due) {
+    enum { GROUPS_OF_HALF = 64 / TIMES_GROUP, GROUP_BITS = (1 << TIMES_GROUP) - 1 };
+    uint64_t next_us = UINT64_MAX;
+    for (uint32_t left = times_us != NULL ? due_groups(times_us, now_us) : 0; left != 0; left &= left - 1) {
+        uint32_t g = (uint32_t)__builtin_ctz(left), half = g / GROUPS_OF_HALF, shift = g % GROUPS_OF_HALF * TIMES_GROUP;
+        due[half] |= take_group(times_us, g, bits[half] >> shift & GROUP_BITS, now_us) << shift;
+    }
+    for (uint32_t g = 0; times_us != NULL && g < TIMES_GROUPS; g++) {
+        uint64_t first_us = times_us[TIMES_FIRST_AT + g];
+        next_us = first_us < next_us ? first_us : next_us;
+    }
+    bits[0] &= ~due[0];
+    bits[1] &= ~due[1];
     return next_us;
 }
 
@@ -216,9 +240,16 @@ static uint32_t next_due(const struct chunk_heap *h, uint32_t at, uint64_t now_u
     return is_left && at + 1 < h->count && h->times[at + 1] <= now_us ? deepest_due(h, at + 1, now_us) : (at - 1) / 2;
 }
 
-static void prefetch_times(const struct chunk_states *s) {
-    prefetch_bytes(s->not_before_us, CHUNK_PLACES * sizeof *s->not_before_us);
-    prefetch_bytes(s->expires_us, CHUNK_PLACES * sizeof *s->expires_us);
+static void prefetch_first_times(const uint64_t *times_us) {
+    if (times_us != NULL) {
+        prefetch_bytes(times_us + TIMES_FIRST_AT, TIMES_GROUPS * sizeof *times_us);
+    }
+}
+
+static void prefetch_times(const uint64_t *times_us, uint64_t now_us) {
+    for (uint32_t left = times_us != NULL ? due_groups(times_us, now_us) : 0; left != 0; left &= left - 1) {
+        prefetch(&times_us[TIMES_GROUP * (uint32_t)__builtin_ctz(left)]);
+    }
 }
 
 static void prefetch_places(const struct due_places *due) {
@@ -263,7 +294,12 @@ void times_pass(struct table *t, uint64_t now_us) {
             prefetch_bytes(due[i].chunk->states, sizeof *due[i].chunk->states);
         }
         for (uint32_t i = 0; i < count; i++) {
-            prefetch_times(due[i].chunk->states);
+            prefetch_first_times(due[i].chunk->states->not_before_us);
+            prefetch_first_times(due[i].chunk->states->expires_us);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            prefetch_times(due[i].chunk->states->not_before_us, now_us);
+            prefetch_times(due[i].chunk->states->expires_us, now_us);
         }
         for (uint32_t i = 0; i < count; i++) {
             take_places(&due[i], now_us);
