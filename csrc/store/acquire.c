@@ -79,7 +79,8 @@ __attribute__((noinline)) static size_t acquire_timed(const ls_store *store, str
 }
 
 /* False: there was no memory for more. */
-__attribute__((noinline)) static bool acquire_each(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
+__attribute__((noinline)) static bool acquire_each(const ls_store *store, struct queue *q, ls_delivery *into, size_t n,
+                                                   size_t *done) {
     const struct table *t = &store->state.table;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);

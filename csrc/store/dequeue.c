@@ -161,7 +161,7 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
 
 enum {
     FETCHED_AT_ONCE = 32, /* several times the cache lines that a processor fetches at once */
-    FETCHED_STEP = 16,     /* deliveries: these at once, in steps that follow each other at this distance */
+    FETCHED_STEP = 16,    /* deliveries: these at once, in steps that follow each other at this distance */
 };
 
 typedef void fetch_fn(const struct table *t, const ls_delivery *of, size_t n);

@@ -170,11 +170,12 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool fine = prepare_array((void **)&s->content_bytes, (parts & TIMES) != 0, sizeof(uint16_t)) && /* before the times */
-                prepare_times(&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0) &&
-                prepare_times(&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0) &&
-                prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-                prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    bool fine =
+        prepare_array((void **)&s->content_bytes, (parts & TIMES) != 0, sizeof(uint16_t)) && /* before the times */
+        prepare_times(&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0) &&
+        prepare_times(&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0) &&
+        prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+        prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
     if ((there & TIMES) == 0 && (parts & TIMES) != 0) {
         offer_mark_back(c);
     }
