@@ -161,7 +161,7 @@ int ls_settle(ls_store *store, uint32_t queue_id, const ls_delivery *delivery, l
 
 enum {
     FETCHED_AT_ONCE = 32, /* several times the cache lines that a processor fetches at once */
-    FETCHED_STEP = 16,    /* deliveries: these at once, in steps that follow each other at this distance */
+    FETCHED_STEP = 16,    /* the same in deliveries: each step is so far ahead of the next; divides FETCHED_AT_ONCE */
 };
 
 typedef void fetch_fn(const struct table *t, const ls_delivery *of, size_t n);
@@ -194,7 +194,7 @@ static void fetch_ahead(const ls_store *store, const struct chosen *c, size_t at
     if (c->held != NULL) {
         fetch_held(store, c, at, 3 * FETCHED_STEP, table_prefetch_messages);
         fetch_held(store, c, at, 2 * FETCHED_STEP, table_prefetch_places);
-        if (t->times.chunks > 0) { /* so its places lie scattered */
+        if (t->times.chunks > 0) { /* places that were due lie scattered */
             fetch_held(store, c, at, FETCHED_STEP, table_prefetch_counts);
         }
     } else if (at % FETCHED_AT_ONCE == 0) {

@@ -289,7 +289,7 @@ void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits) {
 }
 
 void offer_mark_back(struct queue_chunk *c) {
-    for (uint32_t slot = 0; c->returned > 0 && slot < c->used; slot++) {
+    for (uint32_t slot = 0; slot < c->used; slot++) {
         if (entry_came_back(&c->entries[slot])) {
             c->states->back[slot / 64] |= UINT64_C(1) << slot % 64;
         }

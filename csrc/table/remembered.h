@@ -44,16 +44,14 @@ enum { TIMES_GROUP = 8, TIMES_GROUPS = 16, TIMES_FIRST_AT = TIMES_GROUP * TIMES_
 
 /* The states of a chunk's places: an array of CHUNK_PLACES items each, or NULL if no place of the chunk has that. */
 struct chunk_states {
-    uint64_t *not_before_us; /* from TIMES_FIRST_AT on the first times of the groups: see table/times.h */
+    uint64_t *not_before_us; /* and from TIMES_FIRST_AT on the first times of the groups: see table/times.h */
     uint64_t *expires_us;    /* the same */
     uint32_t *delivery_counts;
     struct own **own;
-    uint16_t
-        *content_bytes;  /* of the messages of places with a time; 0: look at the message. There with the first times */
+    uint16_t *content_bytes; /* of the messages of places with a time; 0: look at the message */
     uint64_t opening[2]; /* bits of places that wait for their not_before_us; this and the rest: see table/times.h */
     uint64_t ending[2];  /* the same: their expires_us */
-    uint64_t
-        back[2]; /* in a chunk with times: places that came back; a bit may be left of one that was acquired or ended */
+    uint64_t back[2];    /* the same: places that came back, if the chunk has times */
     uint32_t expired_at; /* its place in queue.expired; 0: it has no expired place that nobody holds */
     uint16_t expired;    /* such places */
 };

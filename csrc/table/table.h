@@ -154,10 +154,9 @@ struct chunk_heap {
 
 /* Of the places of all queues; see table/times.h. */
 struct times {
-    struct chunk_heap
-        heap;        /* chunks of which a place ever waited for a time, the one with the first time to come on top */
-    uint32_t chunks; /* with room for times */
-    uint64_t now_us; /* wall clock at the last look; 0: none yet */
+    struct chunk_heap heap; /* chunks of which a place ever waited for a time; the first time to come is on top */
+    uint32_t chunks;        /* with room for times */
+    uint64_t now_us;        /* wall clock at the last look; 0: none yet */
     struct due_queues *due;
 };
 
