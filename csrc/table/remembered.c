@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "os/array.h"
 
@@ -123,6 +124,18 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
+/* The same for times, whose groups are cache lines. First times of 0 are too early, so the groups are looked at once. */
+static bool prepare_times(uint64_t **times, bool needed) {
+    enum { BYTES = (TIMES_FIRST_AT + TIMES_GROUPS) * sizeof(uint64_t), LINE = TIMES_GROUP * sizeof(uint64_t) };
+    if (needed && *times == NULL) {
+        *times = aligned_alloc(LINE, BYTES);
+        if (*times != NULL) {
+            memset(*times, 0, BYTES);
+        }
+    }
+    return !needed || *times != NULL;
+}
+
 /* The parts for which the chunk has memory. */
 static unsigned parts_there(const struct queue_chunk *c) {
     const struct chunk_states *s = c->states;
@@ -157,10 +170,15 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
-                prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
-                prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-                prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    bool fine =
+        prepare_array((void **)&s->content_bytes, (parts & TIMES) != 0, sizeof(uint16_t)) && /* before the times */
+        prepare_times(&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0) &&
+        prepare_times(&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0) &&
+        prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+        prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    if ((there & TIMES) == 0 && (parts & TIMES) != 0) {
+        offer_mark_back(c);
+    }
     count_times(c->queue, there, parts_there(c));
     return fine;
 }
@@ -219,7 +237,16 @@ void place_remember(const struct place *p, const struct message *m, const struct
     }
 }
 
-void place_forget_there(const struct place *p) { (void)set_state(p, &(struct remembered){.own = NULL}); }
+/* Its times and count stay where they are: nothing reads those of a place that has ended. */
+void place_forget_there(const struct place *p) {
+    struct chunk_states *s = p->at.chunk->states;
+    s->opening[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    s->ending[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    if (s->own != NULL) {
+        free(s->own[p->slot]);
+        s->own[p->slot] = NULL;
+    }
+}
 
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
@@ -264,6 +291,7 @@ void chunk_free_states(struct queue_chunk *c) {
     free(s->expires_us);
     free(s->delivery_counts);
     free(s->own);
+    free(s->content_bytes);
     free(s);
     c->states = NULL;
 }

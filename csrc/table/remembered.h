@@ -39,17 +39,26 @@ struct unplaced {
     struct remembered state;
 };
 
+/* Places that stand in a row, so that their times are on one cache line: the first time of each group is beside the times. */
+enum { TIMES_GROUP = 8, TIMES_GROUPS = 16, TIMES_FIRST_AT = TIMES_GROUP * TIMES_GROUPS };
+
 /* The states of a chunk's places: an array of CHUNK_PLACES items each, or NULL if no place of the chunk has that. */
 struct chunk_states {
-    uint64_t *not_before_us;
-    uint64_t *expires_us;
+    uint64_t *not_before_us; /* and from TIMES_FIRST_AT on the first times of the groups: see table/times.h */
+    uint64_t *expires_us;    /* the same */
     uint32_t *delivery_counts;
     struct own **own;
+    uint16_t *content_bytes; /* of the messages of places with a time; 0: look at the message */
     uint64_t opening[2]; /* bits of places that wait for their not_before_us; this and the rest: see table/times.h */
     uint64_t ending[2];  /* the same: their expires_us */
+    uint64_t back[2];    /* the same: places that came back, if the chunk has times */
     uint32_t expired_at; /* its place in queue.expired; 0: it has no expired place that nobody holds */
     uint16_t expired;    /* such places */
 };
+
+static inline bool chunk_has_times(const struct queue_chunk *c) {
+    return c->states != NULL && (c->states->not_before_us != NULL || c->states->expires_us != NULL);
+}
 
 /* Parts of a state, for which a chunk needs memory. */
 enum remembered_part { REMEMBERS_NOT_BEFORE = 1, REMEMBERS_EXPIRES = 2, REMEMBERS_COUNT = 4, REMEMBERS_OWN = 8 };

@@ -1,5 +1,6 @@
 /* Messages in slabs, and their places. See table.h. */
 #include "table/remembered.h"
+#include "logstore.h"
 #include "os/array.h"
 #include "os/prefetch.h"
 #include "os/vfs.h"
@@ -35,11 +36,17 @@ static void prefetch_message(const struct table *t, uint32_t number) {
     }
 }
 
-static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+/* The only place of the message with this id, if it has this number; else NULL. */
+static const struct place *likely_place(const struct table *t, uint32_t number, uint64_t id) {
     const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
-    if (m != NULL && m->id == id && m->place_count > 0 && m->listed == 0) {
-        prefetch(m->places.one.at.chunk);
-        prefetch(place_entry(&m->places.one));
+    return m != NULL && m->id == id && m->place_count > 0 && m->listed == 0 ? &m->places.one : NULL;
+}
+
+static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+    const struct place *p = likely_place(t, number, id);
+    if (p != NULL) {
+        prefetch(p->at.chunk);
+        prefetch(place_entry(p));
     }
 }
 
@@ -55,13 +62,26 @@ void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
     }
 }
 
-void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
+void table_prefetch_messages(const struct table *t, const ls_delivery *of, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        index_prefetch(&t->messages, ids[i]); /* for the removal */
-        prefetch_message(t, numbers[i]);
+        index_prefetch(&t->messages, of[i].id); /* for the removal */
+        prefetch_message(t, of[i].number);
     }
+}
+
+void table_prefetch_places(const struct table *t, const ls_delivery *of, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        prefetch_place(t, numbers[i], ids[i]);
+        prefetch_place(t, of[i].number, of[i].id);
+    }
+}
+
+void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const struct place *p = likely_place(t, of[i].number, of[i].id);
+        if (p != NULL && p->at.chunk->handed_out != NULL) {
+            prefetch(&p->at.chunk->handed_out[p->slot]);
+            prefetch(p->at.chunk->states);
+        }
     }
 }
 

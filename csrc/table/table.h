@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "logstore.h"
 #include "os/prefetch.h"
 #include "table/takers.h"
 
@@ -102,7 +103,7 @@ struct queue_chunk {
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
-    uint32_t times_at; /* the same in times.heap; 0: no place waits for a time */
+    uint32_t times_at; /* the same in times.heap; 0: no place ever waited for a time */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -153,7 +154,7 @@ struct chunk_heap {
 
 /* Of the places of all queues; see table/times.h. */
 struct times {
-    struct chunk_heap heap; /* chunks with a time to come, the first one on top */
+    struct chunk_heap heap; /* chunks of which a place ever waited for a time; the first time to come is on top */
     uint32_t chunks;        /* with room for times */
     uint64_t now_us;        /* wall clock at the last look; 0: none yet */
     struct due_queues *due;
@@ -408,8 +409,10 @@ static inline uint32_t table_find_at(const struct table *t, uint32_t number, uin
  * waits for memory overlap. Changes nothing; the ids need not exist.
  */
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
-/* The same for messages that probably still have these numbers. */
-void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
+/* The same for the messages of deliveries, in steps: each reads what the one before has loaded. */
+void table_prefetch_messages(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_places(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
@@ -506,6 +509,14 @@ static inline enum standing entry_standing(const struct entry *e) {
         return (enum standing)held;
     }
     return (e->state & ENTRY_EXPIRED) != 0 ? STANDING_EXPIRED : STANDING_HIDDEN;
+}
+
+/* Places change from one standing to another. */
+static inline void queue_tally_all(struct queue *q, const struct tally *changed, enum standing from, enum standing to) {
+    q->tallies[from].places -= changed->places;
+    q->tallies[from].bytes -= changed->bytes;
+    q->tallies[to].places += changed->places;
+    q->tallies[to].bytes += changed->bytes;
 }
 
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */

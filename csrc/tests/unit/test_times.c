@@ -186,9 +186,10 @@ static void took(const ls_delivery *got, size_t n, size_t asked, bool expired, u
 static void op_publish(void) {
     if (listed_count == LISTED_MAX || alive >= LIVE_MAX)
         return;
+    static const char words[] = "contents of many lengths, so that those that are counted are the right ones";
     struct listed *x = &list[listed_count++];
 
-    *x = (struct listed){.id = put(1, "message", NULL)};
+    *x = (struct listed){.id = put(1, words + pick(sizeof words), NULL)};
     alive++;
     if (pick(3) != 0) {
         list_times(x, pick(2) != 0 ? some_time() : 0, pick(3) == 0 ? some_time() : 0);
@@ -428,6 +429,54 @@ static void places_of_many_chunks_that_are_due_at_once_are_all_found_in_order(vo
     check(counts_are(1, EACH, 0, 0) && ls_acquire(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == EACH);
     for (size_t i = 0; i < n; i++)
         require(got[i].id == ids[3 * i + 1]);
+    done();
+}
+
+/* Chunks with and without times, of which each call gets a part. */
+static void places_that_came_back_are_offered_in_order_whether_their_chunks_have_times_or_not(void) {
+    enum { CHUNKS = 5, PLACES = CHUNKS * CHUNK_PLACES, ASKED = 100 };
+    static uint64_t ids[PLACES];
+    static ls_delivery got[PLACES];
+    size_t n, all = 0;
+
+    fresh();
+    for (uint32_t i = 0; i < PLACES; i++)
+        ids[i] = put(1, i % 2 != 0 ? "odd" : "even message", NULL);
+    check(ls_acquire(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == PLACES);
+    for (uint32_t i = 0; i < PLACES; i += 3)
+        give_back(1, &got[i]);
+    for (uint32_t i = 1; i < PLACES; i += 2 * CHUNK_PLACES) /* the first times, of a place that is acquired */
+        check(set_times(ids[i], 1, in_seconds(1000), 0) == LS_OK);
+    for (uint32_t i = 2; i < PLACES; i += 3)
+        give_back(1, &got[i]);
+    check(take(ids[0], 1, NULL) == LS_OK && counts_are(1, PLACES / 3 * 2 - 1, 0, 0));
+    do {
+        check(ls_acquire(r.store, 1, got + all, ASKED, 0, &n) == LS_OK);
+        all += n;
+    } while (n > 0);
+    check(all == PLACES / 3 * 2 - 1);
+    for (uint32_t i = 0, k = 0; i < PLACES && k < all; i++) {
+        if (i % 3 != 1 && i != 0)
+            check(got[k++].id == ids[i]);
+    }
+    log_lock(r.store->log);
+    check(tallies_are_those_of_a_walk(&r.store->state.table));
+    log_unlock(r.store->log);
+    check(ls_release(r.store, 1, got, all, 0) == LS_OK && counts_are(1, all, 0, 0));
+    done();
+}
+
+static void the_bytes_of_long_messages_that_are_due_are_counted(void) {
+    enum { LONG = UINT16_MAX + 5 };
+    static char words[LONG + 1];
+
+    fresh();
+    memset(words, 'w', LONG);
+    uint64_t id = put(1, words, NULL);
+    check(set_times(id, 1, in_seconds(10), 0) == LS_OK && put_timed(1, in_seconds(10), 0) != 0);
+    check(counts_of(1).ready_bytes == 0);
+    vfs_sim_advance(sim, 10 * (int64_t)SECOND_US);
+    check(counts_are(1, 2, 0, 0) && counts_of(1).ready_bytes == LONG + strlen("message"));
     done();
 }
 
@@ -845,6 +894,8 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_hidden_place_is_offered_at_its_time_where_it_stood,
         places_of_many_chunks_that_are_due_at_once_are_all_found_in_order,
+        places_that_came_back_are_offered_in_order_whether_their_chunks_have_times_or_not,
+        the_bytes_of_long_messages_that_are_due_are_counted,
         an_expired_place_is_given_once_and_again_after_a_release,
         an_acquired_place_expires_when_it_is_released,
         a_hidden_place_that_reaches_its_expiry_is_expired,
