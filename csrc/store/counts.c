@@ -178,6 +178,11 @@ static struct counted counted_of(uint32_t queue_id, const ls_delivery *d) {
     return (struct counted){.id = d->id, .position = d->position, .number = d->number, .queue_id = queue_id};
 }
 
+uint32_t counts_lacking(const struct place *p) {
+    const struct hand_out *counts = p->at.chunk->handed_out;
+    return counts != NULL && counts[p->slot].count != logged_count(p) ? counts[p->slot].count : 0;
+}
+
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery) {
     const struct counted one = counted_of(queue_id, delivery);
     write_counts(store, &one, 1, false);

@@ -177,23 +177,44 @@ static void put_move(ls_store *store, struct message *m, const struct message_mo
     *lsn = s.lsn;
 }
 
+/* The log gets the count of the place that the next record ends, if it lacks it. The place ends in memory, so only the message
+   grows as in a replay. */
+static void put_last_count(ls_store *store, struct message *m, const struct place *from, struct remembered *before) {
+    const struct remembered stood = *before;
+    struct slot s = log_slot(store->log, 0, 0, 0);
+    before->delivery_count = counts_lacking(from);
+    if (before->delivery_count == 0) {
+        before->delivery_count = stood.delivery_count;
+        return;
+    }
+    const struct state_row row = {
+        .id = m->id,
+        .not_before_us = stood.not_before_us,
+        .expires_us = stood.expires_us,
+        .queue_id = from->queue_id,
+        .delivery_count = before->delivery_count,
+    };
+    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, &row, 1));
+    message_state_changes(&store->state.table, m, &stood, before);
+}
+
 /* The row of the place that ends is replaced, so only what the new one has of its own makes the message grow. */
-static void replace_place(struct table *t, struct message *m, struct place *from, const struct remembered *state) {
-    const struct remembered before = place_state(from);
+static void replace_place(struct table *t, struct message *m, struct place *from, const struct remembered *before,
+                          const struct remembered *state) {
     uint32_t queue_id = from->queue_id;
     message_grows_places(t, m, 0);
-    message_state_changes(t, m, &before, state);
+    message_state_changes(t, m, before, state);
     queue_kill(from, m);
     message_drop_place(t, m, queue_id);
 }
 
-static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move,
+static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move, bool counts,
                     uint64_t *lsn) {
     struct table *t = &store->state.table;
     struct message *m = table_message(t, number);
     const struct seen_place seen = message_see_place(t, m, 0, move->from_queue_id);
-    struct queue *q = table_queue(t, move->queue_id);
-    struct remembered state;
+    struct queue *q = table_queue_cached(t, move->queue_id);
+    struct remembered state, before = from != NULL ? place_state(from) : nothing;
     bool ready = message_extra(m) != NULL && (from != NULL || message_prepare_places(m, 1)) && queue_prepare(q, 1) &&
                  make_state(move, &seen, &state);
     if (!ready) {
@@ -203,6 +224,9 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
         remembered_free(&state);
         return fail_memory();
     }
+    if (counts) {
+        put_last_count(store, m, from, &before);
+    }
     put_move(store, m, move, &state, lsn);
     table_touch(t, m);
     message_appended(m, *lsn);
@@ -210,7 +234,7 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     uint8_t recovered = returns ? place_entry(from)->state & ENTRY_RECOVERED : 0;
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     if (from != NULL) {
-        replace_place(t, m, from, &state);
+        replace_place(t, m, from, &before, &state);
     } else {
         message_grows_places(t, m, 1);
     }
@@ -286,9 +310,8 @@ static int64_t own_bytes_of(const ls_store *store, uint64_t id, uint32_t hint, c
 
 /* (waits) Meanwhile another thread may have given the place another header, which the new one is to keep. */
 static int reserve_move(ls_store *store, uint64_t id, uint32_t hint, const struct message_move *move,
-                        const ls_tx *handle) {
+                        const ls_tx *handle, uint64_t bytes) {
     bool exchange = handle != NULL && move->from_queue_id != 0;
-    uint64_t bytes = format_move_bytes(move->state.header_bytes, move->state.note_bytes);
     int64_t reserved, own_bytes = own_bytes_of(store, id, hint, move, handle);
     int rc;
     do {
@@ -311,10 +334,17 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
     int rc = store_check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
-    if (rc == LS_OK && held != NULL && move.state.delivery_count == 0) { /* the record has the count of the new place */
-        counts_write_one(store, move.from_queue_id, held);
+    uint64_t bytes = format_move_bytes(move.state.header_bytes, move.state.note_bytes);
+    bool counts = ends && held != NULL && move.state.delivery_count == 0; /* the record has the count of the new place */
+    if (rc == LS_OK && counts) {
+        uint64_t both = bytes + format_place_states_bytes(1);
+        if (handle != NULL || both > log_record_bytes_max(store->log)) {
+            counts_write_one(store, move.from_queue_id, held);
+            counts = false;
+        }
+        bytes = counts ? both : bytes;
     }
-    rc = rc == LS_OK ? reserve_move(store, id, number, &move, handle) : rc;
+    rc = rc == LS_OK ? reserve_move(store, id, number, &move, handle, bytes) : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;
     rc = rc == LS_OK ? find(store, id, &number, &m) : rc;
@@ -328,7 +358,8 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     if (keeps_expiry && from != NULL) {
         move.state.expires_us = place_state(from).expires_us;
     }
-    return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn) : move_now(store, number, from, &move, lsn);
+    return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn)
+                      : move_now(store, number, from, &move, counts, lsn);
 }
 
 int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,

@@ -15,6 +15,9 @@ static int unknown_queue(uint32_t id) {
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
+    if (n == 1) {
+        return table_queue_cached(&store->state.table, queue_ids[0]) != NULL ? LS_OK : unknown_queue(queue_ids[0]);
+    }
     for (; rc == LS_OK && seen < n; seen++) {
         struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
