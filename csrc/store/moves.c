@@ -335,7 +335,8 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     int rc = store_check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
     uint64_t bytes = format_move_bytes(move.state.header_bytes, move.state.note_bytes);
-    bool counts = ends && held != NULL && move.state.delivery_count == 0; /* the record has the count of the new place */
+    bool counts =
+        ends && held != NULL && move.state.delivery_count == 0; /* the record has the count of the new place */
     if (rc == LS_OK && counts) {
         uint64_t both = bytes + format_place_states_bytes(1);
         if (handle != NULL || both > log_record_bytes_max(store->log)) {

@@ -487,8 +487,9 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); 
 void work_free_one(struct work *w);                                             /* with its state */
 
 /* table/queues.c */
-struct queue *table_queue(const struct table *t, uint32_t id);  /* NULL: there is none, or it is deleted */
-struct queue *table_queue_again(struct table *t, uint32_t id); /* the same; faster for the two queues of the last look-ups */
+struct queue *table_queue(const struct table *t, uint32_t id); /* NULL: there is none, or it is deleted */
+struct queue *table_queue_again(struct table *t,
+                                uint32_t id); /* the same; faster for the two queues of the last look-ups */
 
 static inline struct queue *table_queue_cached(struct table *t, uint32_t id) {
     struct queue *q = t->found;

@@ -167,8 +167,7 @@ struct releasing {
 };
 
 /* False: the slow path must look at them; that a delay is given, or what does not go together, too. */
-static bool take_release(const struct hot_state *state, PyObject *const *values, PyObject *names,
-                         struct releasing *r) {
+static bool take_release(const struct hot_state *state, PyObject *const *values, PyObject *names, struct releasing *r) {
     Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);

@@ -112,8 +112,8 @@ FAULTS = {
     ),
     "a time is cut off, not rounded": Fault(
         "moving.c",
-        "rest > 0.5 || ",
-        "",
+        "(rest > 0.5 || (rest == 0.5 && down % 2 == 1) ? 1 : 0)",
+        "(rest > 1 ? 1 : 0)",
         "tests/core/test_hot_moving.py",
     ),
     "a transaction of another store is taken": Fault(

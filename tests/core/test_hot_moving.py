@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FAR_S = 32_503_680_000  # the year 3000
+NEAR_S = 4_000_000_000  # the year 2096
 
 
 class Bytes(bytes):
@@ -76,12 +77,14 @@ def test_a_time_of_any_kind_is_the_same_both_ways(store: MessageStore, expires: 
     first, second = store.queue("r").acquire(2)
     assert first.expires == second.expires
     assert (first.expires is None) == (expires is None)
-    for half in range(200):
-        odd = FAR_S + half / 128 + 0.0000005
+    for step in range(200):
+        odd = NEAR_S + step / (1 << 21)  # halves of a microsecond: no finer time is a float there
         store.queue("q").move(one_held(store), store.queue("r"), expires=odd)
         (moved,) = store.queue("r").acquire()
         assert moved.expires is not None
-        assert moved.expires.timestamp() == pytest.approx(times_of(None, odd).expires_us / 1e6, abs=0)
+        assert (moved.expires - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) == (
+            times_of(None, odd).expires_us
+        )
         moved.accept(wait=False)
 
 

@@ -224,8 +224,12 @@ MEASURED static void measured_annotate(void) {
 
 /* With a header of its own, as a broker gives it to a dead letter. */
 MEASURED static void measured_move(const ls_delivery *held) {
-    const ls_place_move move = {
-        .from_queue_id = QUEUE, .queue_id = OTHER, .reason = 1, .header_given = 1, .header = content, .header_bytes = 200};
+    const ls_place_move move = {.from_queue_id = QUEUE,
+                                .queue_id = OTHER,
+                                .reason = 1,
+                                .header_given = 1,
+                                .header = content,
+                                .header_bytes = 200};
     uint64_t lsn;
     for (size_t i = 0; i < SINGLES; i++) {
         must(ls_move(store, held[i].id, &move, &held[i], NULL, 0, &lsn));
