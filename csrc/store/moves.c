@@ -43,7 +43,7 @@ static int find(ls_store *store, uint64_t id, uint32_t *number, struct message *
 
 /* ---- notes ---- */
 
-/* Memory for a note, which lies in the record that is written next; no bytes: none. */
+/* Memory for a note of a transaction's work, which lies in the record that is written next; no bytes: none. */
 static bool make_note(struct remembered *made, size_t note_bytes) {
     const struct own_bytes later = {.lsn = 1, .bytes = (uint32_t)note_bytes};
     *made = (struct remembered){.own = NULL};
@@ -69,19 +69,15 @@ static uint32_t put_note(ls_store *store, struct message *m, const struct messag
 static int note_now(ls_store *store, struct message *m, struct place *p, const struct message_place *note,
                     uint64_t *lsn) {
     struct table *t = &store->state.table;
-    struct remembered state;
-    if (message_extra(m) == NULL || !make_note(&state, note->note_bytes)) {
-        return fail_memory();
-    }
-    if (!chunk_prepare_states(p->at.chunk, remembered_parts(&state))) {
-        remembered_free(&state);
+    struct own own = {.note.lsn = 0};
+    struct remembered state = {.own = note->note_bytes > 0 ? &own : NULL};
+    if (message_extra(m) == NULL || !chunk_prepare_state(p->at.chunk, remembered_parts(&state))) {
         return fail_memory();
     }
     (void)put_note(store, m, note, &state, lsn);
     table_touch(t, m);
     message_appended(m, *lsn);
     place_take_note(t, m, p, &state);
-    remembered_free(&state);
     return LS_OK;
 }
 
@@ -147,19 +143,28 @@ int ls_annotate(ls_store *store, uint64_t id, uint32_t queue_id, const uint8_t *
 
 /* ---- moves ---- */
 
-/* Memory for the state of the new place. What it has of its own is in the record that is written next, or is kept. */
-static bool make_state(const struct message_move *move, const struct seen_place *from, struct remembered *made) {
+static struct own_bytes own_or_none(const struct own_bytes *bytes) {
+    return bytes != NULL ? *bytes : (struct own_bytes){.lsn = 0};
+}
+
+/* The state of the new place. What it has of its own is in the record that is written next, or is kept; `own` is its memory. */
+static struct remembered state_of(const struct message_move *move, const struct seen_place *from, struct own *own) {
     const struct own_bytes note = {.lsn = 1, .bytes = move->state.note_bytes};
     const struct own_bytes header = {.lsn = 1, .bytes = move->state.header_bytes};
-    *made = (struct remembered){
+    *own = (struct own){
+        .note = own_or_none(move->keeps_note             ? from->note
+                            : move->state.note_bytes > 0 ? &note
+                                                         : NULL),
+        .header = own_or_none(move->keeps_header           ? from->header
+                              : move->state.header != NULL ? &header
+                                                           : NULL),
+    };
+    return (struct remembered){
         .not_before_us = move->state.not_before_us,
         .expires_us = move->state.expires_us,
         .delivery_count = move->state.delivery_count,
+        .own = own->note.lsn != 0 || own->header.lsn != 0 ? own : NULL,
     };
-    bool fine = remembered_set_note(made, move->keeps_note ? from->note : move->state.note_bytes > 0 ? &note : NULL);
-    return fine && remembered_set_header(made, move->keeps_header           ? from->header
-                                               : move->state.header != NULL ? &header
-                                                                            : NULL);
 }
 
 static void put_move(ls_store *store, struct message *m, const struct message_move *move, struct remembered *state,
@@ -214,16 +219,13 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     struct message *m = table_message(t, number);
     const struct seen_place seen = message_see_place(t, m, 0, move->from_queue_id);
     struct queue *q = table_queue_cached(t, move->queue_id);
-    struct remembered state, before = from != NULL ? place_state(from) : nothing;
-    bool ready = message_extra(m) != NULL && (from != NULL || message_prepare_places(m, 1)) && queue_prepare(q, 1) &&
-                 make_state(move, &seen, &state);
-    if (!ready) {
+    struct own own;
+    struct remembered state = state_of(move, &seen, &own);
+    if (message_extra(m) == NULL || (from == NULL && !message_prepare_places(m, 1)) || !queue_prepare(q, 1) ||
+        !queue_prepare_state(q, remembered_parts(&state))) {
         return fail_memory();
     }
-    if (!queue_prepare_states(q, remembered_parts(&state))) {
-        remembered_free(&state);
-        return fail_memory();
-    }
+    struct remembered before = from != NULL ? place_state(from) : nothing;
     if (counts) {
         put_last_count(store, m, from, &before);
     }
@@ -257,8 +259,10 @@ static int move_in_tx(ls_store *store, uint32_t number, struct place *from, stru
     int rc = work_check_limit(tx, 2);
     struct work *ends = rc == LS_OK && move->from_queue_id != 0 ? work_make(1, NULL) : NULL;
     struct work *made = rc == LS_OK ? work_make(1, &nothing) : NULL;
+    struct own own;
+    const struct remembered state = state_of(move, &seen, &own);
     bool ready = made != NULL && (ends != NULL || move->from_queue_id == 0) && message_extra(m) != NULL &&
-                 make_state(move, &seen, made->state);
+                 remembered_copy(made->state, &state);
     if (rc != LS_OK || !ready) {
         work_free(ends);
         work_free(made);

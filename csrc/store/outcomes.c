@@ -71,12 +71,11 @@ bool messages_prepare_commit(void *context, struct tx *tx) {
 }
 
 /* The place that an enqueue has made gets its state. */
-static void take_state(struct table *t, struct message *m, uint32_t queue_id, struct remembered *state) {
+static void take_state(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state) {
     const struct remembered nothing = {.own = NULL};
     if (!remembers_nothing(state)) {
         message_state_changes(t, m, &nothing, state);
         place_remember(message_place(m, queue_id), m, state);
-        state->own = NULL;
     }
 }
 

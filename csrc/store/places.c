@@ -103,7 +103,7 @@ int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids
         ready = message_prepare_places(m, (uint32_t)n) && (state == NULL || n == 1 || message_extra(m) != NULL);
         for (size_t i = 0; ready && i < n; i++) {
             struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_states(q, remembered_parts(state)));
+            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_state(q, remembered_parts(state)));
         }
     }
     if (!ready) {

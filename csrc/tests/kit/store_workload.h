@@ -166,7 +166,7 @@ static inline void publish(struct run *r, int kind, unsigned queues, int slot, b
     fill(header, t.seed, t.header_bytes);
     fill(content, t.seed + 1, t.content_bytes);
     if (kind == PUBLISH && r->timed)
-        op.times = any_times(r);
+        op.times = times_drawn(r);
     if (kind == PUBLISH && r->timed)
         rc = ls_publish_timed(r->store, ids, n, header, t.header_bytes, content, size, &op.times, tx,
                               wait ? LS_WAIT : 0, &t.id);
@@ -210,7 +210,7 @@ static inline void change_place(struct run *r, int kind, uint64_t id, int queue,
     int rc;
 
     if (kind == ENQUEUE && r->timed)
-        op.times = any_times(r);
+        op.times = times_drawn(r);
     rc = kind == DEQUEUE ? ls_dequeue(r->store, id, q, tx, 1, 0, wait ? LS_WAIT : 0, &lsn)
                          : ls_enqueue_timed(r->store, id, &q, 1, &op.times, tx, wait ? LS_WAIT : 0, &lsn);
     answered(r, rc, wait && tx == NULL, op);
@@ -287,10 +287,10 @@ static inline void use_times(struct run *r, int slot, bool wait) {
     uint64_t id;
 
     if (below(r, 3) != 0)
-        op = end_place(r, queue, slot >= 0 ? r->handles[slot] : NULL, slot >= 0 ? r->tx_ids[slot] : 0, wait,
+        op = run_ends_place(r, queue, slot >= 0 ? r->handles[slot] : NULL, slot >= 0 ? r->tx_ids[slot] : 0, wait,
                        where_to_move, &rc);
     else if (any_place(r, &queue, &id))
-        op = delay_place(r, queue, id, wait, &rc);
+        op = run_delays_place(r, queue, id, wait, &rc);
     if (op.kind != NOTHING)
         answered(r, rc, wait && op.tx == 0, op);
 }
@@ -457,7 +457,7 @@ static inline void one_operation(struct run *r) {
         set_toy(r, r->handles[slot] != NULL && !r->ended[slot] && below(r, 2) ? slot : -1, wait);
     }
     if (r->timed && !r->lost && r->store != NULL && r->op_count + 2 < OPS_MAX && below(r, 2) == 0) {
-        clock_jumps(r);
+        run_jumps(r);
         mark(r, MARK_STARTED, r->op_count + 1);
         use_times(r, can_take_work(r, in) ? in : -1, wait);
     }

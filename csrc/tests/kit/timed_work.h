@@ -12,7 +12,7 @@ enum { TIMES_US = 60000000, JUMP_US = 40000000, STEP_BACK_US = 5000000 };
 static inline uint64_t run_draws(struct run *r, uint64_t n) { return chance(&r->chance) % n; }
 
 /* Neither time, one, or both. */
-static inline ls_times any_times(struct run *r) {
+static inline ls_times times_drawn(struct run *r) {
     uint64_t now = r->v->now_us(r->v), which = run_draws(r, 4);
     ls_times times = {0, 0};
 
@@ -24,7 +24,7 @@ static inline ls_times any_times(struct run *r) {
 }
 
 /* Forwards mostly: places become due and expire. */
-static inline void clock_jumps(struct run *r) {
+static inline void run_jumps(struct run *r) {
     int64_t back = (int64_t)run_draws(r, STEP_BACK_US), on = (int64_t)run_draws(r, JUMP_US);
 
     if (r->sim != NULL)
@@ -32,13 +32,13 @@ static inline void clock_jumps(struct run *r) {
 }
 
 /* The place of a delivery goes back if its operation was refused. */
-static inline void give_back(struct run *r, int queue, const ls_delivery *held, int rc) {
+static inline void run_gives_back(struct run *r, int queue, const ls_delivery *held, int rc) {
     if (rc != LS_OK && rc != LS_OUTCOME_UNKNOWN)
         (void)ls_release(r->store, (uint32_t)queue, held, 1, LS_UNSEEN);
 }
 
 /* Hides a place from now on. A place that is not durable, or hidden, is not acquired. */
-static inline struct op delay_place(struct run *r, int queue, uint64_t id, bool wait, int *rc) {
+static inline struct op run_delays_place(struct run *r, int queue, uint64_t id, bool wait, int *rc) {
     struct op op = {.kind = DELAY, .queues = 1u << queue, .id = id};
     ls_delivery held;
     size_t done = 0;
@@ -50,12 +50,12 @@ static inline struct op delay_place(struct run *r, int queue, uint64_t id, bool 
         return op;
     }
     *rc = ls_delay(r->store, (uint32_t)queue, &held, 1, op.times.not_before_us, wait ? LS_WAIT : 0);
-    give_back(r, queue, &held, *rc);
+    run_gives_back(r, queue, &held, *rc);
     return op;
 }
 
 /* Moves the place that is held to the end of the other queue, which may be its own. */
-static inline int move_held(struct run *r, const ls_delivery *held, const struct op *op, ls_tx *tx, bool wait) {
+static inline int run_moves_held(struct run *r, const ls_delivery *held, const struct op *op, ls_tx *tx, bool wait) {
     static const uint8_t header[] = "of the place";
     int to = 1;
     uint64_t lsn;
@@ -79,7 +79,7 @@ static inline int move_held(struct run *r, const ls_delivery *held, const struct
 
 /* The first place of the queue that has expired, else the first that is offered, is taken off or moved. `other`: a queue where
    the message is not, in any work either; 0: it is taken off. */
-static inline struct op end_place(struct run *r, int queue, ls_tx *tx, uint64_t tx_id, bool wait,
+static inline struct op run_ends_place(struct run *r, int queue, ls_tx *tx, uint64_t tx_id, bool wait,
                                   int (*other)(struct run *r, int queue, uint64_t id), int *rc) {
     struct op op = {.kind = NOTHING, .tx = tx_id, .from = queue};
     ls_delivery held;
@@ -96,10 +96,10 @@ static inline struct op end_place(struct run *r, int queue, ls_tx *tx, uint64_t 
     op.id = held.id;
     op.kind = to != 0 ? MOVE : DEQUEUE;
     op.queues = 1u << (to != 0 ? to : queue);
-    op.times = to != 0 ? any_times(r) : (ls_times){0, 0};
-    *rc = to != 0 ? move_held(r, &held, &op, tx, wait)
+    op.times = to != 0 ? times_drawn(r) : (ls_times){0, 0};
+    *rc = to != 0 ? run_moves_held(r, &held, &op, tx, wait)
                   : ls_settle(r->store, (uint32_t)queue, &held, tx, 6, wait ? LS_WAIT : 0, &lsn);
-    give_back(r, queue, &held, *rc);
+    run_gives_back(r, queue, &held, *rc);
     return op;
 }
 
