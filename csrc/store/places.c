@@ -282,11 +282,11 @@ static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint6
 
 static int reserve_inline(ls_store *store, const struct message_start *m, const struct remembered *state,
                           const ls_tx *handle) {
-    const struct table *t = &store->state.table;
-    struct message none = {.id = 0};
-    uint64_t expansion = state != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
-                         : handle != NULL ? message_grows_at_most(t, &none, m->queue_count)
-                                          : 0;
+    uint64_t expansion = handle != NULL ? message_made_grows_at_most(m->queue_count) : 0;
+    if (state != NULL) {
+        struct message none = {.id = 0};
+        expansion = message_states_grow_at_most(&store->state.table, &none, m->queue_count, 0);
+    }
     return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state),
                                expansion, RESERVE_GROWS);
 }

@@ -469,6 +469,8 @@ void message_widens(struct table *t, struct message *m);                  /* its
 void message_moved(struct table *t, struct message *m);                   /* it was relocated: no growth is left */
 /* Bound for n more places or operations without a state. */
 uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n);
+/* The same for a new message, which has no state. */
+static inline uint64_t message_made_grows_at_most(uint64_t n) { return STATE_BYTES + ROW_BYTES * n; }
 uint64_t chunk_grows(uint64_t record_bytes); /* for one more content chunk */
 
 bool message_prepare_chunks(struct message_extra *x, uint32_t count); /* memory for `count` chunks in all */
