@@ -1,4 +1,4 @@
-"""move and release to the back, which logstore._hot makes: every form of their arguments, and the errors of the slow path."""
+"""move and release to the back, which logstore._hot makes: every form, and the errors of the slow path."""
 
 from __future__ import annotations
 

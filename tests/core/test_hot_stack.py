@@ -36,7 +36,7 @@ CALLS = {
     "expired": "queue._acquire_expired(300, True)",
     "move": "queue.move(queue.acquire()[0], queue, header=body, note=b'n' * 255, expires=32503680000, wait=False)",
     "move in a transaction": "tx = store.begin(); queue.move(queue.acquire()[0], queue, transaction=tx); tx.commit()",
-    "release to the back": "queue.acquire()[0].release(to_back=True); queue.acquire()[0].release(to_back=True, wait=True)",
+    "release to the back": "[each.release(to_back=True, wait=bool(i)) for i, each in enumerate(queue.acquire(2))]",
     "release later": "held = queue.acquire()[0]; held.expires; held.release(delay=86400)",
     "acquire_ids": "queue.acquire_ids([key, key - 1], load=True)",
     "publish and acquire": "store.publish(queue, body, acquire=True); store.publish(queue, [body, b'x'], acquire=True)",
