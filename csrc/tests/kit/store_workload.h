@@ -288,7 +288,7 @@ static inline void use_times(struct run *r, int slot, bool wait) {
 
     if (below(r, 3) != 0)
         op = run_ends_place(r, queue, slot >= 0 ? r->handles[slot] : NULL, slot >= 0 ? r->tx_ids[slot] : 0, wait,
-                       where_to_move, &rc);
+                            where_to_move, &rc);
     else if (any_place(r, &queue, &id))
         op = run_delays_place(r, queue, id, wait, &rc);
     if (op.kind != NOTHING)

@@ -80,7 +80,7 @@ static inline int run_moves_held(struct run *r, const ls_delivery *held, const s
 /* The first place of the queue that has expired, else the first that is offered, is taken off or moved. `other`: a queue where
    the message is not, in any work either; 0: it is taken off. */
 static inline struct op run_ends_place(struct run *r, int queue, ls_tx *tx, uint64_t tx_id, bool wait,
-                                  int (*other)(struct run *r, int queue, uint64_t id), int *rc) {
+                                       int (*other)(struct run *r, int queue, uint64_t id), int *rc) {
     struct op op = {.kind = NOTHING, .tx = tx_id, .from = queue};
     ls_delivery held;
     size_t done = 0;
