@@ -1438,6 +1438,15 @@ class Lib:
         times: ls_times_ptr | Array[ls_times] | Null,
         /,
     ) -> int: ...
+    def ls_place_count(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        count: Numbers[uint32_t] | Null,
+        /,
+    ) -> int: ...
     def ls_load_many(
         self,
         store: ls_store_ptr | Null,

@@ -137,6 +137,18 @@ class QueueCalls:
         wait: bool = False,
         delay: float | timedelta | None = None,
     ) -> None: ...
+    def move(
+        self,
+        delivery: Delivery | DeliveryToken,
+        to: Queue | str,
+        *,
+        header: object = None,
+        note: object = None,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
+        transaction: Transaction | None = None,
+        wait: bool = True,
+    ) -> None: ...
     def _taker(self, n: int, inbox: Owner | None = None, number: int = 0, /) -> Taker: ...
 
 @final

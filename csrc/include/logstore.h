@@ -331,6 +331,8 @@ int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t posi
                   size_t bytes, size_t *done, int *has);
 /* The times of a place. LS_UNKNOWN_MESSAGE; LS_NOT_ENQUEUED: the place at this position has ended. */
 int ls_place_times(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, ls_times *times);
+/* How often the place was acquired, as in ls_delivery; 0: never. Fails as ls_place_times. */
+int ls_place_count(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint32_t *count);
 /* Loads several messages, each header before its content: sizes[2i] and sizes[2i + 1] bytes for message i. Stops after
    *done messages if the next may not fit into the rest of `bytes` (LS_OK) or cannot be loaded (its error). */
 int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,

@@ -231,12 +231,12 @@ static int put_state(const struct replay *p, const struct message *m, const stru
                      struct remembered *state) {
     const struct record r = {.lsn = p->base_lsn, .id = m->id};
     bool there = is_own_there(p, state->own);
-    if (!there || !chunk_prepare_states(place->at.chunk, remembered_parts(state))) {
-        remembered_free(state);
-        return there ? fail_memory() : replay_inconsistent(p, &r, below_base);
+    bool ready = there && chunk_prepare_state(place->at.chunk, remembered_parts(state));
+    if (ready) {
+        place_remember(place, m, state);
     }
-    place_remember(place, m, state);
-    return LS_OK;
+    remembered_free(state);
+    return ready ? LS_OK : there ? fail_memory() : replay_inconsistent(p, &r, below_base);
 }
 
 static int build_run(const struct replay *p, struct queue *q, struct ordered *list, size_t n) {

@@ -55,7 +55,8 @@ bool states_prepare(struct message *m, const struct place *p, const struct remem
         .queue_id = p->queue_id,
         .delivery_count = state->delivery_count,
     };
-    return chunk_prepare_states(p->at.chunk, remembered_parts(state)) && (alone || message_extra(m) != NULL);
+    unsigned parts = remembered_parts(state) & ~(unsigned)REMEMBERS_OWN; /* it has that already */
+    return chunk_prepare_state(p->at.chunk, parts) && (alone || message_extra(m) != NULL);
 }
 
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
@@ -77,7 +78,7 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
 /* For a place whose first count is to be written: memory, and the growth of its message. False: no memory. */
 static bool prepare_first(const struct table *t, struct counting *c, struct message *m, const struct place *p) {
     bool alone = m->place_count == 1 && message_pending(m) == 0;
-    if (!chunk_prepare_states(p->at.chunk, REMEMBERS_COUNT) || (!alone && message_extra(m) == NULL)) {
+    if (!chunk_prepare_state(p->at.chunk, REMEMBERS_COUNT) || (!alone && message_extra(m) == NULL)) {
         return false;
     }
     c->expansion += message_states_grow_at_most(t, m, 1, 0);
@@ -176,6 +177,11 @@ void counts_write_noted(ls_store *store) {
 
 static struct counted counted_of(uint32_t queue_id, const ls_delivery *d) {
     return (struct counted){.id = d->id, .position = d->position, .number = d->number, .queue_id = queue_id};
+}
+
+uint32_t counts_lacking(const struct place *p) {
+    const struct hand_out *counts = p->at.chunk->handed_out;
+    return counts != NULL && counts[p->slot].count != logged_count(p) ? counts[p->slot].count : 0;
 }
 
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery) {

@@ -15,6 +15,9 @@ static int unknown_queue(uint32_t id) {
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
+    if (n == 1) {
+        return table_queue_cached(&store->state.table, queue_ids[0]) != NULL ? LS_OK : unknown_queue(queue_ids[0]);
+    }
     for (; rc == LS_OK && seen < n; seen++) {
         struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
@@ -100,7 +103,7 @@ int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids
         ready = message_prepare_places(m, (uint32_t)n) && (state == NULL || n == 1 || message_extra(m) != NULL);
         for (size_t i = 0; ready && i < n; i++) {
             struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_states(q, remembered_parts(state)));
+            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_state(q, remembered_parts(state)));
         }
     }
     if (!ready) {
@@ -279,11 +282,11 @@ static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint6
 
 static int reserve_inline(ls_store *store, const struct message_start *m, const struct remembered *state,
                           const ls_tx *handle) {
-    const struct table *t = &store->state.table;
-    struct message none = {.id = 0};
-    uint64_t expansion = state != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
-                         : handle != NULL ? message_grows_at_most(t, &none, m->queue_count)
-                                          : 0;
+    uint64_t expansion = handle != NULL ? message_made_grows_at_most(m->queue_count) : 0;
+    if (state != NULL) {
+        struct message none = {.id = 0};
+        expansion = message_states_grow_at_most(&store->state.table, &none, m->queue_count, 0);
+    }
     return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state),
                                expansion, RESERVE_GROWS);
 }

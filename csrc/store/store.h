@@ -250,6 +250,8 @@ bool states_prepare(struct message *m, const struct place *p, const struct remem
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n);
 /* The deliveries' places have come back: how often they were handed out is to be written. */
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* The count of a place if the log lacks it; else 0. */
+uint32_t counts_lacking(const struct place *p);
 /* Of one place, which is about to end by a record without its count. */
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery);
 /* Writes the counts of places that came back, unless that needs a wait or more room than there is: the next release of

@@ -142,7 +142,7 @@ static unsigned parts_there(const struct queue_chunk *c) {
     return s == NULL ? 0u
                      : (s->not_before_us != NULL ? REMEMBERS_NOT_BEFORE : 0u) |
                            (s->expires_us != NULL ? REMEMBERS_EXPIRES : 0u) |
-                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
+                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->owns != NULL ? REMEMBERS_OWN : 0u);
 }
 
 enum { TIMES = REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES };
@@ -161,7 +161,56 @@ static void count_times(struct queue *q, unsigned before, unsigned after) {
     q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
 }
 
-static bool prepare_more(struct queue_chunk *c, unsigned parts) {
+enum { FIRST_OWNS = 4 };
+
+static bool owns_have_room(const struct chunk_owns *o, uint32_t more) {
+    return o != NULL && (o->capacity == CHUNK_PLACES || o->capacity - o->count >= more);
+}
+
+/* Room for what so many more places have of their own, at most all. */
+static bool prepare_owns(struct chunk_states *s, uint32_t more) {
+    struct chunk_owns *o = s->owns;
+    if (owns_have_room(o, more)) {
+        return true;
+    }
+    uint32_t count = o != NULL ? o->count : 0, capacity = o != NULL ? 2 * o->capacity : FIRST_OWNS;
+    capacity = capacity < count + more ? count + more : capacity;
+    capacity = capacity < CHUNK_PLACES ? capacity : CHUNK_PLACES;
+    struct chunk_owns *made = realloc(o, sizeof *made + capacity * sizeof made->all[0]);
+    if (made == NULL) {
+        return false;
+    }
+    if (o == NULL) {
+        *made = (struct chunk_owns){.count = 0};
+    }
+    made->capacity = capacity;
+    s->owns = made;
+    return true;
+}
+
+static uint32_t free_own(struct chunk_owns *o) {
+    uint32_t word = o->used[0] == UINT64_MAX ? 1 : 0, bit = (uint32_t)__builtin_ctzll(~o->used[word]);
+    assert(word * 64 + bit < o->capacity);
+    o->used[word] |= UINT64_C(1) << bit;
+    o->count++;
+    return word * 64 + bit;
+}
+
+/* The place gets a copy; NULL: it has nothing of its own. */
+static void set_chunk_own(struct chunk_owns *o, uint32_t slot, const struct own *own) {
+    uint32_t at = o->at[slot];
+    if (own == NULL && at != 0) {
+        o->used[(at - 1) / 64] &= ~(UINT64_C(1) << (at - 1) % 64);
+        o->count--;
+        o->at[slot] = 0;
+    } else if (own != NULL) {
+        at = at != 0 ? at : free_own(o) + 1;
+        o->at[slot] = (uint8_t)at;
+        o->all[at - 1] = *own;
+    }
+}
+
+static bool prepare_more(struct queue_chunk *c, unsigned parts, uint32_t owns) {
     unsigned there = parts_there(c);
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
@@ -175,7 +224,7 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
         prepare_times(&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0) &&
         prepare_times(&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0) &&
         prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-        prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+        ((parts & REMEMBERS_OWN) == 0 || prepare_owns(s, owns));
     if ((there & TIMES) == 0 && (parts & TIMES) != 0) {
         offer_mark_back(c);
     }
@@ -183,11 +232,22 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     return fine;
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+/* With what so many more places have of their own. */
+static inline bool prepare(struct queue_chunk *c, unsigned parts, uint32_t owns) {
     const struct chunk_states *s = c->states;
     bool ready = s != NULL && (s->delivery_counts != NULL || (parts & REMEMBERS_COUNT) == 0) &&
-                 ((parts & ~(unsigned)REMEMBERS_COUNT) == 0 || (parts & ~parts_there(c)) == 0);
-    return parts == 0 || ready || prepare_more(c, parts);
+                 ((parts & REMEMBERS_OWN) == 0 || owns_have_room(s->owns, owns)) &&
+                 ((parts & TIMES) == 0 || (parts & ~parts_there(c)) == 0);
+    return parts == 0 || ready || prepare_more(c, parts, owns);
+}
+
+bool chunk_prepare_state(struct queue_chunk *c, unsigned parts) { return prepare(c, parts, 1); }
+
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) { return prepare(c, parts, CHUNK_PLACES); }
+
+bool queue_prepare_state(struct queue *q, unsigned parts) {
+    bool fits = q->last != NULL && q->last->used < CHUNK_PLACES;
+    return prepare(fits ? q->last : q->prepared, parts, 1);
 }
 
 bool queue_prepare_states(struct queue *q, unsigned parts) {
@@ -205,7 +265,7 @@ static inline bool set_state(const struct place *p, const struct remembered *sta
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
-    assert(s->own != NULL || state->own == NULL);
+    assert(s->owns != NULL || state->own == NULL);
     if (s->not_before_us != NULL) {
         other_times = s->not_before_us[p->slot] != state->not_before_us;
         s->not_before_us[p->slot] = state->not_before_us;
@@ -220,11 +280,8 @@ static inline bool set_state(const struct place *p, const struct remembered *sta
     if (p->at.chunk->handed_out != NULL && p->at.chunk->handed_out[p->slot].count < state->delivery_count) {
         p->at.chunk->handed_out[p->slot].count = state->delivery_count;
     }
-    if (s->own != NULL) {
-        if (s->own[p->slot] != state->own) {
-            free(s->own[p->slot]);
-        }
-        s->own[p->slot] = state->own;
+    if (s->owns != NULL) {
+        set_chunk_own(s->owns, p->slot, state->own);
     }
     return other_times;
 }
@@ -242,9 +299,8 @@ void place_forget_there(const struct place *p) {
     struct chunk_states *s = p->at.chunk->states;
     s->opening[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
     s->ending[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
-    if (s->own != NULL) {
-        free(s->own[p->slot]);
-        s->own[p->slot] = NULL;
+    if (s->owns != NULL) {
+        set_chunk_own(s->owns, p->slot, NULL);
     }
 }
 
@@ -254,27 +310,17 @@ struct remembered place_state_there(const struct place *p) {
         .not_before_us = s->not_before_us != NULL ? s->not_before_us[p->slot] : 0,
         .expires_us = s->expires_us != NULL ? s->expires_us[p->slot] : 0,
         .delivery_count = s->delivery_counts != NULL ? s->delivery_counts[p->slot] : 0,
-        .own = s->own != NULL ? s->own[p->slot] : NULL,
+        .own = chunk_own(s, p->slot),
     };
 }
 
-void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from) {
+void place_take_note(struct table *t, struct message *m, const struct place *p, const struct remembered *from) {
     struct remembered before = place_state(p), after = before;
-    struct own own_before = {.note.lsn = 0};
-    bool given = from != NULL && from->own != NULL && from->own->note.lsn != 0;
-    if (before.own == NULL) {
-        after.own = given ? from->own : NULL;
-    } else {
-        own_before = *before.own;
-        before.own = &own_before;
-        after.own->note = given ? from->own->note : none;
-        after.own = after.own->note.lsn == 0 && after.own->header.lsn == 0 ? NULL : after.own;
-    }
+    struct own own_after = before.own != NULL ? *before.own : (struct own){.note.lsn = 0};
+    own_after.note = from != NULL && from->own != NULL ? from->own->note : none;
+    after.own = own_after.note.lsn != 0 || own_after.header.lsn != 0 ? &own_after : NULL;
     message_state_changes(t, m, &before, &after);
     place_remember(p, m, &after);
-    if (given && after.own == from->own) {
-        from->own = NULL;
-    }
 }
 
 void chunk_free_states(struct queue_chunk *c) {
@@ -282,15 +328,12 @@ void chunk_free_states(struct queue_chunk *c) {
     if (s == NULL) {
         return;
     }
-    for (uint32_t i = 0; s->own != NULL && i < c->used; i++) {
-        free(s->own[i]);
-    }
     times_leave(c);
     count_times(c->queue, parts_there(c), 0);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);
-    free(s->own);
+    free(s->owns);
     free(s->content_bytes);
     free(s);
     c->states = NULL;

@@ -42,12 +42,21 @@ struct unplaced {
 /* Places that stand in a row, so that their times are on one cache line: the first time of each group is beside the times. */
 enum { TIMES_GROUP = 8, TIMES_GROUPS = 16, TIMES_FIRST_AT = TIMES_GROUP * TIMES_GROUPS };
 
+/* What the places of a chunk have of their own, together, because most places have nothing. It grows with them. */
+struct chunk_owns {
+    uint64_t used[2]; /* bits of `all` */
+    uint32_t count;   /* of these */
+    uint32_t capacity;
+    uint8_t at[CHUNK_PLACES]; /* of each place: its index in `all`, from 1 on; 0: it has nothing */
+    struct own all[];
+};
+
 /* The states of a chunk's places: an array of CHUNK_PLACES items each, or NULL if no place of the chunk has that. */
 struct chunk_states {
     uint64_t *not_before_us; /* and from TIMES_FIRST_AT on the first times of the groups: see table/times.h */
     uint64_t *expires_us;    /* the same */
     uint32_t *delivery_counts;
-    struct own **own;
+    struct chunk_owns *owns; /* NULL: no place has had anything of its own */
     uint16_t *content_bytes; /* of the messages of places with a time; 0: look at the message */
     uint64_t opening[2]; /* bits of places that wait for their not_before_us; this and the rest: see table/times.h */
     uint64_t ending[2];  /* the same: their expires_us */
@@ -103,18 +112,27 @@ struct remembered unplaced_forget(struct place *p);
 
 /* ---- places in runs ---- */
 
-/* Memory for these parts of a state of a place of this chunk. False: no memory. */
+/* Memory for these parts of one more state of a place of this chunk. What place_state gave of the chunk may lie elsewhere then.
+   False: no memory. */
+bool chunk_prepare_state(struct queue_chunk *c, unsigned parts);
+/* The same for states of all its places. */
 bool chunk_prepare_states(struct queue_chunk *c, unsigned parts);
-/* The same for the next places of the queue, for which queue_prepare has made room. */
+/* chunk_prepare_state for the next place of the queue, for which queue_prepare has made room. */
+bool queue_prepare_state(struct queue *q, unsigned parts);
+/* chunk_prepare_states for the next places. */
 bool queue_prepare_states(struct queue *q, unsigned parts);
-/* The place of the message gets the state in place of the one that it has. It takes what it has of its own. */
+/* The place of the message gets a copy of the state in place of the one that it has; memory for it is prepared. */
 void place_remember(const struct place *p, const struct message *m, const struct remembered *state);
-/* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
-void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
+/* The place gets a copy of the note of `from` (NULL: none); memory for it is prepared. */
+void place_take_note(struct table *t, struct message *m, const struct place *p, const struct remembered *from);
 struct remembered place_state_there(const struct place *p); /* of a chunk with states */
 void place_forget_there(const struct place *p);             /* the same */
 
-/* The place keeps what it has of its own. */
+static inline struct own *chunk_own(const struct chunk_states *s, uint32_t slot) {
+    return s->owns != NULL && s->owns->at[slot] != 0 ? &s->owns->all[s->owns->at[slot] - 1] : NULL;
+}
+
+/* What it has of its own stays the place's, and is valid until its chunk's states are prepared or the place gets another state. */
 static inline struct remembered place_state(const struct place *p) {
     return p->at.chunk->states != NULL ? place_state_there(p) : (struct remembered){.own = NULL};
 }
@@ -134,7 +152,8 @@ static inline uint32_t offer_count(const struct place *p) {
 
 static inline bool place_has_header(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
-    return s != NULL && s->own != NULL && s->own[p->slot] != NULL && s->own[p->slot]->header.lsn != 0;
+    const struct own *own = s != NULL ? chunk_own(s, p->slot) : NULL;
+    return own != NULL && own->header.lsn != 0;
 }
 void chunk_free_states(struct queue_chunk *c); /* with what its places have of their own */
 

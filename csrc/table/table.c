@@ -356,7 +356,7 @@ __attribute__((noinline)) static uint64_t stated_work_bytes(const struct table *
 void message_grows_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
     if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {
-        x->work_state = (uint32_t)message_grows_at_most(t, m, 0);
+        x->work_state = STATE_BYTES + ROW_FOR_ID_BYTES * m->place_count;
         t->growth += x->work_state;
     }
     uint64_t bytes = (m->flags & MESSAGE_STATED) != 0 ? stated_work_bytes(t, m, w) : ROW_BYTES;

@@ -336,7 +336,7 @@ struct table {
     uint32_t queue_count; /* slots in the array; some may be NULL */
     uint32_t queue_capacity;
     uint32_t live_queues;
-    struct queue *found; /* cache of the last queue that was looked up; NULL: none */
+    struct queue *found, *found_before; /* a cache of two queues that were looked up; NULL: none */
     struct due_queues due;
     struct times times;
     struct index queue_index;
@@ -472,6 +472,8 @@ void message_widens(struct table *t, struct message *m);                  /* its
 void message_moved(struct table *t, struct message *m);                   /* it was relocated: no growth is left */
 /* Bound for n more places or operations without a state. */
 uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n);
+/* The same for a new message, which has no state. */
+static inline uint64_t message_made_grows_at_most(uint64_t n) { return STATE_BYTES + ROW_BYTES * n; }
 uint64_t chunk_grows(uint64_t record_bytes); /* for one more content chunk */
 
 bool message_prepare_chunks(struct message_extra *x, uint32_t count); /* memory for `count` chunks in all */
@@ -490,8 +492,15 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); 
 void work_free_one(struct work *w);                                             /* with its state */
 
 /* table/queues.c */
-struct queue *table_queue(const struct table *t, uint32_t id);  /* NULL: there is none, or it is deleted */
-struct queue *table_queue_cached(struct table *t, uint32_t id); /* the same; faster for the queue of the last look-up */
+struct queue *table_queue(const struct table *t, uint32_t id); /* NULL: there is none, or it is deleted */
+struct queue *table_queue_again(struct table *t,
+                                uint32_t id); /* the same; faster for the two queues of the last look-ups */
+
+static inline struct queue *table_queue_cached(struct table *t, uint32_t id) {
+    struct queue *q = t->found;
+    return q != NULL && q->id == id && !q->deleted ? q : table_queue_again(t, id);
+}
+
 struct queue *table_any_queue(const struct table *t, uint32_t id); /* also one that is deleted and still has places */
 bool table_add_queue(struct table *t, uint32_t id);                /* false: no memory */
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; no message has a place there any more */

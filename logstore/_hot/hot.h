@@ -44,6 +44,12 @@ struct hot_state {
     PyObject *header_slow;
     PyObject *next_lsn_slow;
     PyObject *undurable_slow;
+    PyObject *note;
+    PyObject *not_before;
+    PyObject *expires;
+    PyObject *unseen;
+    PyObject *to_back;
+    PyObject *delay;
     PyObject *load;
     PyObject *accept;
     PyObject *reject;
@@ -52,6 +58,7 @@ struct hot_state {
     PyObject *accept_slow;
     PyObject *accept_many_slow;
     PyObject *release_slow;
+    PyObject *move_slow;
     PyObject *refuse;
     PyObject *token_of;
     PyObject *came_back;
@@ -156,6 +163,8 @@ struct hot_state *hot_state_of(PyObject *object);
 PyObject *hot_fail(const struct hot_state *state, int code);
 /* Calls the Python method of this name with the same arguments. */
 PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
+bool hot_queue_id(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
 
@@ -215,7 +224,15 @@ PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+/* The delivery if it can be settled on this queue; NULL for anything else. Raises nothing. */
+struct delivery *hot_held(const struct hot_state *state, const struct queue_calls *queue, PyObject *given);
+/* Whether a delivery that the core refused so has lost its place for good. */
+bool hot_is_lost(int rc);
+/* The transaction keeps the first `done` of the batch until its outcome; its commit settles them. */
+bool hot_pend(const struct hot_state *state, PyObject *transaction, PyObject *batch, size_t done);
+/* The methods of a queue in moving.c. */
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *hot_move(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 /* mark_settled(batch): the transaction that settles these deliveries has committed; see accept_batch. */
 PyObject *hot_mark_settled(PyObject *module, PyObject *batch);
 /* _accept_batch(batch, wait, transaction): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */

@@ -7,8 +7,7 @@
 
 enum { SMALL_BYTES = 8 << 10 }; /* a content that fits with its header and record is read by one call */
 
-/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
-static bool queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
+bool hot_queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
     if (!PyObject_TypeCheck(given, store->state->queue_type)) {
         return false;
     }
@@ -70,7 +69,7 @@ PyDoc_STRVAR(
 static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct keywords k = {.waits = true};
     uint32_t queue;
-    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !queue_id(self, args[0], &queue) ||
+    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !hot_queue_id(self, args[0], &queue) ||
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
@@ -105,7 +104,8 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
+    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) ||
+        !hot_queue_id(self, args[1], &queue) ||
         (count == 3 && (names != NULL || !hot_transaction(self, args[2], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->dequeue_slow, args, count, names);
@@ -136,8 +136,9 @@ static PyObject *store_annotate(struct store_calls *self, PyObject *const *args,
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 3 || count > 4 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
-        !PyBytes_CheckExact(args[2]) || PyBytes_GET_SIZE(args[2]) > LS_NOTE_BYTES ||
+    if (self->store == NULL || count < 3 || count > 4 || !hot_id(args[0], &id) ||
+        !hot_queue_id(self, args[1], &queue) || !PyBytes_CheckExact(args[2]) ||
+        PyBytes_GET_SIZE(args[2]) > LS_NOTE_BYTES ||
         (count == 4 && (names != NULL || !hot_transaction(self, args[3], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->annotate_slow, args, count, names);

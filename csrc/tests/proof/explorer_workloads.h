@@ -167,6 +167,7 @@ static inline bool run_one_workload(struct run *r, uint64_t number, struct bound
     r->hasty = kind == NEVER_WAITING;
     r->doubts = kind == MOVES || (moves && number / WORKLOAD_KINDS % 2 != 0);
     r->toys = kind != READERS_BESIDE && (number / WORKLOAD_KINDS % 3 == 2 || number % WORKLOAD_KINDS / 3 == 2);
+    r->timed = number / WORKLOAD_KINDS % 4 == 3;
     workload_options(r, number, kind);
     vfs_sim_seed(sim, number);
     run_start(r, sim, number + 1);

@@ -112,6 +112,7 @@ static void states_in_runs_are_those_of_their_places(void) {
         wanted[i] = copy_of(&s);
         message_state_changes(&t, m, &got, &s);
         place_remember(p, m, &s);
+        remembered_free(&s);
     }
     for (uint32_t i = 0; i < PLACES; i++) {
         if (!alive[i])
