@@ -106,6 +106,23 @@ void times_replaced(const struct place *p, const struct message *m) {
     }
 }
 
+void times_begin(const struct place *p, const struct message *m) {
+    struct queue_chunk *c = p->at.chunk;
+    const struct chunk_states *s = c->states;
+    uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
+    uint8_t bit = bit_at(s, p->slot, hidden, c->queue->times->now_us);
+    if (bit == ENTRY_EXPIRED) { /* rare */
+        times_replaced(p, m);
+        return;
+    }
+    if (bit == ENTRY_HIDDEN) {
+        c->entries[p->slot].state |= ENTRY_HIDDEN;
+        c->ahead++;
+        queue_tally(c->queue, m, STANDING_READY, STANDING_HIDDEN);
+    }
+    expect_changes(c, p->slot, bit);
+}
+
 static void change_due(const struct table *t, struct queue_chunk *c, uint32_t slot, uint64_t now_us) {
     const struct entry *e = &c->entries[slot];
     if (!is_held(e)) {

@@ -27,6 +27,8 @@ bool times_prepare(struct times *times);           /* memory for one chunk more;
 void times_pass(struct table *t, uint64_t now_us); /* it is this time: what is due is offered, or expires */
 /* The place's times have been replaced. */
 void times_replaced(const struct place *p, const struct message *m);
+/* The same for a place that was just appended: nobody knows of it yet. */
+void times_begin(const struct place *p, const struct message *m);
 static inline bool chunk_has_times(const struct queue_chunk *c) {
     return c->states != NULL && (c->states->not_before_us != NULL || c->states->expires_us != NULL);
 }
