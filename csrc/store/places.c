@@ -292,9 +292,10 @@ static int reserve_inline(ls_store *store, const struct message_start *m, const 
 static void take_times(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
                        const struct remembered *state) {
     const struct remembered nothing = {.own = NULL};
+    store_time_for(store, state);
     for (size_t i = 0; i < n; i++) {
         message_state_changes(&store->state.table, m, &nothing, state);
-        place_remember(message_place(m, queue_ids[i]), m, state);
+        place_begins(message_place(m, queue_ids[i]), m, state);
     }
 }
 

@@ -244,6 +244,17 @@ static inline void store_times(ls_store *store) {
     }
 }
 
+/*
+ * The table knows what time it is. Call it before a place gets this state: the clock may have been set since the last look, and
+ * whether the place is hidden is decided by the time of now. What was due stays due.
+ */
+void store_note_time(ls_store *store);
+static inline void store_time_for(ls_store *store, const struct remembered *state) {
+    if (state->not_before_us != 0 || state->expires_us != 0) {
+        store_note_time(store);
+    }
+}
+
 /* counts.c, with the log's lock. Memory for another state of the place, and its row. False: no memory. */
 bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row);
 /* Appends the rows, for which the bytes and memory are there, and gives the places their states. */

@@ -51,7 +51,7 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
     message_grows_places(t, m, 1);
     message_add_place(t, m, queue_append(table_queue_cached(t, queue_id), m, number, s.lsn, 0));
     message_state_changes(t, m, &nothing, state);
-    place_remember(message_place(m, queue_id), m, state);
+    place_begins(message_place(m, queue_id), m, state);
     return s.lsn;
 }
 
@@ -70,6 +70,9 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     rc = rc == LS_OK ? message_reserve_states(store, id, INDEX_NONE, n, 0, n * record, RESERVE_GROWS) : rc;
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
     rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, state, tx, &work) : rc;
+    if (rc == LS_OK) {
+        store_time_for(store, state);
+    }
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct work *w = work;
         work = work != NULL ? work->next : NULL;

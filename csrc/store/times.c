@@ -1,6 +1,7 @@
 /*
  * Times of places: what is due becomes free, or expires; places that are given back for later; places that have expired.
- * table/times.h has the index. The wall clock is looked at only while a place waits for it.
+ * table/times.h has the index. The wall clock is looked at only while a place waits for it,
+ * or gets a time.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,10 +9,16 @@
 #include "inspect/inspect.h"
 #include "store/store.h"
 
+static uint64_t wall_us(const ls_store *store) {
+    vfs *v = store->inspection != NULL ? store->inspection->reader->v : store->directory.v;
+    return v->now_us(v);
+}
+
+void store_note_time(ls_store *store) { store->state.table.times.now_us = wall_us(store); }
+
 void store_pass_times(ls_store *store) {
     struct table *t = &store->state.table;
-    vfs *v = store->inspection != NULL ? store->inspection->reader->v : store->directory.v;
-    times_pass(t, v->now_us(v));
+    times_pass(t, wall_us(store));
     if (t->due.came_back) {
         takers_serve_due(store); /* before the caller acquires */
     }

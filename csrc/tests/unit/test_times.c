@@ -598,6 +598,54 @@ static void a_clock_that_is_set_back_takes_nothing_back(void) {
     done();
 }
 
+/* Each way in which a place gets times, after a clock that was ahead was set right, which nothing has looked at since. */
+static void a_place_gets_its_times_by_the_clock_of_now(void) {
+    static const uint32_t one[] = {1};
+
+    for (int way = 0; way < 5; way++) {
+        uint64_t id = 0, lsn;
+        ls_tx *tx = NULL;
+        ls_delivery held = {.count = 0};
+
+        fresh();
+        uint64_t first = put_timed(1, in_seconds(10), 0);
+        if (way == 2 || way == 3)
+            id = put(2, "message", NULL);
+        if (way == 3)
+            held = next_of(2);
+        vfs_sim_advance(sim, 1000 * (int64_t)SECOND_US);
+        check(counts_are(1, 1, 0, 0));
+        vfs_sim_advance(sim, -995 * (int64_t)SECOND_US);
+        const ls_times later = {.not_before_us = in_seconds(20), .expires_us = in_seconds(500)};
+        switch (way) {
+        case 0:
+            check(ls_publish_timed(r.store, one, 1, NULL, 0, NULL, 0, &later, NULL, LS_WAIT, &id) == LS_OK);
+            break;
+        case 1: /* too large for one record */
+            check(ls_publish_timed(r.store, one, 1, NULL, 0, content_of(1), 100000, &later, NULL, LS_WAIT, &id) ==
+                  LS_OK);
+            break;
+        case 2:
+            check(ls_enqueue_timed(r.store, id, one, 1, &later, NULL, LS_WAIT, &lsn) == LS_OK);
+            break;
+        case 3: {
+            const ls_place_move move = {.queue_id = 1, .from_queue_id = 2, .times = later};
+            check(ls_move(r.store, id, &move, &held, NULL, LS_WAIT, &lsn) == LS_OK);
+            break;
+        }
+        default:
+            check(ls_begin(r.store, NULL, &tx) == LS_OK &&
+                  ls_publish_timed(r.store, one, 1, NULL, 0, NULL, 0, &later, tx, 0, &id) == LS_OK &&
+                  ls_commit(tx, LS_WAIT) == LS_OK);
+            ls_tx_free(tx);
+        }
+        check(next_of(1).id == first && next_of(1).count == 0 && counts_are(1, 0, 1, 0)); /* it was due before */
+        vfs_sim_advance(sim, 20 * (int64_t)SECOND_US);
+        check(next_of(1).id == id);
+        done();
+    }
+}
+
 static void a_place_that_is_not_durable_is_not_offered_at_its_time(void) {
     ls_delivery d;
     size_t n;
@@ -855,6 +903,7 @@ int main(void) {
         hidden_and_expired_places_are_dequeued_and_purged,
         a_rolled_back_dequeue_leaves_hidden_what_was_hidden,
         a_clock_that_is_set_back_takes_nothing_back,
+        a_place_gets_its_times_by_the_clock_of_now,
         a_place_that_is_not_durable_is_not_offered_at_its_time,
         without_memory_a_place_is_not_given_back,
         a_call_serves_those_that_wait_for_a_time,
