@@ -418,11 +418,13 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
  */
 /* ls_acquire of the first *done places of the queue that have expired. */
 int ls_acquire_expired(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
-/* ls_publish and ls_enqueue on one queue, without a transaction, and the caller acquires the place: no other consumer gets
-   it in between. */
+/* ls_publish_timed and ls_enqueue_timed on one queue, without a transaction, and the caller acquires the place: no other
+   consumer gets it in between. From expires_us on it expires when it is released; 0: never. */
 int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags, ls_delivery *made);
-int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, int flags, ls_delivery *made);
+                        const uint8_t *content, size_t content_bytes, uint64_t expires_us, int flags,
+                        ls_delivery *made);
+int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, uint64_t expires_us, int flags,
+                        ls_delivery *made);
 /* Loads the messages of the first *done deliveries, as ls_cursor_load those of places; at least one, unless n is 0. */
 int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
                      size_t bytes, size_t *done);

@@ -193,7 +193,9 @@ int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size
 /* timed.c: the same for places with times. */
 int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n,
                          const struct remembered *state, ls_tx *handle, uint64_t *lsn);
-int times_check(const ls_times *times);           /* the lock may be held or not; LS_OPTION */
+int times_check(const ls_times *times); /* the lock may be held or not; LS_OPTION */
+/* The state that places with these times begin with. NULL: they have none. */
+const struct remembered *times_state(const ls_times *times, struct remembered *made);
 int store_check_remembers(const ls_store *store); /* moves.c: LS_WRONG_STATE, unless states of places may be written */
 int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
 /* Everything that an enqueue on these queues asks before it allocates; m has its extra then. */

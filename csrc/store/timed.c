@@ -81,8 +81,7 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     return rc;
 }
 
-/* The state that places begin with. NULL: none. */
-static const struct remembered *state_of(const ls_times *times, struct remembered *made) {
+const struct remembered *times_state(const ls_times *times, struct remembered *made) {
     *made = (struct remembered){.own = NULL};
     if (times != NULL) {
         made->not_before_us = times->not_before_us;
@@ -95,7 +94,7 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
                      const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *tx, int flags,
                      uint64_t *id) {
     struct remembered made;
-    const struct remembered *state = state_of(times, &made);
+    const struct remembered *state = times_state(times, &made);
     int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
@@ -109,7 +108,7 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
 int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
                      ls_tx *tx, int flags, uint64_t *lsn) {
     struct remembered made;
-    const struct remembered *state = state_of(times, &made);
+    const struct remembered *state = times_state(times, &made);
     int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_enter(store, tx) : rc;
     if (rc != LS_OK) {

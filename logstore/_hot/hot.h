@@ -206,7 +206,7 @@ PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *o
 /* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
 struct store_calls *hot_store_after_drops(const struct queue_calls *self);
 /* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_expired(n, load),
-   _acquire_ids(ids, load), and _publish_acquired(header, content, staged). */
+   _acquire_ids(ids, load), and _publish_acquired(header, content, staged, expires_us). */
 PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);

@@ -173,7 +173,7 @@ class Publishing(StoreCalls):
             message_id = self._stage(header, content, lib.LS_PUBLISHED)
             try:
                 if acquirer is not None:
-                    return acquirer._publish_acquired(b"", b"", message_id)
+                    return acquirer._publish_acquired(b"", b"", message_id, times.expires_us)
                 self._enqueue(message_id, ids, count, transaction, times, wait=wait)
             except errors.OutcomeUnknown:
                 raise
@@ -184,7 +184,7 @@ class Publishing(StoreCalls):
         c_header, header_bytes = as_buffer(header, "header")
         c_content, content_bytes = as_buffer(content)
         if acquirer is not None:
-            return acquirer._publish_acquired(header, content, 0)
+            return acquirer._publish_acquired(header, content, 0, times.expires_us)
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
@@ -207,10 +207,10 @@ class Publishing(StoreCalls):
             raise errors.OptionError(
                 "a publish with acquire is for no transaction: publish without it, and acquire_ids after the commit"
             )
-        if times:
+        if times.not_before_us > 0:
             raise errors.OptionError(
-                "a publish with acquire takes no times, because its caller has the message at once: leave out acquire, "
-                "or not_before and expires"
+                "a publish with acquire takes no not_before, because a message that is hidden cannot be handed out: "
+                "leave out acquire, or release the delivery with a delay"
             )
         if not wait:
             raise errors.OptionError(

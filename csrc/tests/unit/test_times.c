@@ -459,6 +459,34 @@ static void an_acquired_place_expires_when_it_is_released(void) {
     done();
 }
 
+/* Whether its time comes while it is held, or has come before the call. */
+static void a_place_that_its_publisher_acquires_expires_when_it_is_released(void) {
+    for (int way = 0; way < 4; way++) {
+        bool staged = way % 2 == 1, late = way >= 2;
+        uint64_t id, expires_us;
+        ls_delivery d;
+
+        fresh();
+        expires_us = late ? now_us() : in_seconds(10);
+        if (staged)
+            check(ls_stage(r.store, NULL, 0, content_of(1), 10, 0, &id) == LS_OK &&
+                  ls_enqueue_acquired(r.store, id, 1, expires_us, LS_WAIT, &d) == LS_OK);
+        else
+            check(ls_publish_acquired(r.store, 1, NULL, 0, content_of(1), 10, expires_us, LS_WAIT, &d) == LS_OK);
+        check(d.count == 1 && counts_are(1, 0, 0, 0) && next_of(1).count == 0 && expired_of(1).count == 0);
+        if (!late) {
+            give_back(1, &d);
+            check(counts_are(1, 1, 0, 0));
+            d = next_of(1);
+            vfs_sim_advance(sim, 11 * (int64_t)SECOND_US);
+        }
+        give_back(1, &d);
+        check(counts_are(1, 0, 0, 1) && next_of(1).count == 0 && expired_of(1).id == d.id);
+        check(ls_publish_acquired(r.store, 1, NULL, 0, NULL, 0, UINT64_MAX, 0, &d) == LS_OPTION);
+        done();
+    }
+}
+
 static void a_hidden_place_that_reaches_its_expiry_is_expired(void) {
     fresh();
     uint64_t id = put_timed(1, in_seconds(1000), in_seconds(10));
@@ -895,6 +923,7 @@ int main(void) {
         places_of_many_chunks_that_are_due_at_once_are_all_found_in_order,
         an_expired_place_is_given_once_and_again_after_a_release,
         an_acquired_place_expires_when_it_is_released,
+        a_place_that_its_publisher_acquires_expires_when_it_is_released,
         a_hidden_place_that_reaches_its_expiry_is_expired,
         a_release_for_later_keeps_the_expiry_and_is_kept_by_a_crash,
         an_unseen_release_for_later_counts_as_none,
