@@ -294,14 +294,15 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
 int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
                      ls_tx *tx, int flags, uint64_t *lsn);
 /* Publishes n messages on one queue. `content` has their contents one after another, sizes[i] bytes each; `headers`
-   likewise; header_sizes NULL: no headers. On failure the first *done messages are published and their ids set. */
+   likewise; header_sizes NULL: no headers. `times`: of all of them, as for ls_publish_timed. On failure the first *done
+   messages are published and their ids set. */
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
-                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
-                    size_t *done);
+                    const uint8_t *headers, const uint64_t *header_sizes, const ls_times *times, ls_tx *tx, int flags,
+                    uint64_t *ids, size_t *done);
 /* ls_publish_many of contents and headers where they stand: contents[i] has sizes[i] bytes; headers NULL: none. */
 int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
-                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
-                      int flags, uint64_t *ids, size_t *done);
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes,
+                      const ls_times *times, ls_tx *tx, int flags, uint64_t *ids, size_t *done);
 /* Ends a place. `reason` is 0 to 6, as in the format. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED. */
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn);

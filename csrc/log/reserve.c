@@ -276,14 +276,14 @@ static uint64_t run_end_lsn(const struct log *g) {
     return log_spares(g) < g->space.needs.spares_reserved ? 0 : end;
 }
 
-struct run_room log_run_room(const struct log *g) {
+struct run_room log_run_room(const struct log *g, uint64_t expansion) {
     struct run_room none = {0, 0};
     bool is_for_spare_thread = g->spare_thread.wanted && !g->threads_running;
     if (g->open == NULL || g->poison != 0 || !log_takes_records(g) || is_for_spare_thread ||
         (g->relocation.moving && g->space.spare_count == 0)) {
         return none;
     }
-    uint64_t end = run_end_lsn(g), room = admission_room(g);
+    uint64_t end = run_end_lsn(g), room = admission_room(g, expansion);
     return (struct run_room){
         .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),
@@ -291,7 +291,7 @@ struct run_room log_run_room(const struct log *g) {
 }
 
 void log_reserve_run(struct log *g, uint64_t bytes) {
-    assert(bytes <= log_run_room(g).bytes);
+    assert(bytes <= log_run_room(g, 0).bytes);
     g->space.room_given++;
     g->front.reserved_room = bytes;
 }

@@ -181,9 +181,13 @@ int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room,
 
 /* places.c; lock held. */
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
+/* Of a start record with everything in it, on n queues. */
+uint64_t message_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const struct remembered *state);
 /* Appends the start record and makes the message; everything that it needs is there. With a state its places begin so. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
                            const struct remembered *state, uint16_t flags);
+/* The message's place on the queue, which was just appended to its run, begins with these times, as in the record's replay. */
+void place_starts(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state);
 /* (waits) ls_publish_timed between entering the store and leaving it. The state has times; NULL: none. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, const struct remembered *state, ls_tx *handle,

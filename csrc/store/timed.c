@@ -46,12 +46,10 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
         tx_add_work(t, tx, w);
         return s.lsn;
     }
-    const struct remembered nothing = {.own = NULL};
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     message_grows_places(t, m, 1);
     message_add_place(t, m, queue_append(table_queue_cached(t, queue_id), m, number, s.lsn, 0));
-    message_state_changes(t, m, &nothing, state);
-    place_begins(message_place(m, queue_id), m, state);
+    place_starts(t, m, queue_id, state);
     return s.lsn;
 }
 
@@ -71,7 +69,7 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
     rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, state, tx, &work) : rc;
     if (rc == LS_OK) {
-        store_time_for(store, state);
+        store_note_time(store);
     }
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct work *w = work;

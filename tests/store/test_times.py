@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import logstore
@@ -308,6 +309,9 @@ GIVING: dict[str, Callable[..., object]] = {
     "publish": lambda store, queue, **times: store.publish(queue, b"m", **times),
     "publish parts": lambda store, queue, **times: store.publish(queue, [b"m", b"n"], **times),
     "publish_many": lambda store, queue, **times: store.publish_many(queue, [b"m"], **times),
+    "publish_many of an Arrow array": lambda store, queue, **times: store.publish_many(
+        queue, pa.array([b"m"]), **times
+    ),
     "publish_many of a stream": lambda store, queue, **times: store.publish_many(queue, iter([b"m"]), **times),
     "enqueue": lambda store, queue, **times: store.enqueue(store.stage(b"", b"m"), queue, **times),
     "enqueue with a header": lambda store, queue, **times: store.enqueue(
