@@ -469,7 +469,7 @@ int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_de
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 /*
  * The same, and the places are hidden until `not_before_us`, which is in the log, as are their counts; their expiry stays. All or
- * none. LS_OPTION: no time, or more places than fit into one record. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
+ * none. LS_OPTION: no time, or more places than one batch has rows for. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
  * LS_UNSEEN and LS_WAIT may be in the flags. A place that a transaction has settled keeps its times.
  */
 int ls_delay(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, uint64_t not_before_us,

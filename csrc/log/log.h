@@ -203,6 +203,7 @@ void log_relock_after_io(struct log *g);
 /* ---- appending ---- */
 
 uint64_t log_record_bytes_max(const struct log *g); /* fixed, also without the lock */
+uint64_t log_batch_room(const struct log *g);       /* the same: bytes of records that one batch holds at most */
 /* (waits) Reserves room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and the operation
    may not wait. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);

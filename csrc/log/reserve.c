@@ -175,7 +175,7 @@ static uint64_t room_in_buffers(const struct log *g, uint64_t room) {
 }
 
 uint32_t log_room_percent(struct log *g) {
-    uint64_t whole = g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX;
+    uint64_t whole = log_batch_room(g);
     if (g->poison != 0 || !log_takes_records(g)) {
         return 100; /* an append fails at once */
     }
@@ -204,7 +204,7 @@ static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, en
 }
 
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
-    assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    assert(bytes <= log_batch_room(g));
     if (g->front.trying) {
         return reserve_at_once(g, bytes, expansion, purpose);
     }

@@ -263,7 +263,9 @@ static inline void store_time_for(ls_store *store, const struct remembered *stat
 
 /* counts.c, with the log's lock. Memory for another state of the place, and its row. False: no memory. */
 bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row);
-/* Appends the rows, for which the bytes and memory are there, and gives the places their states. */
+uint64_t states_most(const struct log *g);              /* rows that one batch holds; fixed, also without the lock */
+uint64_t states_bytes(const struct log *g, uint64_t n); /* the same: of the records of so many rows */
+/* Appends the rows, in records of one batch, for which the bytes and memory are there, and gives the places their states. */
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n);
 /* The deliveries' places have come back: how often they were handed out is to be written. */
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);

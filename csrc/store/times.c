@@ -44,7 +44,7 @@ static int reserve(ls_store *store, uint32_t queue_id, const ls_delivery *delive
     int rc;
     do {
         reserved = expansion;
-        rc = log_reserve_to_grow(store->log, format_place_states_bytes(n), reserved, RESERVE_GROWS);
+        rc = log_reserve_to_grow(store->log, states_bytes(store->log, n), reserved, RESERVE_GROWS);
         expansion = grow_at_most(store, queue_id, deliveries, n);
     } while (rc == LS_OK && expansion > reserved);
     return rc;
@@ -89,7 +89,7 @@ static int delay_locked(ls_store *store, uint32_t queue_id, const ls_delivery *d
 }
 
 static int check_delay(const ls_store *store, size_t n, uint64_t not_before_us) {
-    uint64_t most = (log_record_bytes_max(store->log) - format_place_states_bytes(0)) / STATE_ROW_BYTES;
+    uint64_t most = states_most(store->log);
     if (not_before_us == 0) {
         return fail(LS_OPTION, "a release for later needs a time; release the places without one");
     }
@@ -97,7 +97,7 @@ static int check_delay(const ls_store *store, size_t n, uint64_t not_before_us) 
                ? LS_OK
                : fail(LS_OPTION,
                       "at most %" PRIu64 " places are released for later at once, not %zu: that many fit into one "
-                      "record of this store; make several calls",
+                      "batch of this store; make several calls",
                       most, n);
 }
 

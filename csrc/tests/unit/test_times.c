@@ -551,6 +551,49 @@ static void a_release_for_later_is_refused_whole(void) {
     done();
 }
 
+/* As many as one batch holds, in two records and a rest: a power cut leaves all of them hidden or none. */
+static void a_release_of_many_for_later_is_whole_after_a_power_cut(void) {
+    static const vfs_sim_loss losses[] = {
+        {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST},
+        {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT},
+        {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_KEPT, .seed = 3},
+        {.mode = VFS_SIM_ONE_LOST, .dir_mode = VFS_SIM_DIRS_KEPT, .n = 1},
+        {.mode = VFS_SIM_PREFIX, .dir_mode = VFS_SIM_DIRS_KEPT, .n = 1},
+    };
+    static ls_delivery many[1000];
+    const vfs_sim_event *events;
+    size_t n, none = 0, all = 0;
+
+    fresh();
+    uint64_t most = states_most(r.store->log), one_record = log_record_bytes_max(r.store->log) / STATE_ROW_BYTES;
+    require(most > one_record && most < 999);
+    for (uint64_t i = 0; i <= most; i++)
+        (void)put(1, "message", NULL);
+    check(ls_acquire(r.store, 1, many, most + 1, 0, &n) == LS_OK && n == most + 1);
+    check(ls_delay(r.store, 1, many, most + 1, in_seconds(1000), LS_WAIT) == LS_OPTION);
+    check(strstr(ls_last_error()->text, "fit into one batch") != NULL && counts_of(1).acquired == most + 1);
+    check(vfs_sim_record(sim, 1) == 0);
+    check(ls_delay(r.store, 1, many, most, in_seconds(1000), LS_WAIT) == LS_OK);
+    check(counts_of(1).acquired == 1 && counts_of(1).hidden == most);
+    size_t count = vfs_sim_journal(sim, &events);
+    for (size_t k = 0; k <= count; k++) {
+        for (size_t l = 0; l < sizeof losses / sizeof *losses; l++) {
+            vfs_sim *disk = vfs_sim_crash_at(sim, k, &losses[l]);
+            ls_store *store = NULL;
+            ls_queue_counts c;
+
+            require(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &store) == LS_OK || complain("open"));
+            check(ls_queue_counts_get(store, 1, &c) == LS_OK && c.depth == most + 1);
+            check(c.hidden == 0 || c.hidden == most);
+            *(c.hidden == 0 ? &none : &all) += 1;
+            ls_free(store);
+            vfs_sim_free(disk);
+        }
+    }
+    check(none > 0 && all > 0);
+    done();
+}
+
 static void a_full_store_releases_nothing_for_later(void) {
     static const uint8_t content[1000];
     const uint32_t queue = 2;
@@ -928,6 +971,7 @@ int main(void) {
         a_release_for_later_keeps_the_expiry_and_is_kept_by_a_crash,
         an_unseen_release_for_later_counts_as_none,
         a_release_for_later_is_refused_whole,
+        a_release_of_many_for_later_is_whole_after_a_power_cut,
         a_full_store_releases_nothing_for_later,
         hidden_and_expired_places_are_dequeued_and_purged,
         a_rolled_back_dequeue_leaves_hidden_what_was_hidden,
