@@ -250,7 +250,7 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
         struct message *m = table_message(p->t, list[i].message);
         struct place *place = message_place(m, q->id);
         bool remembers = unplaced_remembers(place);
-        struct remembered state = remembers ? unplaced_forget(p->t, place) : (struct remembered){.own = NULL};
+        struct remembered state = unplaced_state(place); /* its words end with all others */
         *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
         place_entry(place)->state = !p->orderly || list[i].order_lsn < p->seen_lsn ? ENTRY_RECOVERED : 0;
         int rc = remembers ? put_state(p, m, place, &state) : LS_OK;
