@@ -245,6 +245,7 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     if (from == NULL) {
         message_state_changes(t, m, &nothing, &state);
     }
+    store_time_for(store, &state);
     place_remember(made, m, &state);
     place_entry(made)->state |= recovered;
     return LS_OK;

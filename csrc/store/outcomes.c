@@ -75,7 +75,7 @@ static void take_state(struct table *t, struct message *m, uint32_t queue_id, co
     const struct remembered nothing = {.own = NULL};
     if (!remembers_nothing(state)) {
         message_state_changes(t, m, &nothing, state);
-        place_remember(message_place(m, queue_id), m, state);
+        place_begins(message_place(m, queue_id), m, state);
     }
 }
 
@@ -120,6 +120,9 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
+        if (w->state != NULL) {
+            store_time_for(store, w->state);
+        }
         apply_work(t, table_message(t, number), w, commit_lsn);
         work_gone(store, number);
     }

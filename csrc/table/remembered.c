@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "os/array.h"
+#include "os/vfs.h"
 
 static const struct own_bytes none = {.lsn = 0};
 
@@ -75,41 +76,142 @@ void remembered_free_made(struct remembered *s) {
 
 /* ---- places in no run ---- */
 
-bool unplaced_remember(struct place *p, const struct remembered *state) {
-    if (remembers_nothing(state)) {
-        struct remembered before = unplaced_forget(p);
-        remembered_free(&before);
-        return true;
-    }
-    if (unplaced_remembers(p)) {
-        struct remembered *held = &p->at.unplaced->state;
-        if (held->own != state->own) {
-            free(held->own);
-        }
-        *held = *state;
-        return true;
-    }
-    struct unplaced *u = malloc(sizeof *u);
-    if (u == NULL) {
+/* States come by the million when a store is opened, so blocks grow until one is a large page. */
+struct unplaced_block {
+    struct unplaced_block *older;
+    uint64_t words[];
+};
+
+enum {
+    FIRST_BLOCK = 500, /* words */
+    LARGEST_BLOCK = (LARGE_PAGE_BYTES - sizeof(struct unplaced_block)) / sizeof(uint64_t),
+};
+
+_Static_assert(sizeof(uint64_t *) <= sizeof(uint64_t), "a word holds an address");
+
+static bool add_block(struct unplaced_pool *pool) {
+    uint32_t count = pool->capacity == 0 ? FIRST_BLOCK : 2 * pool->capacity;
+    bool is_large = count >= LARGEST_BLOCK;
+    count = is_large ? LARGEST_BLOCK : count;
+    struct unplaced_block *made = is_large ? aligned_alloc(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES)
+                                           : malloc(sizeof *made + count * sizeof made->words[0]);
+    if (made == NULL) {
         return false;
     }
-    *u = (struct unplaced){.order_lsn = p->at.order_lsn, .state = *state};
-    p->at.unplaced = u;
-    p->slot |= (uint32_t)SLOT_REMEMBERS;
+    if (is_large) {
+        vfs_advise_large_pages(made, LARGE_PAGE_BYTES);
+    }
+    made->older = pool->newest;
+    pool->newest = made;
+    pool->used = 0;
+    pool->capacity = count;
+    return true;
+}
+
+static uint64_t *take_words(struct unplaced_pool *pool, uint32_t count) {
+    uint64_t *words = pool->free[count];
+    if (words != NULL) {
+        memcpy(&pool->free[count], words, sizeof pool->free[count]);
+        return words;
+    }
+    if (pool->capacity - pool->used < count && !add_block(pool)) {
+        return NULL;
+    }
+    words = &pool->newest->words[pool->used];
+    pool->used += count;
+    return words;
+}
+
+static void give_words(struct unplaced_pool *pool, uint64_t *words, uint32_t count) {
+    memcpy(words, &pool->free[count], sizeof pool->free[count]);
+    pool->free[count] = words;
+}
+
+void unplaced_free_pool(struct table *t) {
+    struct unplaced_block *block = t->unplaced.newest;
+    while (block != NULL) {
+        struct unplaced_block *older = block->older;
+        free(block);
+        block = older;
+    }
+    t->unplaced = (struct unplaced_pool){.newest = NULL};
+}
+
+static uint32_t words_of(unsigned parts) {
+    static const uint8_t bits[] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+    return 1u + bits[parts];
+}
+
+/* What it has of its own stays with the state. */
+static void drop_words(struct table *t, struct place *p) {
+    uint64_t *words = p->at.unplaced;
+    uint32_t count = words_of(unplaced_parts(p));
+    p->slot = unplaced_order_index(p);
+    p->at.order_lsn = words[0];
+    give_words(&t->unplaced, words, count);
+}
+
+bool unplaced_remember(struct table *t, struct place *p, const struct remembered *state) {
+    unsigned parts = remembered_parts(state), before = unplaced_parts(p);
+    struct own *own = unplaced_state(p).own;
+    uint64_t order_lsn = unplaced_order_lsn(p);
+    uint64_t *words = parts == before ? p->at.unplaced : parts != 0 ? take_words(&t->unplaced, words_of(parts)) : NULL;
+    if (parts != 0 && words == NULL) {
+        return false;
+    }
+    if (own != state->own) {
+        free(own);
+    }
+    if (parts != before && before != 0) {
+        drop_words(t, p);
+    }
+    if (parts == 0) {
+        return true;
+    }
+    p->at.unplaced = words;
+    p->slot = unplaced_order_index(p) | (uint32_t)parts << SLOT_PARTS;
+    *words++ = order_lsn;
+    if ((parts & REMEMBERS_NOT_BEFORE) != 0) {
+        *words++ = state->not_before_us;
+    }
+    if ((parts & REMEMBERS_EXPIRES) != 0) {
+        *words++ = state->expires_us;
+    }
+    if ((parts & REMEMBERS_COUNT) != 0) {
+        *words++ = state->delivery_count;
+    }
+    if ((parts & REMEMBERS_OWN) != 0) {
+        memcpy(words, &state->own, sizeof state->own);
+    }
     return true;
 }
 
 struct remembered unplaced_state(const struct place *p) {
-    return unplaced_remembers(p) ? p->at.unplaced->state : (struct remembered){.own = NULL};
+    struct remembered state = {.own = NULL};
+    unsigned parts = unplaced_parts(p);
+    if (parts == 0) {
+        return state;
+    }
+    const uint64_t *words = p->at.unplaced + 1;
+    if ((parts & REMEMBERS_NOT_BEFORE) != 0) {
+        state.not_before_us = *words++;
+    }
+    if ((parts & REMEMBERS_EXPIRES) != 0) {
+        state.expires_us = *words++;
+    }
+    if ((parts & REMEMBERS_COUNT) != 0) {
+        state.delivery_count = (uint32_t)*words++;
+    }
+    if ((parts & REMEMBERS_OWN) != 0) {
+        memcpy(&state.own, words, sizeof state.own);
+    }
+    return state;
 }
 
-struct remembered unplaced_forget(struct place *p) {
+struct remembered unplaced_forget(struct table *t, struct place *p) {
     struct remembered state = unplaced_state(p);
     if (unplaced_remembers(p)) {
-        struct unplaced *u = p->at.unplaced;
-        p->slot &= ~(uint32_t)SLOT_REMEMBERS;
-        p->at.order_lsn = u->order_lsn;
-        free(u);
+        drop_words(t, p);
     }
     return state;
 }
@@ -301,6 +403,12 @@ void place_forget_there(const struct place *p) {
     s->ending[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
     if (s->owns != NULL) {
         set_chunk_own(s->owns, p->slot, NULL);
+    }
+}
+
+void place_begins(const struct place *p, const struct message *m, const struct remembered *state) {
+    if (set_state(p, state)) {
+        times_begin(p, m);
     }
 }
 

@@ -86,8 +86,8 @@ void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t 
 }
 
 /* Frees the state of a place that is in no run. */
-__attribute__((noinline)) static void free_state(struct place *p) {
-    struct remembered s = unplaced_forget(p);
+__attribute__((noinline)) static void free_state(struct table *t, struct place *p) {
+    struct remembered s = unplaced_forget(t, p);
     remembered_free(&s);
 }
 
@@ -120,7 +120,7 @@ void table_free(struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *m = table_message(t, number);
         for (uint32_t i = 0; i < m->place_count; i++) {
-            free_state(&message_places(m)[i]);
+            free_state(t, &message_places(m)[i]);
         }
         free_extra(m);
     }
@@ -128,6 +128,7 @@ void table_free(struct table *t) {
         free(t->slabs[i]);
     }
     free(t->slabs);
+    unplaced_free_pool(t);
     for (uint32_t i = 0; i < t->queue_count; i++) {
         if (t->queues[i] != NULL) {
             table_remove_queue(t, t->queues[i]);
@@ -440,7 +441,7 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     assert(p != NULL);
     table_touch(t, m);
     if (unplaced_remembers(p)) {
-        free_state(p); /* what it grew by counts until the message is moved */
+        free_state(t, p); /* what it grew by counts until the message is moved */
     }
     *p = message_places(m)[--m->place_count];
     message_changed(m);

@@ -82,7 +82,6 @@ struct entry {
 struct queue;
 struct chunk_states;
 struct remembered;
-struct unplaced;
 
 /* How often consumers have acquired a place, in all opens as far as the log knows, and when the last one did: tenths of a second of the monotonic clock, which
    reach 13 years of uptime and stay at the highest value from then on. */
@@ -113,9 +112,9 @@ struct place {
     union {
         struct queue_chunk *chunk;
         uint64_t order_lsn;
-        struct unplaced *unplaced;
+        uint64_t *unplaced;
     } at;
-    uint32_t slot; /* in the chunk; during replay the order index and a bit */
+    uint32_t slot; /* in the chunk; during replay the order index, and which parts of a state it has */
     uint32_t queue_id;
 };
 
@@ -243,6 +242,16 @@ struct message {
     uint16_t listed; /* 1: the places are in places.list */
 };
 
+enum { UNPLACED_WORDS_MAX = 5 };
+
+/* Memory for the states of places in no run; see table/remembered.h. */
+struct unplaced_pool {
+    struct unplaced_block *newest;          /* of a list */
+    uint32_t used;                          /* words in the newest; all of the others are or were */
+    uint32_t capacity;                      /* words of the newest */
+    uint64_t *free[UNPLACED_WORDS_MAX + 1]; /* given back, by their length: each has the address of the next one */
+};
+
 /* ---- transactions ---- */
 
 enum work_kind { WORK_ENQUEUE = 1, WORK_DEQUEUE = 2, WORK_NOTE = 3 };
@@ -345,12 +354,13 @@ struct table {
     uint32_t tx_slots;
     uint32_t tx_count;
     uint32_t prepared_count;
-    uint64_t work_count;  /* pending operations of all transactions */
-    uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
-    uint64_t growth;      /* bytes that further rows may add to them */
-    uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
-    bool has_stated;      /* one of its messages is or was MESSAGE_STATED */
-    bool in_runs;         /* the places are in their queues' runs: a replay has settled, or the store is new */
+    uint64_t work_count;           /* pending operations of all transactions */
+    uint64_t loose_count;          /* messages that may grow by a state with one row when they are next moved */
+    uint64_t growth;               /* bytes that further rows may add to them */
+    uint64_t wide_count;           /* those of them whose first row will be wide, since a place has a state */
+    bool has_stated;               /* one of its messages is or was MESSAGE_STATED */
+    bool in_runs;                  /* the places are in their queues' runs: a replay has settled, or the store is new */
+    struct unplaced_pool unplaced; /* empty once they are */
     struct index tx_index;
 
     /* While a checkpoint is being taken: called with each message before its first change. */

@@ -101,12 +101,16 @@ void times_given_back(const struct place *p) {
     expect_changes(p->at.chunk, p->slot, bit);
 }
 
+static void set_content_bytes(const struct chunk_states *s, uint32_t slot, const struct message *m) {
+    uint64_t bytes = message_content_bytes(m);
+    s->content_bytes[slot] = bytes <= UINT16_MAX ? (uint16_t)bytes : 0;
+}
+
 void times_replaced(const struct place *p, const struct message *m) {
     const struct chunk_states *s = p->at.chunk->states;
     uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
     uint8_t bit = bit_at(s, p->slot, hidden, p->at.chunk->queue->times->now_us);
-    uint64_t bytes = message_content_bytes(m);
-    s->content_bytes[p->slot] = bytes <= UINT16_MAX ? (uint16_t)bytes : 0;
+    set_content_bytes(s, p->slot, m);
     change_bit(p, m, bit);
     if (!is_held(place_entry(p))) {
         expect_changes(p->at.chunk, p->slot, bit);
@@ -123,6 +127,24 @@ static uint64_t content_bytes_at(const struct table *t, const struct queue_chunk
     assert(known == message_content_bytes(table_message(t, c->entries[slot].message)));
 #endif
     return known;
+}
+
+void times_begin(const struct place *p, const struct message *m) {
+    struct queue_chunk *c = p->at.chunk;
+    const struct chunk_states *s = c->states;
+    uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
+    uint8_t bit = bit_at(s, p->slot, hidden, c->queue->times->now_us);
+    if (bit == ENTRY_EXPIRED) { /* rare */
+        times_replaced(p, m);
+        return;
+    }
+    set_content_bytes(s, p->slot, m);
+    if (bit == ENTRY_HIDDEN) {
+        c->entries[p->slot].state |= ENTRY_HIDDEN;
+        c->ahead++;
+        queue_tally(c->queue, m, STANDING_READY, STANDING_HIDDEN);
+    }
+    expect_changes(c, p->slot, bit);
 }
 
 static void expire_due(const struct table *t, struct queue_chunk *c, uint32_t slot, uint64_t now_us) {

@@ -31,6 +31,8 @@ bool times_prepare(struct times *times);           /* memory for one chunk more;
 void times_pass(struct table *t, uint64_t now_us); /* it is this time: what is due is offered, or expires */
 /* The place's times have been replaced. */
 void times_replaced(const struct place *p, const struct message *m);
+/* The same for a place that was just appended: nobody knows of it yet. */
+void times_begin(const struct place *p, const struct message *m);
 /* A place of a chunk with times, which is given back: sets its bit, before it is counted again. */
 void times_given_back(const struct place *p);
 /* An expired place of the chunk which nobody holds is one more, or one less (times_expired_went, in table.h). */

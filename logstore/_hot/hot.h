@@ -174,9 +174,9 @@ bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, u
 /* _read_places(cursor, queue id, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 
-/* _publish_items(queue_id, contents, headers, transaction, flags, ids): all of a tuple, in pieces. */
+/* _publish_items(queue_id, contents, headers, transaction, not_before_us, expires_us, flags, ids): all of a tuple, in pieces. */
 PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
-/* _publish_packed(queue_id, data, sizes, transaction, flags, ids): contents one after another. */
+/* _publish_packed(queue_id, data, sizes, transaction, not_before_us, expires_us, flags, ids): contents one after another. */
 PyObject *hot_publish_packed(struct store_calls *self, PyObject *args);
 /* _publish_each(queue_id, contents, headers, transaction, ids): of iterators, one by one. 0; 1: there are more headers than
    contents; -1: fewer. */
@@ -215,7 +215,7 @@ PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *o
 /* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
 struct store_calls *hot_store_after_drops(const struct queue_calls *self);
 /* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_expired(n, load),
-   _acquire_ids(ids, load), and _publish_acquired(header, content, staged). */
+   _acquire_ids(ids, load), and _publish_acquired(header, content, staged, expires_us). */
 PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);

@@ -60,9 +60,9 @@ static PyMethodDef queue_methods[] = {
     {"_acquire_ids", (PyCFunction)(void (*)(void))hot_acquire_ids, METH_VARARGS,
      PyDoc_STR("_acquire_ids($self, ids, load, /)\n--\n\n``acquire_ids`` of an array of numbers of 64 bits.")},
     {"_publish_acquired", (PyCFunction)(void (*)(void))hot_publish_acquired, METH_VARARGS,
-     PyDoc_STR(
-         "_publish_acquired($self, header, content, staged, /)\n--\n\n"
-         "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.")},
+     PyDoc_STR("_publish_acquired($self, header, content, staged, expires_us, /)\n--\n\n"
+               "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.\n"
+               "``expires_us``: microseconds since 1970, or 0.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},

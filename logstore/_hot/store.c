@@ -365,10 +365,12 @@ static PyMethodDef store_methods[] = {
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
     {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
-     PyDoc_STR("_publish_items($self, queue_id, contents, headers, transaction, flags, ids)\n--\n\n"
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, transaction, not_before_us, "
+               "expires_us, flags, ids)\n--\n\n"
                "Publishes the items of a tuple and appends the ids of those that are stored.")},
     {"_publish_packed", (PyCFunction)(void (*)(void))hot_publish_packed, METH_VARARGS,
-     PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, flags, ids)\n--\n\n"
+     PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, not_before_us, expires_us, "
+               "flags, ids)\n--\n\n"
                "Publishes contents that stand one after another, as _publish_items.")},
     {"_publish_each", (PyCFunction)(void (*)(void))hot_publish_each, METH_VARARGS,
      PyDoc_STR("_publish_each($self, queue_id, contents, headers, transaction, not_before_us, expires_us, ids)\n--\n\n"

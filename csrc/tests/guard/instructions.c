@@ -172,7 +172,8 @@ static void publish_many(size_t bytes) {
         sizes[i] = bytes;
     }
     for (size_t i = 0; i < BATCHES; i++) {
-        must(ls_publish_many(store, QUEUE, AT_ONCE, content, sizes, NULL, NULL, NULL, 0, ids + i * AT_ONCE, &done));
+        must(ls_publish_many(store, QUEUE, AT_ONCE, content, sizes, NULL, NULL, NULL, NULL, 0, ids + i * AT_ONCE,
+                             &done));
     }
 }
 
@@ -185,7 +186,8 @@ static void publish_gather(size_t bytes) {
         sizes[i] = bytes;
     }
     for (size_t i = 0; i < BATCHES; i++) {
-        must(ls_publish_gather(store, QUEUE, AT_ONCE, contents, sizes, NULL, NULL, NULL, 0, ids + i * AT_ONCE, &done));
+        must(ls_publish_gather(store, QUEUE, AT_ONCE, contents, sizes, NULL, NULL, NULL, NULL, 0, ids + i * AT_ONCE,
+                               &done));
     }
 }
 

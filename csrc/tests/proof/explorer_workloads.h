@@ -100,7 +100,8 @@ static inline void publish_some(struct run *r, int queue) {
         each[i] = contents[i];
         sizes[i] = t[i].content_bytes;
     }
-    rc = ls_publish_gather(r->store, (uint32_t)queue, n, each, sizes, header_of, header_sizes, NULL, 0, ids, &done);
+    rc = ls_publish_gather(r->store, (uint32_t)queue, n, each, sizes, header_of, header_sizes, NULL, NULL, 0, ids,
+                           &done);
     for (size_t i = 0; i < done; i++) {
         t[i].id = ids[i];
         r->told[r->told_count++] = t[i];
