@@ -287,8 +287,9 @@ static int reserve_inline(ls_store *store, const struct message_start *m, const 
         struct message none = {.id = 0};
         expansion = message_states_grow_at_most(&store->state.table, &none, m->queue_count, 0);
     }
-    return log_reserve_to_grow(store->log, message_start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state),
-                               expansion, RESERVE_GROWS);
+    return log_reserve_to_grow(store->log,
+                               message_start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state), expansion,
+                               RESERVE_GROWS);
 }
 
 void place_starts(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state) {
