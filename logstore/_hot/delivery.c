@@ -219,6 +219,8 @@ static PyMemberDef delivery_members[] = {
     {"position", T_ULONGLONG, offsetof(struct delivery, row.position), READONLY,
      "The position of its place on the queue. Positions grow in the order of the queue, and a place keeps its own.\n\n"
      "They count the places that the queue has had since the store was opened, so they are of one open only."},
+    {"size", T_ULONGLONG, offsetof(struct delivery, row.content_bytes), READONLY,
+     "Bytes of content, the header not counted."},
     {"delivery_count", T_UINT, offsetof(struct delivery, row.count), READONLY,
      "How often this place has been handed out, this time included, in earlier opens too: a release and an orderly "
      "close\n"

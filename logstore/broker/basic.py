@@ -95,17 +95,25 @@ def _reject(channel: Channel, method: commands.Basic.Reject) -> None:
     channel.consuming.reject(method.delivery_tag or 0, multiple=False, requeue=method.requeue)
 
 
-def _recover(channel: Channel, method: commands.Basic.Recover) -> None:
+def _recover(channel: Channel, method: commands.Basic.Recover) -> Coroutine[Any, Any, None] | None:
     if not method.requeue:
         raise not_implemented("requeue=false")
-    channel.consuming.recover()
+    work = channel.consuming.recover()
+    if work is not None:
+        return _recover_many(channel, work)
+    channel.reply(commands.Basic.RecoverOk())
+    return None
+
+
+async def _recover_many(channel: Channel, work: Coroutine[Any, Any, None]) -> None:
+    await work
     channel.reply(commands.Basic.RecoverOk())
 
 
-def _recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+def _recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Coroutine[Any, Any, None] | None:
     if not method.requeue:
         raise not_implemented("requeue=false")
-    channel.consuming.recover()
+    return channel.consuming.recover()
 
 
 def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> None:

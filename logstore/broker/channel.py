@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
+    from logstore.broker.streams import BodyStream
     from logstore.broker.transactions import ChannelTransaction
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Channel:
         # number of publishes that they confirm.
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
         self._replies_held = 0
+        self._stream: BodyStream | None = None  # at the gate, before everything else
 
     # The gate.
 
@@ -77,7 +79,7 @@ class Channel:
 
     def send(self, data: bytes) -> None:
         """Send a reply, or hold it at the gate."""
-        if not self._waiting and self.gate_lsn <= self.wakeups.settled_lsn:
+        if not self.waits and self.gate_lsn <= self.wakeups.settled_lsn:
             self.connection.send(data)
         else:
             self._hold(data)
@@ -94,6 +96,17 @@ class Channel:
         self._hold(call)
         self.connection.touch(self)
 
+    def stream(self, stream: BodyStream) -> None:
+        """Send a large body in pieces, before everything at the gate; the channel can deliver (`can_deliver`)."""
+        self._stream = stream
+        self._replies_are_held(1)
+        self.connection.touch(self)
+
+    def repeat(self, call: Callable[[], int | None]) -> None:
+        """Make a call before everything that waits at the gate."""
+        self._waiting.appendleft((0, call, 0))
+        self._replies_are_held(1)
+
     def confirm(self, tag: int, count: int = 1) -> None:
         """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
         self._waiting.append((self.gate_lsn, tag, count))
@@ -101,8 +114,17 @@ class Channel:
 
     def _hold(self, item: bytes | Callable[[], int | None]) -> None:
         self._waiting.append((self.gate_lsn, item, 0))
-        self._replies_held += 1
+        self._replies_are_held(1)
         self.wakeups.await_commit(self)
+
+    def _replies_are_held(self, count: int) -> None:
+        self._replies_held += count
+        self.connection.replies_are_held(count)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits at the gate."""
+        return bool(self._waiting) or self._stream is not None
 
     def settle(self, durable_lsn: int) -> bool:
         """Send everything that is durable now. True while something still waits."""
@@ -111,7 +133,9 @@ class Channel:
         waiting = self._waiting
         held_before = self._replies_held
         tag = count = 0
-        while waiting and waiting[0][0] <= durable_lsn:
+        while self._goes_on() and waiting and waiting[0][0] <= durable_lsn:
+            if callable(waiting[0][1]) and self.is_open and not self.connection.has_room(self):
+                break  # it makes a reply with a content: it waits until there is room for that
             _, item, confirmed = waiting.popleft()
             if isinstance(item, int):
                 tag = item
@@ -120,7 +144,7 @@ class Channel:
             if count:
                 self._send_ack(tag, count)
                 count = 0
-            self._replies_held -= 1
+            self._replies_are_held(-1)
             if isinstance(item, bytes):
                 self.connection.send(item)
                 continue
@@ -129,12 +153,23 @@ class Channel:
             later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
             if later_lsn is not None and self.is_open:
                 waiting.appendleft((later_lsn, item, 0))
-                self._replies_held += 1
+                self._replies_are_held(1)
+                break
         if count:
             self._send_ack(tag, count)
         if held_before and not self._replies_held and self.is_open:
             self.consuming.wake()
         return bool(waiting)
+
+    def _goes_on(self) -> bool:
+        """Whether no body is being sent; the next piece of one is sent if there is room."""
+        if self._stream is None:
+            return True
+        if not self.connection.has_room(self) or not self._stream.send_next():
+            return False
+        self._stream = None
+        self._replies_are_held(-1)
+        return True
 
     def _send_ack(self, tag: int, count: int) -> None:
         self.connection.send(frames.basic_ack(self.number, tag, multiple=count > 1))
@@ -142,7 +177,8 @@ class Channel:
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting.clear()
-        self._replies_held = 0
+        self._stream = None
+        self._replies_are_held(-self._replies_held)
 
     def can_deliver(self) -> bool:
         """True while consumers of this channel may get messages."""
@@ -165,4 +201,6 @@ class Channel:
             self.publishing.abandon()
             if self.tx is not None:
                 self.tx.rollback()
+            if self._stream is not None:
+                self._stream.leave()
             self.consuming.close()

@@ -1,7 +1,8 @@
 """One client connection: receiving and sending frames, within the limits.
 
-Reading stops while any `Pause` is set, and frames already received wait in `_backlog`. So the order on a
-connection is kept, and no client can make the broker hold more than the limits allow. Output is
+Reading stops while any `Pause` is set, and what was received waits: bytes in the `reader`, frames in `_backlog`. So
+the order on a connection is kept, and no client can make the broker hold more than the limits allow. The frames are
+made and handled in turns (`turns`); reading stops, too, while the connection waits for its next turn. Output is
 collected for one turn of the event loop. Consumers of this connection get no messages while more than
 `unsent_bytes_high` bytes wait for the socket.
 
@@ -12,6 +13,7 @@ handled goes to `on_error`, which closes the channel or the connection.
 from __future__ import annotations
 
 import asyncio
+import collections
 import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -37,6 +39,7 @@ from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
+from logstore.broker.turns import TURN_UNITS, UNIT_BYTES
 from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
@@ -55,9 +58,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
 _PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
+REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
 
 
 class Pause(enum.IntFlag):
@@ -68,6 +73,7 @@ class Pause(enum.IntFlag):
     UNSENT = 2  # the client does not read fast enough
     UNDURABLE = 4  # the disk is slower than its publishing
     HELD = 16  # too many frames wait for the end of a slow method
+    REPLIES = 32  # too many replies wait at the gates of its channels
 
 
 class Connection(asyncio.Protocol):
@@ -83,6 +89,7 @@ class Connection(asyncio.Protocol):
         self.relay: Relay | None = None  # to the member that leads the host
         self.limits = server.limits
         self.loop = server.loop
+        self.turns = server.turns
         self.state = State.OPENING
         self.peer: Any = None
         self.user: str | None = None
@@ -102,15 +109,18 @@ class Connection(asyncio.Protocol):
         self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self.limits.frame_bytes_max))
         self.runs = Runs()
         self.handshake = Handshake(self)
-        self._backlog: list[frames.Received] = []
+        self._backlog: collections.deque[frames.Received] = collections.deque()
         self._pauses = Pause(0)
+        self._waits_for_turn = False
         self._reading = True
         self.published = False  # to the store, since the undurable bytes were last checked
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0  # of frames on channels that wait for a slow method
+        self.replies_held = 0  # at the gates of its channels
         self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
+        self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
         self._timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = self.loop.create_future()
@@ -144,7 +154,7 @@ class Connection(asyncio.Protocol):
         self.state = State.CLOSED
         self._cancel_timer()
         self.heartbeats.stop()
-        self._backlog.clear()
+        self._forget_received()
         self._give_up()
         self.server.connection_lost(self)
         if not self._gone.done():
@@ -161,11 +171,8 @@ class Connection(asyncio.Protocol):
             # Frames can no longer be separated, but these bytes are the answer to our close.
             self.shut()
             return
-        received = self.reader.feed(data)
-        if self._pauses or self._backlog:
-            self._backlog += received
-        else:
-            self._handle_all(received)
+        self.reader.put(data)
+        self._go_on(at_once=True)
 
     def pause_writing(self) -> None:
         """The socket's buffer is full: consumers of this connection wait."""
@@ -181,6 +188,53 @@ class Connection(asyncio.Protocol):
 
     # Receiving.
 
+    def _go_on(self, *, at_once: bool = False) -> None:
+        """Handle what was received, in turns, unless there is a pause."""
+        if self._pauses or self._waits_for_turn or self.state in _DONE:
+            return
+        if at_once:
+            self.turns.at_once(self)
+        else:
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._stop_reading()
+        self.turns.add(self)
+
+    def take_turn(self) -> int:
+        """Handle what was received: as much as a turn allows. Returns the units."""
+        self._waits_for_turn = False
+        if self._pauses or self.state in _DONE:
+            return 0
+        received, units = self._next_received()
+        sent_before = self.outbox.added_bytes
+        self._handle_all(received)
+        units += (self.outbox.added_bytes - sent_before) // UNIT_BYTES
+        if not self._pauses and self.state not in _DONE:
+            if self._backlog or self.reader.has_more:
+                self._wait_for_turn()
+            else:
+                self._read_on()
+        return units
+
+    def _next_received(self) -> tuple[list[frames.Received], int]:
+        received: list[frames.Received] = []
+        units = 0
+        while self._backlog and units < TURN_UNITS:
+            each = self._backlog.popleft()
+            units += 1 + len(each[2]) // UNIT_BYTES if isinstance(each, tuple) else (each.count + 1) // 2
+            received.append(each)
+        if units < TURN_UNITS:
+            more, more_units = self.reader.take(TURN_UNITS - units)
+            return received + more if received else more, units + more_units
+        return received, units
+
+    def _forget_received(self) -> None:
+        self._backlog.clear()
+        self._waits_for_turn = False
+        self.turns.discard(self)
+
     def _handle_all(self, received: list[frames.Received]) -> None:
         at = 0
         room = self.host.store.room_percent if self.state is State.OPEN else 100
@@ -189,7 +243,7 @@ class Connection(asyncio.Protocol):
                 self._pause(Pause.UNDURABLE)
                 self.host.wakeups.await_commit(self)
             if self._pauses:
-                self._backlog += received[at:]
+                self._backlog.extendleft(reversed(received[at:]))
                 break
             if self.is_over:
                 break
@@ -207,7 +261,7 @@ class Connection(asyncio.Protocol):
             if self.outbox.size_bytes > self.limits.unsent_bytes_max:
                 self.flush()
         self.batches.flush()
-        if not self._backlog and not self._pauses and self.reader.error is not None:
+        if self.reader.error is not None and not self._backlog and not self._pauses:
             self.fail(self.reader.error, 0)
         self.flush()
         self._pause_while_undurable()
@@ -302,13 +356,9 @@ class Connection(asyncio.Protocol):
             self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
         if self.has_given_up:
             return
-        self._backlog[:0] = held  # they came before the backlog
+        self._backlog.extendleft(reversed(held))  # they came before the backlog
         self._pauses &= ~Pause.HELD
-        if not self._pauses:
-            received, self._backlog = self._backlog, []
-            self._handle_all(received)
-            if not self._pauses:
-                self._read_on()
+        self._go_on()
 
     @property
     def is_over(self) -> bool:
@@ -327,7 +377,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_paused(self) -> bool:
         """True while nothing is read, so that the peer's heartbeats cannot be seen."""
-        return bool(self._pauses)
+        return bool(self._pauses) or self._waits_for_turn
 
     @property
     def waits_for(self) -> str | None:
@@ -348,21 +398,26 @@ class Connection(asyncio.Protocol):
 
     def _pause(self, why: Pause) -> None:
         self._pauses |= why
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         if self._reading and not self.transport.is_closing():
             self._reading = False
             self.transport.pause_reading()
 
     def resume(self, why: Pause) -> None:
-        """End a pause, and read again if there is no other one."""
-        if not self._pauses & why:
-            return
-        self._pauses &= ~why
-        if self._pauses or self.state is State.CLOSED:
-            return
-        received, self._backlog = self._backlog, []
-        self._handle_all(received)
-        if not self._pauses:
-            self._read_on()
+        """End a pause, and go on in the next turn if there is no other one."""
+        if self._pauses & why:
+            self._pauses &= ~why
+            self._go_on()
+
+    def replies_are_held(self, count: int) -> None:
+        """So many more replies wait at the gate of a channel, or fewer."""
+        self.replies_held += count
+        if self.replies_held > REPLIES_HELD_MAX:
+            self._pause(Pause.REPLIES)
+        elif count < 0 and self.replies_held <= REPLIES_HELD_MAX // 2:
+            self.resume(Pause.REPLIES)
 
     def _read_on(self) -> None:
         if not self._reading and not self.transport.is_closing():
@@ -396,7 +451,6 @@ class Connection(asyncio.Protocol):
             if is_full or store.room_percent < PUBLISH_PERCENT:
                 return True
             self.resume(Pause.UNDURABLE)
-            return bool(self._pauses & Pause.UNDURABLE)
         return False
 
     # Sending.
@@ -432,6 +486,13 @@ class Connection(asyncio.Protocol):
         self._touched[channel] = None
         self.outbox.schedule()
 
+    def has_room(self, channel: Channel) -> bool:
+        """Whether a channel may send a body, or a part of one; if not, its gate is settled when there is room."""
+        if self.outbox.has_room():
+            return True
+        self._wanting_room[channel] = None
+        return False
+
     def flush(self) -> None:
         """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
@@ -451,10 +512,13 @@ class Connection(asyncio.Protocol):
             self.wake_consumers()
 
     def wake_consumers(self) -> None:
-        """Wake the queues with consumers on this connection: there is room for deliveries."""
+        """There is room for deliveries: wake the queues with consumers on this connection, and go on with bodies."""
         for channel in self.channels.values():
             if channel.is_open:
                 channel.consuming.wake()
+        wanting, self._wanting_room = self._wanting_room, {}
+        for channel in wanting:
+            self.touch(channel)
 
     # The end.
 
@@ -476,7 +540,7 @@ class Connection(asyncio.Protocol):
         self._cancel_timer()
         self.state = State.RELAYED
         pending = b"".join(frames.raw(each) for each in self._backlog if isinstance(each, tuple)) + self.reader.rest()
-        self._backlog.clear()
+        self._forget_received()
         self._reading = True  # the relay stops and resumes it
         self.relay = Relay(self, name, leader, upstream, upstream_gone)
         self.relay.start(pending)
@@ -505,7 +569,7 @@ class Connection(asyncio.Protocol):
         # Earlier frames no longer matter, but the close-ok must be read.
         self._backlog.clear()
         self._pauses = Pause(0)
-        self._read_on()
+        self._go_on()
 
     def on_client_close(self) -> None:
         """End everything after the client's connection.close; the answer waits until all is durable."""

@@ -27,7 +27,8 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
-from logstore.broker.queues import Acquired
+from logstore.broker.queues import Acquired, release_in_turns
+from logstore.broker.streams import BodyStream
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
@@ -92,14 +93,15 @@ class Consumer:
 
     def deliver(self, acquired: Acquired) -> int:
         """Send a message. Returns the size of its body. Raises `StoreError` if it cannot be read."""
-        body = acquired.place.content
         channel = self.channel
+        if channel.consuming.is_streamed(acquired):
+            return self._stream(acquired)
+        body = acquired.place.content
         parts = self._encode(acquired, channel.consuming.last_tag + 1, body)
         if parts is None:
-            acquired.release()
-            channel.fail(_too_large(acquired.envelope.properties), commands.Basic.Deliver.index)
+            self._refuse([acquired])
             return len(body)
-        channel.consuming.delivered(acquired, None if self.no_ack else self)
+        channel.consuming.delivered(acquired, self, self.no_ack)
         self.queue.delivered += 1
         channel.connection.send_all(parts)
         acquired.place.unload()
@@ -108,6 +110,21 @@ class Consumer:
             self.queue.acknowledged += 1
             channel.changed()
         return len(body)
+
+    def _stream(self, acquired: Acquired) -> int:
+        """Begin to send a large message."""
+        channel = self.channel
+        envelope, place = acquired.envelope, acquired.place
+        if not _fits(envelope.properties, channel.connection.frame_bytes_max):
+            self._refuse([acquired])
+            return place.size
+
+        def start_of(tag: int) -> bytes:
+            method = frames.basic_deliver(channel.number, self._prefix, tag, place.redelivered, envelope.routing)
+            return frames.content_start(channel.number, method, envelope.properties, place.size)
+
+        channel.stream(BodyStream(channel, acquired, self, start_of, no_ack=self.no_ack))
+        return place.size
 
     def deliver_all(self, batch: list[Acquired]) -> tuple[int, int]:
         """Send as many messages as there is room for. Returns how many were handled, and the bytes of their bodies.
@@ -123,8 +140,12 @@ class Consumer:
         tag = channel.consuming.last_tag
         handled = size_bytes = body_bytes = 0
         too_large = False
+        streamed: Acquired | None = None
         try:
             for acquired in batch:
+                if channel.consuming.is_streamed(acquired):
+                    streamed = acquired
+                    break
                 if size_bytes >= room_bytes:  # with an overshoot, because a released message counts as redelivered
                     outbox.starve()
                     break
@@ -162,13 +183,19 @@ class Consumer:
             channel.changed()
             self.queue.accept_all(sent)
             self.queue.acknowledged += len(sent)
+        if streamed is not None:  # behind the others
+            body_bytes += self._stream(streamed)
+            handled += 1
         if too_large:
-            properties = batch[handled].envelope.properties
-            for remaining in reversed(batch[handled:]):
-                remaining.release()
-            channel.fail(_too_large(properties), commands.Basic.Deliver.index)
+            self._refuse(batch[handled:])
             handled = len(batch)
         return handled, body_bytes
+
+    def _refuse(self, batch: list[Acquired]) -> None:
+        """The properties of the first one do not fit into a frame of this client."""
+        for remaining in reversed(batch):
+            remaining.release()
+        self.channel.fail(_too_large(batch[0].envelope.properties), commands.Basic.Deliver.index)
 
     def _encode(self, acquired: Acquired, tag: int, body: bytes | memoryview) -> list[bytes | memoryview] | None:
         """The frames of a delivery; None if its properties do not fit into one frame."""
@@ -311,15 +338,21 @@ class Consuming:
 
     # Delivery.
 
-    def delivered(self, acquired: Acquired, consumer: Consumer | None) -> int:
-        """Record a delivery. Returns its tag. Without a consumer it needs no acknowledgement."""
+    def is_streamed(self, acquired: Acquired) -> bool:
+        """Whether the body is sent in pieces (`streams`)."""
+        return acquired.queue.durable and acquired.place.size > self.channel.limits.inline_body_bytes_max
+
+    def delivered(self, acquired: Acquired, consumer: Consumer | None, no_ack: bool) -> int:
+        """Record a delivery, or without a consumer the answer to a basic.get. Returns its tag."""
         self.last_tag += 1
         acquired.tag = self.last_tag
+        if no_ack:
+            return self.last_tag
+        self._unacked[self.last_tag] = acquired
         if consumer is not None:
             acquired.consumer = consumer
             consumer.unacked += 1
             self._unacked_of_consumers += 1
-            self._unacked[self.last_tag] = acquired
         return self.last_tag
 
     def delivered_all(self, sent: list[Acquired], consumer: Consumer | None) -> None:
@@ -331,6 +364,13 @@ class Consuming:
             consumer.unacked += len(sent)
             self._unacked_of_consumers += len(sent)
             self._unacked.update(zip(map(_tag_of, sent), sent, strict=True))
+
+    def forget(self, acquired: Acquired) -> bool:
+        """The client will not have a message. False if it has settled it already."""
+        if self._unacked.pop(acquired.tag, None) is None:
+            return False
+        self.return_credit([acquired])
+        return True
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
         """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet."""
@@ -352,12 +392,12 @@ class Consuming:
             if not _fits(header.properties, connection.frame_bytes_max):
                 acquired.release()
                 raise _too_large(header.properties)
+            if self.is_streamed(acquired):
+                self._stream_get(queue, acquired, no_ack=no_ack)
+                return None
             body = queue.content_of(acquired.place)
-        self.last_tag += 1
-        acquired.tag = self.last_tag
-        method = frames.basic_get_ok(
-            channel.number, self.last_tag, acquired.place.redelivered, header.routing, queue.ready_count
-        )
+        tag = self.delivered(acquired, None, no_ack)
+        method = frames.basic_get_ok(channel.number, tag, acquired.place.redelivered, header.routing, queue.ready_count)
         connection.send_all(
             frames.with_content(channel.number, method, header.properties, body, connection.frame_bytes_max)
         )
@@ -368,8 +408,20 @@ class Consuming:
             channel.changed()
         else:
             acquired.place.unload()
-            self._unacked[self.last_tag] = acquired
         return None
+
+    def _stream_get(self, queue: BrokerQueue, acquired: Acquired, *, no_ack: bool) -> None:
+        channel = self.channel
+        envelope, place = acquired.envelope, acquired.place
+
+        def start_of(tag: int) -> bytes:
+            method = frames.basic_get_ok(channel.number, tag, place.redelivered, envelope.routing, queue.ready_count)
+            return frames.content_start(channel.number, method, envelope.properties, place.size)
+
+        def again() -> None:
+            channel.repeat(lambda: self.get(queue, no_ack=no_ack))
+
+        channel.stream(BodyStream(channel, acquired, None, start_of, no_ack=no_ack, or_else=again))
 
     def unacknowledged(self, message_ids: Container[int]) -> Iterator[tuple[str, int, str]]:
         """The given messages that this channel has unacknowledged: queue, id, consumer's tag ('' for a get)."""
@@ -449,7 +501,7 @@ class Consuming:
             raise problem
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool) -> Coroutine[Any, Any, None] | None:
-        """basic.nack and basic.reject. Returns a coroutine that rejects very many; a release is not in the log."""
+        """basic.nack and basic.reject. Returns a coroutine that settles very many."""
         return self._settle(tag, multiple, Verdict.RELEASE if requeue else Verdict.REJECT)
 
     def _settle(self, tag: int, multiple: bool, verdict: Verdict) -> Coroutine[Any, Any, None] | None:
@@ -463,16 +515,23 @@ class Consuming:
             _each(taken, _SETTLE[verdict])
             self.channel.changed()
 
-        if verdict is Verdict.REJECT and len(taken) > SLICE_MAX:
+        if len(taken) > SLICE_MAX:
             return self._in_slices(taken, settle_now)
         settle_now(taken)
         return None
 
-    def recover(self) -> None:
-        """basic.recover: release all unacknowledged messages to their places."""
+    def recover(self) -> Coroutine[Any, Any, None] | None:
+        """basic.recover: release all unacknowledged messages to their places. Returns a coroutine for very many."""
         taken = self._taken_back(0, multiple=True)
-        self.return_credit(taken)
-        _each(taken, Acquired.release)
+
+        def release(taken: list[Acquired]) -> None:
+            self.return_credit(taken)
+            _each(taken, Acquired.release)
+
+        if len(taken) > SLICE_MAX:
+            return self._in_slices(taken, release)
+        release(taken)
+        return None
 
     def unsettle(self, taken: Iterable[Acquired]) -> None:
         """Undo a transaction's acknowledgements: the messages are unacknowledged again."""
@@ -522,15 +581,9 @@ class Consuming:
         for consumer in consumers:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
-        unacked = list(self._unacked.values())
-        self._unacked.clear()
-        for acquired in unacked:
-            try:
-                acquired.release()
-            except STORE_ENDED:
-                break  # the next open of the host offers them again
-            except StoreError as error:
-                logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
+        unacked, self._unacked = self._unacked, {}
+        if unacked:
+            release_in_turns(self.channel.connection.turns, unacked.values())
         for queue in {consumer.queue: None for consumer in consumers}:
             deletion = self.channel.vhost.consumer_left(queue)
             if deletion is not None:

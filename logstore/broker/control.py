@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.statistics import broker_statistics, connection_statistics
+from logstore.broker.turns import in_turns
 from logstore.core.host_directory import ROOT
 from logstore.core.xid import Xid
 from logstore.errors import CorruptLog, NotEnqueued, OptionError, UnknownMessage, UnknownQueue
@@ -96,7 +97,7 @@ class BrokerControl:
         is_dry_run = arguments.get("dry_run") is True
         locked = 0
         if isinstance(queue, MemoryQueue):
-            messages = queue.ready_count if is_dry_run else queue.purge()
+            messages = queue.ready_count if is_dry_run else await in_turns(queue.purge())
         else:
             assert isinstance(queue, DurableQueue)
             messages = await self._socket.in_thread(queue.unlocked_count if is_dry_run else queue.handle.purge)

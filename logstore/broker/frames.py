@@ -9,6 +9,7 @@ alphabet, which real clients use.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Final, Protocol
 
 from pamqp import base, commands, constants
@@ -17,6 +18,7 @@ from pamqp import frame as pamqp_frame
 from logstore.broker.errors import FRAME_ERROR, NOT_IMPLEMENTED, SYNTAX_ERROR, ConnectionException
 from logstore.broker.fields import MalformedFields, check_arguments
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.turns import UNIT_BYTES
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD: Final = constants.FRAME_METHOD
@@ -54,6 +56,10 @@ class Run(Protocol):
     def channel(self) -> int:
         """The number of the channel."""
 
+    @property
+    def count(self) -> int:
+        """How many publishes or acknowledgements."""
+
     def raw_frames(self) -> list[RawFrame]:
         """The frames that it stands for."""
 
@@ -75,68 +81,104 @@ class FrameReader:
     later bytes are ignored.
     """
 
-    __slots__ = ("_buffer", "_wanted", "error", "frame_bytes_max", "runs")
+    __slots__ = ("_at", "_buffer", "_data", "_wanted", "error", "frame_bytes_max", "runs")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.runs: Runs | None = None
         self.error: ConnectionException | None = None
-        self._buffer = bytearray()
+        self._data = b""  # received, and parsed up to `_at`
+        self._at = 0
+        self._buffer = bytearray()  # the beginning of a frame, if `_data` is empty
         self._wanted = 0  # the buffer holds no complete frame before it has this many bytes
 
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` has left something to take."""
+        return bool(self._data)
+
     def rest(self) -> bytes:
-        """Takes the bytes out that are no complete frame yet."""
-        rest = bytes(self._buffer)
+        """Takes out the bytes of which no frame was made yet."""
+        rest = self._data[self._at :] + self._buffer
+        self._data, self._at = b"", 0
         self._buffer.clear()
         self._wanted = 0
         return rest
 
     def feed(self, data: bytes) -> list[Received]:
         """Add received bytes. Returns the frames that are now complete, in order."""
+        self.put(data)
+        return self.take(sys.maxsize)[0]
+
+    def put(self, data: bytes) -> None:
+        """Add received bytes."""
         if self.error is not None:
-            return []
-        if self._buffer:
-            if len(self._buffer) + len(data) < self._wanted:
-                self._buffer += data
-                return []
-            data = b"".join((self._buffer, data))
+            return
+        if self._data:
+            self._data = self._data[self._at :] + data
+            self._at = 0
+        elif len(self._buffer) + len(data) < self._wanted:
+            self._buffer += data
+        elif self._buffer:
+            self._data = b"".join((self._buffer, data))
             self._buffer.clear()
-        frames: list[Received] = []
-        at = 0
+        else:
+            self._data = data
+
+    def take(self, units: int) -> tuple[list[Received], int]:
+        """The next frames that are complete, in order, of so many units (`turns`) or a little more; and their units."""
+        data, at = self._data, self._at
         size = len(data)
+        frames: list[Received] = []
+        if not size:
+            return frames, 0
+        taken = 0
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
         unpack, append, kinds, runs = _PREFIX.unpack_from, frames.append, _KINDS, self.runs
-        self._wanted = _PREFIX.size
-        while size - at >= _PREFIX_BYTES:
+        wanted = _PREFIX_BYTES
+        while taken < units:
+            if size - at < _PREFIX_BYTES:
+                break
             kind, channel, length = unpack(data, at)
             if kind not in kinds:
-                self.error = ConnectionException(FRAME_ERROR, f"frame type {kind} is unknown")
-                return frames
+                self._fail(f"frame type {kind} is unknown")
+                return frames, taken
             if length > payload_bytes_max:
-                self.error = ConnectionException(
-                    FRAME_ERROR,
-                    f"a frame of {length} bytes on channel {channel} exceeds the negotiated {self.frame_bytes_max}",
+                self._fail(
+                    f"a frame of {length} bytes on channel {channel} exceeds the negotiated {self.frame_bytes_max}"
                 )
-                return frames
+                return frames, taken
             if kind == METHOD and runs is not None:
-                taken = runs.take(data, at, channel, length)
-                if taken is not None:
-                    append(taken[0])
-                    at = taken[1]
+                run = runs.take(data, at, channel, length)
+                if run is not None:
+                    append(run[0])
+                    taken += (run[0].count + 1) // 2 + (run[1] - at) // UNIT_BYTES
+                    at = run[1]
                     continue
             start = at + _PREFIX_BYTES
             end = start + length
             if end >= size:
-                self._wanted = end + 1 - at
+                wanted = end + 1 - at
                 break
             if data[end] != _END:
-                self.error = ConnectionException(FRAME_ERROR, "a frame does not end with its end octet")
-                return frames
+                self._fail("a frame does not end with its end octet")
+                return frames, taken
             append((kind, channel, data[start:end]))
+            taken += 1 + length // UNIT_BYTES
             at = end + 1
+        else:
+            if at < size:
+                self._data, self._at = data, at
+                return frames, taken
+        self._data, self._at = b"", 0
+        self._wanted = wanted
         if at < size:
             self._buffer += memoryview(data)[at:]
-        return frames
+        return frames, taken
+
+    def _fail(self, text: str) -> None:
+        self.error = ConnectionException(FRAME_ERROR, text)
+        self._data, self._at = b"", 0
 
 
 _METHODS: Final[dict[int, type[base.Frame]]] = commands.INDEX_MAPPING
@@ -248,6 +290,17 @@ def delivery_template(
     before = _PREFIX.pack(METHOD, channel, method_size) + prefix
     head = _CONTENT.pack(_END, HEADER, channel, CONTENT_HEADER_BYTES + len(properties), _BASIC, 0, body_size)
     return before, b"".join((routing, head, properties, _BODY.pack(_END, BODY, channel, body_size)))
+
+
+def content_start(channel: int, method_frame: bytes, properties: bytes, size: int) -> bytes:
+    """A method frame and the header frame of its content."""
+    head = _CONTENT.pack(_END, HEADER, channel, CONTENT_HEADER_BYTES + len(properties), _BASIC, 0, size)
+    return b"".join((method_frame[:-1], head, properties, _END_OCTET))
+
+
+def body_frame(channel: int, piece: bytes | memoryview) -> list[bytes | memoryview]:
+    """One frame of a body."""
+    return [_PREFIX.pack(BODY, channel, len(piece)), piece, _END_OCTET]
 
 
 def with_content(

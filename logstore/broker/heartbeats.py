@@ -1,8 +1,9 @@
 """Heartbeats of one connection in both directions, and the detection of dead peers.
 
-With an interval of n seconds the broker sends something at least every n/2 seconds, and closes the
-connection of a peer that was silent for two intervals. A peer that reads nothing while its buffer is full
-is disconnected after `stall_s` seconds, independent of the interval: reading may be paused then, so its
+With an interval of n seconds the broker sends something at least every n/2 seconds, and closes the connection of a
+peer that was silent for two intervals. A loop that was held up runs its timers before it looks at the sockets; so a
+peer that seems silent is given up after the sockets were read once more. A peer that reads nothing while its buffer
+is full is disconnected after `stall_s` seconds, independent of the interval: reading may be paused then, so its
 heartbeats cannot be seen.
 """
 
@@ -68,16 +69,25 @@ class Heartbeats:
             connection.transport.abort()
             return
         if self._interval_s:
-            silent_s = now - self.received_at
-            if silent_s > MISSED_MAX * self._interval_s and not connection.is_paused:
-                logger.debug("%s missed heartbeats: silent for %.1f s", connection, silent_s)
-                connection.transport.abort()
-                return
+            if self._is_silent(now):
+                # The first call comes before this turn's look at the sockets, the second one after it.
+                connection.loop.call_soon(connection.loop.call_soon, self._give_up)
             if not self._sent:
                 connection.send(frames.HEARTBEAT_FRAME)
                 connection.flush()
             self._sent = False
         self._schedule()
+
+    def _is_silent(self, now: float) -> bool:
+        return now - self.received_at > MISSED_MAX * self._interval_s and not self._connection.is_paused
+
+    def _give_up(self) -> None:
+        """The peer was silent. It is given up if nothing of it was in the socket."""
+        now = self._connection.loop.time()
+        if self._timer is not None and self._is_silent(now):
+            logger.debug("%s missed heartbeats: silent for %.1f s", self._connection, now - self.received_at)
+            self.stop()
+            self._connection.transport.abort()
 
     def _is_stalled(self, now: float) -> bool:
         connection = self._connection

@@ -33,7 +33,7 @@ class Host:
         self.store = store
         self.connections: set[Connection] = set()  # from connection.open on
         self.poison: Exception | None = None  # why the store can no longer write
-        self.wakeups = WakeUps(store, server.loop, functools.partial(server.on_poison, self))
+        self.wakeups = WakeUps(store, server.loop, server.turns, functools.partial(server.on_poison, self))
         self.vhost = VirtualHost(name, store, self.wakeups, server.limits.memory_bytes_max)
         self.blocking = Blocking(server, self)
         self.control = BrokerControl(server, self)

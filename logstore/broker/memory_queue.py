@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.broker.exchanges import Route
 from logstore.broker.queues import BrokerQueue, Place
+from logstore.broker.turns import TURN_UNITS
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
+FREED_MAX: Final = 4096  # in a turn
 PLACE_BYTES: Final = 256  # memory of a message in addition to its header and body; measured, rounded up
 
 
@@ -56,6 +61,11 @@ class MemoryPlace:
         self.header = header
         self.content = content
         self.redelivered = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.content)
 
     def __lt__(self, other: MemoryPlace) -> bool:
         return self.id < other.id
@@ -183,19 +193,39 @@ class MemoryQueue(BrokerQueue):
         self._held_bytes -= size
         self._budget.give_back(size)
 
-    def purge(self) -> int:
-        """Remove all waiting messages. Returns their number."""
-        waiting = [*self._returned, *self._fresh]
-        self._returned.clear()
-        self._fresh.clear()
-        for place in waiting:
-            self.drop(place)
-        return len(waiting)
+    def purge(self) -> Generator[None, None, int]:
+        """Remove all messages that wait now; free them in parts. Returns their number."""
+        waiting, self._fresh = self._fresh, collections.deque()
+        waiting.extendleft(self._returned)
+        self._returned = []
+        count = len(waiting)
+        while waiting and not self.deleted:
+            for _ in range(min(len(waiting), TURN_UNITS)):
+                self.drop(waiting.pop())
+            yield
+        _Remains(self.wakeups.turns, waiting).take_turn()
+        return count
 
     def close(self) -> None:
         """Remove the queue with all its messages."""
         super().close()
         self._budget.give_back(self._held_bytes)
         self._held_bytes = 0
-        self._fresh.clear()
-        self._returned.clear()
+        _Remains(self.wakeups.turns, self._fresh).take_turn()
+        self._fresh = collections.deque()
+        self._returned = []
+
+
+class _Remains:
+    """The messages of a queue that was deleted: to free very many takes long."""
+
+    def __init__(self, turns: Turns, places: collections.deque[MemoryPlace]) -> None:
+        self._turns = turns
+        self._places = places
+
+    def take_turn(self) -> int:
+        for _ in range(min(len(self._places), FREED_MAX)):
+            self._places.pop()
+        if self._places:
+            self._turns.add(self)
+        return TURN_UNITS

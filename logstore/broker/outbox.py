@@ -24,20 +24,18 @@ class Outbox:
         self._flush_scheduled = False
         self._starved = False  # a consumer was refused room in `_parts`
         self.size_bytes = 0
+        self.added_bytes = 0  # ever
         self.socket_is_full = False
 
     def add(self, data: bytes) -> None:
         """Send bytes in this turn of the loop."""
         self._parts.append(data)
-        self.size_bytes += len(data)
-        self.schedule()
+        self._added(len(data))
 
     def add_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""
         self._parts += parts
-        for part in parts:
-            self.size_bytes += len(part)
-        self.schedule()
+        self._added(sum(map(len, parts)))
 
     def room_bytes(self) -> int:
         """The number of bytes that may be added."""
@@ -50,7 +48,11 @@ class Outbox:
     def add_sized(self, parts: list[bytes | memoryview], size_bytes: int) -> None:
         """Send pieces with `size_bytes` bytes in total."""
         self._parts += parts
+        self._added(size_bytes)
+
+    def _added(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes
+        self.added_bytes += size_bytes
         self.schedule()
 
     def schedule(self) -> None:

@@ -20,18 +20,20 @@ from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
+from logstore.broker.turns import TURN_UNITS
 from logstore.broker.wakeups import SERVE_PERCENT
 from logstore.core.directory import with_directory
 from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.memory_queue import MemoryQueue
+    from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,10 @@ class Place(Protocol):
     @property
     def content(self) -> bytes | memoryview:
         """The body, read from the log on access. Raises `StoreError` if it cannot be read."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
 
     @property
     def header(self) -> bytes:
@@ -116,6 +122,34 @@ class Acquired:
             with contextlib.suppress(*_GONE):
                 self.place.release()
             self.queue.came_back()
+
+
+class _Releases:
+    """Deliveries that nobody has any more: they go back to their queues in order, in turns."""
+
+    def __init__(self, turns: Turns, taken: Iterable[Acquired]) -> None:
+        self._turns = turns
+        self._taken = collections.deque(taken)
+
+    def take_turn(self) -> int:
+        taken = self._taken
+        for _ in range(min(len(taken), 2 * TURN_UNITS)):
+            acquired = taken.popleft()
+            try:
+                acquired.release()
+            except STORE_ENDED:
+                taken.clear()  # the next open of the host offers them again
+                break
+            except StoreError as error:
+                logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
+        if taken:
+            self._turns.add(self)
+        return TURN_UNITS
+
+
+def release_in_turns(turns: Turns, taken: Iterable[Acquired]) -> None:
+    """Release these deliveries in order: some now, and the others in turns."""
+    _Releases(turns, taken).take_turn()
 
 
 class BrokerQueue(abc.ABC):
@@ -272,10 +306,14 @@ class BrokerQueue(abc.ABC):
             self.unreadable(place, error)
             return None
 
-    def serve(self) -> None:
-        """Deliver waiting messages to consumers in turn, while they have credit; then handle expiry."""
+    def serve(self) -> int:
+        """Deliver waiting messages to consumers in turn, while they have credit; then handle expiry.
+
+        Returns the units (`turns`).
+        """
+        before = self.delivered
         if self.deleted:
-            return
+            return 0
         try:
             if self.consumers:
                 self._deliver()
@@ -285,6 +323,7 @@ class BrokerQueue(abc.ABC):
             # A poisoned store is reported elsewhere; any other error concerns this queue only.
             level = logging.DEBUG if isinstance(error, STORE_ENDED) else logging.ERROR
             logger.log(level, "queue %r cannot deliver: %s", self.name, self._text_of(error))
+        return (self.delivered - before) // 2
 
     def _deliver(self) -> None:
         left = TURN_MAX

@@ -100,6 +100,11 @@ class PublishRun:
         """The number of the channel."""
         return self.form.channel
 
+    @property
+    def count(self) -> int:
+        """How many publishes."""
+        return len(self.bodies)
+
     def raw_frames(self) -> list[frames.RawFrame]:
         """The frames that it stands for."""
         form, number = self.form, self.form.channel
@@ -123,6 +128,11 @@ class AckRun:
     def __init__(self, channel: int, tags: list[int]) -> None:
         self.channel = channel
         self.tags = tags
+
+    @property
+    def count(self) -> int:
+        """How many acknowledgements."""
+        return len(self.tags)
 
     def raw_frames(self) -> list[frames.RawFrame]:
         """The frames that it stands for."""

@@ -34,6 +34,7 @@ from logstore.broker.host import Host
 from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
 from logstore.broker.relay import NotLed
+from logstore.broker.turns import Turns
 from logstore.broker.users import Users
 from logstore.broker.vhost import predeclare
 from logstore.core.counts import counted
@@ -74,6 +75,7 @@ class Server:
     """
 
     loop: asyncio.AbstractEventLoop
+    turns: Turns
     users: Users
 
     def __init__(
@@ -112,6 +114,7 @@ class Server:
     async def start(self) -> None:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
         loop = self.loop = asyncio.get_running_loop()
+        self.turns = Turns(loop)
         self._failed = loop.create_future()
         if self._root is None:
             assert self._users is not None

@@ -21,6 +21,7 @@ from logstore.broker.errors import (
 )
 from logstore.broker.exchanges import DEFAULT_EXCHANGE
 from logstore.broker.memory_queue import MemoryQueue
+from logstore.broker.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -101,7 +102,7 @@ async def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
         queue.was_purged()
     else:
         assert isinstance(queue, MemoryQueue)
-        count = queue.purge()
+        count = await in_turns(queue.purge())
     _reply(channel, method.nowait, commands.Queue.PurgeOk(count))
 
 

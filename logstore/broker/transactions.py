@@ -22,10 +22,12 @@ from pamqp import commands
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import RESOURCE_ERROR, ChannelException
 from logstore.broker.memory_queue import place_bytes
+from logstore.broker.queues import release_in_turns
+from logstore.broker.turns import TURN_UNITS, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Generator
     from typing import Any
 
     from logstore import Transaction
@@ -138,6 +140,7 @@ class _Commit:
         self._memory_bytes = 0  # reserved in the budget for memory queues
         self._wrote = False
         self._lsn = 0
+        self._finishing: Generator[None] | None = None  # once the commit is durable
         self._finished = False
 
     @property
@@ -150,65 +153,69 @@ class _Commit:
     def run(self) -> None:
         """Write and apply the commit in the event loop's thread."""
         try:
-            self._plan()
+            all_of(self._plan())
             while True:
                 try:
                     self._write()
                 except UnknownQueue:
-                    if not self._plan_again():
+                    before = [message.route for message in self._messages]
+                    all_of(self._plan(leaving=True))
+                    if not self._has_other_routes(before):
                         raise
                     continue
                 break
         except BaseException:
             self._undo()
             raise
-        self._apply()
+        all_of(self._apply())
 
     async def run_in_background(self) -> None:
         """Write the commit in another thread, then apply it; the connection reads nothing meanwhile."""
         loop = self._channel.wakeups.loop
         try:
-            self._plan()
+            await in_turns(self._plan())
             while True:
                 try:
                     await loop.run_in_executor(None, self._write)
                 except UnknownQueue:
-                    if not self._plan_again():
+                    before = [message.route for message in self._messages]
+                    await in_turns(self._plan(leaving=True))
+                    if not self._has_other_routes(before):
                         raise
                     continue
                 break
         except BaseException:
             self._undo()
             raise
-        self._apply()
+        await in_turns(self._apply())
 
     # Before the store.
 
-    def _plan_again(self) -> bool:
-        """Plan again without queues that were deleted during the write. False if there are none."""
-        before = [message.route for message in self._messages]
-        self._plan(leaving=True)
+    def _has_other_routes(self, before: list[Route]) -> bool:
+        """Whether queues were deleted during a write, so that another one may succeed."""
         return before != [message.route for message in self._messages]
 
-    def _plan(self, *, leaving: bool = False) -> None:
+    def _plan(self, *, leaving: bool = False) -> Generator[None]:
         """Determine the route of each message, and reserve the bytes for memory queues."""
         budget = self._channel.vhost.budget
         budget.give_back(self._memory_bytes)
         self._memory_bytes = 0
-        self._messages = [
-            _Message(
+        self._messages = []
+        for at, publish in enumerate(self._publishes, 1):
+            message = _Message(
                 publish.route.without_deleted(leaving=leaving),
                 publish.content.header(publish.expiration_ms),
                 publish.content.pieces,
                 publish.content.body_size,
                 publish.expiration_ms is not None,
             )
-            for publish in self._publishes
-        ]
-        needed = sum(message.memory_bytes for message in self._messages)
-        if not budget.take(needed):
-            raise _memory_full(budget.bytes_max)
-        self._memory_bytes = needed
+            needed = message.memory_bytes
+            if not budget.take(needed):
+                raise _memory_full(budget.bytes_max)
+            self._memory_bytes += needed
+            self._messages.append(message)
+            if at % TURN_UNITS == 0:
+                yield
 
     # In the store.
 
@@ -239,14 +246,13 @@ class _Commit:
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
         self._give_back_memory()
-        for acquired, _ in self._settled:
-            acquired.release()
+        release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
     def _give_back_memory(self) -> None:
         self._channel.vhost.budget.give_back(self._reserved_bytes + self._memory_bytes)
         self._reserved_bytes = self._memory_bytes = 0
 
-    def _apply(self) -> None:
+    def _apply(self) -> Generator[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
         channel.vhost.budget.give_back(self._reserved_bytes)
@@ -254,9 +260,12 @@ class _Commit:
         if self._wrote:
             channel.connection.published = True
             channel.changed_until(self._lsn)
-        for queue, (count, expires) in self._filled().items():
+        filled = yield from self._filled()
+        for queue, (count, expires) in filled.items():
             queue.enqueued(self._lsn, expires=expires, count=count)
-        for acquired, verdict in self._settled:
+        for at, (acquired, verdict) in enumerate(self._settled, 1):
+            if at % TURN_UNITS == 0:
+                yield
             if verdict is Verdict.ACCEPT:
                 acquired.queue.acknowledged += 1
             if _is_in_store(acquired, verdict):
@@ -264,47 +273,77 @@ class _Commit:
                 if verdict is Verdict.REJECT:
                     acquired.queue.rejected()
         is_durable = self._lsn <= channel.wakeups.settled_lsn
-        if channel.is_open:
-            for publish, message in zip(self._publishes, self._messages, strict=True):
-                if not message.route.durable and not message.route.memory:
-                    channel.publishing.return_unroutable(publish.content)
-            if not is_durable:
-                channel.defer(self._finish)
-            channel.reply(commands.Tx.CommitOk())
+        yield from self._return_unroutable()
         if is_durable:
             self._finish()
         else:  # waits itself, because the channel may be closed by then
             channel.wakeups.await_commit(self)
+        if channel.is_open:
+            if not self._finished:
+                channel.defer(self._unfinished_lsn)
+            channel.reply(commands.Tx.CommitOk())
 
-    def _filled(self) -> dict[DurableQueue, tuple[int, bool]]:
+    def _return_unroutable(self) -> Generator[None]:
+        for at, (publish, message) in enumerate(zip(self._publishes, self._messages, strict=True), 1):
+            if not message.route.durable and not message.route.memory and self._channel.is_open:
+                self._channel.publishing.return_unroutable(publish.content)
+            if at % TURN_UNITS == 0:
+                yield
+
+    def _filled(self) -> Generator[None, None, dict[DurableQueue, tuple[int, bool]]]:
         """The durable queues that got messages: how many, and whether any of those expires."""
         filled: dict[DurableQueue, tuple[int, bool]] = {}
-        for message in self._messages:
+        for at, message in enumerate(self._messages, 1):
             for queue in message.route.durable:
                 if not queue.deleted:
                     count, expires = filled.get(queue, (0, False))
                     filled[queue] = count + 1, expires or message.expires
+            if at % TURN_UNITS == 0:
+                yield
         return filled
 
     def settle(self, durable_lsn: int) -> bool:
         """Called after a group commit. True while this commit is not durable."""
         if durable_lsn >= self._lsn:
             self._finish()
-        return not self._finished
+        return self._finishing is None
+
+    def _unfinished_lsn(self) -> int | None:
+        """Called at the channel's gate: the LSN of the commit, until it is finished."""
+        self._finish()
+        return None if self._finished else self._lsn
 
     def _finish(self) -> None:
-        """The commit is durable: apply it to the memory queues, and return the consumers' credit."""
-        if self._finished:
-            return
+        """The commit is durable: begin to finish it."""
+        if self._finishing is None:
+            self._finishing = self._finish_parts()
+            self.take_turn()
+
+    def take_turn(self) -> int:
+        """Finish a part of the commit."""
+        assert self._finishing is not None
+        for _ in self._finishing:
+            self._channel.connection.turns.add(self)
+            return TURN_UNITS
         self._finished = True
-        for message in self._messages:
+        if self._channel.waits:
+            self._channel.connection.touch(self._channel)
+        return TURN_UNITS
+
+    def _finish_parts(self) -> Generator[None]:
+        """Apply the commit to the memory queues, and return the consumers' credit."""
+        for at, message in enumerate(self._messages, 1):
             self._enqueue_in_memory(message)
+            if at % TURN_UNITS == 0:
+                yield
         self._give_back_memory()  # the rest was reserved for queues that have been deleted
-        for acquired, verdict in self._settled:
+        for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
                 acquired.release()
             elif not isinstance(acquired.queue, DurableQueue):
                 (acquired.reject if verdict is Verdict.REJECT else acquired.accept)()
+            if at % TURN_UNITS == 0:
+                yield
         if self._channel.is_open:
             self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
         self._publishes, self._messages, self._settled = [], [], []

@@ -1,9 +1,9 @@
 """Wakes queues that may have something to deliver, and channels that wait for the disk.
 
 Nothing in the broker polls. Every event that may let a queue deliver (an enqueue, an acknowledgement,
-room in a socket, a group commit) calls `wake`; all queues woken in one turn of the event loop are served
-together in the next turn. The store reports group commits to the loop; several commits before the loop
-runs count as one.
+room in a socket, a group commit) calls `wake`; queues woken in one turn of the event loop are served
+together in the next turn, as many as a turn allows (`turns`). The store reports group commits to the loop; several
+commits before the loop runs count as one.
 
 The broker is not the store's only user: a tool may settle a transaction, a program may publish. So the
 broker listens to each queue with consumers: the store reports messages that arrived or came back. While
@@ -16,10 +16,12 @@ same turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from logstore.broker.turns import TURN_UNITS
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from logstore import Listener, MessageStore, Queue
     from logstore.broker.queues import BrokerQueue
+    from logstore.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +52,17 @@ class WakeUps:
     """The wake-ups of one broker; belongs to one event loop."""
 
     def __init__(
-        self, store: MessageStore, loop: asyncio.AbstractEventLoop, on_poison: Callable[[Exception], None]
+        self,
+        store: MessageStore,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        on_poison: Callable[[Exception], None],
     ) -> None:
         self.store = store
         self.loop = loop
+        self.turns = turns
         self._on_poison = on_poison
-        self._queues: dict[BrokerQueue, None] = {}
-        self._serving = False
+        self._queues: collections.OrderedDict[BrokerQueue, None] = collections.OrderedDict()  # to be served
         self._waiters: dict[Waiter, None] = {}
         self._undurable: dict[BrokerQueue, int] = {}
         self.stopped = False
@@ -74,6 +81,7 @@ class WakeUps:
         for queue in list(self._watched):
             self.unwatch(queue)
         self._queues.clear()
+        self.turns.discard(self)
         self._waiters.clear()
         self._undurable.clear()
 
@@ -103,9 +111,7 @@ class WakeUps:
     def wake(self, queue: BrokerQueue) -> None:
         """Serve a queue in the next turn of the loop."""
         self._queues[queue] = None
-        if not self._serving:
-            self._serving = True
-            self.loop.call_soon(self._serve)
+        self.turns.add(self)
 
     def await_commit(self, waiter: Waiter) -> None:
         """Call `waiter.settle` after each group commit until it returns False."""
@@ -148,21 +154,24 @@ class WakeUps:
             return
         self._room.set()
         self._room.clear()
-        if self._queues and not self._serving:
-            self._serving = True
-            self.loop.call_soon(self._serve)
+        if self._queues:
+            self.turns.add(self)
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)
 
-    def _serve(self) -> None:
-        queues, self._queues = self._queues, {}
-        self._serving = False
-        for queue in queues:
-            if self.store.room_percent < SERVE_PERCENT:
-                self._queues[queue] = None  # until there is room
-                continue
+    def take_turn(self) -> int:
+        """Serve the queues that were woken, as many as a turn allows."""
+        units = 0
+        for _ in range(len(self._queues)):
+            if units >= TURN_UNITS:
+                self.turns.add(self)
+                break
+            if not self._queues or self.store.room_percent < SERVE_PERCENT:
+                break  # those that are left are served when there is room
+            queue, _ = self._queues.popitem(last=False)
             try:
-                queue.serve()
+                units += 1 + queue.serve()
             except Exception:  # a defect; it must not keep the other queues from being served
                 logger.exception("queue %r cannot be served", queue.name)
+        return units

@@ -200,7 +200,7 @@ def test_without_traffic_the_broker_sleeps(held: tuple[Broker, HeldDisk]) -> Non
         nonlocal turns
         turns += 1
 
-    original = broker.server.hosts["/"].wakeups._serve
-    broker.server.hosts["/"].wakeups._serve = lambda: (count(), original())  # type: ignore[method-assign,func-returns-value]
+    original = broker.server.turns._run
+    broker.server.turns._run = lambda: (count(), original())  # type: ignore[method-assign,func-returns-value]
     stop.wait(0.5)
     assert turns == 0

@@ -81,7 +81,7 @@ def test_only_the_queue_on_which_something_happens_is_served(broker: Broker) -> 
     def count() -> None:
         for name in ("idle", "q"):
             queue = host.vhost.queues[name]
-            queue.serve = lambda name=name, serve=queue.serve: (served.append(name), serve())
+            queue.serve = lambda name=name, serve=queue.serve: served.append(name) or serve()
 
     broker.call(count)
     for number in range(20):

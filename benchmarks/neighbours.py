@@ -1,0 +1,311 @@
+"""What one client of the broker makes another one wait, and how much memory it makes the broker take.
+
+    python benchmarks/neighbours.py [--dir DIR] [--before CHECKOUT] [--only NAME] [--rounds 1]
+
+Each load has a broker of its own, a process, on a new store. Beside the load a neighbour, another process, asks for the
+number of messages of a queue every 20 ms; if an answer takes longer, the next question follows at once, and the times
+at which questions were due count as waits, too. Printed are the median, the 99th percentile and the maximum of the
+neighbour's waits in milliseconds while the load ran, how long that took, and the broker's peak of resident memory. With
+``--before`` the same is done with the build of another checkout, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from broker_servers import LogstoreServer
+from broker_wire import BODY, CHANNEL, HEADER, PREFIX, Link
+from builds import Build
+from pamqp import commands
+from pamqp import frame as pamqp_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EVERY_S: Final = 0.02
+ASKED: Final = "asked"
+MIB: Final = 1 << 20
+SILENT_S: Final = 3.0  # how long clients stay that read nothing
+
+
+def link(port: int) -> Link:
+    return Link("127.0.0.1", port, "guest", "guest", timeout_s=300)
+
+
+def ask(port: int) -> None:
+    """The neighbour: prints ``ready``, asks until its standard input ends, and prints its waits in milliseconds."""
+    with contextlib.closing(link(port)) as own:
+        own.declare(ASKED, {})
+        ended = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+        print("ready", flush=True)
+        waits: list[float] = []
+        due = time.perf_counter()
+        while not ended.is_set():
+            own.ready(ASKED)
+            now = time.perf_counter()
+            while due <= now:
+                waits.append((now - due) * 1000)
+                due += EVERY_S
+            time.sleep(max(0.0, due - time.perf_counter()))
+            due = max(due, time.perf_counter() - EVERY_S)
+    print(json.dumps(waits), flush=True)
+
+
+# ---- loads -----------------------------------------------------------------------------------------------------------
+
+
+def raw(kind: int, payload: bytes) -> bytes:
+    return PREFIX.pack(kind, CHANNEL, len(payload)) + payload + b"\xce"
+
+
+def start_of(queue: str, body_bytes: int) -> bytes:
+    """A publish without its body."""
+    method = pamqp_frame.marshal(commands.Basic.Publish(exchange="", routing_key=queue), CHANNEL)
+    return method + raw(HEADER, struct.pack(">HHQ", 60, 0, body_bytes) + b"\x00\x00")
+
+
+def publish(own: Link, queue: str, body: bytes) -> None:
+    most = own.frame_bytes_max - 8
+    pieces = [raw(BODY, body[at : at + most]) for at in range(0, len(body), most)]
+    own.socket.sendall(start_of(queue, len(body)) + b"".join(pieces))
+
+
+def declare(own: Link, queue: str, *, durable: bool = True) -> int:
+    method = commands.Queue.Declare(queue=queue, durable=durable)
+    return int(own.call(CHANNEL, method, commands.Queue.DeclareOk).message_count)
+
+
+def read(own: Link, size: int) -> None:
+    while size > 0:
+        size -= len(own.receive())
+
+
+def gets(port: int) -> Callable[[], object]:
+    """40 basic.get of 32 MiB in one packet."""
+    own, body_bytes, count = link(port), 32 * MIB, 40
+    declare(own, "q")
+    for _ in range(count):
+        publish(own, "q", bytes(body_bytes))
+    declare(own, "q")
+
+    def run() -> None:
+        own.socket.sendall(pamqp_frame.marshal(commands.Basic.Get(queue="q", no_ack=True), CHANNEL) * count)
+        read(own, count * body_bytes)
+
+    return run
+
+
+def fan_out(port: int) -> Callable[[], object]:
+    """A message of 64 MiB on 24 queues, each with a consumer that does not read."""
+    own, consumers = link(port), [link(port) for _ in range(24)]
+    own.call(
+        CHANNEL,
+        commands.Exchange.Declare(exchange="all", exchange_type="fanout", durable=True),
+        commands.Exchange.DeclareOk,
+    )
+    for number, consumer in enumerate(consumers):
+        declare(own, f"q{number}")
+        own.call(CHANNEL, commands.Queue.Bind(queue=f"q{number}", exchange="all"), commands.Queue.BindOk)
+        consumer.call(CHANNEL, commands.Basic.Consume(queue=f"q{number}"), commands.Basic.ConsumeOk)
+
+    def run() -> None:
+        method = pamqp_frame.marshal(commands.Basic.Publish(exchange="all", routing_key=""), CHANNEL)
+        body = bytes(64 * MIB)
+        most = own.frame_bytes_max - 8
+        own.socket.sendall(method + raw(HEADER, struct.pack(">HHQ", 60, 0, len(body)) + b"\x00\x00"))
+        for at in range(0, len(body), most):
+            own.socket.sendall(raw(BODY, body[at : at + most]))
+        declare(own, "q0")
+        time.sleep(SILENT_S)
+
+    return run
+
+
+def tiny_frames(port: int) -> Callable[[], object]:
+    """A body of 16 MiB in frames of 2 bytes."""
+    own, size = link(port), 16 * MIB
+    declare(own, "q")
+    block = raw(BODY, b"xy") * 4096
+
+    def run() -> None:
+        own.socket.sendall(start_of("q", size))
+        for _ in range(size // (2 * 4096)):
+            own.socket.sendall(block)
+        declare(own, "q")
+
+    return run
+
+
+def small_messages(port: int, *, durable: bool) -> Callable[[], object]:
+    own, count = link(port), 1_000_000
+    declare(own, "q", durable=durable)
+    block = (start_of("q", 20) + raw(BODY, b"x" * 20)) * 1000
+
+    def run() -> None:
+        for _ in range(count // 1000):
+            own.socket.sendall(block)
+        assert declare(own, "q", durable=durable) == count
+
+    return run
+
+
+def end_with_unacked(port: int) -> Callable[[], object]:
+    """A connection ends that has 200,000 unacknowledged deliveries."""
+    own, other, count = link(port), link(port), 200_000
+    declare(own, "q")
+    own.socket.sendall((start_of("q", 20) + raw(BODY, b"x" * 20)) * count)
+    assert declare(own, "q") == count
+    own.call(CHANNEL, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+    while other.ready("q") > 0:
+        own.receive()
+
+    def run() -> None:
+        own.socket.close()
+        while other.ready("q") < count:
+            pass
+
+    return run
+
+
+def declarations(port: int) -> Callable[[], object]:
+    """3,000 declarations of durable queues in one packet."""
+    own, count = link(port), 3000
+    names = [f"queue {number}" for number in range(count)]
+
+    def run() -> None:
+        own.socket.sendall(
+            b"".join(
+                pamqp_frame.marshal(commands.Queue.Declare(queue=name, durable=True, nowait=True), CHANNEL)
+                for name in names
+            )
+        )
+        own.ready(names[-1])
+
+    return run
+
+
+def logins(port: int) -> Callable[[], object]:
+    """300 clients log in at once right after the start; prints how many were cut off."""
+    start = threading.Barrier(300)
+    failed: list[str] = []
+
+    def login() -> None:
+        start.wait()
+        try:
+            link(port).close()
+        except Exception as error:  # noqa: BLE001 - counted
+            failed.append(str(error))
+
+    def run() -> None:
+        threads = [threading.Thread(target=login) for _ in range(300)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            print(f"  {len(failed)} of 300 logins failed: {failed[0]}")
+
+    return run
+
+
+LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
+    "gets": gets,
+    "fan-out": fan_out,
+    "tiny frames": tiny_frames,
+    "small messages, durable": lambda port: small_messages(port, durable=True),
+    "small messages, in memory": lambda port: small_messages(port, durable=False),
+    "end with 200,000 unacknowledged": end_with_unacked,
+    "3,000 declarations": declarations,
+    "300 logins": logins,
+}
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def peak_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the kernel does not say the peak of memory")
+
+
+def forget_peak(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def measure(build: Build, load: str, place: Path) -> dict[str, float]:
+    with LogstoreServer(place / build.name / load.replace(" ", "-"), build) as server:
+        asking = None
+        run = LOADS[load](server.port)
+        try:
+            asking = subprocess.Popen(
+                [sys.executable, __file__, "--ask", str(server.port)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert asking.stdin is not None
+            assert asking.stdout is not None
+            asking.stdout.readline()
+            time.sleep(0.3)  # some waits of an idle broker
+            forget_peak(server.pids[0])
+            began = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - began
+            peak = peak_mib(server.pids[0])
+            asking.stdin.close()
+            waits = json.loads(asking.stdout.readline())
+        finally:
+            if asking is not None:
+                asking.kill()
+                asking.wait()
+    waits = sorted(waits)
+    return {
+        "median_ms": round(statistics.median(waits), 1),
+        "p99_ms": round(waits[int(len(waits) * 0.99)], 1),
+        "max_ms": round(waits[-1], 1),
+        "seconds": round(seconds, 2),
+        "peak_mib": round(peak),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=None, help="where the stores are made")
+    parser.add_argument("--before", type=Path, default=None, help="another checkout, with its environment")
+    parser.add_argument("--only", action="append", choices=list(LOADS), help="this load; may be given several times")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--ask", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.ask:
+        ask(given.ask)
+        return
+    builds = [Build()] if given.before is None else [Build.before(given.before), Build()]
+    print(f"load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(dir=given.dir) as made:
+        for number in range(given.rounds):
+            for load in given.only or LOADS:
+                for build in builds:
+                    found = measure(build, load, Path(made) / str(number))
+                    print(f"{load}, {build.name}: " + ", ".join(f"{name} {value}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Large bodies on their way to a client: read from the log in pieces, in another thread, as the client takes them.
+
+What comes behind such a body on its channel waits until the last piece is sent, because AMQP allows no other frame of
+the channel in between; other channels go on. At most one piece is in memory, beside what waits for the socket.
+
+A body that has begun cannot be taken back. So it is read once before its delivery begins, and a message that is damaged
+is set aside as a short one is. If the message is gone before the last piece (its queue was deleted, or the channel has
+ended and another consumer has accepted it), or is damaged meanwhile, the connection ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from logstore.broker import frames
+from logstore.broker.errors import STORE_ENDED
+from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.errors import StoreError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from logstore.broker.channel import Channel
+    from logstore.broker.consumers import Consumer
+    from logstore.broker.queues import Acquired
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES: Final = 256 * 1024
+
+
+class BodyStream:
+    """The content frames of one delivery, or of the answer to a basic.get."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        acquired: Acquired,
+        consumer: Consumer | None,
+        start_of: Callable[[int], bytes],
+        *,
+        no_ack: bool,
+        or_else: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`start_of` makes the method and the content header of a delivery tag. `consumer`: None for a basic.get.
+
+        `or_else` is called if the message turns out to be unreadable before anything is sent.
+        """
+        self._channel = channel
+        self._acquired = acquired
+        self._consumer = consumer
+        self._start_of = start_of
+        self._no_ack = no_ack
+        self._or_else = or_else
+        self._size = acquired.place.size
+        self._at = 0  # of the body: up to here it is sent
+        self._piece: bytes | None = None
+        self._is_reading = False
+        self._task: asyncio.Task[None] | None = None  # kept, as the loop does not
+        self._has_begun = False
+        self._is_lost = False  # the rest of the body cannot be read, and the connection ends
+        self._is_left = False  # nobody has the message any more: the channel has ended
+
+    def send_next(self) -> bool:
+        """Send the piece that was read, and begin to read the next one. True if there is nothing more to send."""
+        if self._channel.connection.has_given_up or (self._is_left and not self._has_begun):
+            self.leave()
+            return True
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            self._send(piece)
+            if self._at == self._size:
+                self._end()
+                return True
+        if not self._is_reading and not self._is_lost:
+            self._is_reading = True
+            self._task = self._channel.wakeups.loop.create_task(self._read())
+        return False
+
+    def leave(self) -> None:
+        """The channel has ended. A body that has begun is sent to its end."""
+        if not self._is_left:
+            self._is_left = True
+            if self._no_ack or not self._has_begun:  # else it is among the unacknowledged ones of the channel
+                self._acquired.release()
+
+    def _send(self, piece: bytes) -> None:
+        parts: list[bytes | memoryview] = []
+        if not self._has_begun:
+            self._has_begun = True
+            parts.append(
+                self._start_of(self._channel.consuming.delivered(self._acquired, self._consumer, self._no_ack))
+            )
+            self._acquired.queue.delivered += 1
+            self._acquired.place.unload()
+        most = self._channel.connection.frame_bytes_max - FRAME_OVERHEAD_BYTES
+        view = memoryview(piece)
+        for at in range(0, len(piece), most):
+            parts += frames.body_frame(self._channel.number, view[at : at + most])
+        self._at += len(piece)
+        self._channel.connection.send_all(parts)
+
+    async def _read(self) -> None:
+        read = self._read_piece if self._has_begun else self._read_all
+        try:
+            piece = await self._channel.wakeups.loop.run_in_executor(None, read)
+        except StoreError as error:
+            self._failed(error)
+        else:
+            self._piece = piece
+        self._is_reading = False
+        self._channel.connection.touch(self._channel)
+
+    def _read_piece(self) -> bytes:
+        return self._channel.store.load_content(self._acquired.place.id, self._at, PIECE_BYTES)
+
+    def _read_all(self) -> bytes:
+        """The first piece, if all of them can be read."""
+        for at in range(PIECE_BYTES, self._size, PIECE_BYTES):
+            self._channel.store.load_content(self._acquired.place.id, at, PIECE_BYTES)
+        return self._read_piece()
+
+    def _failed(self, error: StoreError) -> None:
+        """A body that has begun cannot be taken back, so the connection ends; else the queue goes on without it."""
+        connection, queue = self._channel.connection, self._acquired.queue
+        self._is_lost = self._has_begun or isinstance(error, STORE_ENDED)
+        if isinstance(error, STORE_ENDED):
+            return  # the connection is about to be closed with the reason
+        if self._has_begun:
+            logger.warning(
+                "%s is closed: the rest of a message of queue %r cannot be read: %s", connection, queue.name, error
+            )
+            if not self._is_left and (self._no_ack or self._channel.consuming.forget(self._acquired)):
+                queue.unreadable(self._acquired.place, error)
+            self._is_left = True
+            connection.transport.abort()
+        elif not self._is_left:
+            self._is_left = True
+            queue.unreadable(self._acquired.place, error)
+            self._or_else()
+
+    def _end(self) -> None:
+        if self._no_ack and not self._is_left:
+            self._acquired.accept()
+            self._acquired.queue.acknowledged += 1
+            self._channel.changed()
