@@ -39,16 +39,12 @@ static int open_file(struct scan *s, size_t index, bool direct) {
     return 0;
 }
 
-static bool is_direct(const struct scan *s, size_t index) {
-    return (s->want_direct && index == s->last) || s->all_direct;
-}
-
 /* Reads the last segment past the page cache if wanted and possible, and all others through it. */
 int scan_open_segment(struct scan *s, size_t index) {
     if (s->file >= 0 && s->file_index == index) {
         return LS_OK;
     }
-    bool direct = is_direct(s, index);
+    bool direct = (s->want_direct && index == s->last) || s->all_direct;
     int error = open_file(s, index, direct);
     if (direct) {
         s->direct = error == 0;
@@ -64,16 +60,11 @@ int scan_open_segment(struct scan *s, size_t index) {
     return LS_OK;
 }
 
-/* What is read through the page cache, which reads ahead, is read in pieces that stay in the processor's cache. */
-enum { FEW_BYTES = 256 << 10 };
-
 int scan_look(struct scan *s, uint64_t offset, size_t bytes, const uint8_t **at, size_t *available) {
     if (offset < s->window_at || offset + bytes > s->window_at + s->window_bytes) {
         uint64_t from = offset / BLOCK_BYTES * BLOCK_BYTES;
         uint64_t left = s->meta.segment_size > from ? s->meta.segment_size - from : 0;
-        bool few = bytes + BLOCK_BYTES <= FEW_BYTES && FEW_BYTES < s->window_capacity && !is_direct(s, s->file_index);
-        size_t want = few ? FEW_BYTES : s->window_capacity;
-        want = left < want ? (size_t)left : want;
+        size_t want = left < s->window_capacity ? (size_t)left : s->window_capacity;
         int64_t got = read_blocks(s, s->window, want, from);
         if (got < 0) {
             return fail_at(LS_IO, s->files[s->file_index].first_lsn, s->files[s->file_index].first_lsn + offset,
