@@ -165,7 +165,9 @@ class Channel:
         """Whether no body is being sent; the next piece of one is sent if there is room."""
         if self._stream is None:
             return True
-        if not self.connection.has_room(self) or not self._stream.send_next():
+        if not self.connection.has_given_up and not self.connection.has_room(self):
+            return False
+        if not self._stream.send_next():
             return False
         self._stream = None
         self._replies_are_held(-1)

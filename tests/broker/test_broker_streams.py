@@ -144,8 +144,12 @@ def test_a_client_that_goes_away_during_a_body_without_acknowledgement_has_not_t
     publish(broker, large)
     consume(client, no_ack=True)
     client.expect(commands.Basic.Deliver)
+    client.send(1, commands.Queue.Declare(queue="q", durable=True))  # its answer waits for the end of the body
+    wait_until(lambda: broker.call(lambda: any(each.replies_held > 1 for each in broker.server.connections)))
     client.socket.close()
     broker.wait_for_connections(0)
+    publish(broker, b"another")  # a commit, after which nothing waits for one
+    wait_until(lambda: broker.call(lambda: not broker.server.hosts["/"].wakeups._waiters), "nothing is left of it")
     other = broker.raw().open()
     consume(other, no_ack=True)
     deliver, got = other.delivery()

@@ -69,9 +69,12 @@ class HeldDisk(Proxy):
 
     def _report(self, report: Any) -> None:
         if self._held_at is None:
-            with self._lock:
-                for callback in tuple(self._callbacks):
-                    callback(report)
+            self._tell(report)
+
+    def _tell(self, report: Any) -> None:
+        with self._lock:
+            for callback in tuple(self._callbacks):
+                callback(report)
 
 
 class NarrowLog(HeldDisk):
@@ -123,8 +126,7 @@ class BrokenStore(HeldDisk):
 
     def break_down(self) -> None:
         self.broken = True
-        self._held_at = None
-        self._report(self._failure())
+        self._tell(self._failure())  # nothing more becomes durable
 
     def on_durable(self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop) -> Registered:
         made = super().on_durable(callback, loop=loop)
