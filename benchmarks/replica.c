@@ -168,7 +168,8 @@ static void publish_runs(ls_store *store, int messages) {
     }
     for (int n = 0; n < messages; n += RUN) {
         size_t count;
-        must(ls_publish_many(store, queue, RUN, contents, sizes, NULL, NULL, NULL, LS_WAIT, ids, &count), "publish");
+        must(ls_publish_many(store, queue, RUN, contents, sizes, NULL, NULL, NULL, NULL, LS_WAIT, ids, &count),
+             "publish");
     }
 }
 

@@ -107,7 +107,8 @@ static void *publisher(void *context) {
     }
     for (int n = 0; n < l->messages; n += RUN) {
         size_t count, part = l->messages - n < RUN ? (size_t)(l->messages - n) : RUN;
-        must(ls_publish_many(leads, queue, part, contents, sizes, NULL, NULL, NULL, LS_WAIT, ids, &count), "publish");
+        must(ls_publish_many(leads, queue, part, contents, sizes, NULL, NULL, NULL, NULL, LS_WAIT, ids, &count),
+             "publish");
     }
     atomic_store(&publishes, false);
     return NULL;

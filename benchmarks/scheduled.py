@@ -8,6 +8,9 @@
   the scheduled ones' positions, while a consumer holds the rest. So the first ratio has the cost of scattered memory
   and of the index of times, the second that of the index. The stores take turns; the first acquire of a round finds
   what is due. Times are CPU time of the thread, which other work on the machine disturbs less.
+* All due: the same for queues of which every message becomes due at once, at random times of a second that has passed.
+* A steady clock: another tenth of the scheduled messages becomes due within a second, and every hundredth of it a
+  consumer takes what is due, and as many from the front of the queue without times.
 * Memory: resident bytes of a message on one queue, without times, with one and with both; each in a process of its own.
 * Opening: the same stores, with a checkpoint and by a replay of the whole log, in turn.
 """
@@ -76,46 +79,77 @@ def acquire_by_group(queue: logstore.Queue, groups: list[int], rounds: int) -> l
 Cost = tuple[float, float]  # nanoseconds a message: to acquire it, to accept it
 
 
-def offering(place: Path, messages: int, due: int, rounds: int) -> list[tuple[Cost, ...]]:
-    """Of each round the costs of messages that are due, of neighbours without times, and of scattered ones without."""
+def cost(queue: logstore.Queue, count: int) -> Cost:
+    spent, held = acquire_all(queue, count)
+    return spent, settle(queue, held)
+
+
+def steadily(queues: list[logstore.Queue], count: int) -> tuple[Cost, ...]:
+    """Of each queue the costs when this many become due on the first one, and are taken as they do."""
+    spent = [[0.0, 0.0] for _ in queues]
+    done = 0
+    while done < count:
+        time.sleep(0.01)
+        found = 0
+        for number, queue in enumerate(queues):
+            began = time.thread_time_ns()
+            held = queue.acquire(count - done if number == 0 else found)
+            spent[number][0] += time.thread_time_ns() - began
+            if held:
+                spent[number][1] += settle(queue, held) * len(held)
+            found = len(held)
+        done += found
+    return tuple((acquired / count, settled / count) for acquired, settled in spent)
+
+
+def schedule(store: logstore.MessageStore, queue: logstore.Queue, chance: random.Random, times: list[float]) -> None:
+    for at in times:
+        store.publish(queue, CONTENT, not_before=at + chance.random(), wait=False)
+
+
+Costs = dict[str, list[tuple[Cost, ...]]]  # of each case and round those of the queues that are compared
+
+
+def offering(place: Path, messages: int, due: int, rounds: int) -> Costs:
+    """Costs of messages that are due, of neighbours without times, and of scattered ones without."""
     chance = random.Random(1)
-    groups = [number for number in range(rounds) for _ in range(due)]
-    groups += [rounds] * (messages - len(groups))  # these are never due
+    groups = [number for number in range(rounds + 1) for _ in range(due)]  # the last one is for the steady clock
+    groups += [rounds + 1] * (messages - len(groups))  # these are never due
     chance.shuffle(groups)
-    lead_s, apart_s = 20 + messages * 15e-6, 2 + due * 20e-6
+    lead_s, apart_s = 20 + (messages + rounds * due) * 15e-6, 4 + due * 20e-6
     with (
         open_at(place / "scheduled") as scheduled,
         open_at(place / "neighbours") as neighbours,
         open_at(place / "scattered") as scattered,
     ):
         queues = [store.declare_queue("q") for store in (scheduled, neighbours, scattered)]
-        fill(neighbours, queues[1], messages)
+        together = [scheduled.declare_queue(f"together {number}") for number in range(rounds)]
+        fill(neighbours, queues[1], (2 * rounds + 1) * due)
         fill(scattered, queues[2], messages)
-        others = acquire_by_group(queues[2], groups, rounds)
+        others = acquire_by_group(queues[2], groups, rounds + 1)
         first = time.time() + lead_s
-        for group in groups:
-            at = (
-                first + group * apart_s + chance.random()
-                if group < rounds
-                else time.time() + FAR_S * chance.random() + 3600
-            )
-            scheduled.publish(queues[0], CONTENT, not_before=at, wait=False)
+        starts = [first + number * apart_s for number in range(rounds + 1)]
+        never = first + 3600
+        times = [starts[each] if each <= rounds else never + FAR_S * chance.random() for each in groups]
+        schedule(scheduled, queues[0], chance, times)
+        for number, queue in enumerate(together):
+            schedule(scheduled, queue, chance, [starts[number] + apart_s / 2] * due)
         scheduled.force()
         assert time.time() < first, "the machine is too slow for these times: fewer messages"
-        found = []
+        found: Costs = {"scattered": [], "all due": [], "steady clock": []}
         for number in range(rounds):
             for delivery in others[number]:
                 queues[2].release(delivery, unseen=True)
             others[number] = []
-            time.sleep(max(0.0, first + number * apart_s + 1.2 - time.time()))
+            time.sleep(max(0.0, starts[number] + 1.2 - time.time()))
             gc.collect()
             gc.disable()
-            taken = [acquire_all(queue, due) for queue in queues]
-            found.append(
-                tuple((spent, settle(queue, held)) for queue, (spent, held) in zip(queues, taken, strict=True))
-            )
+            found["scattered"].append(tuple(cost(queue, due) for queue in queues))
+            time.sleep(max(0.0, starts[number] + apart_s / 2 + 1.2 - time.time()))
+            found["all due"].append(tuple(cost(queue, due) for queue in (together[number], queues[1])))
             gc.enable()
-            del taken
+        time.sleep(max(0.0, starts[rounds] - time.time()))
+        found["steady clock"].append(steadily(queues[:2], due))
         return found
 
 
@@ -195,16 +229,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as made:
         place = Path(made)
         found = offering(place, options.messages, options.due, options.rounds)
-        for name, costs in (
-            ("acquire", [[cost[0] for cost in one] for one in found]),
-            ("acquire and accept", [[sum(cost) for cost in one] for one in found]),
-        ):
-            timed, near, far = (statistics.median(each) for each in zip(*costs, strict=True))
-            ratios = [statistics.median(one[0] / one[other] for one in costs) for other in (1, 2)]
-            print(
-                f"{name}: {timed:.0f} ns a message that is due; without times {near:.0f} (ratio {ratios[0]:.2f}), "
-                f"as scattered {far:.0f} ({ratios[1]:.2f})"
-            )
+        for case, costs in found.items():
+            for name, each in (
+                ("acquire", [[cost[0] for cost in one] for one in costs]),
+                ("acquire and accept", [[sum(cost) for cost in one] for one in costs]),
+            ):
+                timed, *plain = (statistics.median(of) for of in zip(*each, strict=True))
+                ratios = [statistics.median(one[0] / one[1 + other] for one in each) for other in range(len(plain))]
+                beside = [f"{spent:.0f} ({ratio:.2f})" for spent, ratio in zip(plain, ratios, strict=True)]
+                print(f"{case}, {name}: {timed:.0f} ns a message; without times (ratio) {', '.join(beside)}")
         for kind in KINDS:
             print(f"{kind}: {child('build', place / kind, kind, options.messages):.1f} bytes a message in memory")
         for replays in (False, True):

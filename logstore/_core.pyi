@@ -1344,6 +1344,7 @@ class Lib:
         sizes: Numbers[uint64_t] | list[int] | Null,
         headers: Numbers[uint8_t] | bytes | Null,
         header_sizes: Numbers[uint64_t] | list[int] | Null,
+        times: ls_times_ptr | Array[ls_times] | Null,
         tx: ls_tx_ptr | Null,
         flags: int,
         ids: Numbers[uint64_t] | Null,
@@ -1359,6 +1360,7 @@ class Lib:
         sizes: Numbers[uint64_t] | list[int] | Null,
         headers: Pointer[Numbers[uint8_t]] | Null,
         header_sizes: Numbers[uint64_t] | list[int] | Null,
+        times: ls_times_ptr | Array[ls_times] | Null,
         tx: ls_tx_ptr | Null,
         flags: int,
         ids: Numbers[uint64_t] | Null,
@@ -1436,6 +1438,15 @@ class Lib:
         id: int,
         position: int,
         times: ls_times_ptr | Array[ls_times] | Null,
+        /,
+    ) -> int: ...
+    def ls_place_count(
+        self,
+        store: ls_store_ptr | Null,
+        queue_id: int,
+        id: int,
+        position: int,
+        count: Numbers[uint32_t] | Null,
         /,
     ) -> int: ...
     def ls_load_many(
@@ -1547,6 +1558,7 @@ class Lib:
         header_bytes: int,
         content: Numbers[uint8_t] | bytes | Null,
         content_bytes: int,
+        expires_us: int,
         flags: int,
         made: ls_delivery_ptr | Array[ls_delivery] | Null,
         /,
@@ -1556,6 +1568,7 @@ class Lib:
         store: ls_store_ptr | Null,
         id: int,
         queue_id: int,
+        expires_us: int,
         flags: int,
         made: ls_delivery_ptr | Array[ls_delivery] | Null,
         /,

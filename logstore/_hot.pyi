@@ -48,6 +48,8 @@ class StoreCalls:
         transaction: None = None,
         wait: Literal[True] = True,
         acquire: Literal[True],
+        not_before: None = None,
+        expires: float | datetime | None = None,
     ) -> Delivery: ...
     def dequeue(
         self, message_id: int, queue: Queue | str, transaction: Transaction | None = None, *, wait: bool = True
@@ -72,6 +74,8 @@ class StoreCalls:
         contents: tuple[object, ...],
         headers: tuple[object, ...] | None,
         transaction: Transaction | None,
+        not_before_us: int,
+        expires_us: int,
         flags: int,
         ids: array.array[int],
         /,
@@ -82,6 +86,8 @@ class StoreCalls:
         data: memoryview,
         sizes: array.array[int],
         transaction: Transaction | None,
+        not_before_us: int,
+        expires_us: int,
         flags: int,
         ids: array.array[int],
         /,
@@ -114,7 +120,7 @@ class QueueCalls:
     def _acquire_after(self, n: int, position: int, load: bool, /) -> list[Delivery]: ...
     def _acquire_expired(self, n: int, load: bool, /) -> list[Delivery]: ...
     def _acquire_ids(self, ids: array.array[int], load: bool, /) -> list[Delivery]: ...
-    def _publish_acquired(self, header: object, content: object, staged: int, /) -> Delivery: ...
+    def _publish_acquired(self, header: object, content: object, staged: int, expires_us: int, /) -> Delivery: ...
     def accept(
         self, delivery: Delivery | DeliveryToken, *, transaction: Transaction | None = None, wait: bool = True
     ) -> None: ...
@@ -136,6 +142,18 @@ class QueueCalls:
         to_back: bool = False,
         wait: bool = False,
         delay: float | timedelta | None = None,
+    ) -> None: ...
+    def move(
+        self,
+        delivery: Delivery | DeliveryToken,
+        to: Queue | str,
+        *,
+        header: object = None,
+        note: object = None,
+        not_before: float | datetime | None = None,
+        expires: float | datetime | None = None,
+        transaction: Transaction | None = None,
+        wait: bool = True,
     ) -> None: ...
     def _taker(self, n: int, inbox: Owner | None = None, number: int = 0, /) -> Taker: ...
 

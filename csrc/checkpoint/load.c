@@ -25,6 +25,7 @@ static int read_window(struct loading *l) {
         return LOAD_UNREADABLE;
     }
     l->p->report->checkpoint_bytes += (uint64_t)got;
+    l->window_end = l->window + got;
     l->window_from = l->index;
     l->window_blocks = blocks;
     return (uint64_t)got == bytes ? LS_OK : LOAD_DAMAGED;
@@ -49,6 +50,7 @@ static int next_block(struct loading *l) {
     l->index++;
     l->at = block + CHECKPOINT_BLOCK_HEADER_BYTES;
     l->end = block + used;
+    l->next_block_from = CHECKPOINT_BLOCK_BYTES - used + CHECKPOINT_BLOCK_HEADER_BYTES;
     return LS_OK;
 }
 

@@ -5,7 +5,11 @@
 #include "os/array.h"
 #include "table/remembered.h"
 
-enum { ROWS_AHEAD = 16 };
+enum {
+    ROWS_AHEAD = 16,
+    APART_MAX =
+        128, /* bytes of rows of one message for which the next ones are looked for; 16 times that fit into a block */
+};
 
 static int take_chunks(struct loading *l, const struct message_row *r, struct message_extra *x) {
     uint64_t offset = r->content_bytes;
@@ -161,18 +165,26 @@ static int take_single(struct loading *l, const struct message_row *r, uint32_t 
     return LS_OK;
 }
 
-/* Plain rows mostly follow plain rows. If there is another row, the wrong memory is fetched, which costs little. */
-static void look_ahead(const struct loading *l) {
-    uint64_t id;
-    if ((size_t)(l->end - l->at) > ROWS_AHEAD * PLAIN_ROW_BYTES) {
-        id = format_checkpoint_row_id(l->at + (ROWS_AHEAD - 1) * PLAIN_ROW_BYTES);
-        index_prefetch(&l->t->messages, id);
+/*
+ * Most messages have as many bytes of rows as the one before. If not, the wrong memory is fetched, which costs little; so does a
+ * block that is not verified yet.
+ */
+static void look_ahead(struct loading *l, const uint8_t *row) {
+    size_t bytes = l->last_row != NULL && row > l->last_row ? (size_t)(row - l->last_row) : l->apart;
+    l->last_row = row;
+    l->apart = bytes <= APART_MAX ? bytes : l->apart;
+    size_t ahead = ROWS_AHEAD * l->apart, left = (size_t)(l->end - row);
+    size_t gap = ahead < left ? 0 : l->next_block_from; /* it is in the next block */
+    if (ahead + gap + PLACE_STATE_ROW_BYTES + PLAIN_ROW_BYTES <= (size_t)(l->window_end - row)) {
+        const uint8_t *at = row + ahead + gap;
+        at += *at == ROW_STATE ? PLACE_STATE_ROW_BYTES : 0; /* of a message of the block before */
+        index_prefetch(&l->t->messages, format_checkpoint_row_id(at));
     }
 }
 
 int load_message(struct loading *l, const uint8_t *row) {
     struct message_row r;
-    look_ahead(l);
+    look_ahead(l, row);
     if (format_get_message_row(row, l->h.lsn, &r) != FORMAT_OK || l->messages == l->h.messages ||
         (r.id <= l->highest_id && table_find(l->t, r.id) != INDEX_NONE)) {
         return LOAD_DAMAGED;
@@ -212,12 +224,12 @@ static int take_own(struct loading *l, uint64_t id, bool is_note, struct remembe
 }
 
 /* The place has none yet. */
-static int state_place(struct message *m, uint32_t queue_id, struct remembered *state) {
+static int state_place(const struct loading *l, struct message *m, uint32_t queue_id, struct remembered *state) {
     struct place *place = message_place(m, queue_id);
     if (place == NULL || unplaced_remembers(place)) {
         return LOAD_DAMAGED;
     }
-    if (!unplaced_remember(place, state)) {
+    if (!unplaced_remember(l->t, place, state)) {
         return fail_memory();
     }
     state->own = NULL;
@@ -261,7 +273,7 @@ int load_place_state(struct loading *l, const uint8_t *row) {
     int rc = (r.bits & ROW_HAS_NOTE) != 0 ? take_own(l, m->id, true, &state) : LS_OK;
     rc = rc == LS_OK && (r.bits & ROW_HAS_HEADER) != 0 ? take_own(l, m->id, false, &state) : rc;
     if (rc == LS_OK) {
-        rc = (r.bits & ROW_OF_OPERATION) != 0 ? state_operation(l, r.of, &state) : state_place(m, r.of, &state);
+        rc = (r.bits & ROW_OF_OPERATION) != 0 ? state_operation(l, r.of, &state) : state_place(l, m, r.of, &state);
     }
     remembered_free(&state);
     return rc;

@@ -21,9 +21,13 @@ struct loading {
     uint64_t window_blocks;
     const uint8_t *at; /* the next row, and where the block's rows end */
     const uint8_t *end;
-    int rank_seen;     /* rows come in the order of their kinds */
-    uint32_t number;   /* of the last message */
-    struct work *work; /* its operation that has `later` later ones */
+    size_t next_block_from;    /* bytes from there to the rows of the next block */
+    const uint8_t *window_end; /* of what was read */
+    int rank_seen;             /* rows come in the order of their kinds */
+    const uint8_t *last_row;   /* of the last message; NULL: none */
+    size_t apart;              /* bytes from it to the next one, as far as that is known */
+    uint32_t number;           /* of the last message */
+    struct work *work;         /* its operation that has `later` later ones */
     uint32_t later;
     uint64_t highest_id; /* of a message: a higher id cannot be a duplicate, and is not looked up */
     uint64_t messages, places, operations, transactions, deletions;

@@ -294,14 +294,15 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
 int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
                      ls_tx *tx, int flags, uint64_t *lsn);
 /* Publishes n messages on one queue. `content` has their contents one after another, sizes[i] bytes each; `headers`
-   likewise; header_sizes NULL: no headers. On failure the first *done messages are published and their ids set. */
+   likewise; header_sizes NULL: no headers. `times`: of all of them, as for ls_publish_timed. On failure the first *done
+   messages are published and their ids set. */
 int ls_publish_many(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *content, const uint64_t *sizes,
-                    const uint8_t *headers, const uint64_t *header_sizes, ls_tx *tx, int flags, uint64_t *ids,
-                    size_t *done);
+                    const uint8_t *headers, const uint64_t *header_sizes, const ls_times *times, ls_tx *tx, int flags,
+                    uint64_t *ids, size_t *done);
 /* ls_publish_many of contents and headers where they stand: contents[i] has sizes[i] bytes; headers NULL: none. */
 int ls_publish_gather(ls_store *store, uint32_t queue_id, size_t n, const uint8_t *const *contents,
-                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes, ls_tx *tx,
-                      int flags, uint64_t *ids, size_t *done);
+                      const uint64_t *sizes, const uint8_t *const *headers, const uint64_t *header_sizes,
+                      const ls_times *times, ls_tx *tx, int flags, uint64_t *ids, size_t *done);
 /* Ends a place. `reason` is 0 to 6, as in the format. LS_NOT_ENQUEUED, LS_MESSAGE_LOCKED. */
 int ls_dequeue(ls_store *store, uint64_t id, uint32_t queue_id, ls_tx *tx, int reason, int delivery_count, int flags,
                uint64_t *lsn);
@@ -331,6 +332,8 @@ int ls_load_place(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t posi
                   size_t bytes, size_t *done, int *has);
 /* The times of a place. LS_UNKNOWN_MESSAGE; LS_NOT_ENQUEUED: the place at this position has ended. */
 int ls_place_times(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, ls_times *times);
+/* How often the place was acquired, as in ls_delivery; 0: never. Fails as ls_place_times. */
+int ls_place_count(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint32_t *count);
 /* Loads several messages, each header before its content: sizes[2i] and sizes[2i + 1] bytes for message i. Stops after
    *done messages if the next may not fit into the rest of `bytes` (LS_OK) or cannot be loaded (its error). */
 int ls_load_many(ls_store *store, const uint64_t *ids, size_t n, uint8_t *into, size_t bytes, uint64_t *sizes,
@@ -418,11 +421,13 @@ int ls_acquire_ids(ls_store *store, uint32_t queue_id, const uint64_t *ids, size
  */
 /* ls_acquire of the first *done places of the queue that have expired. */
 int ls_acquire_expired(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done);
-/* ls_publish and ls_enqueue on one queue, without a transaction, and the caller acquires the place: no other consumer gets
-   it in between. */
+/* ls_publish_timed and ls_enqueue_timed on one queue, without a transaction, and the caller acquires the place: no other
+   consumer gets it in between. From expires_us on it expires when it is released; 0: never. */
 int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags, ls_delivery *made);
-int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, int flags, ls_delivery *made);
+                        const uint8_t *content, size_t content_bytes, uint64_t expires_us, int flags,
+                        ls_delivery *made);
+int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, uint64_t expires_us, int flags,
+                        ls_delivery *made);
 /* Loads the messages of the first *done deliveries, as ls_cursor_load those of places; at least one, unless n is 0. */
 int ls_load_acquired(ls_store *store, const ls_delivery *deliveries, size_t n, ls_span *spans, uint8_t *into,
                      size_t bytes, size_t *done);
@@ -466,7 +471,7 @@ int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_de
 int ls_release(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, int flags);
 /*
  * The same, and the places are hidden until `not_before_us`, which is in the log, as are their counts; their expiry stays. All or
- * none. LS_OPTION: no time, or more places than fit into one record. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
+ * none. LS_OPTION: no time, or more places than one batch has rows for. LS_FULL, LS_WRONG_STATE (as ls_annotate): they are still acquired.
  * LS_UNSEEN and LS_WAIT may be in the flags. A place that a transaction has settled keeps its times.
  */
 int ls_delay(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n, uint64_t not_before_us,

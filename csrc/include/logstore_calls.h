@@ -29,6 +29,7 @@
     CALL(load_many)         \
     CALL(message)           \
     CALL(message_rows_free) \
+    CALL(move)              \
     CALL(next_lsn)          \
     CALL(next_lsn_try)      \
     CALL(publish)           \

@@ -153,6 +153,8 @@ void log_seal_open(struct log *g) {
 
 uint64_t log_record_bytes_max(const struct log *g) { return g->record_bytes_max; }
 
+uint64_t log_batch_room(const struct log *g) { return g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX; }
+
 uint64_t log_segment_end(const struct log *g) { return g->segments[g->segment_count - 1]->first_lsn + g->segment_size; }
 
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags) {

@@ -203,6 +203,7 @@ void log_relock_after_io(struct log *g);
 /* ---- appending ---- */
 
 uint64_t log_record_bytes_max(const struct log *g); /* fixed, also without the lock */
+uint64_t log_batch_room(const struct log *g);       /* the same: bytes of records that one batch holds at most */
 /* (waits) Reserves room for `bytes` of records in one batch. LS_WOULD_WAIT if that needs a wait and the operation
    may not wait. */
 int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
@@ -210,15 +211,15 @@ int log_reserve(struct log *g, uint64_t bytes, enum purpose purpose);
    takes `expansion` bytes more when it is moved. LS_FULL, or for a transaction's work LS_TRANSACTION_LIMIT. */
 int log_reserve_to_grow(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
 /*
- * Room for a run of records that make the log grow and take no more when they are moved: `bytes` for all, at most
- * `record_bytes` for one. log_reserve_to_grow would admit each of them at once. There may be more room, but only
+ * Room for a run of records that make the log grow, and take `expansion` bytes more, all together, when they are moved: `bytes`
+ * for all, at most `record_bytes` for one. log_reserve_to_grow would admit each of them at once. There may be more room, but only
  * log_reserve_to_grow can tell. This function never waits, and reserving up to its result neither waits nor fails.
  */
 struct run_room {
     uint64_t bytes;
     uint64_t record_bytes;
 };
-struct run_room log_run_room(const struct log *g);
+struct run_room log_run_room(const struct log *g, uint64_t expansion);
 void log_reserve_run(struct log *g, uint64_t bytes);
 /* Where the next record goes. */
 struct slot log_slot(struct log *g, uint64_t id, uint64_t prev, uint16_t flags);

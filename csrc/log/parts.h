@@ -438,8 +438,9 @@ struct extent admission_extent(const struct log *g); /* what lives in it */
 void admission_compute_needs(struct log *g);         /* space.needs, as of now */
 /* With this much more, all live records could still be moved, and a drain would have room to work. */
 bool admission_has_room(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
-/* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes. */
-uint64_t admission_room(const struct log *g);
+/* Bytes by which the log may grow before its needs are computed again, in records of at most needs.gap_bytes that take
+   `expansion` more once they are moved. */
+uint64_t admission_room(const struct log *g, uint64_t expansion);
 /* (waits) The log can grow by `bytes`, and by `expansion` once these are moved; or LS_FULL. */
 int admission_admit(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose);
 uint64_t admission_pool_left(struct log *g);    /* for the work of transactions; UINT64_MAX: the log may grow */

@@ -175,7 +175,7 @@ static uint64_t room_in_buffers(const struct log *g, uint64_t room) {
 }
 
 uint32_t log_room_percent(struct log *g) {
-    uint64_t whole = g->batch_bytes_max - BATCH_RECORD_BYTES - FOOTER_BYTES_MAX;
+    uint64_t whole = log_batch_room(g);
     if (g->poison != 0 || !log_takes_records(g)) {
         return 100; /* an append fails at once */
     }
@@ -204,7 +204,7 @@ static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, en
 }
 
 static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpose purpose) {
-    assert(bytes + BATCH_RECORD_BYTES + FOOTER_BYTES_MAX <= g->batch_bytes_max);
+    assert(bytes <= log_batch_room(g));
     if (g->front.trying) {
         return reserve_at_once(g, bytes, expansion, purpose);
     }
@@ -276,14 +276,14 @@ static uint64_t run_end_lsn(const struct log *g) {
     return log_spares(g) < g->space.needs.spares_reserved ? 0 : end;
 }
 
-struct run_room log_run_room(const struct log *g) {
+struct run_room log_run_room(const struct log *g, uint64_t expansion) {
     struct run_room none = {0, 0};
     bool is_for_spare_thread = g->spare_thread.wanted && !g->threads_running;
     if (g->open == NULL || g->poison != 0 || !log_takes_records(g) || is_for_spare_thread ||
         (g->relocation.moving && g->space.spare_count == 0)) {
         return none;
     }
-    uint64_t end = run_end_lsn(g), room = admission_room(g);
+    uint64_t end = run_end_lsn(g), room = admission_room(g, expansion);
     return (struct run_room){
         .bytes = end > g->front.append_lsn ? least(end - g->front.append_lsn, room) : 0,
         .record_bytes = least(g->space.needs.gap_bytes, g->record_bytes_max),
@@ -291,7 +291,7 @@ struct run_room log_run_room(const struct log *g) {
 }
 
 void log_reserve_run(struct log *g, uint64_t bytes) {
-    assert(bytes <= log_run_room(g).bytes);
+    assert(bytes <= log_run_room(g, 0).bytes);
     g->space.room_given++;
     g->front.reserved_room = bytes;
 }

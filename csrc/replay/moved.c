@@ -89,9 +89,9 @@ static bool states_agree(const struct moving *v, struct message *m) {
 }
 
 /* The notes and headers lie in the state's records from now on. Growth is counted anew when all of the chain is known. */
-static int take_states(struct moving *v, struct message *m) {
+static int take_states(const struct replay *p, struct moving *v, struct message *m) {
     for (size_t i = 0; v->place_states != NULL && i < v->place_count; i++) {
-        if (!unplaced_remember(message_place(m, v->places[i].queue_id), &v->place_states[i])) {
+        if (!unplaced_remember(p->t, message_place(m, v->places[i].queue_id), &v->place_states[i])) {
             return fail_memory();
         }
         v->place_states[i].own = NULL;
@@ -217,7 +217,7 @@ static int apply_state(struct replay *p, const struct record *r, const struct mo
     if (v->place_states != NULL) {
         table_note_state(p->t, m);
     }
-    rc = rc == LS_OK ? take_states(v, m) : rc;
+    rc = rc == LS_OK ? take_states(p, v, m) : rc;
     rc = rc == LS_OK ? replace_work(p, r, number) : rc;
     message_moved(p->t, m); /* with its places and its pending work */
     return rc;

@@ -231,12 +231,12 @@ static int put_state(const struct replay *p, const struct message *m, const stru
                      struct remembered *state) {
     const struct record r = {.lsn = p->base_lsn, .id = m->id};
     bool there = is_own_there(p, state->own);
-    if (!there || !chunk_prepare_states(place->at.chunk, remembered_parts(state))) {
-        remembered_free(state);
-        return there ? fail_memory() : replay_inconsistent(p, &r, below_base);
+    bool ready = there && chunk_prepare_state(place->at.chunk, remembered_parts(state));
+    if (ready) {
+        place_begins(place, m, state);
     }
-    place_remember(place, m, state);
-    return LS_OK;
+    remembered_free(state);
+    return ready ? LS_OK : there ? fail_memory() : replay_inconsistent(p, &r, below_base);
 }
 
 static int build_run(const struct replay *p, struct queue *q, struct ordered *list, size_t n) {
@@ -250,7 +250,7 @@ static int build_run(const struct replay *p, struct queue *q, struct ordered *li
         struct message *m = table_message(p->t, list[i].message);
         struct place *place = message_place(m, q->id);
         bool remembers = unplaced_remembers(place);
-        struct remembered state = remembers ? unplaced_forget(place) : (struct remembered){.own = NULL};
+        struct remembered state = unplaced_state(place); /* its words end with all others */
         *place = queue_append(q, m, list[i].message, list[i].order_lsn, list[i].order_index);
         place_entry(place)->state = !p->orderly || list[i].order_lsn < p->seen_lsn ? ENTRY_RECOVERED : 0;
         int rc = remembers ? put_state(p, m, place, &state) : LS_OK;
@@ -368,5 +368,8 @@ int messages_settle(void *context, struct replay *p) {
     p->t->times.now_us = p->scan->v->now_us(p->scan->v);
     rc = rc == LS_OK ? build_runs(p) : rc;
     p->t->in_runs = rc == LS_OK;
+    if (rc == LS_OK) {
+        unplaced_free_pool(p->t);
+    }
     return rc;
 }

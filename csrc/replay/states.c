@@ -33,7 +33,7 @@ bool replay_read_state(const struct record *r, const struct place_state *from, s
 int replay_set_state(const struct replay *p, struct message *m, struct place *place, struct remembered *state) {
     const struct remembered before = unplaced_state(place);
     message_state_changes(p->t, m, &before, state);
-    if (!unplaced_remember(place, state)) {
+    if (!unplaced_remember(p->t, place, state)) {
         remembered_free(state);
         return fail_memory();
     }
@@ -144,12 +144,12 @@ static int move_now(const struct replay *p, const struct record *r, struct messa
         message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = from->queue_id});
         return replay_set_state(p, m, message_place(m, from->queue_id), state);
     }
-    struct remembered before = unplaced_forget(ends);
+    struct remembered before = unplaced_forget(p->t, ends);
     message_state_changes(p->t, m, &before, state);
     remembered_free(&before);
     message_drop_place(p->t, m, from->from_queue_id);
     message_add_place(p->t, m, (struct place){.at.order_lsn = r->lsn, .slot = 0, .queue_id = from->queue_id});
-    if (!unplaced_remember(message_place(m, from->queue_id), state)) {
+    if (!unplaced_remember(p->t, message_place(m, from->queue_id), state)) {
         remembered_free(state);
         return fail_memory();
     }

@@ -27,7 +27,60 @@ uint32_t acquire_time(const ls_store *store) {
     return tenths < UINT32_MAX ? (uint32_t)tenths : UINT32_MAX;
 }
 
-int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
+/* A chunk of which places are acquired. */
+struct step {
+    struct timed_chunk of;
+    ls_delivery *into;
+    uint8_t slots[CHUNK_PLACES];
+};
+
+/* Returns the bytes of their contents. */
+static uint64_t deliver(const struct table *t, const struct queue *q, const struct step *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->of.places; i++) {
+        const struct place p = {.at.chunk = s->of.chunk, .slot = s->slots[i], .queue_id = q->id};
+        const struct message *m = table_message(t, place_entry(&p)->message);
+        s->into[i] = delivery_of(m, &p, offer_count(&p));
+        bytes += s->into[i].content_bytes;
+    }
+    return bytes;
+}
+
+/* Places that came back in chunks with times. Each chunk takes the steps of offer.h, and the others take theirs between. */
+__attribute__((noinline)) static size_t acquire_timed(const ls_store *store, struct queue *q, ls_delivery *into,
+                                                      size_t n) {
+    enum { STEPS = 8, FETCH = 2, ACQUIRE = 4, DELIVER = 6 };
+    const struct table *t = &store->state.table;
+    uint32_t tenths = acquire_time(store);
+    struct step steps[STEPS];
+    struct tally acquired = {.places = 0};
+    size_t count = SIZE_MAX; /* of chunks; not known yet */
+    for (size_t i = 0; i < count || i - count < DELIVER; i++) {
+        struct step *next = &steps[i % STEPS];
+        if (i < count && offer_take_chunk(q, n - acquired.places, &next->of)) {
+            next->into = into + acquired.places;
+            acquired.places += next->of.places;
+        } else if (i < count) {
+            count = i;
+        }
+        if (i >= FETCH && i - FETCH < count) {
+            offer_fetch_chunk(&steps[(i - FETCH) % STEPS].of);
+        }
+        if (i >= ACQUIRE && i - ACQUIRE < count) {
+            struct step *s = &steps[(i - ACQUIRE) % STEPS];
+            offer_acquire_chunk(t, &s->of, tenths, s->slots);
+        }
+        if (i >= DELIVER && i - DELIVER < count) {
+            acquired.bytes += deliver(t, q, &steps[(i - DELIVER) % STEPS]);
+        }
+    }
+    queue_tally_all(q, &acquired, STANDING_READY, STANDING_ACQUIRED);
+    return acquired.places;
+}
+
+/* False: there was no memory for more. */
+__attribute__((noinline)) static bool acquire_each(const ls_store *store, struct queue *q, ls_delivery *into, size_t n,
+                                                   size_t *done) {
     const struct table *t = &store->state.table;
     struct place p;
     uint64_t durable_lsn = log_durable_lsn(store->log);
@@ -45,7 +98,14 @@ int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size
         into[acquired++] = delivery_of(m, &p, count);
     }
     *done = acquired;
-    return acquired == 0 && !ready ? fail_memory() : LS_OK;
+    return ready;
+}
+
+int acquire_from(const ls_store *store, struct queue *q, ls_delivery *into, size_t n, size_t *done) {
+    size_t timed = offer_is_timed(q) ? acquire_timed(store, q, into, n) : 0;
+    bool ready = acquire_each(store, q, into + timed, n - timed, done);
+    *done += timed;
+    return *done == 0 && !ready ? fail_memory() : LS_OK;
 }
 
 int ls_acquire(ls_store *store, uint32_t queue_id, ls_delivery *into, size_t n, int flags, size_t *done) {

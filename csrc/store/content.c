@@ -177,6 +177,20 @@ int ls_place_times(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t pos
     return store_leave(store, rc, LEAVE_QUIETLY);
 }
 
+int ls_place_count(ls_store *store, uint32_t queue_id, uint64_t id, uint64_t position, uint32_t *count) {
+    *count = 0;
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    const struct place *p = NULL;
+    rc = find_place(store, queue_id, id, position, &p);
+    if (rc == LS_OK) {
+        *count = offer_count(p);
+    }
+    return store_leave(store, rc, LEAVE_QUIETLY);
+}
+
 int ls_load_header(ls_store *store, uint64_t id, uint8_t *into, size_t bytes, size_t *done) {
     *done = 0;
     int rc = store_enter(store);

@@ -5,6 +5,8 @@
  *
  * A row gives the whole count, so one that could not be written is made up for by the next.
  */
+#include <assert.h>
+
 #include "store/store.h"
 
 enum { ROWS_MAX = CHUNK_PLACES };
@@ -25,9 +27,28 @@ static void begin(struct counting *c, bool of_released) {
     c->of_released = of_released;
 }
 
+static uint64_t rows_of_bytes(uint64_t bytes) {
+    uint64_t others = format_place_states_bytes(0);
+    return bytes > others ? (bytes - others) / STATE_ROW_BYTES : 0;
+}
+
+static uint64_t rows_in_record(const struct log *g) { return rows_of_bytes(log_record_bytes_max(g)); }
+
 static uint32_t rows_at_once(const struct log *g) {
-    uint64_t fit = (log_record_bytes_max(g) - format_place_states_bytes(0)) / STATE_ROW_BYTES;
+    uint64_t fit = rows_in_record(g);
     return fit < ROWS_MAX ? (uint32_t)fit : ROWS_MAX;
+}
+
+uint64_t states_most(const struct log *g) {
+    uint64_t rows = rows_in_record(g), room = log_batch_room(g), record = format_place_states_bytes(rows);
+    return room / record * rows + rows_of_bytes(room % record);
+}
+
+uint64_t states_bytes(const struct log *g, uint64_t n) {
+    uint64_t rows = rows_in_record(g);
+    assert(rows > 0); /* the records of the smallest segments hold 126 */
+    uint64_t rest = n % rows;
+    return n / rows * format_place_states_bytes(rows) + (rest > 0 ? format_place_states_bytes(rest) : 0);
 }
 
 static uint32_t logged_count(const struct place *p) {
@@ -55,13 +76,21 @@ bool states_prepare(struct message *m, const struct place *p, const struct remem
         .queue_id = p->queue_id,
         .delivery_count = state->delivery_count,
     };
-    return chunk_prepare_states(p->at.chunk, remembered_parts(state)) && (alone || message_extra(m) != NULL);
+    unsigned parts = remembered_parts(state) & ~(unsigned)REMEMBERS_OWN; /* it has that already */
+    return chunk_prepare_state(p->at.chunk, parts) && (alone || message_extra(m) != NULL);
+}
+
+static void append_rows(ls_store *store, const struct state_row *rows, uint32_t n) {
+    struct slot s = log_slot(store->log, 0, 0, 0);
+    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, rows, n));
 }
 
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
     struct table *t = &store->state.table;
-    struct slot s = log_slot(store->log, 0, 0, 0);
-    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, rows, n));
+    uint32_t most = (uint32_t)rows_in_record(store->log);
+    for (uint32_t from = 0; from < n; from += most) {
+        append_rows(store, rows + from, n - from < most ? n - from : most);
+    }
     for (uint32_t i = 0; i < n; i++) {
         struct message *m = table_message(t, table_find(t, rows[i].id));
         const struct place *p = message_place(m, rows[i].queue_id);
@@ -77,7 +106,7 @@ void states_put(ls_store *store, const struct state_row *rows, uint32_t n) {
 /* For a place whose first count is to be written: memory, and the growth of its message. False: no memory. */
 static bool prepare_first(const struct table *t, struct counting *c, struct message *m, const struct place *p) {
     bool alone = m->place_count == 1 && message_pending(m) == 0;
-    if (!chunk_prepare_states(p->at.chunk, REMEMBERS_COUNT) || (!alone && message_extra(m) == NULL)) {
+    if (!chunk_prepare_state(p->at.chunk, REMEMBERS_COUNT) || (!alone && message_extra(m) == NULL)) {
         return false;
     }
     c->expansion += message_states_grow_at_most(t, m, 1, 0);
@@ -121,8 +150,7 @@ static void take_count(struct table *t, const struct place *p, uint32_t count) {
 
 /* Appends the record; its bytes were reserved under this hold of the lock. */
 static void append(ls_store *store, const struct counting *c) {
-    struct slot s = log_slot(store->log, 0, 0, 0);
-    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, c->rows, c->n));
+    append_rows(store, c->rows, c->n);
     for (uint32_t i = 0; i < c->n; i++) {
         take_count(&store->state.table, &c->places[i], c->rows[i].delivery_count);
     }
@@ -176,6 +204,11 @@ void counts_write_noted(ls_store *store) {
 
 static struct counted counted_of(uint32_t queue_id, const ls_delivery *d) {
     return (struct counted){.id = d->id, .position = d->position, .number = d->number, .queue_id = queue_id};
+}
+
+uint32_t counts_lacking(const struct place *p) {
+    const struct hand_out *counts = p->at.chunk->handed_out;
+    return counts != NULL && counts[p->slot].count != logged_count(p) ? counts[p->slot].count : 0;
 }
 
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery) {

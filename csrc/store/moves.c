@@ -43,7 +43,7 @@ static int find(ls_store *store, uint64_t id, uint32_t *number, struct message *
 
 /* ---- notes ---- */
 
-/* Memory for a note, which lies in the record that is written next; no bytes: none. */
+/* Memory for a note of a transaction's work, which lies in the record that is written next; no bytes: none. */
 static bool make_note(struct remembered *made, size_t note_bytes) {
     const struct own_bytes later = {.lsn = 1, .bytes = (uint32_t)note_bytes};
     *made = (struct remembered){.own = NULL};
@@ -69,19 +69,15 @@ static uint32_t put_note(ls_store *store, struct message *m, const struct messag
 static int note_now(ls_store *store, struct message *m, struct place *p, const struct message_place *note,
                     uint64_t *lsn) {
     struct table *t = &store->state.table;
-    struct remembered state;
-    if (message_extra(m) == NULL || !make_note(&state, note->note_bytes)) {
-        return fail_memory();
-    }
-    if (!chunk_prepare_states(p->at.chunk, remembered_parts(&state))) {
-        remembered_free(&state);
+    struct own own = {.note.lsn = 0};
+    struct remembered state = {.own = note->note_bytes > 0 ? &own : NULL};
+    if (message_extra(m) == NULL || !chunk_prepare_state(p->at.chunk, remembered_parts(&state))) {
         return fail_memory();
     }
     (void)put_note(store, m, note, &state, lsn);
     table_touch(t, m);
     message_appended(m, *lsn);
     place_take_note(t, m, p, &state);
-    remembered_free(&state);
     return LS_OK;
 }
 
@@ -147,19 +143,28 @@ int ls_annotate(ls_store *store, uint64_t id, uint32_t queue_id, const uint8_t *
 
 /* ---- moves ---- */
 
-/* Memory for the state of the new place. What it has of its own is in the record that is written next, or is kept. */
-static bool make_state(const struct message_move *move, const struct seen_place *from, struct remembered *made) {
+static struct own_bytes own_or_none(const struct own_bytes *bytes) {
+    return bytes != NULL ? *bytes : (struct own_bytes){.lsn = 0};
+}
+
+/* The state of the new place. What it has of its own is in the record that is written next, or is kept; `own` is its memory. */
+static struct remembered state_of(const struct message_move *move, const struct seen_place *from, struct own *own) {
     const struct own_bytes note = {.lsn = 1, .bytes = move->state.note_bytes};
     const struct own_bytes header = {.lsn = 1, .bytes = move->state.header_bytes};
-    *made = (struct remembered){
+    *own = (struct own){
+        .note = own_or_none(move->keeps_note             ? from->note
+                            : move->state.note_bytes > 0 ? &note
+                                                         : NULL),
+        .header = own_or_none(move->keeps_header           ? from->header
+                              : move->state.header != NULL ? &header
+                                                           : NULL),
+    };
+    return (struct remembered){
         .not_before_us = move->state.not_before_us,
         .expires_us = move->state.expires_us,
         .delivery_count = move->state.delivery_count,
+        .own = own->note.lsn != 0 || own->header.lsn != 0 ? own : NULL,
     };
-    bool fine = remembered_set_note(made, move->keeps_note ? from->note : move->state.note_bytes > 0 ? &note : NULL);
-    return fine && remembered_set_header(made, move->keeps_header           ? from->header
-                                               : move->state.header != NULL ? &header
-                                                                            : NULL);
 }
 
 static void put_move(ls_store *store, struct message *m, const struct message_move *move, struct remembered *state,
@@ -177,31 +182,52 @@ static void put_move(ls_store *store, struct message *m, const struct message_mo
     *lsn = s.lsn;
 }
 
+/* The log gets the count of the place that the next record ends, if it lacks it. The place ends in memory, so only the message
+   grows as in a replay. */
+static void put_last_count(ls_store *store, struct message *m, const struct place *from, struct remembered *before) {
+    const struct remembered stood = *before;
+    struct slot s = log_slot(store->log, 0, 0, 0);
+    before->delivery_count = counts_lacking(from);
+    if (before->delivery_count == 0) {
+        before->delivery_count = stood.delivery_count;
+        return;
+    }
+    const struct state_row row = {
+        .id = m->id,
+        .not_before_us = stood.not_before_us,
+        .expires_us = stood.expires_us,
+        .queue_id = from->queue_id,
+        .delivery_count = before->delivery_count,
+    };
+    log_append(store->log, &s, PLACE_STATES, format_put_place_states(&s, &row, 1));
+    message_state_changes(&store->state.table, m, &stood, before);
+}
+
 /* The row of the place that ends is replaced, so only what the new one has of its own makes the message grow. */
-static void replace_place(struct table *t, struct message *m, struct place *from, const struct remembered *state) {
-    const struct remembered before = place_state(from);
+static void replace_place(struct table *t, struct message *m, struct place *from, const struct remembered *before,
+                          const struct remembered *state) {
     uint32_t queue_id = from->queue_id;
     message_grows_places(t, m, 0);
-    message_state_changes(t, m, &before, state);
+    message_state_changes(t, m, before, state);
     queue_kill(from, m);
     message_drop_place(t, m, queue_id);
 }
 
-static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move,
+static int move_now(ls_store *store, uint32_t number, struct place *from, const struct message_move *move, bool counts,
                     uint64_t *lsn) {
     struct table *t = &store->state.table;
     struct message *m = table_message(t, number);
     const struct seen_place seen = message_see_place(t, m, 0, move->from_queue_id);
-    struct queue *q = table_queue(t, move->queue_id);
-    struct remembered state;
-    bool ready = message_extra(m) != NULL && (from != NULL || message_prepare_places(m, 1)) && queue_prepare(q, 1) &&
-                 make_state(move, &seen, &state);
-    if (!ready) {
+    struct queue *q = table_queue_cached(t, move->queue_id);
+    struct own own;
+    struct remembered state = state_of(move, &seen, &own);
+    if (message_extra(m) == NULL || (from == NULL && !message_prepare_places(m, 1)) || !queue_prepare(q, 1) ||
+        !queue_prepare_state(q, remembered_parts(&state))) {
         return fail_memory();
     }
-    if (!queue_prepare_states(q, remembered_parts(&state))) {
-        remembered_free(&state);
-        return fail_memory();
+    struct remembered before = from != NULL ? place_state(from) : nothing;
+    if (counts) {
+        put_last_count(store, m, from, &before);
     }
     put_move(store, m, move, &state, lsn);
     table_touch(t, m);
@@ -210,7 +236,7 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     uint8_t recovered = returns ? place_entry(from)->state & ENTRY_RECOVERED : 0;
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     if (from != NULL) {
-        replace_place(t, m, from, &state);
+        replace_place(t, m, from, &before, &state);
     } else {
         message_grows_places(t, m, 1);
     }
@@ -219,6 +245,7 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     if (from == NULL) {
         message_state_changes(t, m, &nothing, &state);
     }
+    store_time_for(store, &state);
     place_remember(made, m, &state);
     place_entry(made)->state |= recovered;
     return LS_OK;
@@ -233,8 +260,10 @@ static int move_in_tx(ls_store *store, uint32_t number, struct place *from, stru
     int rc = work_check_limit(tx, 2);
     struct work *ends = rc == LS_OK && move->from_queue_id != 0 ? work_make(1, NULL) : NULL;
     struct work *made = rc == LS_OK ? work_make(1, &nothing) : NULL;
+    struct own own;
+    const struct remembered state = state_of(move, &seen, &own);
     bool ready = made != NULL && (ends != NULL || move->from_queue_id == 0) && message_extra(m) != NULL &&
-                 make_state(move, &seen, made->state);
+                 remembered_copy(made->state, &state);
     if (rc != LS_OK || !ready) {
         work_free(ends);
         work_free(made);
@@ -286,9 +315,8 @@ static int64_t own_bytes_of(const ls_store *store, uint64_t id, uint32_t hint, c
 
 /* (waits) Meanwhile another thread may have given the place another header, which the new one is to keep. */
 static int reserve_move(ls_store *store, uint64_t id, uint32_t hint, const struct message_move *move,
-                        const ls_tx *handle) {
+                        const ls_tx *handle, uint64_t bytes) {
     bool exchange = handle != NULL && move->from_queue_id != 0;
-    uint64_t bytes = format_move_bytes(move->state.header_bytes, move->state.note_bytes);
     int64_t reserved, own_bytes = own_bytes_of(store, id, hint, move, handle);
     int rc;
     do {
@@ -311,10 +339,18 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     bool ends = move.from_queue_id != 0, stays = move.from_queue_id == move.queue_id;
     int rc = store_check_remembers(store);
     rc = rc == LS_OK ? check_header(store, move.state.header_bytes) : rc;
-    if (rc == LS_OK && held != NULL && move.state.delivery_count == 0) { /* the record has the count of the new place */
-        counts_write_one(store, move.from_queue_id, held);
+    uint64_t bytes = format_move_bytes(move.state.header_bytes, move.state.note_bytes);
+    bool counts =
+        ends && held != NULL && move.state.delivery_count == 0; /* the record has the count of the new place */
+    if (rc == LS_OK && counts) {
+        uint64_t both = bytes + format_place_states_bytes(1);
+        if (handle != NULL || both > log_record_bytes_max(store->log)) {
+            counts_write_one(store, move.from_queue_id, held);
+            counts = false;
+        }
+        bytes = counts ? both : bytes;
     }
-    rc = rc == LS_OK ? reserve_move(store, id, number, &move, handle) : rc;
+    rc = rc == LS_OK ? reserve_move(store, id, number, &move, handle, bytes) : rc;
     rc = rc == LS_OK ? tx_check_work(store, handle, &tx) : rc;
     rc = rc == LS_OK ? store_check_queues(store, queues, ends && !stays ? 2 : 1) : rc;
     rc = rc == LS_OK ? find(store, id, &number, &m) : rc;
@@ -328,7 +364,8 @@ static int move_locked(ls_store *store, uint64_t id, struct message_move move, c
     if (keeps_expiry && from != NULL) {
         move.state.expires_us = place_state(from).expires_us;
     }
-    return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn) : move_now(store, number, from, &move, lsn);
+    return tx != NULL ? move_in_tx(store, number, from, tx, &move, lsn)
+                      : move_now(store, number, from, &move, counts, lsn);
 }
 
 int ls_move(ls_store *store, uint64_t id, const ls_place_move *move, const ls_delivery *held, ls_tx *tx, int flags,

@@ -38,45 +38,44 @@ void messages_roll_back(void *context, struct tx *tx) {
 }
 
 /* A note may be of a place that is there, or of one that the same transaction makes. */
-static bool prepare_state(const struct table *t, const struct work *w) {
-    struct queue *q = w->state != NULL ? table_queue(t, w->queue_id) : NULL;
+static bool prepare_state(struct table *t, const struct work *w) {
+    struct queue *q = w->state != NULL ? table_queue_cached(t, w->queue_id) : NULL;
     const struct place *p = q != NULL ? message_place(table_message(t, w->message), w->queue_id) : NULL;
     unsigned parts = q != NULL ? remembered_parts(w->state) : 0;
     return q == NULL || (queue_prepare_states(q, parts) && (p == NULL || chunk_prepare_states(p->at.chunk, parts)));
 }
 
 bool messages_prepare_commit(void *context, struct tx *tx) {
-    const ls_store *store = context;
+    struct table *t = &((ls_store *)context)->state.table;
     bool ready = true, some_state = false;
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue_cached(t, w->queue_id) : NULL;
         some_state = some_state || w->state != NULL;
         if (q != NULL) {
-            struct message *m = table_message(&store->state.table, w->message);
+            struct message *m = table_message(t, w->message);
             q->wanted++;
             ready = ready && message_prepare_places(m, message_pending(m));
         }
     }
     for (struct work *w = tx->first; w != NULL; w = w->next) {
-        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue(&store->state.table, w->queue_id) : NULL;
+        struct queue *q = w->kind == WORK_ENQUEUE ? table_queue_cached(t, w->queue_id) : NULL;
         if (q != NULL && q->wanted > 0) {
             ready = ready && queue_prepare(q, q->wanted);
             q->wanted = 0;
         }
     }
     for (const struct work *w = some_state ? tx->first : NULL; ready && w != NULL; w = w->next) {
-        ready = prepare_state(&store->state.table, w);
+        ready = prepare_state(t, w);
     }
     return ready;
 }
 
 /* The place that an enqueue has made gets its state. */
-static void take_state(struct table *t, struct message *m, uint32_t queue_id, struct remembered *state) {
+static void take_state(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state) {
     const struct remembered nothing = {.own = NULL};
     if (!remembers_nothing(state)) {
         message_state_changes(t, m, &nothing, state);
-        place_remember(message_place(m, queue_id), m, state);
-        state->own = NULL;
+        place_begins(message_place(m, queue_id), m, state);
     }
 }
 
@@ -86,7 +85,7 @@ static void apply_work(struct table *t, struct message *m, struct work *w, uint6
     bool locks = w->locks;
     uint32_t queue_id = w->queue_id, order_index = w->order_index, number = w->message;
     uint8_t kind = w->kind;
-    struct queue *q = table_queue(t, queue_id);
+    struct queue *q = table_queue_cached(t, queue_id);
     struct place *p = kind != WORK_ENQUEUE ? message_place(m, queue_id) : NULL;
     struct remembered *state = tx_end_work(t, w);
     if (kind == WORK_ENQUEUE) {
@@ -121,6 +120,9 @@ void messages_commit(void *context, struct tx *tx, uint64_t commit_lsn) {
     while (tx->first != NULL) {
         struct work *w = tx->first;
         uint32_t number = w->message;
+        if (w->state != NULL) {
+            store_time_for(store, w->state);
+        }
         apply_work(t, table_message(t, number), w, commit_lsn);
         work_gone(store, number);
     }

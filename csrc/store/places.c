@@ -15,6 +15,9 @@ static int unknown_queue(uint32_t id) {
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n) {
     int rc = LS_OK;
     size_t seen = 0;
+    if (n == 1) {
+        return table_queue_cached(&store->state.table, queue_ids[0]) != NULL ? LS_OK : unknown_queue(queue_ids[0]);
+    }
     for (; rc == LS_OK && seen < n; seen++) {
         struct queue *q = table_queue_cached(&store->state.table, queue_ids[seen]);
         if (q == NULL) {
@@ -100,7 +103,7 @@ int places_prepare(ls_store *store, struct message *m, const uint32_t *queue_ids
         ready = message_prepare_places(m, (uint32_t)n) && (state == NULL || n == 1 || message_extra(m) != NULL);
         for (size_t i = 0; ready && i < n; i++) {
             struct queue *q = table_queue_cached(&store->state.table, queue_ids[i]);
-            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_states(q, remembered_parts(state)));
+            ready = queue_prepare(q, 1) && (state == NULL || queue_prepare_state(q, remembered_parts(state)));
         }
     }
     if (!ready) {
@@ -271,31 +274,28 @@ uint32_t message_put_start(ls_store *store, const struct message_start *m, const
     return number;
 }
 
-/* Of a start record with everything in it. */
-static uint64_t start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const struct remembered *state) {
+uint64_t message_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n,
+                             const struct remembered *state) {
     return state != NULL ? format_start_placed_bytes(header_bytes, content_bytes, n, 0)
                          : format_start_bytes(header_bytes, content_bytes, n);
 }
 
 static int reserve_inline(ls_store *store, const struct message_start *m, const struct remembered *state,
                           const ls_tx *handle) {
-    const struct table *t = &store->state.table;
-    struct message none = {.id = 0};
-    uint64_t expansion = state != NULL    ? message_states_grow_at_most(t, &none, m->queue_count, 0)
-                         : handle != NULL ? message_grows_at_most(t, &none, m->queue_count)
-                                          : 0;
-    return log_reserve_to_grow(store->log, start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state),
-                               expansion, RESERVE_GROWS);
+    uint64_t expansion = handle != NULL ? message_made_grows_at_most(m->queue_count) : 0;
+    if (state != NULL) {
+        struct message none = {.id = 0};
+        expansion = message_states_grow_at_most(&store->state.table, &none, m->queue_count, 0);
+    }
+    return log_reserve_to_grow(store->log,
+                               message_start_bytes(m->header_bytes, m->content_bytes, m->queue_count, state), expansion,
+                               RESERVE_GROWS);
 }
 
-/* The places of the start record get these times, as in its replay. */
-static void take_times(ls_store *store, struct message *m, const uint32_t *queue_ids, size_t n,
-                       const struct remembered *state) {
+void place_starts(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state) {
     const struct remembered nothing = {.own = NULL};
-    for (size_t i = 0; i < n; i++) {
-        message_state_changes(&store->state.table, m, &nothing, state);
-        place_remember(message_place(m, queue_ids[i]), m, state);
-    }
+    message_state_changes(t, m, &nothing, state);
+    place_begins(message_place(m, queue_id), m, state);
 }
 
 /* Content and places in one record. */
@@ -334,7 +334,10 @@ static int publish_inline(ls_store *store, const struct message_start *given, co
     *id = made->id;
     take_places(store, number, queue_ids, m.queue_count, tx, work, made->id);
     if (state != NULL && tx == NULL) {
-        take_times(store, made, queue_ids, m.queue_count, state);
+        store_note_time(store);
+        for (uint32_t i = 0; i < m.queue_count; i++) {
+            place_starts(&store->state.table, made, queue_ids[i], state);
+        }
     }
     return LS_OK;
 }
@@ -351,7 +354,7 @@ int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const u
         return n == 0 ? fail(LS_OPTION, "no queue is named") : message_too_large("the list of queues", 4 * n, limit);
     }
     if (header_bytes <= limit && content_bytes <= limit &&
-        start_bytes(header_bytes, content_bytes, n, state) <= limit) {
+        message_start_bytes(header_bytes, content_bytes, n, state) <= limit) {
         struct message_start m = {
             .header_bytes = (uint32_t)header_bytes,
             .content_bytes = (uint32_t)content_bytes,

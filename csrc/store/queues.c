@@ -166,7 +166,7 @@ int ls_queue_counts_get(ls_store *store, uint32_t queue_id, ls_queue_counts *int
         return rc;
     }
     store_times(store);
-    const struct queue *q = table_queue(&store->state.table, queue_id);
+    const struct queue *q = table_queue_cached(&store->state.table, queue_id);
     if (q == NULL) {
         rc = fail(LS_UNKNOWN_QUEUE, "there is no queue with id %u", (unsigned)queue_id);
     } else {

@@ -181,9 +181,13 @@ int content_load_whole(ls_store *store, uint64_t id, uint8_t *into, size_t room,
 
 /* places.c; lock held. */
 int store_check_queues(ls_store *store, const uint32_t *queue_ids, size_t n); /* each exists, and is named once */
+/* Of a start record with everything in it, on n queues. */
+uint64_t message_start_bytes(uint64_t header_bytes, uint64_t content_bytes, uint64_t n, const struct remembered *state);
 /* Appends the start record and makes the message; everything that it needs is there. With a state its places begin so. */
 uint32_t message_put_start(ls_store *store, const struct message_start *m, const uint32_t *queue_ids,
                            const struct remembered *state, uint16_t flags);
+/* The message's place on the queue, which was just appended to its run, begins with these times, as in the record's replay. */
+void place_starts(struct table *t, struct message *m, uint32_t queue_id, const struct remembered *state);
 /* (waits) ls_publish_timed between entering the store and leaving it. The state has times; NULL: none. */
 int publish_locked(ls_store *store, const uint32_t *queue_ids, size_t n, const uint8_t *header, size_t header_bytes,
                    const uint8_t *content, size_t content_bytes, const struct remembered *state, ls_tx *handle,
@@ -193,7 +197,9 @@ int enqueue_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size
 /* timed.c: the same for places with times. */
 int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n,
                          const struct remembered *state, ls_tx *handle, uint64_t *lsn);
-int times_check(const ls_times *times);           /* the lock may be held or not; LS_OPTION */
+int times_check(const ls_times *times); /* the lock may be held or not; LS_OPTION */
+/* The state that places with these times begin with. NULL: they have none. */
+const struct remembered *times_state(const ls_times *times, struct remembered *made);
 int store_check_remembers(const ls_store *store); /* moves.c: LS_WRONG_STATE, unless states of places may be written */
 int place_check_enqueue(struct message *m, uint32_t queue_id, const struct tx *tx);
 /* Everything that an enqueue on these queues asks before it allocates; m has its extra then. */
@@ -244,12 +250,27 @@ static inline void store_times(ls_store *store) {
     }
 }
 
+/*
+ * The table knows what time it is. Call it before a place gets this state: the clock may have been set since the last look, and
+ * whether the place is hidden is decided by the time of now. What was due stays due.
+ */
+void store_note_time(ls_store *store);
+static inline void store_time_for(ls_store *store, const struct remembered *state) {
+    if (state->not_before_us != 0 || state->expires_us != 0) {
+        store_note_time(store);
+    }
+}
+
 /* counts.c, with the log's lock. Memory for another state of the place, and its row. False: no memory. */
 bool states_prepare(struct message *m, const struct place *p, const struct remembered *state, struct state_row *row);
-/* Appends the rows, for which the bytes and memory are there, and gives the places their states. */
+uint64_t states_most(const struct log *g);              /* rows that one batch holds; fixed, also without the lock */
+uint64_t states_bytes(const struct log *g, uint64_t n); /* the same: of the records of so many rows */
+/* Appends the rows, in records of one batch, for which the bytes and memory are there, and gives the places their states. */
 void states_put(ls_store *store, const struct state_row *rows, uint32_t n);
 /* The deliveries' places have come back: how often they were handed out is to be written. */
 void counts_note(ls_store *store, uint32_t queue_id, const ls_delivery *deliveries, size_t n);
+/* The count of a place if the log lacks it; else 0. */
+uint32_t counts_lacking(const struct place *p);
 /* Of one place, which is about to end by a record without its count. */
 void counts_write_one(ls_store *store, uint32_t queue_id, const ls_delivery *delivery);
 /* Writes the counts of places that came back, unless that needs a wait or more room than there is: the next release of

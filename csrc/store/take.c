@@ -117,7 +117,9 @@ static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int r
             offer_use_counts(p->at.chunk, counts);
             counts = NULL;
         }
-        uint32_t count = offer_take(p, m, acquire_time(store));
+        bool has_expired = entry_is_expired(place_entry(p)); /* since the caller named the time */
+        uint32_t tenths = acquire_time(store);
+        uint32_t count = has_expired ? offer_take_expired(p, m, tenths) : offer_take(p, m, tenths);
         *made = delivery_of(m, p, count);
     }
     free(counts);
@@ -125,24 +127,35 @@ static int take_and_leave(ls_store *store, uint64_t id, uint32_t queue_id, int r
 }
 
 int ls_publish_acquired(ls_store *store, uint32_t queue_id, const uint8_t *header, size_t header_bytes,
-                        const uint8_t *content, size_t content_bytes, int flags, ls_delivery *made) {
+                        const uint8_t *content, size_t content_bytes, uint64_t expires_us, int flags,
+                        ls_delivery *made) {
+    const ls_times times = {.expires_us = expires_us};
+    struct remembered state;
     struct hand_out *counts;
     uint64_t id = 0;
-    int rc = enter_with_counts(store, flags, &counts);
+    int rc = times_check(&times);
+    rc = rc == LS_OK ? enter_with_counts(store, flags, &counts) : rc;
     if (rc != LS_OK) {
         return rc;
     }
-    rc = publish_locked(store, &queue_id, 1, header, header_bytes, content, content_bytes, NULL, NULL, &id);
+    rc = publish_locked(store, &queue_id, 1, header, header_bytes, content, content_bytes, times_state(&times, &state),
+                        NULL, &id);
     return take_and_leave(store, id, queue_id, rc, flags, counts, made);
 }
 
-int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, int flags, ls_delivery *made) {
+int ls_enqueue_acquired(ls_store *store, uint64_t id, uint32_t queue_id, uint64_t expires_us, int flags,
+                        ls_delivery *made) {
+    const ls_times times = {.expires_us = expires_us};
+    struct remembered made_of;
+    const struct remembered *state = times_state(&times, &made_of);
     struct hand_out *counts;
     uint64_t lsn;
-    int rc = enter_with_counts(store, flags, &counts);
+    int rc = times_check(&times);
+    rc = rc == LS_OK ? enter_with_counts(store, flags, &counts) : rc;
     if (rc != LS_OK) {
         return rc;
     }
-    rc = enqueue_locked(store, id, &queue_id, 1, NULL, &lsn);
+    rc = state != NULL ? enqueue_timed_locked(store, id, &queue_id, 1, state, NULL, &lsn)
+                       : enqueue_locked(store, id, &queue_id, 1, NULL, &lsn);
     return take_and_leave(store, id, queue_id, rc, flags, counts, made);
 }

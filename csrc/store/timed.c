@@ -46,12 +46,10 @@ static uint64_t put_one(ls_store *store, uint32_t number, uint32_t queue_id, con
         tx_add_work(t, tx, w);
         return s.lsn;
     }
-    const struct remembered nothing = {.own = NULL};
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     message_grows_places(t, m, 1);
     message_add_place(t, m, queue_append(table_queue_cached(t, queue_id), m, number, s.lsn, 0));
-    message_state_changes(t, m, &nothing, state);
-    place_remember(message_place(m, queue_id), m, state);
+    place_starts(t, m, queue_id, state);
     return s.lsn;
 }
 
@@ -70,6 +68,9 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     rc = rc == LS_OK ? message_reserve_states(store, id, INDEX_NONE, n, 0, n * record, RESERVE_GROWS) : rc;
     rc = rc == LS_OK ? enqueue_check(store, id, queue_ids, n, handle, &tx, &number, &m) : rc;
     rc = rc == LS_OK ? places_prepare(store, m, queue_ids, n, state, tx, &work) : rc;
+    if (rc == LS_OK) {
+        store_note_time(store);
+    }
     for (size_t i = 0; rc == LS_OK && i < n; i++) {
         struct work *w = work;
         work = work != NULL ? work->next : NULL;
@@ -78,8 +79,7 @@ int enqueue_timed_locked(ls_store *store, uint64_t id, const uint32_t *queue_ids
     return rc;
 }
 
-/* The state that places begin with. NULL: none. */
-static const struct remembered *state_of(const ls_times *times, struct remembered *made) {
+const struct remembered *times_state(const ls_times *times, struct remembered *made) {
     *made = (struct remembered){.own = NULL};
     if (times != NULL) {
         made->not_before_us = times->not_before_us;
@@ -92,7 +92,7 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
                      const uint8_t *content, size_t content_bytes, const ls_times *times, ls_tx *tx, int flags,
                      uint64_t *id) {
     struct remembered made;
-    const struct remembered *state = state_of(times, &made);
+    const struct remembered *state = times_state(times, &made);
     int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_try(store, tx, flags) : rc;
     if (rc != LS_OK) {
@@ -106,7 +106,7 @@ int ls_publish_timed(ls_store *store, const uint32_t *queue_ids, size_t n, const
 int ls_enqueue_timed(ls_store *store, uint64_t id, const uint32_t *queue_ids, size_t n, const ls_times *times,
                      ls_tx *tx, int flags, uint64_t *lsn) {
     struct remembered made;
-    const struct remembered *state = state_of(times, &made);
+    const struct remembered *state = times_state(times, &made);
     int rc = state != NULL ? times_check(times) : LS_OK;
     rc = rc == LS_OK ? work_enter(store, tx) : rc;
     if (rc != LS_OK) {

@@ -1,6 +1,7 @@
 /*
  * Times of places: what is due becomes free, or expires; places that are given back for later; places that have expired.
- * table/times.h has the index. The wall clock is looked at only while a place waits for it.
+ * table/times.h has the index. The wall clock is looked at only while a place waits for it,
+ * or gets a time.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,10 +9,16 @@
 #include "inspect/inspect.h"
 #include "store/store.h"
 
+static uint64_t wall_us(const ls_store *store) {
+    vfs *v = store->inspection != NULL ? store->inspection->reader->v : store->directory.v;
+    return v->now_us(v);
+}
+
+void store_note_time(ls_store *store) { store->state.table.times.now_us = wall_us(store); }
+
 void store_pass_times(ls_store *store) {
     struct table *t = &store->state.table;
-    vfs *v = store->inspection != NULL ? store->inspection->reader->v : store->directory.v;
-    times_pass(t, v->now_us(v));
+    times_pass(t, wall_us(store));
     if (t->due.came_back) {
         takers_serve_due(store); /* before the caller acquires */
     }
@@ -37,7 +44,7 @@ static int reserve(ls_store *store, uint32_t queue_id, const ls_delivery *delive
     int rc;
     do {
         reserved = expansion;
-        rc = log_reserve_to_grow(store->log, format_place_states_bytes(n), reserved, RESERVE_GROWS);
+        rc = log_reserve_to_grow(store->log, states_bytes(store->log, n), reserved, RESERVE_GROWS);
         expansion = grow_at_most(store, queue_id, deliveries, n);
     } while (rc == LS_OK && expansion > reserved);
     return rc;
@@ -82,7 +89,7 @@ static int delay_locked(ls_store *store, uint32_t queue_id, const ls_delivery *d
 }
 
 static int check_delay(const ls_store *store, size_t n, uint64_t not_before_us) {
-    uint64_t most = (log_record_bytes_max(store->log) - format_place_states_bytes(0)) / STATE_ROW_BYTES;
+    uint64_t most = states_most(store->log);
     if (not_before_us == 0) {
         return fail(LS_OPTION, "a release for later needs a time; release the places without one");
     }
@@ -90,7 +97,7 @@ static int check_delay(const ls_store *store, size_t n, uint64_t not_before_us) 
                ? LS_OK
                : fail(LS_OPTION,
                       "at most %" PRIu64 " places are released for later at once, not %zu: that many fit into one "
-                      "record of this store; make several calls",
+                      "batch of this store; make several calls",
                       most, n);
 }
 

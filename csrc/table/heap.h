@@ -13,7 +13,7 @@
 enum heap_kind {
     HEAP_BACK,    /* a queue's chunks with places that came back, by position */
     HEAP_EXPIRED, /* a queue's chunks with expired places, by position */
-    HEAP_TIMES,   /* all chunks with a time to come, by that time */
+    HEAP_TIMES,   /* chunks with times, by the first to come */
 };
 
 static inline uint64_t heap_key(const struct chunk_heap *h, enum heap_kind kind, uint32_t at) {

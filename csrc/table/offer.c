@@ -88,15 +88,19 @@ bool offer_prepare(const struct place *p) {
     return true;
 }
 
+static inline uint32_t count_acquisition(struct hand_out *h, uint32_t tenths) {
+    h->count += h->count < UINT32_MAX ? 1 : 0;
+    h->since_tenths = tenths;
+    return h->count;
+}
+
 static inline uint32_t hand_out(struct queue *q, const struct place *p, const struct message *m, enum standing from,
                                 uint8_t state, uint32_t tenths) {
     struct entry *e = place_entry(p);
     struct hand_out *h = &p->at.chunk->handed_out[p->slot];
     e->state |= state;
     queue_tally(q, m, from, STANDING_ACQUIRED);
-    h->count += h->count < UINT32_MAX ? 1 : 0;
-    h->since_tenths = tenths;
-    return h->count;
+    return count_acquisition(h, tenths);
 }
 
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths) {
@@ -109,6 +113,54 @@ uint32_t offer_acquire(struct queue *q, const struct place *p, const struct mess
         cursor_step(&q->fresh);
     }
     return hand_out(q, p, m, STANDING_READY, ENTRY_ACQUIRED | ENTRY_PASSED, tenths);
+}
+
+/* It leaves the heap at once, so that the next one can be taken, unless it has more places than n. */
+bool offer_take_chunk(struct queue *q, size_t n, struct timed_chunk *taken) {
+    struct queue_chunk *c = n > 0 && offer_is_timed(q) ? q->back.all[0] : NULL;
+    if (c == NULL || !offer_prepare(&(struct place){.at.chunk = c})) {
+        return false;
+    }
+    prefetch_bytes(c->states, sizeof *c->states);
+    *taken = (struct timed_chunk){.chunk = c, .places = c->returned < n ? c->returned : (uint32_t)n};
+    c->returned = (uint16_t)(c->returned - taken->places);
+    q->returned -= taken->places;
+    if (c->returned == 0) {
+        offer_none_back(c);
+    }
+    return true;
+}
+
+void offer_fetch_chunk(const struct timed_chunk *taken) {
+    const struct queue_chunk *c = taken->chunk;
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = c->states->back[half]; left != 0; left &= left - 1) {
+            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
+            prefetch(&c->entries[slot]);
+            prefetch(&c->handed_out[slot]);
+        }
+    }
+}
+
+void offer_acquire_chunk(const struct table *t, const struct timed_chunk *taken, uint32_t tenths, uint8_t *slots) {
+    struct queue_chunk *c = taken->chunk;
+    uint32_t found = 0, slot = 0;
+    while (found < taken->places) {
+        uint32_t half = c->states->back[0] != 0 ? 0 : 1;
+        uint64_t *left = &c->states->back[half];
+        assert(*left != 0);
+        slot = 64 * half + (uint32_t)__builtin_ctzll(*left);
+        *left &= *left - 1;
+        struct entry *e = &c->entries[slot];
+        if (entry_came_back(e)) {
+            message_prefetch(table_message(t, e->message));
+            e->state |= ENTRY_ACQUIRED;
+            (void)count_acquisition(&c->handed_out[slot], tenths);
+            slots[found++] = (uint8_t)slot;
+        }
+    }
+    c->queue->front.chunk = c;
+    c->queue->front.slot = slot + 1;
 }
 
 /* Whether the counts show that no place of the chunk is free. The chunk at `fresh` has places of both kinds. */
@@ -193,6 +245,20 @@ void offer_give_back(struct place *p, const struct message *m, bool unseen) {
     offer_came_back(p);
 }
 
+/* Places of the chunk came back, the first of them at this slot. */
+static inline void add_returned(struct queue_chunk *c, uint32_t first, uint32_t n) {
+    struct queue *q = c->queue;
+    if (q->front.chunk == c && q->front.slot > first) {
+        q->front.slot = first;
+    }
+    uint16_t before = c->returned;
+    c->returned = (uint16_t)(before + n);
+    if (before == 0) {
+        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
+    }
+    q->returned += n;
+}
+
 void offer_came_back(const struct place *p) {
     struct queue *q = p->at.chunk->queue;
     if (q->takers != NULL && entry_is_free(place_entry(p))) {
@@ -208,12 +274,24 @@ void offer_came_back(const struct place *p) {
         }
         return;
     }
-    struct queue_chunk *c = p->at.chunk;
-    if (q->front.chunk == c && q->front.slot > p->slot) {
-        q->front.slot = p->slot;
+    add_returned(p->at.chunk, p->slot, 1);
+}
+
+void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits) {
+    uint32_t n = (uint32_t)(__builtin_popcountll(bits[0]) + __builtin_popcountll(bits[1]));
+    if (n == 0) {
+        return;
     }
-    if (c->returned++ == 0) {
-        heap_add(&q->back, HEAP_BACK, c, c->first_position); /* queue_prepare saw to its room */
+    c->states->back[0] |= bits[0];
+    c->states->back[1] |= bits[1];
+    uint32_t first = (uint32_t)(bits[0] != 0 ? __builtin_ctzll(bits[0]) : 64 + __builtin_ctzll(bits[1]));
+    add_returned(c, first, n);
+}
+
+void offer_mark_back(struct queue_chunk *c) {
+    for (uint32_t slot = 0; slot < c->used; slot++) {
+        if (entry_came_back(&c->entries[slot])) {
+            c->states->back[slot / 64] |= UINT64_C(1) << slot % 64;
+        }
     }
-    q->returned++;
 }

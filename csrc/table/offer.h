@@ -4,13 +4,26 @@
 #ifndef LOGSTORE_TABLE_OFFER_H
 #define LOGSTORE_TABLE_OFFER_H
 
-#include "table/table.h"
+#include "table/remembered.h"
 
 bool offer_find(struct queue *q, uint64_t durable_lsn, struct place *p); /* the first that is free; false: none */
 bool offer_prepare(const struct place *p); /* memory to acquire it and to give it back; false: no memory */
 void offer_use_counts(struct queue_chunk *c, struct hand_out *zeros); /* for a chunk that has none: CHUNK_PLACES */
 /* Both at this time; they return the place's count, this time included. */
 uint32_t offer_acquire(struct queue *q, const struct place *p, const struct message *m, uint32_t tenths);
+/*
+ * The same for places that came back in chunks with times, a chunk at once: they lie scattered, so each step fetches into the
+ * cache what the next one reads, and the caller takes several chunks before it reads the messages of the first.
+ */
+struct timed_chunk {
+    struct queue_chunk *chunk;
+    uint32_t places; /* to be acquired; the chunk has them */
+};
+/* The next chunk that is offered, and n of its places at most. False: no chunk with times is next, or there is no memory. */
+bool offer_take_chunk(struct queue *q, size_t n, struct timed_chunk *taken);
+void offer_fetch_chunk(const struct timed_chunk *taken); /* its places */
+/* Acquires the places, of which it gives the slots; the caller counts them (queue_tally_all). Fetches their messages. */
+void offer_acquire_chunk(const struct table *t, const struct timed_chunk *taken, uint32_t tenths, uint8_t *slots);
 bool offer_next(struct cursor *c, uint64_t durable_lsn, struct place *p); /* as offer_find, from the cursor on */
 uint32_t offer_take(const struct place *p, const struct message *m, uint32_t tenths); /* for any place that is free */
 uint32_t offer_take_expired(const struct place *p, const struct message *m, uint32_t tenths); /* for an expired one */
@@ -19,7 +32,14 @@ bool offer_is_acquired(const struct place *p, uint32_t count); /* and this was i
 void offer_give_back(struct place *p, const struct message *m, bool unseen);
 /* For queues.c and times.c: it was unlocked, or its time has come. */
 void offer_came_back(const struct place *p);
+/* The same for places of a chunk with times, by their bits: those before `fresh`, which are free now. Takers are not told. */
+void offer_came_back_all(struct queue_chunk *c, const uint64_t *bits);
+/* The chunk gets memory for times: marks the places that came back before. */
+void offer_mark_back(struct queue_chunk *c);
 void offer_none_back(struct queue_chunk *c); /* the last of its returned places went */
+
+/* The next place that is offered came back, in a chunk with times. */
+static inline bool offer_is_timed(const struct queue *q) { return q->returned > 0 && chunk_has_times(q->back.all[0]); }
 
 /* A free place that came back: as long as there is one, it is acquired before new places. */
 static inline bool entry_came_back(const struct entry *e) {

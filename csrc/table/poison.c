@@ -63,7 +63,7 @@ static void move_queue(struct table *t, uint32_t number) {
         return; /* it was deleted */
     }
     q = t->queues[number] = at_new_address(q, sizeof *q);
-    t->found = NULL;
+    t->found = t->found_before = NULL;
     for (struct queue_chunk *c = q->first; c != NULL; c = c->next) {
         c->queue = q;
     }

@@ -21,10 +21,13 @@ struct queue *table_queue(const struct table *t, uint32_t id) {
     return q == NULL || q->deleted ? NULL : q;
 }
 
-struct queue *table_queue_cached(struct table *t, uint32_t id) {
-    if (t->found == NULL || t->found->id != id || t->found->deleted) {
-        t->found = table_queue(t, id);
+struct queue *table_queue_again(struct table *t, uint32_t id) {
+    struct queue *before = t->found_before;
+    if (before != NULL && before->id == id && !before->deleted) {
+        return before;
     }
+    t->found_before = t->found;
+    t->found = table_queue(t, id);
     return t->found;
 }
 
@@ -82,6 +85,7 @@ void table_remove_queue(struct table *t, struct queue *q) {
     assert(number != INDEX_NONE);
     index_remove(&t->queue_index, q->id, number);
     t->found = t->found == q ? NULL : t->found;
+    t->found_before = t->found_before == q ? NULL : t->found_before;
     t->queues[number] = NULL;
     t->live_queues--;
     free(q);

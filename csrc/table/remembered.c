@@ -3,8 +3,10 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "os/array.h"
+#include "os/vfs.h"
 
 static const struct own_bytes none = {.lsn = 0};
 
@@ -74,41 +76,142 @@ void remembered_free_made(struct remembered *s) {
 
 /* ---- places in no run ---- */
 
-bool unplaced_remember(struct place *p, const struct remembered *state) {
-    if (remembers_nothing(state)) {
-        struct remembered before = unplaced_forget(p);
-        remembered_free(&before);
-        return true;
-    }
-    if (unplaced_remembers(p)) {
-        struct remembered *held = &p->at.unplaced->state;
-        if (held->own != state->own) {
-            free(held->own);
-        }
-        *held = *state;
-        return true;
-    }
-    struct unplaced *u = malloc(sizeof *u);
-    if (u == NULL) {
+/* States come by the million when a store is opened, so blocks grow until one is a large page. */
+struct unplaced_block {
+    struct unplaced_block *older;
+    uint64_t words[];
+};
+
+enum {
+    FIRST_BLOCK = 500, /* words */
+    LARGEST_BLOCK = (LARGE_PAGE_BYTES - sizeof(struct unplaced_block)) / sizeof(uint64_t),
+};
+
+_Static_assert(sizeof(uint64_t *) <= sizeof(uint64_t), "a word holds an address");
+
+static bool add_block(struct unplaced_pool *pool) {
+    uint32_t count = pool->capacity == 0 ? FIRST_BLOCK : 2 * pool->capacity;
+    bool is_large = count >= LARGEST_BLOCK;
+    count = is_large ? LARGEST_BLOCK : count;
+    struct unplaced_block *made = is_large ? aligned_alloc(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES)
+                                           : malloc(sizeof *made + count * sizeof made->words[0]);
+    if (made == NULL) {
         return false;
     }
-    *u = (struct unplaced){.order_lsn = p->at.order_lsn, .state = *state};
-    p->at.unplaced = u;
-    p->slot |= (uint32_t)SLOT_REMEMBERS;
+    if (is_large) {
+        vfs_advise_large_pages(made, LARGE_PAGE_BYTES);
+    }
+    made->older = pool->newest;
+    pool->newest = made;
+    pool->used = 0;
+    pool->capacity = count;
+    return true;
+}
+
+static uint64_t *take_words(struct unplaced_pool *pool, uint32_t count) {
+    uint64_t *words = pool->free[count];
+    if (words != NULL) {
+        memcpy(&pool->free[count], words, sizeof pool->free[count]);
+        return words;
+    }
+    if (pool->capacity - pool->used < count && !add_block(pool)) {
+        return NULL;
+    }
+    words = &pool->newest->words[pool->used];
+    pool->used += count;
+    return words;
+}
+
+static void give_words(struct unplaced_pool *pool, uint64_t *words, uint32_t count) {
+    memcpy(words, &pool->free[count], sizeof pool->free[count]);
+    pool->free[count] = words;
+}
+
+void unplaced_free_pool(struct table *t) {
+    struct unplaced_block *block = t->unplaced.newest;
+    while (block != NULL) {
+        struct unplaced_block *older = block->older;
+        free(block);
+        block = older;
+    }
+    t->unplaced = (struct unplaced_pool){.newest = NULL};
+}
+
+static uint32_t words_of(unsigned parts) {
+    static const uint8_t bits[] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+    return 1u + bits[parts];
+}
+
+/* What it has of its own stays with the state. */
+static void drop_words(struct table *t, struct place *p) {
+    uint64_t *words = p->at.unplaced;
+    uint32_t count = words_of(unplaced_parts(p));
+    p->slot = unplaced_order_index(p);
+    p->at.order_lsn = words[0];
+    give_words(&t->unplaced, words, count);
+}
+
+bool unplaced_remember(struct table *t, struct place *p, const struct remembered *state) {
+    unsigned parts = remembered_parts(state), before = unplaced_parts(p);
+    struct own *own = unplaced_state(p).own;
+    uint64_t order_lsn = unplaced_order_lsn(p);
+    uint64_t *words = parts == before ? p->at.unplaced : parts != 0 ? take_words(&t->unplaced, words_of(parts)) : NULL;
+    if (parts != 0 && words == NULL) {
+        return false;
+    }
+    if (own != state->own) {
+        free(own);
+    }
+    if (parts != before && before != 0) {
+        drop_words(t, p);
+    }
+    if (parts == 0) {
+        return true;
+    }
+    p->at.unplaced = words;
+    p->slot = unplaced_order_index(p) | (uint32_t)parts << SLOT_PARTS;
+    *words++ = order_lsn;
+    if ((parts & REMEMBERS_NOT_BEFORE) != 0) {
+        *words++ = state->not_before_us;
+    }
+    if ((parts & REMEMBERS_EXPIRES) != 0) {
+        *words++ = state->expires_us;
+    }
+    if ((parts & REMEMBERS_COUNT) != 0) {
+        *words++ = state->delivery_count;
+    }
+    if ((parts & REMEMBERS_OWN) != 0) {
+        memcpy(words, &state->own, sizeof state->own);
+    }
     return true;
 }
 
 struct remembered unplaced_state(const struct place *p) {
-    return unplaced_remembers(p) ? p->at.unplaced->state : (struct remembered){.own = NULL};
+    struct remembered state = {.own = NULL};
+    unsigned parts = unplaced_parts(p);
+    if (parts == 0) {
+        return state;
+    }
+    const uint64_t *words = p->at.unplaced + 1;
+    if ((parts & REMEMBERS_NOT_BEFORE) != 0) {
+        state.not_before_us = *words++;
+    }
+    if ((parts & REMEMBERS_EXPIRES) != 0) {
+        state.expires_us = *words++;
+    }
+    if ((parts & REMEMBERS_COUNT) != 0) {
+        state.delivery_count = (uint32_t)*words++;
+    }
+    if ((parts & REMEMBERS_OWN) != 0) {
+        memcpy(&state.own, words, sizeof state.own);
+    }
+    return state;
 }
 
-struct remembered unplaced_forget(struct place *p) {
+struct remembered unplaced_forget(struct table *t, struct place *p) {
     struct remembered state = unplaced_state(p);
     if (unplaced_remembers(p)) {
-        struct unplaced *u = p->at.unplaced;
-        p->slot &= ~(uint32_t)SLOT_REMEMBERS;
-        p->at.order_lsn = u->order_lsn;
-        free(u);
+        drop_words(t, p);
     }
     return state;
 }
@@ -123,13 +226,25 @@ static bool prepare_array(void **array, bool needed, size_t item_bytes) {
     return !needed || *array != NULL;
 }
 
+/* The same for times, whose groups are cache lines. First times of 0 are too early, so the groups are looked at once. */
+static bool prepare_times(uint64_t **times, bool needed) {
+    enum { BYTES = (TIMES_FIRST_AT + TIMES_GROUPS) * sizeof(uint64_t), LINE = TIMES_GROUP * sizeof(uint64_t) };
+    if (needed && *times == NULL) {
+        *times = aligned_alloc(LINE, BYTES);
+        if (*times != NULL) {
+            memset(*times, 0, BYTES);
+        }
+    }
+    return !needed || *times != NULL;
+}
+
 /* The parts for which the chunk has memory. */
 static unsigned parts_there(const struct queue_chunk *c) {
     const struct chunk_states *s = c->states;
     return s == NULL ? 0u
                      : (s->not_before_us != NULL ? REMEMBERS_NOT_BEFORE : 0u) |
                            (s->expires_us != NULL ? REMEMBERS_EXPIRES : 0u) |
-                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->own != NULL ? REMEMBERS_OWN : 0u);
+                           (s->delivery_counts != NULL ? REMEMBERS_COUNT : 0u) | (s->owns != NULL ? REMEMBERS_OWN : 0u);
 }
 
 enum { TIMES = REMEMBERS_NOT_BEFORE | REMEMBERS_EXPIRES };
@@ -148,7 +263,56 @@ static void count_times(struct queue *q, unsigned before, unsigned after) {
     q->expiring_chunks += (uint32_t)((after & REMEMBERS_EXPIRES) != 0) - (uint32_t)((before & REMEMBERS_EXPIRES) != 0);
 }
 
-static bool prepare_more(struct queue_chunk *c, unsigned parts) {
+enum { FIRST_OWNS = 4 };
+
+static bool owns_have_room(const struct chunk_owns *o, uint32_t more) {
+    return o != NULL && (o->capacity == CHUNK_PLACES || o->capacity - o->count >= more);
+}
+
+/* Room for what so many more places have of their own, at most all. */
+static bool prepare_owns(struct chunk_states *s, uint32_t more) {
+    struct chunk_owns *o = s->owns;
+    if (owns_have_room(o, more)) {
+        return true;
+    }
+    uint32_t count = o != NULL ? o->count : 0, capacity = o != NULL ? 2 * o->capacity : FIRST_OWNS;
+    capacity = capacity < count + more ? count + more : capacity;
+    capacity = capacity < CHUNK_PLACES ? capacity : CHUNK_PLACES;
+    struct chunk_owns *made = realloc(o, sizeof *made + capacity * sizeof made->all[0]);
+    if (made == NULL) {
+        return false;
+    }
+    if (o == NULL) {
+        *made = (struct chunk_owns){.count = 0};
+    }
+    made->capacity = capacity;
+    s->owns = made;
+    return true;
+}
+
+static uint32_t free_own(struct chunk_owns *o) {
+    uint32_t word = o->used[0] == UINT64_MAX ? 1 : 0, bit = (uint32_t)__builtin_ctzll(~o->used[word]);
+    assert(word * 64 + bit < o->capacity);
+    o->used[word] |= UINT64_C(1) << bit;
+    o->count++;
+    return word * 64 + bit;
+}
+
+/* The place gets a copy; NULL: it has nothing of its own. */
+static void set_chunk_own(struct chunk_owns *o, uint32_t slot, const struct own *own) {
+    uint32_t at = o->at[slot];
+    if (own == NULL && at != 0) {
+        o->used[(at - 1) / 64] &= ~(UINT64_C(1) << (at - 1) % 64);
+        o->count--;
+        o->at[slot] = 0;
+    } else if (own != NULL) {
+        at = at != 0 ? at : free_own(o) + 1;
+        o->at[slot] = (uint8_t)at;
+        o->all[at - 1] = *own;
+    }
+}
+
+static bool prepare_more(struct queue_chunk *c, unsigned parts, uint32_t owns) {
     unsigned there = parts_there(c);
     if (c->states == NULL) {
         c->states = calloc(1, sizeof *c->states);
@@ -157,19 +321,35 @@ static bool prepare_more(struct queue_chunk *c, unsigned parts) {
     if (s == NULL || !prepare_heaps(c->queue, there, parts)) {
         return false;
     }
-    bool fine = prepare_array((void **)&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0, sizeof(uint64_t)) &&
-                prepare_array((void **)&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0, sizeof(uint64_t)) &&
-                prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
-                prepare_array((void **)&s->own, (parts & REMEMBERS_OWN) != 0, sizeof(struct own *));
+    bool fine =
+        prepare_array((void **)&s->content_bytes, (parts & TIMES) != 0, sizeof(uint16_t)) && /* before the times */
+        prepare_times(&s->not_before_us, (parts & REMEMBERS_NOT_BEFORE) != 0) &&
+        prepare_times(&s->expires_us, (parts & REMEMBERS_EXPIRES) != 0) &&
+        prepare_array((void **)&s->delivery_counts, (parts & REMEMBERS_COUNT) != 0, sizeof(uint32_t)) &&
+        ((parts & REMEMBERS_OWN) == 0 || prepare_owns(s, owns));
+    if ((there & TIMES) == 0 && (parts & TIMES) != 0) {
+        offer_mark_back(c);
+    }
     count_times(c->queue, there, parts_there(c));
     return fine;
 }
 
-bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) {
+/* With what so many more places have of their own. */
+static inline bool prepare(struct queue_chunk *c, unsigned parts, uint32_t owns) {
     const struct chunk_states *s = c->states;
     bool ready = s != NULL && (s->delivery_counts != NULL || (parts & REMEMBERS_COUNT) == 0) &&
-                 ((parts & ~(unsigned)REMEMBERS_COUNT) == 0 || (parts & ~parts_there(c)) == 0);
-    return parts == 0 || ready || prepare_more(c, parts);
+                 ((parts & REMEMBERS_OWN) == 0 || owns_have_room(s->owns, owns)) &&
+                 ((parts & TIMES) == 0 || (parts & ~parts_there(c)) == 0);
+    return parts == 0 || ready || prepare_more(c, parts, owns);
+}
+
+bool chunk_prepare_state(struct queue_chunk *c, unsigned parts) { return prepare(c, parts, 1); }
+
+bool chunk_prepare_states(struct queue_chunk *c, unsigned parts) { return prepare(c, parts, CHUNK_PLACES); }
+
+bool queue_prepare_state(struct queue *q, unsigned parts) {
+    bool fits = q->last != NULL && q->last->used < CHUNK_PLACES;
+    return prepare(fits ? q->last : q->prepared, parts, 1);
 }
 
 bool queue_prepare_states(struct queue *q, unsigned parts) {
@@ -187,7 +367,7 @@ static inline bool set_state(const struct place *p, const struct remembered *sta
     assert(s->not_before_us != NULL || state->not_before_us == 0);
     assert(s->expires_us != NULL || state->expires_us == 0);
     assert(s->delivery_counts != NULL || state->delivery_count == 0);
-    assert(s->own != NULL || state->own == NULL);
+    assert(s->owns != NULL || state->own == NULL);
     if (s->not_before_us != NULL) {
         other_times = s->not_before_us[p->slot] != state->not_before_us;
         s->not_before_us[p->slot] = state->not_before_us;
@@ -202,11 +382,8 @@ static inline bool set_state(const struct place *p, const struct remembered *sta
     if (p->at.chunk->handed_out != NULL && p->at.chunk->handed_out[p->slot].count < state->delivery_count) {
         p->at.chunk->handed_out[p->slot].count = state->delivery_count;
     }
-    if (s->own != NULL) {
-        if (s->own[p->slot] != state->own) {
-            free(s->own[p->slot]);
-        }
-        s->own[p->slot] = state->own;
+    if (s->owns != NULL) {
+        set_chunk_own(s->owns, p->slot, state->own);
     }
     return other_times;
 }
@@ -219,7 +396,21 @@ void place_remember(const struct place *p, const struct message *m, const struct
     }
 }
 
-void place_forget_there(const struct place *p) { (void)set_state(p, &(struct remembered){.own = NULL}); }
+/* Its times and count stay where they are: nothing reads those of a place that has ended. */
+void place_forget_there(const struct place *p) {
+    struct chunk_states *s = p->at.chunk->states;
+    s->opening[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    s->ending[p->slot / 64] &= ~(UINT64_C(1) << p->slot % 64);
+    if (s->owns != NULL) {
+        set_chunk_own(s->owns, p->slot, NULL);
+    }
+}
+
+void place_begins(const struct place *p, const struct message *m, const struct remembered *state) {
+    if (set_state(p, state)) {
+        times_begin(p, m);
+    }
+}
 
 struct remembered place_state_there(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
@@ -227,27 +418,17 @@ struct remembered place_state_there(const struct place *p) {
         .not_before_us = s->not_before_us != NULL ? s->not_before_us[p->slot] : 0,
         .expires_us = s->expires_us != NULL ? s->expires_us[p->slot] : 0,
         .delivery_count = s->delivery_counts != NULL ? s->delivery_counts[p->slot] : 0,
-        .own = s->own != NULL ? s->own[p->slot] : NULL,
+        .own = chunk_own(s, p->slot),
     };
 }
 
-void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from) {
+void place_take_note(struct table *t, struct message *m, const struct place *p, const struct remembered *from) {
     struct remembered before = place_state(p), after = before;
-    struct own own_before = {.note.lsn = 0};
-    bool given = from != NULL && from->own != NULL && from->own->note.lsn != 0;
-    if (before.own == NULL) {
-        after.own = given ? from->own : NULL;
-    } else {
-        own_before = *before.own;
-        before.own = &own_before;
-        after.own->note = given ? from->own->note : none;
-        after.own = after.own->note.lsn == 0 && after.own->header.lsn == 0 ? NULL : after.own;
-    }
+    struct own own_after = before.own != NULL ? *before.own : (struct own){.note.lsn = 0};
+    own_after.note = from != NULL && from->own != NULL ? from->own->note : none;
+    after.own = own_after.note.lsn != 0 || own_after.header.lsn != 0 ? &own_after : NULL;
     message_state_changes(t, m, &before, &after);
     place_remember(p, m, &after);
-    if (given && after.own == from->own) {
-        from->own = NULL;
-    }
 }
 
 void chunk_free_states(struct queue_chunk *c) {
@@ -255,15 +436,13 @@ void chunk_free_states(struct queue_chunk *c) {
     if (s == NULL) {
         return;
     }
-    for (uint32_t i = 0; s->own != NULL && i < c->used; i++) {
-        free(s->own[i]);
-    }
     times_leave(c);
     count_times(c->queue, parts_there(c), 0);
     free(s->not_before_us);
     free(s->expires_us);
     free(s->delivery_counts);
-    free(s->own);
+    free(s->owns);
+    free(s->content_bytes);
     free(s);
     c->states = NULL;
 }

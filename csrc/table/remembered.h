@@ -33,23 +33,35 @@ struct remembered {
     struct own *own; /* NULL: neither note nor header */
 };
 
-/* The state of a place that is in no run yet, and its order key. */
-struct unplaced {
-    uint64_t order_lsn;
-    struct remembered state;
+/* Places that stand in a row, so that their times are on one cache line: the first time of each group is beside the times. */
+enum { TIMES_GROUP = 8, TIMES_GROUPS = 16, TIMES_FIRST_AT = TIMES_GROUP * TIMES_GROUPS };
+
+/* What the places of a chunk have of their own, together, because most places have nothing. It grows with them. */
+struct chunk_owns {
+    uint64_t used[2]; /* bits of `all` */
+    uint32_t count;   /* of these */
+    uint32_t capacity;
+    uint8_t at[CHUNK_PLACES]; /* of each place: its index in `all`, from 1 on; 0: it has nothing */
+    struct own all[];
 };
 
 /* The states of a chunk's places: an array of CHUNK_PLACES items each, or NULL if no place of the chunk has that. */
 struct chunk_states {
-    uint64_t *not_before_us;
-    uint64_t *expires_us;
+    uint64_t *not_before_us; /* and from TIMES_FIRST_AT on the first times of the groups: see table/times.h */
+    uint64_t *expires_us;    /* the same */
     uint32_t *delivery_counts;
-    struct own **own;
+    struct chunk_owns *owns; /* NULL: no place has had anything of its own */
+    uint16_t *content_bytes; /* of the messages of places with a time; 0: look at the message */
     uint64_t opening[2]; /* bits of places that wait for their not_before_us; this and the rest: see table/times.h */
     uint64_t ending[2];  /* the same: their expires_us */
+    uint64_t back[2];    /* the same: places that came back, if the chunk has times */
     uint32_t expired_at; /* its place in queue.expired; 0: it has no expired place that nobody holds */
     uint16_t expired;    /* such places */
 };
+
+static inline bool chunk_has_times(const struct queue_chunk *c) {
+    return c->states != NULL && (c->states->not_before_us != NULL || c->states->expires_us != NULL);
+}
 
 /* Parts of a state, for which a chunk needs memory. */
 enum remembered_part { REMEMBERS_NOT_BEFORE = 1, REMEMBERS_EXPIRES = 2, REMEMBERS_COUNT = 4, REMEMBERS_OWN = 8 };
@@ -75,37 +87,57 @@ void remembered_free_made(struct remembered *s); /* itself, too; NULL: nothing *
 
 /* ---- places in no run ---- */
 
-enum { SLOT_REMEMBERS = INT32_MIN }; /* bit of a place's slot: at.unplaced has the order LSN */
+/*
+ * Such a place has its order index in the low bits of its slot, and the parts of its state above them. If it has some,
+ * at.unplaced has words of 8 bytes: the order LSN, and these parts in the order of their bits. So 10^6 places with one time take
+ * 16 MB while a store is opened, and not 40.
+ */
+enum { SLOT_PARTS = 24 }; /* bits of an order index */
 
-static inline bool unplaced_remembers(const struct place *p) { return (p->slot & (uint32_t)SLOT_REMEMBERS) != 0; }
+static inline unsigned unplaced_parts(const struct place *p) { return p->slot >> SLOT_PARTS; }
+
+static inline bool unplaced_remembers(const struct place *p) { return unplaced_parts(p) != 0; }
 
 static inline uint64_t unplaced_order_lsn(const struct place *p) {
-    return unplaced_remembers(p) ? p->at.unplaced->order_lsn : p->at.order_lsn;
+    return unplaced_remembers(p) ? p->at.unplaced[0] : p->at.order_lsn;
 }
 
-static inline uint32_t unplaced_order_index(const struct place *p) { return p->slot & ~(uint32_t)SLOT_REMEMBERS; }
+static inline uint32_t unplaced_order_index(const struct place *p) { return p->slot & ORDER_INDEX_MAX; }
 
 /* Allocates. The place gets the state and takes what it has of its own; false: no memory, and the caller keeps it. */
-bool unplaced_remember(struct place *p, const struct remembered *state);
+bool unplaced_remember(struct table *t, struct place *p, const struct remembered *state);
 /* The state of the place, which keeps what it has of its own; all zero: none. */
 struct remembered unplaced_state(const struct place *p);
 /* The same, and the place has none any more: its order key is in the place again. */
-struct remembered unplaced_forget(struct place *p);
+struct remembered unplaced_forget(struct table *t, struct place *p);
+void unplaced_free_pool(
+    struct table *t); /* no place of the table has such a state any more, or none is looked at again */
 
 /* ---- places in runs ---- */
 
-/* Memory for these parts of a state of a place of this chunk. False: no memory. */
+/* Memory for these parts of one more state of a place of this chunk. What place_state gave of the chunk may lie elsewhere then.
+   False: no memory. */
+bool chunk_prepare_state(struct queue_chunk *c, unsigned parts);
+/* The same for states of all its places. */
 bool chunk_prepare_states(struct queue_chunk *c, unsigned parts);
-/* The same for the next places of the queue, for which queue_prepare has made room. */
+/* chunk_prepare_state for the next place of the queue, for which queue_prepare has made room. */
+bool queue_prepare_state(struct queue *q, unsigned parts);
+/* chunk_prepare_states for the next places. */
 bool queue_prepare_states(struct queue *q, unsigned parts);
-/* The place of the message gets the state in place of the one that it has. It takes what it has of its own. */
+/* The place of the message gets a copy of the state in place of the one that it has; memory for it is prepared. */
 void place_remember(const struct place *p, const struct message *m, const struct remembered *state);
-/* The place gets the note of `from` (NULL: none), and perhaps takes what `from` has of its own; memory for it is prepared. */
-void place_take_note(struct table *t, struct message *m, const struct place *p, struct remembered *from);
+/* The same for a place that was just appended to its run, whose chunk has memory for some state. */
+void place_begins(const struct place *p, const struct message *m, const struct remembered *state);
+/* The place gets a copy of the note of `from` (NULL: none); memory for it is prepared. */
+void place_take_note(struct table *t, struct message *m, const struct place *p, const struct remembered *from);
 struct remembered place_state_there(const struct place *p); /* of a chunk with states */
 void place_forget_there(const struct place *p);             /* the same */
 
-/* The place keeps what it has of its own. */
+static inline struct own *chunk_own(const struct chunk_states *s, uint32_t slot) {
+    return s->owns != NULL && s->owns->at[slot] != 0 ? &s->owns->all[s->owns->at[slot] - 1] : NULL;
+}
+
+/* What it has of its own stays the place's, and is valid until its chunk's states are prepared or the place gets another state. */
 static inline struct remembered place_state(const struct place *p) {
     return p->at.chunk->states != NULL ? place_state_there(p) : (struct remembered){.own = NULL};
 }
@@ -125,7 +157,8 @@ static inline uint32_t offer_count(const struct place *p) {
 
 static inline bool place_has_header(const struct place *p) {
     const struct chunk_states *s = p->at.chunk->states;
-    return s != NULL && s->own != NULL && s->own[p->slot] != NULL && s->own[p->slot]->header.lsn != 0;
+    const struct own *own = s != NULL ? chunk_own(s, p->slot) : NULL;
+    return own != NULL && own->header.lsn != 0;
 }
 void chunk_free_states(struct queue_chunk *c); /* with what its places have of their own */
 

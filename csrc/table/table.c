@@ -1,5 +1,6 @@
 /* Messages in slabs, and their places. See table.h. */
 #include "table/remembered.h"
+#include "logstore.h"
 #include "os/array.h"
 #include "os/prefetch.h"
 #include "os/vfs.h"
@@ -35,11 +36,17 @@ static void prefetch_message(const struct table *t, uint32_t number) {
     }
 }
 
-static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+/* The only place of the message with this id, if it has this number; else NULL. */
+static const struct place *likely_place(const struct table *t, uint32_t number, uint64_t id) {
     const struct message *m = number < t->message_slots ? table_message(t, number) : NULL;
-    if (m != NULL && m->id == id && m->place_count > 0 && m->listed == 0) {
-        prefetch(m->places.one.at.chunk);
-        prefetch(place_entry(&m->places.one));
+    return m != NULL && m->id == id && m->place_count > 0 && m->listed == 0 ? &m->places.one : NULL;
+}
+
+static void prefetch_place(const struct table *t, uint32_t number, uint64_t id) {
+    const struct place *p = likely_place(t, number, id);
+    if (p != NULL) {
+        prefetch(p->at.chunk);
+        prefetch(place_entry(p));
     }
 }
 
@@ -55,19 +62,32 @@ void table_prefetch(const struct table *t, const uint64_t *ids, size_t n) {
     }
 }
 
-void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n) {
+void table_prefetch_messages(const struct table *t, const ls_delivery *of, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        index_prefetch(&t->messages, ids[i]); /* for the removal */
-        prefetch_message(t, numbers[i]);
+        index_prefetch(&t->messages, of[i].id); /* for the removal */
+        prefetch_message(t, of[i].number);
     }
+}
+
+void table_prefetch_places(const struct table *t, const ls_delivery *of, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        prefetch_place(t, numbers[i], ids[i]);
+        prefetch_place(t, of[i].number, of[i].id);
+    }
+}
+
+void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const struct place *p = likely_place(t, of[i].number, of[i].id);
+        if (p != NULL && p->at.chunk->handed_out != NULL) {
+            prefetch(&p->at.chunk->handed_out[p->slot]);
+            prefetch(p->at.chunk->states);
+        }
     }
 }
 
 /* Frees the state of a place that is in no run. */
-__attribute__((noinline)) static void free_state(struct place *p) {
-    struct remembered s = unplaced_forget(p);
+__attribute__((noinline)) static void free_state(struct table *t, struct place *p) {
+    struct remembered s = unplaced_forget(t, p);
     remembered_free(&s);
 }
 
@@ -100,7 +120,7 @@ void table_free(struct table *t) {
     for (uint32_t number = 0; number < t->message_slots; number++) {
         struct message *m = table_message(t, number);
         for (uint32_t i = 0; i < m->place_count; i++) {
-            free_state(&message_places(m)[i]);
+            free_state(t, &message_places(m)[i]);
         }
         free_extra(m);
     }
@@ -108,6 +128,7 @@ void table_free(struct table *t) {
         free(t->slabs[i]);
     }
     free(t->slabs);
+    unplaced_free_pool(t);
     for (uint32_t i = 0; i < t->queue_count; i++) {
         if (t->queues[i] != NULL) {
             table_remove_queue(t, t->queues[i]);
@@ -336,7 +357,7 @@ __attribute__((noinline)) static uint64_t stated_work_bytes(const struct table *
 void message_grows_work(struct table *t, struct message *m, const struct work *w) {
     struct message_extra *x = m->extra;
     if (x->pending == 1 && (m->flags & MESSAGE_LOOSE) == 0) {
-        x->work_state = (uint32_t)message_grows_at_most(t, m, 0);
+        x->work_state = STATE_BYTES + ROW_FOR_ID_BYTES * m->place_count;
         t->growth += x->work_state;
     }
     uint64_t bytes = (m->flags & MESSAGE_STATED) != 0 ? stated_work_bytes(t, m, w) : ROW_BYTES;
@@ -420,7 +441,7 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id) {
     assert(p != NULL);
     table_touch(t, m);
     if (unplaced_remembers(p)) {
-        free_state(p); /* what it grew by counts until the message is moved */
+        free_state(t, p); /* what it grew by counts until the message is moved */
     }
     *p = message_places(m)[--m->place_count];
     message_changed(m);

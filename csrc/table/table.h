@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "logstore.h"
 #include "os/prefetch.h"
 #include "table/takers.h"
 
@@ -81,7 +82,6 @@ struct entry {
 struct queue;
 struct chunk_states;
 struct remembered;
-struct unplaced;
 
 /* How often consumers have acquired a place, in all opens as far as the log knows, and when the last one did: tenths of a second of the monotonic clock, which
    reach 13 years of uptime and stay at the highest value from then on. */
@@ -102,7 +102,7 @@ struct queue_chunk {
     uint16_t returned; /* free places that came back */
     uint16_t ahead;    /* acquired, hidden and expired places that the queue's offer of new places has not passed */
     uint32_t back_at;  /* its place in queue.back, from 1 on; 0: it has no returned place */
-    uint32_t times_at; /* the same in times.heap; 0: no place waits for a time */
+    uint32_t times_at; /* the same in times.heap; 0: no place ever waited for a time */
     struct entry entries[CHUNK_PLACES];
 };
 
@@ -112,9 +112,9 @@ struct place {
     union {
         struct queue_chunk *chunk;
         uint64_t order_lsn;
-        struct unplaced *unplaced;
+        uint64_t *unplaced;
     } at;
-    uint32_t slot; /* in the chunk; during replay the order index and a bit */
+    uint32_t slot; /* in the chunk; during replay the order index, and which parts of a state it has */
     uint32_t queue_id;
 };
 
@@ -153,7 +153,7 @@ struct chunk_heap {
 
 /* Of the places of all queues; see table/times.h. */
 struct times {
-    struct chunk_heap heap; /* chunks with a time to come, the first one on top */
+    struct chunk_heap heap; /* chunks of which a place ever waited for a time; the first time to come is on top */
     uint32_t chunks;        /* with room for times */
     uint64_t now_us;        /* wall clock at the last look; 0: none yet */
     struct due_queues *due;
@@ -240,6 +240,16 @@ struct message {
     uint32_t place_count;
     uint16_t flags;
     uint16_t listed; /* 1: the places are in places.list */
+};
+
+enum { UNPLACED_WORDS_MAX = 5 };
+
+/* Memory for the states of places in no run; see table/remembered.h. */
+struct unplaced_pool {
+    struct unplaced_block *newest;          /* of a list */
+    uint32_t used;                          /* words in the newest; all of the others are or were */
+    uint32_t capacity;                      /* words of the newest */
+    uint64_t *free[UNPLACED_WORDS_MAX + 1]; /* given back, by their length: each has the address of the next one */
 };
 
 /* ---- transactions ---- */
@@ -335,7 +345,7 @@ struct table {
     uint32_t queue_count; /* slots in the array; some may be NULL */
     uint32_t queue_capacity;
     uint32_t live_queues;
-    struct queue *found; /* cache of the last queue that was looked up; NULL: none */
+    struct queue *found, *found_before; /* a cache of two queues that were looked up; NULL: none */
     struct due_queues due;
     struct times times;
     struct index queue_index;
@@ -344,12 +354,13 @@ struct table {
     uint32_t tx_slots;
     uint32_t tx_count;
     uint32_t prepared_count;
-    uint64_t work_count;  /* pending operations of all transactions */
-    uint64_t loose_count; /* messages that may grow by a state with one row when they are next moved */
-    uint64_t growth;      /* bytes that further rows may add to them */
-    uint64_t wide_count;  /* those of them whose first row will be wide, since a place has a state */
-    bool has_stated;      /* one of its messages is or was MESSAGE_STATED */
-    bool in_runs;         /* the places are in their queues' runs: a replay has settled, or the store is new */
+    uint64_t work_count;           /* pending operations of all transactions */
+    uint64_t loose_count;          /* messages that may grow by a state with one row when they are next moved */
+    uint64_t growth;               /* bytes that further rows may add to them */
+    uint64_t wide_count;           /* those of them whose first row will be wide, since a place has a state */
+    bool has_stated;               /* one of its messages is or was MESSAGE_STATED */
+    bool in_runs;                  /* the places are in their queues' runs: a replay has settled, or the store is new */
+    struct unplaced_pool unplaced; /* empty once they are */
     struct index tx_index;
 
     /* While a checkpoint is being taken: called with each message before its first change. */
@@ -408,8 +419,10 @@ static inline uint32_t table_find_at(const struct table *t, uint32_t number, uin
  * waits for memory overlap. Changes nothing; the ids need not exist.
  */
 void table_prefetch(const struct table *t, const uint64_t *ids, size_t n);
-/* The same for messages that probably still have these numbers. */
-void table_prefetch_at(const struct table *t, const uint32_t *numbers, const uint64_t *ids, size_t n);
+/* The same for the messages of deliveries, in steps: each reads what the one before has loaded. */
+void table_prefetch_messages(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_places(const struct table *t, const ls_delivery *of, size_t n);
+void table_prefetch_counts(const struct table *t, const ls_delivery *of, size_t n);
 /* Allocates for `more` messages, so that table_add cannot fail. False: no memory. */
 bool table_prepare(struct table *t, uint32_t more);
 uint32_t table_add(struct table *t, uint64_t id, uint16_t flags);
@@ -469,6 +482,8 @@ void message_widens(struct table *t, struct message *m);                  /* its
 void message_moved(struct table *t, struct message *m);                   /* it was relocated: no growth is left */
 /* Bound for n more places or operations without a state. */
 uint64_t message_grows_at_most(const struct table *t, struct message *m, uint64_t n);
+/* The same for a new message, which has no state. */
+static inline uint64_t message_made_grows_at_most(uint64_t n) { return STATE_BYTES + ROW_BYTES * n; }
 uint64_t chunk_grows(uint64_t record_bytes); /* for one more content chunk */
 
 bool message_prepare_chunks(struct message_extra *x, uint32_t count); /* memory for `count` chunks in all */
@@ -487,8 +502,15 @@ void message_drop_place(struct table *t, struct message *m, uint32_t queue_id); 
 void work_free_one(struct work *w);                                             /* with its state */
 
 /* table/queues.c */
-struct queue *table_queue(const struct table *t, uint32_t id);  /* NULL: there is none, or it is deleted */
-struct queue *table_queue_cached(struct table *t, uint32_t id); /* the same; faster for the queue of the last look-up */
+struct queue *table_queue(const struct table *t, uint32_t id); /* NULL: there is none, or it is deleted */
+struct queue *table_queue_again(struct table *t,
+                                uint32_t id); /* the same; faster for the two queues of the last look-ups */
+
+static inline struct queue *table_queue_cached(struct table *t, uint32_t id) {
+    struct queue *q = t->found;
+    return q != NULL && q->id == id && !q->deleted ? q : table_queue_again(t, id);
+}
+
 struct queue *table_any_queue(const struct table *t, uint32_t id); /* also one that is deleted and still has places */
 bool table_add_queue(struct table *t, uint32_t id);                /* false: no memory */
 void table_remove_queue(struct table *t, struct queue *q); /* with its run; no message has a place there any more */
@@ -506,6 +528,14 @@ static inline enum standing entry_standing(const struct entry *e) {
         return (enum standing)held;
     }
     return (e->state & ENTRY_EXPIRED) != 0 ? STANDING_EXPIRED : STANDING_HIDDEN;
+}
+
+/* Places change from one standing to another. */
+static inline void queue_tally_all(struct queue *q, const struct tally *changed, enum standing from, enum standing to) {
+    q->tallies[from].places -= changed->places;
+    q->tallies[from].bytes -= changed->bytes;
+    q->tallies[to].places += changed->places;
+    q->tallies[to].bytes += changed->bytes;
 }
 
 /* A live place of the message changes from one standing to another; both are constants where the caller knows them. */

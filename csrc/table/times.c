@@ -32,10 +32,12 @@ static void tell_arrival(const struct queue *q) {
     }
 }
 
-/* A place of the chunk changes at this time. */
-static void expect(struct queue_chunk *c, uint64_t *bits, uint32_t slot, uint64_t at_us) {
+/* A place of the chunk changes at its time of these. */
+static void expect(struct queue_chunk *c, uint64_t *bits, uint64_t *times_us, uint32_t slot) {
     struct chunk_heap *h = &c->queue->times->heap;
+    uint64_t at_us = times_us[slot], *first_us = &times_us[TIMES_FIRST_AT + slot / TIMES_GROUP];
     bits[slot / 64] |= UINT64_C(1) << slot % 64;
+    *first_us = at_us < *first_us ? at_us : *first_us;
     if (c->times_at == 0) {
         heap_add(h, HEAP_TIMES, c, at_us);
     } else if (h->times[c->times_at - 1] > at_us) {
@@ -52,10 +54,10 @@ static void expect(struct queue_chunk *c, uint64_t *bits, uint32_t slot, uint64_
 static void expect_changes(struct queue_chunk *c, uint32_t slot, uint8_t bit) {
     struct chunk_states *s = c->states;
     if (bit == ENTRY_HIDDEN) {
-        expect(c, s->opening, slot, s->not_before_us[slot]);
+        expect(c, s->opening, s->not_before_us, slot);
     }
     if (bit != ENTRY_EXPIRED && time_in(s->expires_us, slot) != 0) {
-        expect(c, s->ending, slot, s->expires_us[slot]);
+        expect(c, s->ending, s->expires_us, slot);
     }
 }
 
@@ -67,6 +69,9 @@ static void set_bit(const struct place *p, uint8_t bit) {
     bool was_ahead = entry_is_ahead(e);
     e->state = (uint8_t)((e->state & ~(ENTRY_HIDDEN | ENTRY_EXPIRED)) | bit);
     p->at.chunk->ahead = (uint16_t)(p->at.chunk->ahead + entry_is_ahead(e) - was_ahead);
+    if (entry_came_back(e)) {
+        p->at.chunk->states->back[p->slot / 64] |= UINT64_C(1) << p->slot % 64;
+    }
 }
 
 /* The same with the tallies, for a place in its run. */
@@ -96,17 +101,53 @@ void times_given_back(const struct place *p) {
     expect_changes(p->at.chunk, p->slot, bit);
 }
 
+static void set_content_bytes(const struct chunk_states *s, uint32_t slot, const struct message *m) {
+    uint64_t bytes = message_content_bytes(m);
+    s->content_bytes[slot] = bytes <= UINT16_MAX ? (uint16_t)bytes : 0;
+}
+
 void times_replaced(const struct place *p, const struct message *m) {
     const struct chunk_states *s = p->at.chunk->states;
     uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
     uint8_t bit = bit_at(s, p->slot, hidden, p->at.chunk->queue->times->now_us);
+    set_content_bytes(s, p->slot, m);
     change_bit(p, m, bit);
     if (!is_held(place_entry(p))) {
         expect_changes(p->at.chunk, p->slot, bit);
     }
 }
 
-static void change_due(const struct table *t, struct queue_chunk *c, uint32_t slot, uint64_t now_us) {
+/* Bytes of content of the place's message, which is looked at only if the chunk does not have them. */
+static uint64_t content_bytes_at(const struct table *t, const struct queue_chunk *c, uint32_t slot) {
+    uint16_t known = c->states->content_bytes[slot];
+    if (known == 0) {
+        return message_content_bytes(table_message(t, c->entries[slot].message));
+    }
+#ifdef LOGSTORE_CHECK
+    assert(known == message_content_bytes(table_message(t, c->entries[slot].message)));
+#endif
+    return known;
+}
+
+void times_begin(const struct place *p, const struct message *m) {
+    struct queue_chunk *c = p->at.chunk;
+    const struct chunk_states *s = c->states;
+    uint8_t hidden = time_in(s->not_before_us, p->slot) != 0 ? ENTRY_HIDDEN : 0;
+    uint8_t bit = bit_at(s, p->slot, hidden, c->queue->times->now_us);
+    if (bit == ENTRY_EXPIRED) { /* rare */
+        times_replaced(p, m);
+        return;
+    }
+    set_content_bytes(s, p->slot, m);
+    if (bit == ENTRY_HIDDEN) {
+        c->entries[p->slot].state |= ENTRY_HIDDEN;
+        c->ahead++;
+        queue_tally(c->queue, m, STANDING_READY, STANDING_HIDDEN);
+    }
+    expect_changes(c, p->slot, bit);
+}
+
+static void expire_due(const struct table *t, struct queue_chunk *c, uint32_t slot, uint64_t now_us) {
     const struct entry *e = &c->entries[slot];
     if (!is_held(e)) {
         const struct place p = {.at.chunk = c, .slot = slot, .queue_id = c->queue->id};
@@ -115,106 +156,180 @@ static void change_due(const struct table *t, struct queue_chunk *c, uint32_t sl
     }
 }
 
-/* Takes the bits of what is due away, into `due`; returns when the next is. */
-static uint64_t take_due(uint64_t *bits, const uint64_t *at_us, uint64_t now_us, uint64_t *due) {
-    uint64_t next_us = UINT64_MAX;
-    for (uint32_t half = 0; half < 2; half++) {
-        uint64_t taken = 0;
-        for (uint64_t left = bits[half]; left != 0; left &= left - 1) {
-            uint64_t at = at_us[64 * half + (uint32_t)__builtin_ctzll(left)];
-            if (at <= now_us) {
-                taken |= left & (0 - left);
-            } else if (at < next_us) {
-                next_us = at;
-            }
-        }
-        bits[half] &= ~taken;
-        due[half] |= taken;
+/* Places of a chunk that are due. */
+struct due_places {
+    struct queue_chunk *chunk;
+    uint32_t at; /* in the heap */
+    uint64_t opening[2];
+    uint64_t ending[2];
+    uint64_t next_us; /* the chunk's next time */
+};
+
+/* The groups of which a time has come, as bits. */
+static uint32_t due_groups(const uint64_t *times_us, uint64_t now_us) {
+    uint32_t groups = 0;
+    for (uint32_t g = 0; g < TIMES_GROUPS; g++) {
+        groups |= (uint32_t)(times_us[TIMES_FIRST_AT + g] <= now_us) << g;
     }
+    return groups;
+}
+
+/* Takes the marks of the places of a group that are due away, and returns them. No branch depends on a random time. */
+static uint64_t take_group(uint64_t *times_us, uint32_t g, uint64_t marked, uint64_t now_us) {
+    uint64_t first_us = UINT64_MAX, due = 0;
+    for (uint64_t left = marked; left != 0; left &= left - 1) {
+        uint64_t at_us = times_us[TIMES_GROUP * g + (uint32_t)__builtin_ctzll(left)];
+        bool is_due = at_us <= now_us;
+        uint64_t later_us = is_due ? UINT64_MAX : at_us;
+        due |= left & (0 - left) & (0 - (uint64_t)is_due);
+        first_us = later_us < first_us ? later_us : first_us;
+    }
+    times_us[TIMES_FIRST_AT + g] = first_us;
+    return due;
+}
+
+/* Takes the bits of what is due away, into `due`; returns when the next is. NULL: the chunk has no such times. */
+static uint64_t take_due(uint64_t *bits, uint64_t *times_us, uint64_t now_us, uint64_t *due) {
+    enum { GROUPS_OF_HALF = 64 / TIMES_GROUP, GROUP_BITS = (1 << TIMES_GROUP) - 1 };
+    uint64_t next_us = UINT64_MAX;
+    for (uint32_t left = times_us != NULL ? due_groups(times_us, now_us) : 0; left != 0; left &= left - 1) {
+        uint32_t g = (uint32_t)__builtin_ctz(left), half = g / GROUPS_OF_HALF, shift = g % GROUPS_OF_HALF * TIMES_GROUP;
+        due[half] |= take_group(times_us, g, bits[half] >> shift & GROUP_BITS, now_us) << shift;
+    }
+    for (uint32_t g = 0; times_us != NULL && g < TIMES_GROUPS; g++) {
+        uint64_t first_us = times_us[TIMES_FIRST_AT + g];
+        next_us = first_us < next_us ? first_us : next_us;
+    }
+    bits[0] &= ~due[0];
+    bits[1] &= ~due[1];
     return next_us;
 }
 
-/* Due places of a chunk. */
-struct due_places {
-    struct queue_chunk *chunk;
-    uint64_t bits[2];
-};
-
-/* Takes the first chunk out of the heap. */
-static struct queue_chunk *take_first(struct table *t) {
-    struct queue_chunk *c = t->times.heap.all[0];
-    heap_remove(&t->times.heap, HEAP_TIMES, c);
-    prefetch(c->states);
-    return c;
-}
-
-static void prefetch_times(const uint64_t *at_us) {
-    enum { TIMES_OF_LINE = 8 };
-    for (uint32_t i = 0; at_us != NULL && i < CHUNK_PLACES; i += TIMES_OF_LINE) {
-        prefetch(&at_us[i]);
-    }
-}
-
-/* Takes the chunk's places that are due, and puts the chunk at its next time. */
-static void take_places(struct table *t, struct due_places *due, uint64_t now_us) {
+static void take_places(struct due_places *due, uint64_t now_us) {
     struct chunk_states *s = due->chunk->states;
-    uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due->bits);
-    uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due->bits);
-    uint64_t next_us = opens_us < ends_us ? opens_us : ends_us;
-    if (next_us != UINT64_MAX) {
-        heap_add(&t->times.heap, HEAP_TIMES, due->chunk, next_us);
-    }
+    uint64_t opens_us = take_due(s->opening, s->not_before_us, now_us, due->opening);
+    uint64_t ends_us = take_due(s->ending, s->expires_us, now_us, due->ending);
+    due->next_us = opens_us < ends_us ? opens_us : ends_us;
 }
 
-static void prefetch_entries(const struct due_places *due) {
+/* The hidden places of the chunk that are due and do not expire become free. All are counted at once. */
+static void open_places(const struct table *t, const struct due_places *due) {
+    struct queue_chunk *c = due->chunk;
+    struct queue *q = c->queue;
+    struct tally opened = {.places = 0};
+    uint64_t back[2] = {0, 0};
     for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
-            prefetch(&due->chunk->entries[64 * half + (uint32_t)__builtin_ctzll(left)]);
-        }
-    }
-}
-
-static void prefetch_messages(const struct table *t, const struct due_places *due) {
-    for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
-            const struct entry *e = &due->chunk->entries[64 * half + (uint32_t)__builtin_ctzll(left)];
-            if (!is_held(e)) {
-                message_prefetch(table_message(t, e->message));
+        for (uint64_t left = due->opening[half] & ~due->ending[half]; left != 0; left &= left - 1) {
+            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
+            struct entry *e = &c->entries[slot];
+            if ((e->state & ENTRY_HIDDEN) == 0 || entry_standing(e) != STANDING_HIDDEN) {
+                continue; /* it has ended, or somebody holds it */
             }
+            opened.places++;
+            opened.bytes += content_bytes_at(t, c, slot);
+            e->state &= (uint8_t)~ENTRY_HIDDEN;
+            back[half] |= (e->state & ENTRY_PASSED) != 0 ? left & (0 - left) : 0;
         }
+    }
+    if (opened.places == 0) {
+        return;
+    }
+    uint32_t returned = (uint32_t)(__builtin_popcountll(back[0]) + __builtin_popcountll(back[1]));
+    c->ahead = (uint16_t)(c->ahead - (opened.places - returned));
+    queue_tally_all(q, &opened, STANDING_HIDDEN, STANDING_READY);
+    offer_came_back_all(c, back);
+    if (q->takers != NULL) {
+        takers_place_freed(q->takers);
+    }
+    tell_arrival(q);
+}
+
+/* The deepest place of the heap below this one on a path of times that have come, the left one first. */
+static uint32_t deepest_due(const struct chunk_heap *h, uint32_t at, uint64_t now_us) {
+    for (uint32_t child = 2 * at + 1; child < h->count; child = 2 * at + 1) {
+        child += h->times[child] > now_us ? 1 : 0;
+        if (child >= h->count || h->times[child] > now_us) {
+            break;
+        }
+        at = child;
+    }
+    return at;
+}
+
+/* The next place whose time has come: a chunk comes after those below it. The root is the last. */
+static uint32_t next_due(const struct chunk_heap *h, uint32_t at, uint64_t now_us) {
+    bool is_left = at % 2 == 1;
+    return is_left && at + 1 < h->count && h->times[at + 1] <= now_us ? deepest_due(h, at + 1, now_us) : (at - 1) / 2;
+}
+
+static void prefetch_first_times(const uint64_t *times_us) {
+    if (times_us != NULL) {
+        prefetch_bytes(times_us + TIMES_FIRST_AT, TIMES_GROUPS * sizeof *times_us);
     }
 }
 
-static void change_all(const struct table *t, const struct due_places *due, uint64_t now_us) {
+static void prefetch_times(const uint64_t *times_us, uint64_t now_us) {
+    for (uint32_t left = times_us != NULL ? due_groups(times_us, now_us) : 0; left != 0; left &= left - 1) {
+        prefetch(&times_us[TIMES_GROUP * (uint32_t)__builtin_ctz(left)]);
+    }
+}
+
+static void prefetch_places(const struct due_places *due) {
     for (uint32_t half = 0; half < 2; half++) {
-        for (uint64_t left = due->bits[half]; left != 0; left &= left - 1) {
-            change_due(t, due->chunk, 64 * half + (uint32_t)__builtin_ctzll(left), now_us);
+        for (uint64_t left = due->opening[half] | due->ending[half]; left != 0; left &= left - 1) {
+            uint32_t slot = 64 * half + (uint32_t)__builtin_ctzll(left);
+            prefetch(&due->chunk->entries[slot]);
+            prefetch(&due->chunk->states->content_bytes[slot]);
         }
     }
 }
 
-/* Several chunks at once: their times, entries and messages are fetched into the cache, so that the waits for memory overlap. */
+static void change_places(const struct table *t, const struct due_places *due, uint64_t now_us) {
+    open_places(t, due);
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint64_t left = due->ending[half]; left != 0; left &= left - 1) {
+            expire_due(t, due->chunk, 64 * half + (uint32_t)__builtin_ctzll(left), now_us);
+        }
+    }
+}
+
+/*
+ * Chunks whose time has come, several at once: what they need is fetched into the cache together, so that the waits for memory
+ * overlap. In the heap they are together at the top. They are visited from the bottom up: when one gets its next time,
+ * those below it are in order, and it sinks only through them.
+ */
 void times_pass(struct table *t, uint64_t now_us) {
+    struct chunk_heap *h = &t->times.heap;
     struct due_places due[CHUNKS_AHEAD];
     t->times.now_us = now_us;
-    while (times_next(t) <= now_us) {
+    bool more = times_next(t) <= now_us;
+    uint32_t at = more ? deepest_due(h, 0, now_us) : 0;
+    while (more) {
         uint32_t count = 0;
-        for (; count < CHUNKS_AHEAD && times_next(t) <= now_us; count++) {
-            due[count] = (struct due_places){.chunk = take_first(t)};
+        for (; more && count < CHUNKS_AHEAD; count++) {
+            due[count] = (struct due_places){.chunk = h->all[at], .at = at};
+            prefetch_bytes(h->all[at], offsetof(struct queue_chunk, entries));
+            more = at > 0;
+            at = more ? next_due(h, at, now_us) : 0;
         }
         for (uint32_t i = 0; i < count; i++) {
-            prefetch_times(due[i].chunk->states->not_before_us);
-            prefetch_times(due[i].chunk->states->expires_us);
+            prefetch_bytes(due[i].chunk->states, sizeof *due[i].chunk->states);
         }
         for (uint32_t i = 0; i < count; i++) {
-            take_places(t, &due[i], now_us);
-            prefetch_entries(&due[i]);
+            prefetch_first_times(due[i].chunk->states->not_before_us);
+            prefetch_first_times(due[i].chunk->states->expires_us);
         }
         for (uint32_t i = 0; i < count; i++) {
-            prefetch_messages(t, &due[i]);
+            prefetch_times(due[i].chunk->states->not_before_us, now_us);
+            prefetch_times(due[i].chunk->states->expires_us, now_us);
         }
         for (uint32_t i = 0; i < count; i++) {
-            change_all(t, &due[i], now_us);
+            take_places(&due[i], now_us);
+            prefetch_places(&due[i]);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            change_places(t, &due[i], now_us);
+            heap_sink(h, HEAP_TIMES, due[i].at, due[i].chunk, due[i].next_us);
         }
     }
 }

@@ -1,7 +1,7 @@
 /*
- * The calls of consumers: acquire, accept, accept_many and release in their usual form. Any other form goes to the
- * Python method with the suffix _slow, and so does a delivery that cannot be settled here: that method raises the
- * error.
+ * The calls of consumers: acquire, accept and accept_many in their usual form; moving.c has release and move. Any other
+ * form goes to the Python method with the suffix _slow, and so does a delivery that cannot be settled here: that method
+ * raises the error.
  *
  * A delivery's mark `settled` is set before the core is called and cleared if the core refuses, so that a second thread
  * or a signal handler does not settle it, too; no Python code runs in between. But the core, not the mark, guarantees
@@ -224,15 +224,13 @@ PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_
 
 /* ---- settling ---- */
 
-/* The delivery if it can be settled on this queue; NULL for anything else. Raises nothing. */
-static struct delivery *held(const struct hot_state *state, const struct queue_calls *queue, PyObject *given) {
+struct delivery *hot_held(const struct hot_state *state, const struct queue_calls *queue, PyObject *given) {
     struct delivery *d = (struct delivery *)given;
     bool is_held = Py_IS_TYPE(given, state->delivery_type) && d->queue == queue && !d->settled && !queue->deleted;
     return is_held ? d : NULL;
 }
 
-/* Whether the delivery has lost its place for good. */
-static bool is_lost(int rc) {
+bool hot_is_lost(int rc) {
     return rc == LS_UNKNOWN_MESSAGE || rc == LS_NOT_ENQUEUED || rc == LS_UNKNOWN_QUEUE || rc == LS_OUTCOME_UNKNOWN;
 }
 
@@ -261,7 +259,7 @@ PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t
     if (state == NULL) {
         return NULL;
     }
-    struct delivery *d = of != NULL && of->store != NULL && count == 1 ? held(state, self, args[0]) : NULL;
+    struct delivery *d = of != NULL && of->store != NULL && count == 1 ? hot_held(state, self, args[0]) : NULL;
     PyObject *transaction;
     bool waits;
     if (d == NULL || !take_keywords(state, args + count, names, &waits, &transaction) || transaction != Py_None) {
@@ -280,7 +278,7 @@ PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t
         Py_END_ALLOW_THREADS
     }
     if (rc != LS_OK) {
-        d->settled = is_lost(rc);
+        d->settled = hot_is_lost(rc);
         return hot_fail(state, rc);
     }
     Py_RETURN_NONE;
@@ -324,7 +322,7 @@ static bool claim_one(const struct hot_state *state, const struct queue_calls *s
     if (PyTuple_CheckExact(given)) {
         return row_of_token(given, row);
     }
-    struct delivery *d = held(state, self, given);
+    struct delivery *d = hot_held(state, self, given);
     if (d != NULL) {
         *row = d->row;
         d->settled = true;
@@ -358,8 +356,7 @@ static bool claim(const struct hot_state *state, struct queue_calls *self, PyObj
     return false;
 }
 
-/* The first `done` of the batch are settled when the transaction commits, which keeps them until then. */
-static bool pend(const struct hot_state *state, PyObject *transaction, PyObject *batch, size_t done) {
+bool hot_pend(const struct hot_state *state, PyObject *transaction, PyObject *batch, size_t done) {
     PyObject *part = done > 0 ? PyTuple_GetSlice(batch, 0, (Py_ssize_t)done) : NULL;
     PyObject *none = part != NULL ? PyObject_CallMethodOneArg(transaction, state->settles, part) : NULL;
     bool pends = done == 0 || none != NULL;
@@ -399,7 +396,7 @@ static PyObject *accept_batch(const struct hot_state *state, struct queue_calls 
     for (size_t i = tx != NULL ? 0 : done; i < n; i++) {
         unclaim(batch, (Py_ssize_t)i);
     }
-    bool pends = tx == NULL || pend(state, transaction, batch, done);
+    bool pends = tx == NULL || hot_pend(state, transaction, batch, done);
     if (pends && rc != LS_OK) {
         (void)hot_fail(state, rc);
     }
@@ -456,40 +453,4 @@ PyObject *hot_mark_settled(PyObject *module, PyObject *batch) {
         }
     }
     Py_RETURN_NONE;
-}
-
-/* Reads the only keyword argument, `unseen`, into the flags. False: there are others, or it is no bool. */
-static bool take_unseen(PyObject *const *given, PyObject *names, int *flags) {
-    Py_ssize_t count = names != NULL ? PyTuple_GET_SIZE(names) : 0;
-    *flags = count == 1 && given[0] == Py_True ? LS_UNSEEN : 0;
-    return count == 0 || (count == 1 && PyBool_Check(given[0]) &&
-                          PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "unseen") == 0);
-}
-
-PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    struct hot_state *state = hot_state_of((PyObject *)self);
-    int unseen;
-    const struct store_calls *of = hot_store_after_drops(self);
-    if (state == NULL) {
-        return NULL;
-    }
-    bool usual = of != NULL && of->store != NULL && count == 1 && take_unseen(args + 1, names, &unseen);
-    struct delivery *d = usual ? held(state, self, args[0]) : NULL;
-    if (d == NULL) {
-        return hot_slow((PyObject *)self, state->release_slow, args, count, names);
-    }
-    const ls_calls *calls = state->calls;
-    ls_store *store = of->store;
-    d->settled = true;
-    int rc = calls->release(store, self->id, &d->row, 1, LS_TRY | unseen);
-    if (rc == LS_WOULD_WAIT) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = calls->release(store, self->id, &d->row, 1, unseen);
-        Py_END_ALLOW_THREADS
-    }
-    if (rc != LS_OK && rc != LS_CLOSED && rc != LS_FORKED) { /* after those, nothing is acquired */
-        d->settled = is_lost(rc);
-        return hot_fail(state, rc);
-    }
-    return PyObject_CallMethodNoArgs((PyObject *)self, state->came_back);
 }

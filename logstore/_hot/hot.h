@@ -44,6 +44,12 @@ struct hot_state {
     PyObject *header_slow;
     PyObject *next_lsn_slow;
     PyObject *undurable_slow;
+    PyObject *note;
+    PyObject *not_before;
+    PyObject *expires;
+    PyObject *unseen;
+    PyObject *to_back;
+    PyObject *delay;
     PyObject *load;
     PyObject *accept;
     PyObject *reject;
@@ -52,6 +58,7 @@ struct hot_state {
     PyObject *accept_slow;
     PyObject *accept_many_slow;
     PyObject *release_slow;
+    PyObject *move_slow;
     PyObject *refuse;
     PyObject *token_of;
     PyObject *came_back;
@@ -156,6 +163,8 @@ struct hot_state *hot_state_of(PyObject *object);
 PyObject *hot_fail(const struct hot_state *state, int code);
 /* Calls the Python method of this name with the same arguments. */
 PyObject *hot_slow(PyObject *self, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
+bool hot_queue_id(const struct store_calls *store, PyObject *given, uint32_t *id);
 /* Whether it is an exact int from 1 to 2**63 - 1, as every id is. Raises nothing. */
 bool hot_id(PyObject *given, uint64_t *id);
 
@@ -165,9 +174,9 @@ bool hot_owned(const struct hot_state *state, PyObject *given, enum owns kind, u
 /* _read_places(cursor, queue id, Message, load, views): the next places; an empty list at the end. */
 PyObject *hot_read_places(struct store_calls *self, PyObject *args);
 
-/* _publish_items(queue_id, contents, headers, transaction, flags, ids): all of a tuple, in pieces. */
+/* _publish_items(queue_id, contents, headers, transaction, not_before_us, expires_us, flags, ids): all of a tuple, in pieces. */
 PyObject *hot_publish_items(struct store_calls *self, PyObject *args);
-/* _publish_packed(queue_id, data, sizes, transaction, flags, ids): contents one after another. */
+/* _publish_packed(queue_id, data, sizes, transaction, not_before_us, expires_us, flags, ids): contents one after another. */
 PyObject *hot_publish_packed(struct store_calls *self, PyObject *args);
 /* _publish_each(queue_id, contents, headers, transaction, ids): of iterators, one by one. 0; 1: there are more headers than
    contents; -1: fewer. */
@@ -206,7 +215,7 @@ PyObject *hot_acquire_rows(struct queue_calls *self, const struct store_calls *o
 /* Every call of a consumer begins with this: places of deliveries dropped earlier come back before it looks. */
 struct store_calls *hot_store_after_drops(const struct queue_calls *self);
 /* The methods of a queue in take.c: _acquire_after(n, position, load), _acquire_expired(n, load),
-   _acquire_ids(ids, load), and _publish_acquired(header, content, staged). */
+   _acquire_ids(ids, load), and _publish_acquired(header, content, staged, expires_us). */
 PyObject *hot_acquire_after(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire_ids(struct queue_calls *self, PyObject *args);
@@ -215,7 +224,15 @@ PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args);
 PyObject *hot_acquire(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *hot_accept_many(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+/* The delivery if it can be settled on this queue; NULL for anything else. Raises nothing. */
+struct delivery *hot_held(const struct hot_state *state, const struct queue_calls *queue, PyObject *given);
+/* Whether a delivery that the core refused so has lost its place for good. */
+bool hot_is_lost(int rc);
+/* The transaction keeps the first `done` of the batch until its outcome; its commit settles them. */
+bool hot_pend(const struct hot_state *state, PyObject *transaction, PyObject *batch, size_t done);
+/* The methods of a queue in moving.c. */
 PyObject *hot_release(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *hot_move(struct queue_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 /* mark_settled(batch): the transaction that settles these deliveries has committed; see accept_batch. */
 PyObject *hot_mark_settled(PyObject *module, PyObject *batch);
 /* _accept_batch(batch, wait, transaction): accept_many of a tuple of deliveries, and (id, position, count) of tokens. */

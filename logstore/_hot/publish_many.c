@@ -91,6 +91,7 @@ struct wanted {
     PyObject *headers; /* NULL: none */
     Py_ssize_t start;
     uint32_t queue_id;
+    ls_times times; /* of every place; zeros: none */
     ls_tx *tx;
     int flags; /* LS_WAIT is meant for the last piece */
 };
@@ -128,7 +129,7 @@ static bool publish_piece(const struct store_calls *self, struct piece *p, struc
     Py_BEGIN_ALLOW_THREADS
     rc = calls->publish_gather(store, w->queue_id, (size_t)count, p->contents, p->sizes,
                                w->headers != NULL ? p->headers : NULL, w->headers != NULL ? p->header_sizes : NULL,
-                               w->tx, flags, hot_ids_next(ids), &done);
+                               &w->times, w->tx, flags, hot_ids_next(ids), &done);
     Py_END_ALLOW_THREADS
     end_exports(p);
     ids->count += done;
@@ -154,11 +155,13 @@ PyObject *hot_publish_items(struct store_calls *self, PyObject *args) {
     struct id_room ids;
     PyObject *transaction, *headers, *array;
     unsigned int queue_id;
-    if (!PyArg_ParseTuple(args, "IO!OOiO:_publish_items", &queue_id, &PyTuple_Type, &w.contents, &headers, &transaction,
-                          &w.flags, &array)) {
+    unsigned long long not_before_us, expires_us;
+    if (!PyArg_ParseTuple(args, "IO!OOKKiO:_publish_items", &queue_id, &PyTuple_Type, &w.contents, &headers,
+                          &transaction, &not_before_us, &expires_us, &w.flags, &array)) {
         return NULL;
     }
     w.queue_id = queue_id;
+    w.times = (ls_times){.not_before_us = not_before_us, .expires_us = expires_us};
     w.headers = headers != Py_None ? headers : NULL;
     if (self->store == NULL || !hot_transaction(self, transaction, &w.tx) ||
         (w.headers != NULL &&
@@ -193,8 +196,8 @@ static Py_ssize_t check_sizes(const struct packed *p) {
     return count;
 }
 
-static bool publish_packed(const struct store_calls *self, const struct packed *p, uint32_t queue_id, ls_tx *tx,
-                           int flags, struct id_room *ids) {
+static bool publish_packed(const struct store_calls *self, const struct packed *p, uint32_t queue_id,
+                           const ls_times *times, ls_tx *tx, int flags, struct id_room *ids) {
     Py_ssize_t count = check_sizes(p);
     if (count < 0 || !hot_ids_need(ids, (size_t)count)) {
         return false;
@@ -204,7 +207,7 @@ static bool publish_packed(const struct store_calls *self, const struct packed *
     size_t done = 0;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = calls->publish_many(store, queue_id, (size_t)count, p->data.buf, p->sizes.buf, NULL, NULL, tx, flags,
+    rc = calls->publish_many(store, queue_id, (size_t)count, p->data.buf, p->sizes.buf, NULL, NULL, times, tx, flags,
                              hot_ids_next(ids), &done);
     Py_END_ALLOW_THREADS
     ids->count += done;
@@ -219,15 +222,17 @@ PyObject *hot_publish_packed(struct store_calls *self, PyObject *args) {
     struct id_room ids;
     PyObject *transaction, *array;
     unsigned int queue_id;
+    unsigned long long not_before_us, expires_us;
     int flags;
     ls_tx *tx;
-    if (!PyArg_ParseTuple(args, "Iy*y*OiO:_publish_packed", &queue_id, &p.data, &p.sizes, &transaction, &flags,
-                          &array)) {
+    if (!PyArg_ParseTuple(args, "Iy*y*OKKiO:_publish_packed", &queue_id, &p.data, &p.sizes, &transaction,
+                          &not_before_us, &expires_us, &flags, &array)) {
         return NULL;
     }
+    const ls_times times = {.not_before_us = not_before_us, .expires_us = expires_us};
     bool fine = self->store != NULL && hot_transaction(self, transaction, &tx);
     if (fine) {
-        fine = hot_ids_begin(&ids, array) && publish_packed(self, &p, queue_id, tx, flags, &ids);
+        fine = hot_ids_begin(&ids, array) && publish_packed(self, &p, queue_id, &times, tx, flags, &ids);
         hot_ids_end(&ids);
     } else {
         PyErr_SetString(PyExc_ValueError, "contents are for an open store and its own transaction");

@@ -1,4 +1,4 @@
-/* QueueCalls, the base of logstore.Queue: its id, by which calls of the store recognize a handle, and its calls (consume.c). */
+/* QueueCalls, the base of logstore.Queue: its id, by which calls of the store recognize a handle, and its calls (consume.c, take.c, moving.c). */
 #include "hot.h"
 
 static PyObject *queue_attach(struct queue_calls *self, PyObject *args) {
@@ -60,9 +60,9 @@ static PyMethodDef queue_methods[] = {
     {"_acquire_ids", (PyCFunction)(void (*)(void))hot_acquire_ids, METH_VARARGS,
      PyDoc_STR("_acquire_ids($self, ids, load, /)\n--\n\n``acquire_ids`` of an array of numbers of 64 bits.")},
     {"_publish_acquired", (PyCFunction)(void (*)(void))hot_publish_acquired, METH_VARARGS,
-     PyDoc_STR(
-         "_publish_acquired($self, header, content, staged, /)\n--\n\n"
-         "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.")},
+     PyDoc_STR("_publish_acquired($self, header, content, staged, expires_us, /)\n--\n\n"
+               "``publish`` with ``acquire`` on this queue; or enqueues the message whose id is ``staged``, if not 0.\n"
+               "``expires_us``: microseconds since 1970, or 0.")},
     {"accept", (PyCFunction)(void (*)(void))hot_accept, WITH_KEYWORDS,
      PyDoc_STR("accept($self, delivery, *, transaction=None, wait=True)\n--\n\n"
                "See :meth:`Delivery.accept`. Takes a delivery or its token.")},
@@ -77,6 +77,22 @@ static PyMethodDef queue_methods[] = {
     {"release", (PyCFunction)(void (*)(void))hot_release, WITH_KEYWORDS,
      PyDoc_STR("release($self, delivery, *, unseen=False, to_back=False, wait=False, delay=None)\n--\n\n"
                "See :meth:`Delivery.release`. Takes a delivery or its token.")},
+    {"move", (PyCFunction)(void (*)(void))hot_move, WITH_KEYWORDS,
+     PyDoc_STR(
+         "move($self, delivery, to, *, header=None, note=None, not_before=None, expires=None, transaction=None, "
+         "wait=True)\n--\n\n"
+         "Moves the message to the end of the queue ``to``, which may be this one, and settles the delivery.\n\n"
+         "One record of the log, whatever the size of the message: it is on one of the queues at every moment, after "
+         "a\n"
+         "crash, too. The new place was handed out to nobody, so its count is 0. It has the given ``header`` (bytes,\n"
+         "which stands for the message's there) and ``note`` (at most 255 bytes); None: what the old place has of its\n"
+         "own. Its times are those that are given, as in ``publish``; None: none, whatever the old place has. Takes a\n"
+         "delivery or its token. In a transaction it takes effect at the commit.\n\n"
+         "Raises ``AlreadyEnqueued`` if ``to`` has the message, ``StoreFull`` (in a transaction a full store takes "
+         "moves),\n"
+         "``OptionError`` for a long note or header or a wrong time, and the errors of ``accept``; then the place "
+         "stays\n"
+         "acquired. Raises ``WrongState`` while a member of the cluster runs a program that does not know moves.")},
     {"_accept_batch", (PyCFunction)(void (*)(void))hot_accept_batch, METH_VARARGS,
      PyDoc_STR("_accept_batch($self, batch, wait, transaction)\n--\n\n"
                "``accept_many`` of a tuple of deliveries, and (id, position, count) of tokens.")},

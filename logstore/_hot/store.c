@@ -7,8 +7,7 @@
 
 enum { SMALL_BYTES = 8 << 10 }; /* a content that fits with its header and record is read by one call */
 
-/* The queue's id if it is a handle of this store that counts; false for anything else. Raises nothing. */
-static bool queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
+bool hot_queue_id(const struct store_calls *store, PyObject *given, uint32_t *id) {
     if (!PyObject_TypeCheck(given, store->state->queue_type)) {
         return false;
     }
@@ -70,7 +69,7 @@ PyDoc_STRVAR(
 static PyObject *store_publish(struct store_calls *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     struct keywords k = {.waits = true};
     uint32_t queue;
-    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !queue_id(self, args[0], &queue) ||
+    if (self->store == NULL || count != 2 || !PyBytes_CheckExact(args[1]) || !hot_queue_id(self, args[0], &queue) ||
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
@@ -105,7 +104,8 @@ static PyObject *store_dequeue(struct store_calls *self, PyObject *const *args, 
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
+    if (self->store == NULL || count < 2 || count > 3 || !hot_id(args[0], &id) ||
+        !hot_queue_id(self, args[1], &queue) ||
         (count == 3 && (names != NULL || !hot_transaction(self, args[2], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->dequeue_slow, args, count, names);
@@ -136,8 +136,9 @@ static PyObject *store_annotate(struct store_calls *self, PyObject *const *args,
     struct keywords k = {.waits = true};
     uint32_t queue;
     uint64_t id;
-    if (self->store == NULL || count < 3 || count > 4 || !hot_id(args[0], &id) || !queue_id(self, args[1], &queue) ||
-        !PyBytes_CheckExact(args[2]) || PyBytes_GET_SIZE(args[2]) > LS_NOTE_BYTES ||
+    if (self->store == NULL || count < 3 || count > 4 || !hot_id(args[0], &id) ||
+        !hot_queue_id(self, args[1], &queue) || !PyBytes_CheckExact(args[2]) ||
+        PyBytes_GET_SIZE(args[2]) > LS_NOTE_BYTES ||
         (count == 4 && (names != NULL || !hot_transaction(self, args[3], &k.tx))) ||
         !take_keywords(self, args + count, names, &k) || k.header != NULL) {
         return hot_slow((PyObject *)self, self->state->annotate_slow, args, count, names);
@@ -364,10 +365,12 @@ static PyMethodDef store_methods[] = {
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
     {"load_content", (PyCFunction)(void (*)(void))store_load_content, WITH_KEYWORDS, load_content_doc},
     {"_publish_items", (PyCFunction)(void (*)(void))hot_publish_items, METH_VARARGS,
-     PyDoc_STR("_publish_items($self, queue_id, contents, headers, transaction, flags, ids)\n--\n\n"
+     PyDoc_STR("_publish_items($self, queue_id, contents, headers, transaction, not_before_us, "
+               "expires_us, flags, ids)\n--\n\n"
                "Publishes the items of a tuple and appends the ids of those that are stored.")},
     {"_publish_packed", (PyCFunction)(void (*)(void))hot_publish_packed, METH_VARARGS,
-     PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, flags, ids)\n--\n\n"
+     PyDoc_STR("_publish_packed($self, queue_id, data, sizes, transaction, not_before_us, expires_us, "
+               "flags, ids)\n--\n\n"
                "Publishes contents that stand one after another, as _publish_items.")},
     {"_publish_each", (PyCFunction)(void (*)(void))hot_publish_each, METH_VARARGS,
      PyDoc_STR("_publish_each($self, queue_id, contents, headers, transaction, not_before_us, expires_us, ids)\n--\n\n"

@@ -129,7 +129,7 @@ PyObject *hot_acquire_expired(struct queue_calls *self, PyObject *args) {
 
 /* Makes the delivery first, so that no message is published for which there is no memory. */
 static PyObject *publish_acquired(struct queue_calls *self, const struct store_calls *of, const Py_buffer *header,
-                                  const Py_buffer *content, uint64_t staged) {
+                                  const Py_buffer *content, uint64_t staged, uint64_t expires_us) {
     const ls_calls *calls = of->state->calls;
     ls_store *store = of->store;
     ls_delivery row = {.id = 0};
@@ -142,9 +142,9 @@ static PyObject *publish_acquired(struct queue_calls *self, const struct store_c
     int flags = of->relaxed ? 0 : LS_WAIT, rc;
     d->settled = true; /* it holds no place yet */
     Py_BEGIN_ALLOW_THREADS
-    rc = staged != 0 ? calls->enqueue_acquired(store, staged, id, flags, &row)
+    rc = staged != 0 ? calls->enqueue_acquired(store, staged, id, expires_us, flags, &row)
                      : calls->publish_acquired(store, id, header->buf, (size_t)header->len, content->buf,
-                                               (size_t)content->len, flags, &row);
+                                               (size_t)content->len, expires_us, flags, &row);
     Py_END_ALLOW_THREADS
     if (rc != LS_OK) {
         Py_DECREF(made);
@@ -157,12 +157,12 @@ static PyObject *publish_acquired(struct queue_calls *self, const struct store_c
 
 PyObject *hot_publish_acquired(struct queue_calls *self, PyObject *args) {
     Py_buffer header, content;
-    unsigned long long staged;
-    if (!PyArg_ParseTuple(args, "y*y*K:_publish_acquired", &header, &content, &staged)) {
+    unsigned long long staged, expires_us;
+    if (!PyArg_ParseTuple(args, "y*y*KK:_publish_acquired", &header, &content, &staged, &expires_us)) {
         return NULL;
     }
     const struct store_calls *of = store_of(self);
-    PyObject *made = of != NULL ? publish_acquired(self, of, &header, &content, staged) : NULL;
+    PyObject *made = of != NULL ? publish_acquired(self, of, &header, &content, staged, expires_us) : NULL;
     PyBuffer_Release(&header);
     PyBuffer_Release(&content);
     return made;

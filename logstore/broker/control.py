@@ -157,11 +157,12 @@ def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: in
     left = PEEKED_BYTES_MAX
     for message in itertools.islice(store.messages(queue), limit):
         header = body = note = b""
-        not_before_us = expires_us = 0
+        not_before_us = expires_us = count = 0
         why = None
         try:
             note = message.note
             not_before_us, expires_us = (_time_us(one) for one in (message.not_before, message.expires))
+            count = message.delivery_count
             header = message.header
             body = store.load_content(message.id, 0, min(body_bytes, max(left, 0)))
         except (NotEnqueued, UnknownMessage, UnknownQueue):
@@ -173,6 +174,7 @@ def first_messages(store: MessageStore, queue: Queue, limit: int, body_bytes: in
             {
                 "id": message.id,
                 "locked": message.locked,
+                "delivery_count": count,
                 "not_before_us": not_before_us,
                 "hidden": not_before_us > now_us and not 0 < expires_us <= now_us,
                 "expires_us": expires_us,

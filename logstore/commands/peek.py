@@ -127,7 +127,7 @@ def _from_broker(
         made.hidden, made.expired = one["hidden"], one["expired"]
         made.header, made.content = base64.b64decode(one["header_base64"]), base64.b64decode(one["body_base64"])
         own = made.header if one["own_header"] else None
-        made.state = PlaceState(0, one["not_before_us"], one["expires_us"], note, own)
+        made.state = PlaceState(one["delivery_count"], one["not_before_us"], one["expires_us"], note, own)
         messages.append(made)
     return found["depth"], messages
 
@@ -144,8 +144,6 @@ def document(message: Peeked) -> dict[str, Any]:
     """A message for ``peek --json``."""
     text = text_of(message.content, is_cut=len(message.content) < message.content_bytes)
     state = state_document(message.state, hidden=message.hidden, expired=message.expired)
-    if message.lsn == 0:
-        state["delivery_count"] = None  # a broker does not list it
     return {
         "id": message.id,
         "lsn": message.lsn or None,

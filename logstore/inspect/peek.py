@@ -47,7 +47,7 @@ class Peeked:
     content_bytes: int
     """The size of the whole content."""
     state: PlaceState = NO_STATE
-    """Of its place. From a broker without the number of deliveries."""
+    """Of its place."""
     hidden: bool = False
     """Its place is not offered yet."""
     expired: bool = False

@@ -182,13 +182,6 @@ def _items_now(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items if type(items) in (list, tuple) else iter(items))
 
 
-def items_of(piece: Buffers | ArrowPiece | Stream) -> tuple[Iterator[Any], Iterator[Any] | None]:
-    """The contents of a piece one after another, and its headers."""
-    if isinstance(piece, ArrowPiece):
-        return _parts_items(piece.parts), None
-    return iter(piece.contents), None if piece.headers is None else iter(piece.headers)
-
-
 def _groups(contents: Iterator[Any], headers: Iterator[Any]) -> Iterator[Buffers]:
     while items := tuple(itertools.islice(contents, _MANY_AT_ONCE)):
         heads = tuple(itertools.islice(headers, len(items)))

@@ -17,7 +17,15 @@ from logstore.core.native import check, filled
 if TYPE_CHECKING:
     from logstore.store.message_store import MessageStore
 
-__all__ = ["Acquisition", "QueueCounts", "acquisitions_of", "counts_in_core", "counts_of", "enqueued_at"]
+__all__ = [
+    "Acquisition",
+    "QueueCounts",
+    "acquisitions_of",
+    "counts_in_core",
+    "counts_of",
+    "delivery_count",
+    "enqueued_at",
+]
 
 _STEP: Final = 1000
 _COMPLETE: Final = (1 << 64) - 1
@@ -66,6 +74,13 @@ class Acquisition:
     """
     locked: bool
     """Whether a transaction that has no outcome yet has settled it."""
+
+
+def delivery_count(store: MessageStore, queue_id: int, message_id: int, position: int) -> int:
+    """How often a place was acquired. Raises ``UnknownMessage`` or ``NotEnqueued`` if it has ended."""
+    into = ffi.new("uint32_t *")
+    check(lib.ls_place_count(store._c, queue_id, message_id, position, into))
+    return int(into[0])
 
 
 def counts_in_core(store: Any, queue_id: int) -> Any:

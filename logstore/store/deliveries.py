@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logstore import errors
 from logstore._hot import Delivery
 from logstore.core import arguments
-from logstore.store.counting import enqueued_at
+from logstore.store.counting import delivery_count, enqueued_at
 from logstore.store.own_bytes import note_of, own_header
 from logstore.store.times import times_of_place
 
@@ -89,6 +89,11 @@ class Message:
         Raises ``UnknownMessage`` or ``NotEnqueued`` if the place has ended.
         """
         return note_of(self._store, self._queue_id, self.id, self.position)
+
+    @property
+    def delivery_count(self) -> int:
+        """How often its place has been handed out so far, as :attr:`Delivery.delivery_count`. Raises as ``note``."""
+        return delivery_count(self._store, self._queue_id, self.id, self.position)
 
     @property
     def not_before(self) -> datetime | None:

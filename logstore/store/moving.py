@@ -136,7 +136,7 @@ class Moving:
         """A place was released."""
         self._store._releases.tell()
 
-    def move(
+    def _move_slow(
         self,
         delivery: Delivery | DeliveryToken,
         to: Queue | str,
@@ -148,18 +148,6 @@ class Moving:
         transaction: Transaction | None = None,
         wait: bool = True,
     ) -> None:
-        """Moves the message to the end of the queue ``to``, which may be this one, and settles the delivery.
-
-        One record of the log, whatever the size of the message: it is on one of the queues at every moment, after a
-        crash, too. The new place was handed out to nobody, so its count is 0. It has the given ``header`` (bytes,
-        which stands for the message's there) and ``note`` (at most 255 bytes); None: what the old place has of its
-        own. Its times are those that are given, as in ``publish``; None: none, whatever the old place has. Takes a
-        delivery or its token. In a transaction it takes effect at the commit.
-
-        Raises ``AlreadyEnqueued`` if ``to`` has the message, ``StoreFull`` (in a transaction a full store takes moves),
-        ``OptionError`` for a long note or header or a wrong time, and the errors of ``accept``; then the place stays
-        acquired. Raises ``WrongState`` while a member of the cluster runs a program that does not know moves.
-        """
         target = self._store._known(to).id
         times = times_of(not_before, expires)
         self._store._release_dropped()

@@ -16,13 +16,13 @@ from logstore._core import ffi, lib
 from logstore._hot import StoreCalls
 from logstore.core import arguments
 from logstore.core.native import as_buffer, check, failure, tell
-from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, items_of, pieces, same_number, split
+from logstore.store.content import ArrowPiece, Buffers, Stream, is_parts, pieces, same_number, split
 from logstore.store.own_bytes import place_move
 from logstore.store.times import Times, times_of
 from logstore.store.transactions import handle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from logstore._core import ls_store_ptr
@@ -173,7 +173,7 @@ class Publishing(StoreCalls):
             message_id = self._stage(header, content, lib.LS_PUBLISHED)
             try:
                 if acquirer is not None:
-                    return acquirer._publish_acquired(b"", b"", message_id)
+                    return acquirer._publish_acquired(b"", b"", message_id, times.expires_us)
                 self._enqueue(message_id, ids, count, transaction, times, wait=wait)
             except errors.OutcomeUnknown:
                 raise
@@ -184,7 +184,7 @@ class Publishing(StoreCalls):
         c_header, header_bytes = as_buffer(header, "header")
         c_content, content_bytes = as_buffer(content)
         if acquirer is not None:
-            return acquirer._publish_acquired(header, content, 0)
+            return acquirer._publish_acquired(header, content, 0, times.expires_us)
         made = ffi.new("uint64_t *")
         tx = _NULL if transaction is None else handle_of(self, transaction)
         flags = _WAIT if wait else 0
@@ -207,10 +207,10 @@ class Publishing(StoreCalls):
             raise errors.OptionError(
                 "a publish with acquire is for no transaction: publish without it, and acquire_ids after the commit"
             )
-        if times:
+        if times.not_before_us > 0:
             raise errors.OptionError(
-                "a publish with acquire takes no times, because its caller has the message at once: leave out acquire, "
-                "or not_before and expires"
+                "a publish with acquire takes no not_before, because a message that is hidden cannot be handed out: "
+                "leave out acquire, or release the delivery with a delay"
             )
         if not wait:
             raise errors.OptionError(
@@ -250,7 +250,7 @@ class Publishing(StoreCalls):
                 for piece in pieces(contents, headers):
                     flags = (_WAIT if piece.is_last else _MORE) if waiting else 0  # to wait in its call is quicker
                     self._publish_piece(queue_id, piece, transaction, times, flags, ids)
-                    waiting = waiting and not (piece.is_last and not times)  # one by one does not wait
+                    waiting = waiting and not piece.is_last
             finally:  # the stored messages must be durable even if a later one failed
                 if waiting and ids:
                     self.force()
@@ -268,27 +268,14 @@ class Publishing(StoreCalls):
         flags: int,
         ids: array.array[int],
     ) -> None:
-        if times:
-            contents, headers = items_of(piece)
-            self._publish_one_by_one(queue_id, contents, headers, transaction, times, ids)
-        elif isinstance(piece, Buffers):
-            self._publish_items(queue_id, piece.contents, piece.headers, transaction, flags, ids)
+        both = times.not_before_us, times.expires_us
+        if isinstance(piece, Buffers):
+            self._publish_items(queue_id, piece.contents, piece.headers, transaction, *both, flags, ids)
         elif isinstance(piece, ArrowPiece):
-            self._publish_packed(queue_id, piece.parts.data, piece.parts.sizes, transaction, flags, ids)
+            self._publish_packed(queue_id, piece.parts.data, piece.parts.sizes, transaction, *both, flags, ids)
         else:
-            self._publish_one_by_one(queue_id, piece.contents, piece.headers, transaction, times, ids)
-
-    def _publish_one_by_one(
-        self,
-        queue_id: int,
-        contents: Iterator[Any],
-        headers: Iterator[Any] | None,
-        transaction: Transaction | None,
-        times: Times,
-        ids: array.array[int],
-    ) -> None:
-        more = self._publish_each(queue_id, contents, headers, transaction, times.not_before_us, times.expires_us, ids)
-        same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
+            more = self._publish_each(queue_id, piece.contents, piece.headers, transaction, *both, ids)
+            same_number(len(ids) + (more < 0), len(ids) + (more > 0), least="headers" if more > 0 else "contents")
 
 
 def checked_id(message_id: object) -> int:

@@ -98,6 +98,24 @@ FAULTS = {
         "length > count + 5000 && PySequence_DelSlice(",
         "tests/store/test_publish_many.py",
     ),
+    "a move does not mark its delivery": Fault(
+        "moving.c",
+        "    d->settled = true;\n    int rc = make_move(",
+        "    int rc = make_move(",
+        "tests/core/test_hot_moving.py",
+    ),
+    "a transaction does not keep what it moves": Fault(
+        "moving.c",
+        "batch != NULL && hot_pend(state, m->transaction, batch, 1)",
+        "batch != NULL",
+        "tests/core/test_hot_moving.py",
+    ),
+    "a time is cut off, not rounded": Fault(
+        "moving.c",
+        "(rest > 0.5 || (rest == 0.5 && down % 2 == 1) ? 1 : 0)",
+        "(rest > 1 ? 1 : 0)",
+        "tests/core/test_hot_moving.py",
+    ),
     "a transaction of another store is taken": Fault(
         "transaction.c",
         "return *handle != NULL && transaction->store == (const PyObject *)store;",

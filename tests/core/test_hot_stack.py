@@ -34,6 +34,9 @@ CALLS = {
     "acquire and drop": "queue.acquire(300); queue.acquire()",
     "acquire after a position": "held = queue.acquire(); queue.acquire(300, after=held[0].position, load=True)",
     "expired": "queue._acquire_expired(300, True)",
+    "move": "queue.move(queue.acquire()[0], queue, header=body, note=b'n' * 255, expires=32503680000, wait=False)",
+    "move in a transaction": "tx = store.begin(); queue.move(queue.acquire()[0], queue, transaction=tx); tx.commit()",
+    "release to the back": "[each.release(to_back=True, wait=bool(i)) for i, each in enumerate(queue.acquire(2))]",
     "release later": "held = queue.acquire()[0]; held.expires; held.release(delay=86400)",
     "acquire_ids": "queue.acquire_ids([key, key - 1], load=True)",
     "publish and acquire": "store.publish(queue, body, acquire=True); store.publish(queue, [body, b'x'], acquire=True)",
@@ -88,6 +91,6 @@ def test_every_public_call_of_the_extension_is_made_here() -> None:
     made = " ".join(CALLS.values())
     classes = (_hot.StoreCalls, _hot.QueueCalls, _hot.Delivery)
     public = {name for kind in classes for name in vars(kind) if not name.startswith("_")}
-    plain = {"id", "position", "queue", "delivery_count", "redelivered"}  # fields
+    plain = {"id", "position", "queue", "size", "delivery_count", "redelivered"}  # fields
     of_python = {"reject"}  # it calls the queue's method
     assert {name for name in public - plain - of_python if f".{name}" not in made} == set()

@@ -325,3 +325,23 @@ def test_many_threads_read_times_while_messages_are_published_and_moved(
         filler.purge()
         store.compact()
         assert all(one.result() for one in found)
+
+
+def test_a_listed_message_says_how_often_its_place_was_handed_out(open_store: Callable[..., MessageStore]) -> None:
+    store = open_store()
+    queue = store.declare_queue("q")
+    store.publish_many(queue, [b"1", b"2"])
+    (message, other) = queue.browse()
+    for count in range(3):
+        assert (message.delivery_count, other.delivery_count) == (count, 0)
+        (delivery,) = queue.acquire()
+        delivery.release()
+    store.close()
+    with pytest.raises(errors.StoreClosed):
+        _ = message.delivery_count
+    store = open_store()
+    (message, other) = store.queue("q").browse()
+    assert (message.delivery_count, other.delivery_count) == (3, 0)
+    store.dequeue(message.id, "q")
+    with pytest.raises(errors.UnknownMessage):
+        _ = message.delivery_count

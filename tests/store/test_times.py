@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import logstore
@@ -308,6 +309,9 @@ GIVING: dict[str, Callable[..., object]] = {
     "publish": lambda store, queue, **times: store.publish(queue, b"m", **times),
     "publish parts": lambda store, queue, **times: store.publish(queue, [b"m", b"n"], **times),
     "publish_many": lambda store, queue, **times: store.publish_many(queue, [b"m"], **times),
+    "publish_many of an Arrow array": lambda store, queue, **times: store.publish_many(
+        queue, pa.array([b"m"]), **times
+    ),
     "publish_many of a stream": lambda store, queue, **times: store.publish_many(queue, iter([b"m"]), **times),
     "enqueue": lambda store, queue, **times: store.enqueue(store.stage(b"", b"m"), queue, **times),
     "enqueue with a header": lambda store, queue, **times: store.enqueue(
@@ -371,10 +375,29 @@ def test_a_message_that_would_expire_before_it_is_offered_is_refused(clocked: Cl
             clocked.store.publish(clocked.queue, b"m", not_before=late, expires=expires)
 
 
-def test_a_publish_that_acquires_takes_no_times(clocked: Clocked) -> None:
-    with pytest.raises(errors.OptionError, match="takes no times"):
-        clocked.store.publish(clocked.queue, b"m", acquire=True, expires=clocked.in_s(9))  # type: ignore[call-overload] # what is refused
+@pytest.mark.parametrize("content", [b"m", [b"m"]], ids=["one buffer", "parts"])
+def test_a_publish_that_acquires_takes_no_not_before(clocked: Clocked, content: Any) -> None:
+    publish: Any = clocked.store.publish
+    for expires in (None, clocked.in_s(20)):
+        with pytest.raises(errors.OptionError, match="takes no not_before, because a message that is hidden"):
+            publish(clocked.queue, content, acquire=True, not_before=clocked.in_s(9), expires=expires)
     assert clocked.queue.depth == 0
+
+
+@pytest.mark.parametrize("content", [b"m", [b"m"]], ids=["one buffer", "parts"])
+def test_a_message_that_its_publisher_acquires_expires_when_it_is_released(clocked: Clocked, content: Any) -> None:
+    store, queue = clocked.store, clocked.queue
+    early, late = (store.publish(queue, content, acquire=True, expires=clocked.in_s(9)) for _ in range(2))
+    assert early.expires is not None
+    assert early.delivery_count == 1
+    early.release()
+    (again,) = queue.acquire(5)
+    assert again.id == early.id
+    clocked.pass_s(10)
+    assert (queue.acquired, queue.expired(5)) == (2, [])
+    late.release()
+    assert queue.acquire(5) == []
+    assert [one.id for one in queue.expired(5)] == [late.id]
 
 
 # ---- releases with a delay ----

@@ -79,9 +79,9 @@ static bool suffices(const struct log *g, uint64_t bytes, uint64_t expansion) {
     return find_room(g, expansion, &room) && bytes <= room;
 }
 
-uint64_t admission_room(const struct log *g) {
+uint64_t admission_room(const struct log *g, uint64_t expansion) {
     uint64_t room;
-    return !log_cannot_grow(g) && find_room(g, kept_for_work(g, RESERVE_GROWS), &room) ? room : 0;
+    return !log_cannot_grow(g) && find_room(g, kept_for_work(g, RESERVE_GROWS) + expansion, &room) ? room : 0;
 }
 
 uint64_t admission_pool_left(struct log *g) {

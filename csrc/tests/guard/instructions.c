@@ -29,6 +29,7 @@
 
 enum {
     QUEUE = 1,
+    OTHER = 2,
     SINGLES = 1000,
     AT_ONCE = 100,
     BATCHES = 10,
@@ -149,8 +150,8 @@ static void open_store(const char *path, uint64_t segment_size) {
 }
 
 static void serve_store(void) {
-    const uint32_t queues[] = {QUEUE};
-    must(ls_serve(store, queues, 1, QUEUE + 1));
+    const uint32_t queues[] = {QUEUE, OTHER};
+    must(ls_serve(store, queues, 2, OTHER + 1));
 }
 
 static void close_store(void) {
@@ -171,7 +172,8 @@ static void publish_many(size_t bytes) {
         sizes[i] = bytes;
     }
     for (size_t i = 0; i < BATCHES; i++) {
-        must(ls_publish_many(store, QUEUE, AT_ONCE, content, sizes, NULL, NULL, NULL, 0, ids + i * AT_ONCE, &done));
+        must(ls_publish_many(store, QUEUE, AT_ONCE, content, sizes, NULL, NULL, NULL, NULL, 0, ids + i * AT_ONCE,
+                             &done));
     }
 }
 
@@ -184,7 +186,8 @@ static void publish_gather(size_t bytes) {
         sizes[i] = bytes;
     }
     for (size_t i = 0; i < BATCHES; i++) {
-        must(ls_publish_gather(store, QUEUE, AT_ONCE, contents, sizes, NULL, NULL, NULL, 0, ids + i * AT_ONCE, &done));
+        must(ls_publish_gather(store, QUEUE, AT_ONCE, contents, sizes, NULL, NULL, NULL, NULL, 0, ids + i * AT_ONCE,
+                               &done));
     }
 }
 
@@ -218,6 +221,20 @@ MEASURED static void measured_annotate(void) {
     uint64_t lsn;
     for (size_t i = 0; i < SINGLES; i++) {
         must(ls_annotate(store, ids[i], QUEUE, content, 24, NULL, 0, &lsn));
+    }
+}
+
+/* With a header of its own, as a broker gives it to a dead letter. */
+MEASURED static void measured_move(const ls_delivery *held) {
+    const ls_place_move move = {.from_queue_id = QUEUE,
+                                .queue_id = OTHER,
+                                .reason = 1,
+                                .header_given = 1,
+                                .header = content,
+                                .header_bytes = 200};
+    uint64_t lsn;
+    for (size_t i = 0; i < SINGLES; i++) {
+        must(ls_move(store, held[i].id, &move, &held[i], NULL, 0, &lsn));
     }
 }
 
@@ -391,6 +408,15 @@ static void measure_changes(void) {
     must(ls_force(store, 0));
     measured_annotate();
     tell("annotate", MANY);
+    empty(MANY);
+    publish_many(100);
+    must(ls_force(store, 0));
+    static ls_delivery held[SINGLES];
+    size_t acquired;
+    must(ls_acquire(store, QUEUE, held, SINGLES, 0, &acquired));
+    must_be(acquired == SINGLES, "places are missing");
+    measured_move(held);
+    tell("move", SINGLES);
     close_store();
     vfs_sim_free(sim);
 }

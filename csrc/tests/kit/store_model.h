@@ -28,7 +28,10 @@ enum op_kind {
     ROLLBACK,
     DELETE_QUEUE,
     REOPEN,
-    SET_TOY
+    SET_TOY,
+    MOVE,
+    DELAY,
+    NOTHING /* none was made */
 };
 
 struct op {
@@ -39,6 +42,8 @@ struct op {
     uint64_t end_lsn; /* the operation is durable when this LSN is; 0: unknown */
     uint32_t key;     /* of a SET_TOY, and its value */
     uint64_t value;
+    ls_times times; /* of the places that it makes; of a DELAY only the first */
+    int from;       /* of a MOVE */
 };
 
 /* The numbers from which every byte of a message is derived. */
@@ -58,12 +63,14 @@ struct told_xid {
 struct model_place {
     uint64_t id;
     uint64_t locked_by;
+    ls_times times;
 };
 
 struct model_work {
     uint64_t id;
     int queue;
     bool enqueue;
+    ls_times times;
 };
 
 struct model_tx {
@@ -122,6 +129,7 @@ struct run {
     bool doubts;        /* one prepared transaction is left in doubt */
     bool stays;         /* the store is not closed in the meantime */
     bool toys;          /* the log has a second client, the toy's */
+    bool timed;         /* places get times, are moved, and the clock jumps */
 };
 
 /* ---- the model ---- */
@@ -136,10 +144,10 @@ static inline void model_copy(struct model_state *to, const struct model_state *
     memcpy(to->toys, from->toys, sizeof to->toys);
 }
 
-static inline void model_append(struct model_state *s, int queue, uint64_t id) {
+static inline void model_append(struct model_state *s, int queue, uint64_t id, ls_times times) {
     if (s->depth[queue] == PLACES_MAX)
         abort();
-    s->places[queue][s->depth[queue]++] = (struct model_place){id, 0};
+    s->places[queue][s->depth[queue]++] = (struct model_place){id, 0, times};
 }
 
 static inline struct model_place *model_find(struct model_state *s, int queue, uint64_t id) {
@@ -176,7 +184,7 @@ static inline void model_end_tx(struct model_state *s, struct model_tx *t, bool 
         if (!t->work[i].enqueue)
             model_remove(s, t->work[i].queue, t->work[i].id);
         else if (catalog & 1u << t->work[i].queue)
-            model_append(s, t->work[i].queue, t->work[i].id);
+            model_append(s, t->work[i].queue, t->work[i].id, t->work[i].times);
     }
     for (int key = 0; commit && key < TOY_KEYS; key++)
         s->toys[key] = t->toys[key] != 0 ? t->toys[key] : s->toys[key];
@@ -192,13 +200,14 @@ static inline struct model_tx *model_toy_lock(struct model_state *s, uint32_t ke
     return NULL;
 }
 
-static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, int queue, bool enqueue) {
+static inline void model_work(struct model_state *s, uint64_t tx, uint64_t id, int queue, bool enqueue,
+                              ls_times times) {
     struct model_tx *t = model_tx(s, tx);
     struct model_place *p = enqueue ? NULL : model_find(s, queue, id);
 
     if (t == NULL || t->work_count == WORK_MAX)
         abort();
-    t->work[t->work_count++] = (struct model_work){id, queue, enqueue};
+    t->work[t->work_count++] = (struct model_work){id, queue, enqueue, times};
     if (p != NULL)
         p->locked_by = tx;
 }
@@ -215,18 +224,31 @@ static inline void model_recover(struct model_state *s, unsigned catalog) {
     }
 }
 
+static inline void model_delay(struct model_state *s, int queue, uint64_t id, uint64_t not_before_us) {
+    struct model_place *p = model_find(s, queue, id);
+
+    if (p != NULL)
+        p->times.not_before_us = not_before_us;
+}
+
 static inline void model_do(struct model_state *s, const struct op *op, unsigned catalog) {
+    if (op->kind == MOVE && op->tx != 0)
+        model_work(s, op->tx, op->id, op->from, false, (ls_times){0, 0});
+    else if (op->kind == MOVE)
+        model_remove(s, op->from, op->id);
     for (int q = 1; q <= QUEUES; q++) {
         if (!(op->queues & 1u << q))
             continue;
         if (op->kind == DELETE_QUEUE)
             s->depth[q] = 0;
         else if (op->tx != 0)
-            model_work(s, op->tx, op->id, q, op->kind != DEQUEUE);
+            model_work(s, op->tx, op->id, q, op->kind != DEQUEUE, op->times);
+        else if (op->kind == DELAY)
+            model_delay(s, q, op->id, op->times.not_before_us);
         else if (op->kind == DEQUEUE)
             model_remove(s, q, op->id);
         else if (catalog & 1u << q)
-            model_append(s, q, op->id);
+            model_append(s, q, op->id, op->times);
     }
     if (op->kind == SET_TOY)
         *(op->tx != 0 ? &model_tx(s, op->tx)->toys[op->key] : &s->toys[op->key]) = op->value;

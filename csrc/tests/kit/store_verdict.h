@@ -56,6 +56,18 @@ static inline bool content_is_right(const struct run *r, ls_store *store, uint64
            memcmp(into, content_of(t->seed + 1), done) == 0;
 }
 
+/* A place that the store does not find has no such times. */
+static inline ls_times times_at(ls_store *store, int q, const ls_place *p) {
+    ls_times times;
+
+    return ls_place_times(store, (uint32_t)q, p->id, p->position, &times) == LS_OK ? times
+                                                                                   : (ls_times){UINT64_MAX, UINT64_MAX};
+}
+
+static inline bool times_are(ls_times a, ls_times b) {
+    return a.not_before_us == b.not_before_us && a.expires_us == b.expires_us;
+}
+
 static inline bool queue_is(ls_store *store, const struct model_state *s, int q, bool locks_too) {
     ls_place places[PLACES_MAX + 1];
     ls_cursor *c;
@@ -67,6 +79,8 @@ static inline bool queue_is(ls_store *store, const struct model_state *s, int q,
         same = places[i].id == s->places[q][i].id &&
                (!locks_too || (places[i].locked != 0) == (s->places[q][i].locked_by != 0));
     ls_cursor_close(c);
+    for (size_t i = 0; same && i < n; i++)
+        same = times_are(times_at(store, q, &places[i]), s->places[q][i].times);
     return same;
 }
 
@@ -281,7 +295,7 @@ static inline bool takes_new_work(ls_store *store, unsigned catalog, struct mode
     }
     if (ls_publish(store, &q, 1, NULL, 0, (const uint8_t *)"after", 5, NULL, LS_WAIT, id) != LS_OK)
         return complain("no publish after recovery");
-    model_append(s, (int)q, *id);
+    model_append(s, (int)q, *id, (ls_times){0, 0});
     return true;
 }
 

@@ -6,7 +6,7 @@
 #define LOGSTORE_STORE_WORKLOAD_H
 
 #include "tests/kit/move_base.h"
-#include "tests/kit/store_verdict.h"
+#include "tests/kit/timed_work.h"
 
 /* ---- a run ---- */
 
@@ -165,7 +165,12 @@ static inline void publish(struct run *r, int kind, unsigned queues, int slot, b
     op.tx = kind == PUBLISH && tx != NULL ? r->tx_ids[slot] : 0;
     fill(header, t.seed, t.header_bytes);
     fill(content, t.seed + 1, t.content_bytes);
-    if (kind == PUBLISH)
+    if (kind == PUBLISH && r->timed)
+        op.times = times_drawn(r);
+    if (kind == PUBLISH && r->timed)
+        rc = ls_publish_timed(r->store, ids, n, header, t.header_bytes, content, size, &op.times, tx,
+                              wait ? LS_WAIT : 0, &t.id);
+    else if (kind == PUBLISH)
         rc = ls_publish(r->store, ids, n, header, t.header_bytes, content, size, tx, wait ? LS_WAIT : 0, &t.id);
     else
         rc = ls_stage(r->store, header, t.header_bytes, content, size, wait ? LS_WAIT : 0, &t.id);
@@ -202,8 +207,12 @@ static inline void change_place(struct run *r, int kind, uint64_t id, int queue,
     ls_tx *tx = slot >= 0 ? r->handles[slot] : NULL;
     uint32_t q = (uint32_t)queue;
     uint64_t lsn;
-    int rc = kind == DEQUEUE ? ls_dequeue(r->store, id, q, tx, 1, 0, wait ? LS_WAIT : 0, &lsn)
-                             : ls_enqueue(r->store, id, &q, 1, tx, wait ? LS_WAIT : 0, &lsn);
+    int rc;
+
+    if (kind == ENQUEUE && r->timed)
+        op.times = times_drawn(r);
+    rc = kind == DEQUEUE ? ls_dequeue(r->store, id, q, tx, 1, 0, wait ? LS_WAIT : 0, &lsn)
+                         : ls_enqueue_timed(r->store, id, &q, 1, &op.times, tx, wait ? LS_WAIT : 0, &lsn);
     answered(r, rc, wait && tx == NULL, op);
 }
 
@@ -224,20 +233,24 @@ static inline void dequeue_some(struct run *r, int slot, bool wait) {
         change_place(r, DEQUEUE, id, queue, slot, wait);
 }
 
+/* The message has no place on the queue, and no transaction has work for one. */
+static inline bool may_be_put_on(struct run *r, int to, uint64_t id) {
+    bool may = model_find(&r->now, to, id) == NULL;
+
+    for (int i = 0; i < r->now.tx_count; i++) {
+        for (int k = 0; k < r->now.txs[i].work_count; k++)
+            may = may && (r->now.txs[i].work[k].id != id || r->now.txs[i].work[k].queue != to);
+    }
+    return may;
+}
+
 /* Enqueues an enqueued message on one more queue. */
 static inline void enqueue_more(struct run *r, int slot, bool wait) {
     int from, to = any_queue(r);
     uint64_t id;
 
-    if (!any_place(r, &from, &id) || model_find(&r->now, to, id) != NULL)
-        return;
-    for (int i = 0; i < r->now.tx_count; i++) {
-        for (int k = 0; k < r->now.txs[i].work_count; k++) {
-            if (r->now.txs[i].work[k].id == id && r->now.txs[i].work[k].queue == to)
-                return;
-        }
-    }
-    change_place(r, ENQUEUE, id, to, slot, wait);
+    if (any_place(r, &from, &id) && may_be_put_on(r, to, id))
+        change_place(r, ENQUEUE, id, to, slot, wait);
 }
 
 static inline void use_staged(struct run *r, int slot, bool wait) {
@@ -257,6 +270,29 @@ static inline void use_staged(struct run *r, int slot, bool wait) {
     } else {
         change_place(r, ENQUEUE, id, any_queue(r), slot, wait);
     }
+}
+
+/* ---- times ---- */
+
+/* Where the message of a place may be moved: its own queue, too. 0: it is taken off. */
+static inline int where_to_move(struct run *r, int queue, uint64_t id) {
+    int to = any_queue(r);
+
+    return below(r, 3) == 0 ? 0 : to == queue || may_be_put_on(r, to, id) ? to : 0;
+}
+
+static inline void use_times(struct run *r, int slot, bool wait) {
+    struct op op = {.kind = NOTHING};
+    int queue = any_queue(r), rc = LS_OK;
+    uint64_t id;
+
+    if (below(r, 3) != 0)
+        op = run_ends_place(r, queue, slot >= 0 ? r->handles[slot] : NULL, slot >= 0 ? r->tx_ids[slot] : 0, wait,
+                            where_to_move, &rc);
+    else if (any_place(r, &queue, &id))
+        op = run_delays_place(r, queue, id, wait, &rc);
+    if (op.kind != NOTHING)
+        answered(r, rc, wait && op.tx == 0, op);
 }
 
 /* ---- the second client ---- */
@@ -374,6 +410,12 @@ static inline void take_checkpoint(struct run *r) {
         r->lost = true;
 }
 
+/* Whether the transaction in the slot is open and not too long. */
+static inline bool can_take_work(const struct run *r, int slot) {
+    return slot >= 0 && r->handles[slot] != NULL && !r->ended[slot] &&
+           model_tx((struct model_state *)(uintptr_t)&r->now, r->tx_ids[slot])->work_count <= 30;
+}
+
 static inline void one_operation(struct run *r) {
     int slot = (int)below(r, r->doubts ? TXS - 1 : TXS), in = below(r, 3) == 0 ? slot : -1;
     bool wait = !r->hasty && (r->lazy ? below(r, 25) == 0 : below(r, 4) != 0);
@@ -383,8 +425,7 @@ static inline void one_operation(struct run *r) {
 
     if (r->busy)
         in = slot;
-    if (in >= 0 && (r->handles[in] == NULL || r->ended[in] || model_tx(&r->now, r->tx_ids[in])->work_count > 30))
-        in = -1;
+    in = can_take_work(r, in) ? in : -1;
     if (below(r, 5) == 0)
         queues |= 1u << any_queue(r) | 1u << any_queue(r);
     mark(r, MARK_STARTED, r->op_count + 1);
@@ -414,6 +455,11 @@ static inline void one_operation(struct run *r) {
         slot = (int)below(r, r->doubts ? TXS - 1 : TXS);
         mark(r, MARK_STARTED, r->op_count + 1);
         set_toy(r, r->handles[slot] != NULL && !r->ended[slot] && below(r, 2) ? slot : -1, wait);
+    }
+    if (r->timed && !r->lost && r->store != NULL && r->op_count + 2 < OPS_MAX && below(r, 2) == 0) {
+        run_jumps(r);
+        mark(r, MARK_STARTED, r->op_count + 1);
+        use_times(r, can_take_work(r, in) ? in : -1, wait);
     }
     if (r->checkpoints && !r->nested && !r->lost && below(r, 12) == 0)
         take_checkpoint(r);

@@ -94,8 +94,11 @@ static inline uint64_t stir(uint64_t x) {
 
 /* ---- hashes of states ---- */
 
-static inline void look_place(struct look *l, int queue, uint64_t id, bool locked) {
+static inline void look_place(struct look *l, int queue, uint64_t id, bool locked, ls_times times) {
     uint64_t h = stir(id * 16 + (uint64_t)queue);
+
+    if (times.not_before_us != 0 || times.expires_us != 0)
+        h = stir(h ^ stir(times.not_before_us) ^ times.expires_us);
 
     l->order = stir(l->order ^ h);
     l->places += h;
@@ -152,7 +155,7 @@ static inline struct look look_of_state(const struct model_state *s, unsigned ca
 
     for (int q = 1; q <= QUEUES; q++) {
         for (int i = 0; (catalog & 1u << q) != 0 && i < s->depth[q]; i++)
-            look_place(&l, q, s->places[q][i].id, s->places[q][i].locked_by != 0);
+            look_place(&l, q, s->places[q][i].id, s->places[q][i].locked_by != 0, s->places[q][i].times);
     }
     for (int t = 0; t < s->tx_count; t++)
         look_tx(&l, s->txs[t].id);
@@ -232,7 +235,7 @@ static inline bool look_at_store(struct judge *j, ls_store *store, unsigned cata
         }
         ls_cursor_close(c);
         for (size_t i = 0; i < n; i++) {
-            look_place(l, q, places[i].id, places[i].locked != 0);
+            look_place(l, q, places[i].id, places[i].locked != 0, times_at(store, q, &places[i]));
             if (content != NULL)
                 *content = *content && content_is_checked(j, store, places[i].id);
         }

@@ -100,7 +100,8 @@ static inline void publish_some(struct run *r, int queue) {
         each[i] = contents[i];
         sizes[i] = t[i].content_bytes;
     }
-    rc = ls_publish_gather(r->store, (uint32_t)queue, n, each, sizes, header_of, header_sizes, NULL, 0, ids, &done);
+    rc = ls_publish_gather(r->store, (uint32_t)queue, n, each, sizes, header_of, header_sizes, NULL, NULL, 0, ids,
+                           &done);
     for (size_t i = 0; i < done; i++) {
         t[i].id = ids[i];
         r->told[r->told_count++] = t[i];
@@ -167,6 +168,7 @@ static inline bool run_one_workload(struct run *r, uint64_t number, struct bound
     r->hasty = kind == NEVER_WAITING;
     r->doubts = kind == MOVES || (moves && number / WORKLOAD_KINDS % 2 != 0);
     r->toys = kind != READERS_BESIDE && (number / WORKLOAD_KINDS % 3 == 2 || number % WORKLOAD_KINDS / 3 == 2);
+    r->timed = number / WORKLOAD_KINDS % 4 == 3;
     workload_options(r, number, kind);
     vfs_sim_seed(sim, number);
     run_start(r, sim, number + 1);

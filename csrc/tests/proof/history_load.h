@@ -218,8 +218,8 @@ static inline void do_publish_many(struct worker *w, struct tx_slot *slot, bool 
     }
     call_go(c);
     rc = content == NULL ? LS_NO_MEMORY
-                         : ls_publish_many(w->store, queue, n, content, sizes, headers, header_sizes, slot_handle(slot),
-                                           wait_flag(c), ids, &done);
+                         : ls_publish_many(w->store, queue, n, content, sizes, headers, header_sizes, NULL,
+                                           slot_handle(slot), wait_flag(c), ids, &done);
     for (uint32_t i = 0; i < done; i++)
         h->messages[numbers[i]].id = ids[i];
     c->done = (uint32_t)done;

@@ -16,14 +16,15 @@ static struct {
     uint64_t seconds;
     bool moves;
     bool busy;
+    bool timed;
     bool forever;
     bool full;
 } o = {.seed = 1, .failure = UINT64_MAX};
 
 static void usage(void) {
     printf("usage: sweeps [--tier fast|full] [--seconds S] [--seed N] [--without CHECK,...] [--first-violation]\n"
-           "       sweeps --seed N --operations N [--moves] --failure F --nth N\n"
-           "       sweeps --seed N --operations N [--moves] [--busy] --allocation N [--forever]\n"
+           "       sweeps --seed N --operations N [--moves] [--timed] --failure F --nth N\n"
+           "       sweeps --seed N --operations N [--moves] [--busy] [--timed] --allocation N [--forever]\n"
            "Failures:\n");
     for (size_t i = 0; i < FAILURES; i++)
         printf("  %zu  %s\n", i, failures[i].name);
@@ -37,20 +38,11 @@ static int misuse(const char *what, const char *value) {
 
 static int parse(int argc, char **argv) {
     static const struct option options[] = {
-        {"seed", 1, NULL, 's'},
-        {"operations", 1, NULL, 'o'},
-        {"failure", 1, NULL, 'f'},
-        {"nth", 1, NULL, 'n'},
-        {"allocation", 1, NULL, 'a'},
-        {"seconds", 1, NULL, 't'},
-        {"moves", 0, NULL, 'm'},
-        {"forever", 0, NULL, 'e'},
-        {"busy", 0, NULL, 'b'},
-        {"without", 1, NULL, 'x'},
-        {"first-violation", 0, NULL, '1'},
-        {"tier", 1, NULL, 'T'},
-        {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"seed", 1, NULL, 's'},  {"operations", 1, NULL, 'o'}, {"failure", 1, NULL, 'f'},
+        {"nth", 1, NULL, 'n'},   {"allocation", 1, NULL, 'a'}, {"seconds", 1, NULL, 't'},
+        {"moves", 0, NULL, 'm'}, {"forever", 0, NULL, 'e'},    {"busy", 0, NULL, 'b'},
+        {"timed", 0, NULL, 'd'}, {"without", 1, NULL, 'x'},    {"first-violation", 0, NULL, '1'},
+        {"tier", 1, NULL, 'T'},  {"help", 0, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -75,6 +67,7 @@ static int parse(int argc, char **argv) {
             return misuse("no such check", optarg);
         first_violation = first_violation || c == '1';
         o.busy = o.busy || c == 'b';
+        o.timed = o.timed || c == 'd';
         o.moves = o.moves || c == 'm';
         o.forever = o.forever || c == 'e';
         if (c == 'h') {
@@ -90,7 +83,7 @@ static int parse(int argc, char **argv) {
 }
 
 static int one_again(void) {
-    struct workload w = {o.seed, (size_t)o.operations, o.moves, o.busy};
+    struct workload w = {o.seed, (size_t)o.operations, o.moves, o.busy, o.timed};
     struct outcome out;
 
     if (o.allocation != 0)
@@ -103,23 +96,29 @@ enum { SHORT = 40, LONG = 300 };
 /* The fast tier runs one seed; the full tier runs further seeds until the time is over. */
 static void sweep_all(void) {
     for (uint64_t seed = o.seed; seed == o.seed || (o.full && !time_is_over()); seed++) {
-        const struct workload few = {seed, SHORT, false, false}, many = {seed, LONG, true, false};
-        const struct workload busy = {seed + 5, SHORT, false, true};
+        const struct workload few = {.seed = seed, .operations = SHORT};
+        const struct workload many = {.seed = seed, .operations = LONG, .moves = true};
+        const struct workload busy = {.seed = seed + 5, .operations = SHORT, .busy = true};
+        const struct workload timed = {.seed = seed + 6, .operations = SHORT, .timed = true};
 
         for (size_t f = 0; f < FAILURES; f++)
             sweep_calls(&few, f, 1);
         sweep_sites(&many);
         for (uint64_t i = 1; i < 4; i++)
-            sweep_sites(&(struct workload){seed + i, 100 * (size_t)i, i % 2 == 0, i == 3});
+            sweep_sites(&(struct workload){seed + i, 100 * (size_t)i, i % 2 == 0, i == 3, false});
+        sweep_sites(&timed);
         if (TAKEN_OVER) {
             sweep_memory(&few, false, 1);
             sweep_memory(&few, true, 3);
             sweep_memory(&busy, false, 1);
+            sweep_memory(&timed, false, 1);
             sweep_memory(&many, false, 1);
             sweep_memory(&many, true, 1);
         }
         for (size_t f = 0; o.full && f < FAILURES; f++)
             sweep_calls(&many, f, 7);
+        for (size_t f = 0; o.full && f < FAILURES; f++)
+            sweep_calls(&timed, f, 1);
     }
 }
 

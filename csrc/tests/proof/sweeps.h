@@ -13,10 +13,12 @@ struct workload {
     size_t operations;
     bool moves;
     bool busy;
+    bool timed;
 };
 
 static void run_workload(struct run *r, const struct workload *w) {
     r->busy = w->busy;
+    r->timed = w->timed;
     r->checkpoints = !w->busy; /* with operations in transactions fewer sites would be reached */
     if (w->moves)
         run_with_moves(r, w->operations);

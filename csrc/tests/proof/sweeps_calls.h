@@ -323,10 +323,10 @@ static enum check call_failure_broke(const struct workload *w, size_t failure, u
     c = c == NOTHING_BROKEN ? aftermath_broke(&r, nth + w->seed) : c;
     if (c != NOTHING_BROKEN)
         printf("VIOLATED %s: %s, workload seed %llu, %zu operations%s; call %llu\n  again: sweeps --seed %llu "
-               "--operations %zu%s --failure %zu --nth %llu\n",
+               "--operations %zu%s%s --failure %zu --nth %llu\n",
                check_names[c], failures[failure].name, (unsigned long long)w->seed, w->operations,
                w->moves ? " with moves" : "", (unsigned long long)nth, (unsigned long long)w->seed, w->operations,
-               w->moves ? " --moves" : "", failure, (unsigned long long)nth);
+               w->moves ? " --moves" : "", w->timed ? " --timed" : "", failure, (unsigned long long)nth);
     vfs_sim_free(sim);
     return c;
 }

@@ -94,11 +94,11 @@ static enum check memory_failure_broke(const struct workload *w, uint64_t nth, b
     (void)snprintf(command, sizeof command, "rm -rf %s", made);
     if (system(command) != 0 || c != NOTHING_BROKEN)
         printf("VIOLATED %s: workload seed %llu, %zu operations%s%s; allocation %llu%s\n"
-               "  again: sweeps --seed %llu --operations %zu%s%s --allocation %llu%s\n",
+               "  again: sweeps --seed %llu --operations %zu%s%s%s --allocation %llu%s\n",
                check_names[c], (unsigned long long)w->seed, w->operations, w->moves ? " with moves" : "",
                w->busy ? " in transactions" : "", (unsigned long long)nth, forever ? " and all after it" : "",
                (unsigned long long)w->seed, w->operations, w->moves ? " --moves" : "", w->busy ? " --busy" : "",
-               (unsigned long long)nth, forever ? " --forever" : "");
+               w->timed ? " --timed" : "", (unsigned long long)nth, forever ? " --forever" : "");
     return c;
 }
 
@@ -118,9 +118,10 @@ static void sweep_memory(const struct workload *w, bool forever, uint64_t step) 
     if (step == 1 && c == NOTHING_BROKEN && !struck)
         printf("no memory %s%s: each of %llu allocations failed, there is no allocation %llu\n",
                forever ? "for ever" : "once",
-               w->moves  ? ", with moves"
-               : w->busy ? ", in transactions"
-                         : "",
+               w->moves   ? ", with moves"
+               : w->busy  ? ", in transactions"
+               : w->timed ? ", with times"
+                          : "",
                (unsigned long long)last, (unsigned long long)last + 1);
     counts.largest = last > counts.largest ? last : counts.largest;
 }

@@ -109,9 +109,9 @@ static void step_publish_acquired(void) {
         return;
     if (staged) {
         check(ls_stage(r.store, NULL, 0, content, 10, 0, &id) == LS_OK);
-        check(ls_enqueue_acquired(r.store, id, 1, flags, &made) == LS_OK && made.id == id);
+        check(ls_enqueue_acquired(r.store, id, 1, 0, flags, &made) == LS_OK && made.id == id);
     } else {
-        check(ls_publish_acquired(r.store, 1, NULL, 0, content, 10, flags, &made) == LS_OK);
+        check(ls_publish_acquired(r.store, 1, NULL, 0, content, 10, 0, flags, &made) == LS_OK);
     }
     check(made.position == places && made.count == 1 && made.content_bytes == 10);
     known[places++] = (struct known){.id = made.id, .state = HELD, .count = 1, .delivery = made};

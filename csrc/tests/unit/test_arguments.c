@@ -338,16 +338,18 @@ static void a_batch_of_publishes_stops_at_the_first_that_fails(void) {
     ls_tx *tx;
 
     fresh();
-    check(ls_publish_many(r.store, 1, 3, contents, sizes, headers, header_sizes, NULL, LS_WAIT, ids, &n) == LS_OK);
+    check(ls_publish_many(r.store, 1, 3, contents, sizes, headers, header_sizes, NULL, NULL, LS_WAIT, ids, &n) ==
+          LS_OK);
     check(n == 3 && ls_load_content(r.store, ids[2], 0, into, 16, &n) == LS_OK && n == 5 &&
           memcmp(into, "three", 5) == 0);
     check(ls_load_header(r.store, ids[2], into, 16, &n) == LS_OK && n == 3 && memcmp(into, "bbb", 3) == 0);
     check(ls_load_header(r.store, ids[0], into, 16, &n) == LS_OK && n == 0);
-    check(ls_publish_many(r.store, 1, 3, contents, sizes, header, too_large, NULL, 0, ids, &n) == LS_OPTION && n == 1);
+    check(ls_publish_many(r.store, 1, 3, contents, sizes, header, too_large, NULL, NULL, 0, ids, &n) == LS_OPTION &&
+          n == 1);
     check(has(ids[0]) && ids[1] == 0);
-    check(ls_publish_many(r.store, 1, 0, NULL, NULL, NULL, NULL, NULL, LS_WAIT, NULL, &n) == LS_OK && n == 0);
+    check(ls_publish_many(r.store, 1, 0, NULL, NULL, NULL, NULL, NULL, NULL, LS_WAIT, NULL, &n) == LS_OK && n == 0);
     check(ls_begin(r.store, NULL, &tx) == LS_OK);
-    check(ls_publish_many(r.store, 2, 3, contents, sizes, NULL, NULL, tx, LS_WAIT, ids, &done_count) == LS_OK &&
+    check(ls_publish_many(r.store, 2, 3, contents, sizes, NULL, NULL, NULL, tx, LS_WAIT, ids, &done_count) == LS_OK &&
           done_count == 3);
     check(ls_dequeue_many(r.store, ids, 3, 2, tx, 1, LS_WAIT, &done_count) == LS_OK && done_count == 3);
     check(ls_commit(tx, LS_WAIT) == LS_OK && !has(ids[0]));

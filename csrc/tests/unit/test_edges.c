@@ -320,8 +320,8 @@ static void the_table_grows_beyond_its_first_allocation(void) {
 
     fresh_with(&o);
     for (int i = 0; i < ROWS; i++) {
-        check(ls_publish_many(r.store, 1, AT_ONCE, (const uint8_t *)"", sizes, NULL, NULL, NULL, LS_WAIT, ids, &n) ==
-                  LS_OK &&
+        check(ls_publish_many(r.store, 1, AT_ONCE, (const uint8_t *)"", sizes, NULL, NULL, NULL, NULL, LS_WAIT, ids,
+                              &n) == LS_OK &&
               n == AT_ONCE);
         first_ids[i] = ids[0];
     }

@@ -119,7 +119,7 @@ static int publishes_many(void) {
     static const uint64_t sizes[3] = {2, 2, 2};
     uint64_t ids[3];
     size_t n;
-    return ls_publish_many(r.store, 3, 3, (const uint8_t *)"aabbcc", sizes, NULL, NULL, shared, 0, ids, &n);
+    return ls_publish_many(r.store, 3, 3, (const uint8_t *)"aabbcc", sizes, NULL, NULL, NULL, shared, 0, ids, &n);
 }
 
 static int publishes_in_chunks(void) {

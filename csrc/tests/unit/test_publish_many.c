@@ -67,8 +67,10 @@ static const struct situation situations[] = {
 };
 enum { SITUATIONS = sizeof situations / sizeof *situations };
 
+enum { FIGURES = 9 };
+
 struct trace {
-    uint64_t calls[512][8]; /* what came of each call */
+    uint64_t calls[512][FIGURES]; /* what came of each call */
     uint64_t ids[LIVE_MAX];
     size_t made;
     size_t refused;
@@ -76,6 +78,8 @@ struct trace {
 };
 
 enum way { ONE_BY_ONE, CONTIGUOUS, GATHERED };
+
+static const ls_times *given; /* the times of all messages that are published; NULL: none */
 
 static int publish_these(enum way way, size_t n, const uint64_t *sizes, uint64_t *ids, size_t *count) {
     static uint8_t all[MANY_MAX * 9000];
@@ -85,11 +89,11 @@ static int publish_these(enum way way, size_t n, const uint64_t *sizes, uint64_t
     for (size_t i = 0; i < n; i++)
         each[i] = all + i * 8;
     if (way == CONTIGUOUS)
-        return ls_publish_many(r.store, 1, n, all, sizes, NULL, NULL, NULL, LS_MORE, ids, count);
+        return ls_publish_many(r.store, 1, n, all, sizes, NULL, NULL, given, NULL, LS_MORE, ids, count);
     if (way == GATHERED)
-        return ls_publish_gather(r.store, 1, n, each, sizes, NULL, NULL, NULL, LS_MORE, ids, count);
+        return ls_publish_gather(r.store, 1, n, each, sizes, NULL, NULL, given, NULL, LS_MORE, ids, count);
     for (*count = 0; rc == LS_OK && *count < n; *count += rc == LS_OK ? 1 : 0)
-        rc = ls_publish(r.store, &one, 1, NULL, 0, all, sizes[*count], NULL, LS_MORE, ids + *count);
+        rc = ls_publish_timed(r.store, &one, 1, NULL, 0, all, sizes[*count], given, NULL, LS_MORE, ids + *count);
     return rc;
 }
 
@@ -113,6 +117,7 @@ static void run_situation(const struct situation *s, enum way way, struct trace 
                            t->stats.segments_created,
                            t->stats.live_bytes,
                            t->stats.segments_relocated,
+                           r.store->state.table.growth,
                            ls_next_lsn(r.store)};
         memcpy(t->calls[call], came, sizeof came);
         t->refused += rc != LS_OK;
@@ -127,7 +132,7 @@ static void run_situation(const struct situation *s, enum way way, struct trace 
     done();
 }
 
-static void many_are_admitted_placed_and_written_as_one_by_one(void) {
+static void compare_ways(void) {
     static struct trace traces[3];
 
     for (int i = 0; i < SITUATIONS; i++) {
@@ -136,7 +141,7 @@ static void many_are_admitted_placed_and_written_as_one_by_one(void) {
             struct trace *t = &traces[way];
             run_situation(s, way, t);
             for (uint32_t call = 0; call < s->calls; call++) {
-                for (int k = 0; k < 8; k++) {
+                for (int k = 0; k < FIGURES; k++) {
                     if (t->calls[call][k] != traces[0].calls[call][k]) {
                         printf("%s, way %d, call %u, figure %d: %" PRIu64 ", and one by one %" PRIu64 "\n", s->name,
                                way, call, k, t->calls[call][k], traces[0].calls[call][k]);
@@ -153,21 +158,77 @@ static void many_are_admitted_placed_and_written_as_one_by_one(void) {
     }
 }
 
+static const ls_times some_times = {.not_before_us = 5, .expires_us = PLACE_TIME_MAX};
+
+static void many_are_admitted_placed_and_written_as_one_by_one(void) {
+    compare_ways();
+    given = &some_times;
+    compare_ways();
+    given = NULL;
+}
+
+/* Room is reserved once for all, and all have the times: at once, and after an open. */
+static void many_with_times_are_one_run(void) {
+    enum { N = 50 };
+    static uint64_t sizes[N], ids[N];
+    size_t n;
+    ls_times found;
+
+    for (int many = 0; many < 2; many++) {
+        fresh();
+        (void)put_bytes(1, 1, 100, LS_MORE); /* so that there is a run */
+        for (uint32_t i = 0; i < N; i++)
+            sizes[i] = i;
+        uint64_t room_given = r.store->log->space.room_given;
+        given = &some_times;
+        check(publish_these(many ? CONTIGUOUS : GATHERED, N, sizes, ids, &n) == LS_OK && n == N);
+        given = NULL;
+        check(r.store->log->space.room_given == room_given + 1);
+        check(ls_force(r.store, 0) == LS_OK);
+        for (int opens = 0; opens < 2; opens++) {
+            for (uint32_t i = 0; i < N; i++) {
+                check(ls_place_times(r.store, 1, ids[i], i + 1, &found) == LS_OK);
+                check(found.not_before_us == some_times.not_before_us && found.expires_us == some_times.expires_us);
+            }
+            check(tallies_are_those_of_a_walk(&r.store->state.table));
+            again();
+        }
+        done();
+    }
+}
+
+static void many_that_come_later_are_hidden(void) {
+    static const uint64_t sizes[] = {3, 3, 3};
+    uint64_t ids[3];
+    ls_queue_counts counts;
+    size_t n;
+
+    fresh();
+    (void)put_bytes(1, 1, 100, LS_MORE);
+    const ls_times later = {.not_before_us = r.v->now_us(r.v) + 1000000};
+    check(ls_publish_many(r.store, 1, 3, content_of(1), sizes, NULL, NULL, &later, NULL, LS_WAIT, ids, &n) == LS_OK);
+    check(ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.ready == 1 && counts.hidden == 3);
+    const ls_times wrong = {.not_before_us = 9, .expires_us = 8};
+    check(ls_publish_many(r.store, 1, 3, content_of(1), sizes, NULL, NULL, &wrong, NULL, 0, ids, &n) == LS_OPTION);
+    check(n == 0 && ls_queue_counts_get(r.store, 1, &counts) == LS_OK && counts.depth == 4);
+    done();
+}
+
 static void a_run_has_room_in_an_open_buffer_only(void) {
     struct log *g;
 
     fresh();
     g = r.store->log;
-    check(log_run_room(g).bytes == 0);
+    check(log_run_room(g, 0).bytes == 0);
     (void)put_bytes(1, 1, 100, LS_MORE);
     log_lock(g);
-    check(log_run_room(g).bytes > 100 && log_run_room(g).record_bytes >= 100);
-    check(log_run_room(g).bytes <= g->batch_bytes_max);
+    check(log_run_room(g, 0).bytes > 100 && log_run_room(g, 0).record_bytes >= 100);
+    check(log_run_room(g, 0).bytes <= g->batch_bytes_max);
     g->poison = EIO;
-    check(log_run_room(g).bytes == 0);
+    check(log_run_room(g, 0).bytes == 0);
     g->poison = 0;
     log_unlock(g);
-    check(ls_force(r.store, 0) == LS_OK && log_run_room(g).bytes == 0);
+    check(ls_force(r.store, 0) == LS_OK && log_run_room(g, 0).bytes == 0);
     done();
 }
 
@@ -191,7 +252,7 @@ static void gathered_headers_and_contents_come_back_byte_for_byte(void) {
             sizes[i] = t.content_bytes;
             r.told[i] = t;
         }
-        check(ls_publish_gather(r.store, 1, N, contents, sizes, headers, header_sizes, NULL, LS_WAIT, ids, &n) ==
+        check(ls_publish_gather(r.store, 1, N, contents, sizes, headers, header_sizes, NULL, NULL, LS_WAIT, ids, &n) ==
                   LS_OK &&
               n == N);
         r.told_count = N;
@@ -218,16 +279,18 @@ static void gathering_stops_at_the_first_message_that_fails(void) {
 
     fresh();
     (void)put_bytes(1, 1, 100, LS_MORE); /* so that there is a run */
-    check(ls_publish_gather(r.store, 1, 4, each, sizes, headers, header_sizes, NULL, 0, ids, &n) == LS_OPTION);
+    check(ls_publish_gather(r.store, 1, 4, each, sizes, headers, header_sizes, NULL, NULL, 0, ids, &n) == LS_OPTION);
     check(n == 2 && has(ids[0]) && has(ids[1]) && ids[2] == 0 && ids[3] == 0);
     check(ls_queue_depth(r.store, 1, &places, &locked) == LS_OK && places == 3);
-    check(ls_publish_gather(r.store, 77, 4, each, sizes, NULL, NULL, NULL, 0, ids, &n) == LS_UNKNOWN_QUEUE && n == 0);
-    check(ls_publish_gather(r.store, 1, 0, NULL, NULL, NULL, NULL, NULL, LS_WAIT, NULL, &n) == LS_OK && n == 0);
+    check(ls_publish_gather(r.store, 77, 4, each, sizes, NULL, NULL, NULL, NULL, 0, ids, &n) == LS_UNKNOWN_QUEUE &&
+          n == 0);
+    check(ls_publish_gather(r.store, 1, 0, NULL, NULL, NULL, NULL, NULL, NULL, LS_WAIT, NULL, &n) == LS_OK && n == 0);
     check(ls_begin(r.store, NULL, &tx) == LS_OK);
-    check(ls_publish_gather(r.store, 1, 4, each, sizes, NULL, NULL, tx, 0, ids, &n) == LS_OK && n == 4);
+    check(ls_publish_gather(r.store, 1, 4, each, sizes, NULL, NULL, NULL, tx, 0, ids, &n) == LS_OK && n == 4);
     check(ls_queue_depth(r.store, 1, &places, &locked) == LS_OK && places == 3);
     check(ls_commit(tx, LS_WAIT) == LS_OK);
-    check(ls_publish_gather(r.store, 1, 4, each, sizes, NULL, NULL, tx, 0, ids, &n) == LS_TRANSACTION_ENDED && n == 0);
+    check(ls_publish_gather(r.store, 1, 4, each, sizes, NULL, NULL, NULL, tx, 0, ids, &n) == LS_TRANSACTION_ENDED &&
+          n == 0);
     ls_tx_free(tx);
     check(ls_queue_depth(r.store, 1, &places, &locked) == LS_OK && places == 7);
     done();
@@ -236,6 +299,8 @@ static void gathering_stops_at_the_first_message_that_fails(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         many_are_admitted_placed_and_written_as_one_by_one,
+        many_with_times_are_one_run,
+        many_that_come_later_are_hidden,
         a_run_has_room_in_an_open_buffer_only,
         gathered_headers_and_contents_come_back_byte_for_byte,
         gathering_stops_at_the_first_message_that_fails,

@@ -21,7 +21,7 @@ static size_t count;
 static int c_publish(ls_store *s) { return ls_publish(s, &one, 1, NULL, 0, bytes, 1, NULL, LS_WAIT, &lsn); }
 static int c_publish_many(ls_store *s) {
     static const uint64_t sizes[] = {1, 1};
-    return ls_publish_many(s, 1, 2, bytes, sizes, NULL, NULL, NULL, LS_WAIT, ids, &count);
+    return ls_publish_many(s, 1, 2, bytes, sizes, NULL, NULL, NULL, NULL, LS_WAIT, ids, &count);
 }
 static int c_stage(ls_store *s) { return ls_stage(s, NULL, 0, bytes, 1, LS_WAIT, &lsn); }
 static int c_append(ls_store *s) { return ls_append_content(s, staged, bytes, 1, LS_WAIT); }

@@ -46,26 +46,77 @@ static struct remembered copy_of(const struct remembered *s) {
 
 static void a_state_outside_runs_is_the_one_given_last(void) {
     struct place p = {.at.order_lsn = 4096, .slot = 77, .queue_id = 3};
+    struct table t;
     uint64_t c = 1;
 
+    table_init(&t);
     for (int i = 0; i < 2000; i++) {
         struct remembered s = some_state(&c), wanted = copy_of(&s), got;
 
-        require(unplaced_remember(&p, &s));
+        require(unplaced_remember(&t, &p, &s));
         got = unplaced_state(&p);
         check(remembered_equal(&got, &wanted));
         check(unplaced_order_lsn(&p) == 4096 && unplaced_order_index(&p) == 77);
         check(unplaced_remembers(&p) == !remembers_nothing(&wanted));
         if (i % 3 == 0) {
-            got = unplaced_forget(&p);
+            got = unplaced_forget(&t, &p);
             check(remembered_equal(&got, &wanted) && !unplaced_remembers(&p));
             check(p.at.order_lsn == 4096 && p.slot == 77);
             remembered_free(&got);
         }
         remembered_free(&wanted);
     }
-    struct remembered last = unplaced_forget(&p);
+    struct remembered last = unplaced_forget(&t, &p);
     remembered_free(&last);
+    table_free(&t);
+}
+
+/* The number of a place's last state is its delivery count, and decides which other parts it has. */
+static struct remembered numbered_state(uint32_t number) {
+    struct remembered s = {.delivery_count = number};
+
+    s.not_before_us = number % 3 == 0 ? number : 0;
+    s.expires_us = number % 5 == 0 ? number + 1 : 0;
+    if (number % 11 == 0) {
+        const struct own_bytes note = bytes_at(number, 1);
+        must(remembered_set_note(&s, &note));
+    }
+    return s;
+}
+
+/* So many that their memory has blocks of all sizes; each place takes memory that others gave back. */
+static void the_states_of_many_places_outside_runs_stay_apart(void) {
+    enum { MANY = 200000, ROUNDS = 3 };
+    static struct place places[MANY];
+    static uint32_t numbers[MANY];
+    struct table t;
+    uint64_t c = 5;
+
+    table_init(&t);
+    for (uint32_t i = 0; i < MANY; i++) {
+        places[i] = (struct place){.at.order_lsn = 4096 + 8 * (uint64_t)i, .slot = i % 50, .queue_id = 1};
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint32_t i = 0; i < MANY; i++) {
+            uint32_t number = chance(&c) % 4 == 0 ? 0 : 1 + (uint32_t)(chance(&c) % 100000);
+            struct remembered s = number != 0 ? numbered_state(number) : (struct remembered){.own = NULL};
+            require(unplaced_remember(&t, &places[i], &s));
+            numbers[i] = number;
+        }
+        for (uint32_t i = 0; i < MANY; i++) {
+            struct remembered wanted = numbers[i] != 0 ? numbered_state(numbers[i]) : (struct remembered){.own = NULL};
+            const struct remembered got = unplaced_state(&places[i]);
+            check(remembered_equal(&got, &wanted));
+            check(unplaced_order_lsn(&places[i]) == 4096 + 8 * (uint64_t)i);
+            check(unplaced_order_index(&places[i]) == i % 50);
+            remembered_free(&wanted);
+        }
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct remembered last = unplaced_forget(&t, &places[i]);
+        remembered_free(&last);
+    }
+    table_free(&t);
 }
 
 static void states_in_runs_are_those_of_their_places(void) {
@@ -112,6 +163,7 @@ static void states_in_runs_are_those_of_their_places(void) {
         wanted[i] = copy_of(&s);
         message_state_changes(&t, m, &got, &s);
         place_remember(p, m, &s);
+        remembered_free(&s);
     }
     for (uint32_t i = 0; i < PLACES; i++) {
         if (!alive[i])
@@ -183,7 +235,7 @@ static void the_growth_of_a_message_covers_its_next_move(void) {
                     message_grows_places(&t, m, 1);
                     message_add_place(&t, m, (struct place){.at.order_lsn = lsn, .queue_id = queue_id});
                     message_state_changes(&t, m, &nothing, &s);
-                    require(unplaced_remember(message_place(m, queue_id), &s));
+                    require(unplaced_remember(&t, message_place(m, queue_id), &s));
                     s.own = NULL;
                 }
                 break;
@@ -191,7 +243,7 @@ static void the_growth_of_a_message_covers_its_next_move(void) {
                 if (p != NULL) {
                     struct remembered before = unplaced_state(p);
                     message_state_changes(&t, m, &before, &s);
-                    require(unplaced_remember(p, &s));
+                    require(unplaced_remember(&t, p, &s));
                     s.own = NULL;
                 }
                 break;
@@ -245,10 +297,13 @@ int main(void) {
     a_state_outside_runs_is_the_one_given_last();
     failed += failures_here > 0;
     failures_here = 0;
+    the_states_of_many_places_outside_runs_stay_apart();
+    failed += failures_here > 0;
+    failures_here = 0;
     states_in_runs_are_those_of_their_places();
     failed += failures_here > 0;
     failures_here = 0;
     the_growth_of_a_message_covers_its_next_move();
     failed += failures_here > 0;
-    return verdict(3 - failed, failed);
+    return verdict(4 - failed, failed);
 }

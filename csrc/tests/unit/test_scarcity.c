@@ -169,7 +169,7 @@ static int op_publish(ls_tx *tx) {
 static int op_publish_many(ls_tx *tx) {
     static uint64_t sizes[700], ids[700];
     size_t n = 0, there = 0;
-    int rc = ls_publish_many(r.store, wide[4], 700, large, sizes, NULL, NULL, tx, LS_MORE, ids, &n);
+    int rc = ls_publish_many(r.store, wide[4], 700, large, sizes, NULL, NULL, NULL, tx, LS_MORE, ids, &n);
     ls_message_info info;
 
     for (size_t i = 0; i < n; i++)

@@ -252,6 +252,7 @@ static void what_cannot_be_is_refused_and_changes_nothing(void) {
     const uint32_t unknown[] = {1, 99}, twice[] = {2, 2};
     ls_times found;
     uint64_t id, placed, staged, lsn, before;
+    uint32_t count;
 
     fresh();
     check(put_timed(two, 1, SMALL, &times, NULL, 0, &placed) == LS_OK);
@@ -274,6 +275,8 @@ static void what_cannot_be_is_refused_and_changes_nothing(void) {
     check(put_timed(two, 1, LARGE, &times, NULL, LS_TRY, &id) == LS_WOULD_WAIT);
     check(ls_place_times(r.store, 1, placed, 77, &found) == LS_NOT_ENQUEUED);
     check(ls_place_times(r.store, 1, 12345, 0, &found) == LS_UNKNOWN_MESSAGE);
+    check(ls_place_count(r.store, 1, placed, 77, &count) == LS_NOT_ENQUEUED);
+    check(ls_place_count(r.store, 1, 12345, 0, &count) == LS_UNKNOWN_MESSAGE && count == 0);
     r.store->remembers = false; /* as while a member of the cluster does not know such records */
     check(put_timed(two, 1, SMALL, &times, NULL, 0, &id) == LS_WRONG_STATE);
     check(put_timed(two, 1, LARGE, &times, NULL, 0, &id) == LS_WRONG_STATE);

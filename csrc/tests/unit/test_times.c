@@ -186,9 +186,10 @@ static void took(const ls_delivery *got, size_t n, size_t asked, bool expired, u
 static void op_publish(void) {
     if (listed_count == LISTED_MAX || alive >= LIVE_MAX)
         return;
+    static const char words[] = "contents of many lengths, so that those that are counted are the right ones";
     struct listed *x = &list[listed_count++];
 
-    *x = (struct listed){.id = put(1, "message", NULL)};
+    *x = (struct listed){.id = put(1, words + pick(sizeof words), NULL)};
     alive++;
     if (pick(3) != 0) {
         list_times(x, pick(2) != 0 ? some_time() : 0, pick(3) == 0 ? some_time() : 0);
@@ -431,6 +432,54 @@ static void places_of_many_chunks_that_are_due_at_once_are_all_found_in_order(vo
     done();
 }
 
+/* Chunks with and without times, of which each call gets a part. */
+static void places_that_came_back_are_offered_in_order_whether_their_chunks_have_times_or_not(void) {
+    enum { CHUNKS = 5, PLACES = CHUNKS * CHUNK_PLACES, ASKED = 100 };
+    static uint64_t ids[PLACES];
+    static ls_delivery got[PLACES];
+    size_t n, all = 0;
+
+    fresh();
+    for (uint32_t i = 0; i < PLACES; i++)
+        ids[i] = put(1, i % 2 != 0 ? "odd" : "even message", NULL);
+    check(ls_acquire(r.store, 1, got, PLACES, 0, &n) == LS_OK && n == PLACES);
+    for (uint32_t i = 0; i < PLACES; i += 3)
+        give_back(1, &got[i]);
+    for (uint32_t i = 1; i < PLACES; i += 2 * CHUNK_PLACES) /* the first times, of a place that is acquired */
+        check(set_times(ids[i], 1, in_seconds(1000), 0) == LS_OK);
+    for (uint32_t i = 2; i < PLACES; i += 3)
+        give_back(1, &got[i]);
+    check(take(ids[0], 1, NULL) == LS_OK && counts_are(1, PLACES / 3 * 2 - 1, 0, 0));
+    do {
+        check(ls_acquire(r.store, 1, got + all, ASKED, 0, &n) == LS_OK);
+        all += n;
+    } while (n > 0);
+    check(all == PLACES / 3 * 2 - 1);
+    for (uint32_t i = 0, k = 0; i < PLACES && k < all; i++) {
+        if (i % 3 != 1 && i != 0)
+            check(got[k++].id == ids[i]);
+    }
+    log_lock(r.store->log);
+    check(tallies_are_those_of_a_walk(&r.store->state.table));
+    log_unlock(r.store->log);
+    check(ls_release(r.store, 1, got, all, 0) == LS_OK && counts_are(1, all, 0, 0));
+    done();
+}
+
+static void the_bytes_of_long_messages_that_are_due_are_counted(void) {
+    enum { LONG = UINT16_MAX + 5 };
+    static char words[LONG + 1];
+
+    fresh();
+    memset(words, 'w', LONG);
+    uint64_t id = put(1, words, NULL);
+    check(set_times(id, 1, in_seconds(10), 0) == LS_OK && put_timed(1, in_seconds(10), 0) != 0);
+    check(counts_of(1).ready_bytes == 0);
+    vfs_sim_advance(sim, 10 * (int64_t)SECOND_US);
+    check(counts_are(1, 2, 0, 0) && counts_of(1).ready_bytes == LONG + strlen("message"));
+    done();
+}
+
 static void an_expired_place_is_given_once_and_again_after_a_release(void) {
     fresh();
     uint64_t id = put_timed(1, 0, in_seconds(10)), other = put_timed(1, 0, in_seconds(1000));
@@ -457,6 +506,34 @@ static void an_acquired_place_expires_when_it_is_released(void) {
     give_back(1, &d);
     check(next_of(1).count == 0 && expired_of(1).id == id);
     done();
+}
+
+/* Whether its time comes while it is held, or has come before the call. */
+static void a_place_that_its_publisher_acquires_expires_when_it_is_released(void) {
+    for (int way = 0; way < 4; way++) {
+        bool staged = way % 2 == 1, late = way >= 2;
+        uint64_t id, expires_us;
+        ls_delivery d;
+
+        fresh();
+        expires_us = late ? now_us() : in_seconds(10);
+        if (staged)
+            check(ls_stage(r.store, NULL, 0, content_of(1), 10, 0, &id) == LS_OK &&
+                  ls_enqueue_acquired(r.store, id, 1, expires_us, LS_WAIT, &d) == LS_OK);
+        else
+            check(ls_publish_acquired(r.store, 1, NULL, 0, content_of(1), 10, expires_us, LS_WAIT, &d) == LS_OK);
+        check(d.count == 1 && counts_are(1, 0, 0, 0) && next_of(1).count == 0 && expired_of(1).count == 0);
+        if (!late) {
+            give_back(1, &d);
+            check(counts_are(1, 1, 0, 0));
+            d = next_of(1);
+            vfs_sim_advance(sim, 11 * (int64_t)SECOND_US);
+        }
+        give_back(1, &d);
+        check(counts_are(1, 0, 0, 1) && next_of(1).count == 0 && expired_of(1).id == d.id);
+        check(ls_publish_acquired(r.store, 1, NULL, 0, NULL, 0, UINT64_MAX, 0, &d) == LS_OPTION);
+        done();
+    }
 }
 
 static void a_hidden_place_that_reaches_its_expiry_is_expired(void) {
@@ -520,6 +597,49 @@ static void a_release_for_later_is_refused_whole(void) {
     check(ls_delay(r.store, 1, d, 0, in_seconds(5), 0) == LS_OK);
     check(take(d[0].id, 1, NULL) == LS_OK);
     check(ls_delay(r.store, 1, d, 1, in_seconds(5), 0) == LS_OK); /* its place has ended */
+    done();
+}
+
+/* As many as one batch holds, in two records and a rest: a power cut leaves all of them hidden or none. */
+static void a_release_of_many_for_later_is_whole_after_a_power_cut(void) {
+    static const vfs_sim_loss losses[] = {
+        {.mode = VFS_SIM_ALL_LOST, .dir_mode = VFS_SIM_DIRS_LOST},
+        {.mode = VFS_SIM_ALL_KEPT, .dir_mode = VFS_SIM_DIRS_KEPT},
+        {.mode = VFS_SIM_RANDOM, .dir_mode = VFS_SIM_DIRS_KEPT, .seed = 3},
+        {.mode = VFS_SIM_ONE_LOST, .dir_mode = VFS_SIM_DIRS_KEPT, .n = 1},
+        {.mode = VFS_SIM_PREFIX, .dir_mode = VFS_SIM_DIRS_KEPT, .n = 1},
+    };
+    static ls_delivery many[1000];
+    const vfs_sim_event *events;
+    size_t n, none = 0, all = 0;
+
+    fresh();
+    uint64_t most = states_most(r.store->log), one_record = log_record_bytes_max(r.store->log) / STATE_ROW_BYTES;
+    require(most > one_record && most < 999);
+    for (uint64_t i = 0; i <= most; i++)
+        (void)put(1, "message", NULL);
+    check(ls_acquire(r.store, 1, many, most + 1, 0, &n) == LS_OK && n == most + 1);
+    check(ls_delay(r.store, 1, many, most + 1, in_seconds(1000), LS_WAIT) == LS_OPTION);
+    check(strstr(ls_last_error()->text, "fit into one batch") != NULL && counts_of(1).acquired == most + 1);
+    check(vfs_sim_record(sim, 1) == 0);
+    check(ls_delay(r.store, 1, many, most, in_seconds(1000), LS_WAIT) == LS_OK);
+    check(counts_of(1).acquired == 1 && counts_of(1).hidden == most);
+    size_t count = vfs_sim_journal(sim, &events);
+    for (size_t k = 0; k <= count; k++) {
+        for (size_t l = 0; l < sizeof losses / sizeof *losses; l++) {
+            vfs_sim *disk = vfs_sim_crash_at(sim, k, &losses[l]);
+            ls_store *store = NULL;
+            ls_queue_counts c;
+
+            require(open_store(&r, vfs_sim_table(disk), r.catalog, QUEUES + 1, &store) == LS_OK || complain("open"));
+            check(ls_queue_counts_get(store, 1, &c) == LS_OK && c.depth == most + 1);
+            check(c.hidden == 0 || c.hidden == most);
+            *(c.hidden == 0 ? &none : &all) += 1;
+            ls_free(store);
+            vfs_sim_free(disk);
+        }
+    }
+    check(none > 0 && all > 0);
     done();
 }
 
@@ -596,6 +716,54 @@ static void a_clock_that_is_set_back_takes_nothing_back(void) {
     vfs_sim_advance(sim, 1010 * (int64_t)SECOND_US);
     check(counts_are(1, 2, 0, 1) && next_of(1).id == due && next_of(1).id == later);
     done();
+}
+
+/* Each way in which a place gets times, after a clock that was ahead was set right, which nothing has looked at since. */
+static void a_place_gets_its_times_by_the_clock_of_now(void) {
+    static const uint32_t one[] = {1};
+
+    for (int way = 0; way < 5; way++) {
+        uint64_t id = 0, lsn;
+        ls_tx *tx = NULL;
+        ls_delivery held = {.count = 0};
+
+        fresh();
+        uint64_t first = put_timed(1, in_seconds(10), 0);
+        if (way == 2 || way == 3)
+            id = put(2, "message", NULL);
+        if (way == 3)
+            held = next_of(2);
+        vfs_sim_advance(sim, 1000 * (int64_t)SECOND_US);
+        check(counts_are(1, 1, 0, 0));
+        vfs_sim_advance(sim, -995 * (int64_t)SECOND_US);
+        const ls_times later = {.not_before_us = in_seconds(20), .expires_us = in_seconds(500)};
+        switch (way) {
+        case 0:
+            check(ls_publish_timed(r.store, one, 1, NULL, 0, NULL, 0, &later, NULL, LS_WAIT, &id) == LS_OK);
+            break;
+        case 1: /* too large for one record */
+            check(ls_publish_timed(r.store, one, 1, NULL, 0, content_of(1), 100000, &later, NULL, LS_WAIT, &id) ==
+                  LS_OK);
+            break;
+        case 2:
+            check(ls_enqueue_timed(r.store, id, one, 1, &later, NULL, LS_WAIT, &lsn) == LS_OK);
+            break;
+        case 3: {
+            const ls_place_move move = {.queue_id = 1, .from_queue_id = 2, .times = later};
+            check(ls_move(r.store, id, &move, &held, NULL, LS_WAIT, &lsn) == LS_OK);
+            break;
+        }
+        default:
+            check(ls_begin(r.store, NULL, &tx) == LS_OK &&
+                  ls_publish_timed(r.store, one, 1, NULL, 0, NULL, 0, &later, tx, 0, &id) == LS_OK &&
+                  ls_commit(tx, LS_WAIT) == LS_OK);
+            ls_tx_free(tx);
+        }
+        check(next_of(1).id == first && next_of(1).count == 0 && counts_are(1, 0, 1, 0)); /* it was due before */
+        vfs_sim_advance(sim, 20 * (int64_t)SECOND_US);
+        check(next_of(1).id == id);
+        done();
+    }
 }
 
 static void a_place_that_is_not_durable_is_not_offered_at_its_time(void) {
@@ -845,16 +1013,21 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_hidden_place_is_offered_at_its_time_where_it_stood,
         places_of_many_chunks_that_are_due_at_once_are_all_found_in_order,
+        places_that_came_back_are_offered_in_order_whether_their_chunks_have_times_or_not,
+        the_bytes_of_long_messages_that_are_due_are_counted,
         an_expired_place_is_given_once_and_again_after_a_release,
         an_acquired_place_expires_when_it_is_released,
+        a_place_that_its_publisher_acquires_expires_when_it_is_released,
         a_hidden_place_that_reaches_its_expiry_is_expired,
         a_release_for_later_keeps_the_expiry_and_is_kept_by_a_crash,
         an_unseen_release_for_later_counts_as_none,
         a_release_for_later_is_refused_whole,
+        a_release_of_many_for_later_is_whole_after_a_power_cut,
         a_full_store_releases_nothing_for_later,
         hidden_and_expired_places_are_dequeued_and_purged,
         a_rolled_back_dequeue_leaves_hidden_what_was_hidden,
         a_clock_that_is_set_back_takes_nothing_back,
+        a_place_gets_its_times_by_the_clock_of_now,
         a_place_that_is_not_durable_is_not_offered_at_its_time,
         without_memory_a_place_is_not_given_back,
         a_call_serves_those_that_wait_for_a_time,
