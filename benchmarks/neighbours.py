@@ -1,4 +1,4 @@
-"""What one client of the broker makes another one wait, and how much memory it makes the broker take.
+"""Measures how long a client of the broker waits while another one loads it, and the memory that the broker takes.
 
     python benchmarks/neighbours.py [--dir DIR] [--before CHECKOUT] [--only NAME] [--rounds 1]
 

@@ -142,7 +142,7 @@ static uint32_t words_of(unsigned parts) {
     return 1u + bits[parts];
 }
 
-/* What it has of its own stays with the state. */
+/* Gives the words back. The caller has the state with its note and header. */
 static void drop_words(struct table *t, struct place *p) {
     uint64_t *words = p->at.unplaced;
     uint32_t count = words_of(unplaced_parts(p));

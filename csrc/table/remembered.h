@@ -36,7 +36,7 @@ struct remembered {
 /* Places that stand in a row, so that their times are on one cache line: the first time of each group is beside the times. */
 enum { TIMES_GROUP = 8, TIMES_GROUPS = 16, TIMES_FIRST_AT = TIMES_GROUP * TIMES_GROUPS };
 
-/* What the places of a chunk have of their own, together, because most places have nothing. It grows with them. */
+/* The notes and headers of a chunk's places, in one array that grows with them: most places have neither. */
 struct chunk_owns {
     uint64_t used[2]; /* bits of `all` */
     uint32_t count;   /* of these */
@@ -137,7 +137,7 @@ static inline struct own *chunk_own(const struct chunk_states *s, uint32_t slot)
     return s->owns != NULL && s->owns->at[slot] != 0 ? &s->owns->all[s->owns->at[slot] - 1] : NULL;
 }
 
-/* What it has of its own stays the place's, and is valid until its chunk's states are prepared or the place gets another state. */
+/* Its note and header belong to the place. They are valid until the chunk's states are prepared or the place gets another state. */
 static inline struct remembered place_state(const struct place *p) {
     return p->at.chunk->states != NULL ? place_state_there(p) : (struct remembered){.own = NULL};
 }

@@ -1,4 +1,4 @@
-"""Who may connect: sockets, handshakes and logged-in clients, each within its limit.
+"""The limits of sockets, handshakes and logged-in clients, and who is refused at each.
 
 Connections never take the descriptors that the log needs, and a newcomer always gets in: when no further handshake or
 socket is allowed, the handshake goes whose client has been silent longest. Some sockets are kept for handshakes, so

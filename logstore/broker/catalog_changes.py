@@ -56,7 +56,7 @@ class Change:
     names: tuple[tuple[str, str], ...]
     """The objects that it changes, each a pair of "queue" or "exchange" and a name."""
     key: Hashable
-    """What it makes; two of the same do not share a call."""
+    """Names the object or binding that it makes. Two changes with the same key do not share a call."""
     check: Callable[[], Any]
     """Called in its turn: returns what `Kind.make` is given, or None if there is nothing to store."""
     apply: Callable[[Any], object]

@@ -99,7 +99,7 @@ class Handshake:
 
     @property
     def step(self) -> object:
-        """What is expected next; another object after each step."""
+        """The next step that the client has to take. It is another object after each step."""
         return self._step
 
     @property

@@ -1,4 +1,4 @@
-"""What a virtual host has: its exchanges, queues and bindings, in step with the catalog of its store.
+"""The exchanges, queues and bindings of a virtual host, in step with the catalog of its store.
 
 Durable exchanges, durable shared queues and the bindings between them are in the store's catalog, and durable there
 before a client gets the reply. All others exist only here, in memory. `VirtualHost` makes the changes.

@@ -1,4 +1,4 @@
-"""What queues and consumers need of a taken message, whether it is in the store or in memory."""
+"""The interface of a taken message, the same for one in the store and one in memory."""
 
 from __future__ import annotations
 

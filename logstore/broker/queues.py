@@ -315,7 +315,7 @@ class BrokerQueue(abc.ABC):
     def _demand(self) -> tuple[int, int]:
         """The messages that the consumers may get now, and the bytes that their sockets have room for, up to a batch.
 
-        What consumers share counts once: the limits of a channel, and the room of a connection.
+        Consumers share the limits of their channel and the room of their connection: each of these counts once.
         """
         credit = room_bytes = 0
         by_channel: dict[Consuming, int] = {}

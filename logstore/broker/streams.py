@@ -1,7 +1,7 @@
 """Large bodies on their way to a client: read from the log in pieces, in another thread, as the client takes them.
 
-What comes behind such a body on its channel waits until the last piece is sent, because AMQP allows no other frame of
-the channel in between; other channels go on. At most one piece is in memory, beside what waits for the socket.
+Later replies and deliveries on its channel wait until the last piece is sent, because AMQP allows no other frame of the
+channel in between; other channels go on. At most one piece is in memory, and the unsent bytes of the connection.
 
 A body that has begun cannot be taken back. So it is read once before its delivery begins, and a message that is damaged
 is set aside as a short one is. If the message is gone before the last piece (its queue was deleted, or the channel has

@@ -201,6 +201,6 @@ def test_without_traffic_the_broker_sleeps(held: tuple[Broker, HeldDisk]) -> Non
         turns += 1
 
     original = broker.server.turns._run
-    broker.server.turns._run = lambda: (count(), original())  # type: ignore[method-assign,func-returns-value]
+    broker.server.turns._run = lambda: (count(), original())  # type: ignore[method-assign,func-returns-value] # a spy
     stop.wait(0.5)
     assert turns == 0
