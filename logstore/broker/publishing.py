@@ -521,8 +521,6 @@ class Publishing:
         """Raises `StoreError` if the store does not take the body."""
         pieces, content.pieces = content.pieces, []
         await upload.append(pieces, is_last=True)
-        if upload.refusal is not None:
-            raise upload.refusal
 
     def _confirm(self, tag: int) -> None:
         if tag:

@@ -161,7 +161,11 @@ class Upload:
         return self._id is not None
 
     async def append(self, pieces: Sequence[bytes | bytearray], *, is_last: bool = False) -> None:
-        """Write the next pieces; the last ones do not wait. Sets `refusal`; raises only what ends the store."""
+        """Write the next pieces. The last ones do not wait.
+
+        If the store refuses a piece it sets `refusal`, and raises it for the last ones. It always raises what ends the
+        store.
+        """
         size = sum(map(len, pieces))
         self._is_busy = True
         try:
@@ -177,6 +181,8 @@ class Upload:
             raise
         except StoreError as error:
             self.refusal = error
+            if is_last:
+                raise
         finally:
             self._is_busy = False
             if self.is_left or self.refusal is not None:
