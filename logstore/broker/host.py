@@ -35,7 +35,7 @@ class Host:
         self.connections: set[Connection] = set()  # from connection.open on
         self.poison: Exception | None = None  # why the store can no longer write
         self.wakeups = WakeUps(store, server.loop, server.turns, functools.partial(server.on_poison, self))
-        self.vhost = VirtualHost(name, store, self.wakeups, server.limits.memory_bytes_max)
+        self.vhost = VirtualHost(name, store, self.wakeups, server.budget)
         self.uploads = Uploads(store, self.wakeups, server.limits)
         self.blocking = Blocking(server, self)
         self.control = BrokerControl(server, self)

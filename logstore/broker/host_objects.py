@@ -25,7 +25,6 @@ from logstore.broker.exchanges import (
     Exchange,
     canonical_arguments,
 )
-from logstore.broker.memory_queue import MemoryBudget
 from logstore.broker.stored_changes import StoredChanges
 from logstore.errors import CatalogError
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore import MessageStore, Queue
+    from logstore.broker.memory import MemoryBudget
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.wakeups import WakeUps
     from logstore.catalog.catalog import ExchangeRow
@@ -50,11 +50,11 @@ class HostObjects:
         def _watch_unused(self, queue: BrokerQueue, delay_s: float) -> None:
             """Of VirtualHost."""
 
-    def __init__(self, name: str, store: MessageStore, wakeups: WakeUps, memory_bytes_max: int) -> None:
+    def __init__(self, name: str, store: MessageStore, wakeups: WakeUps, budget: MemoryBudget) -> None:
         self.name = name
         self.store = store
         self.wakeups = wakeups
-        self.budget = MemoryBudget(memory_bytes_max)
+        self.budget = budget
         self.queues: dict[str, BrokerQueue] = {}
         self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
         self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}

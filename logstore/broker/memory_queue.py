@@ -1,6 +1,6 @@
 """Queues in memory: those declared non-durable or exclusive. They end with the process.
 
-All of them share one budget of bytes, so that no client can use up the machine's memory by publishing
+All of them share one part of the memory budget, so that no client can use up the machine's memory by publishing
 messages that are not consumed.
 """
 
@@ -19,31 +19,13 @@ if TYPE_CHECKING:
 
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.memory import Share
     from logstore.broker.places import Place
     from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
 FREED_MAX: Final = 4096  # in a turn
 PLACE_BYTES: Final = 256  # memory of a message in addition to its header and body; measured, rounded up
-
-
-class MemoryBudget:
-    """The bytes that messages may occupy in memory, over all connections and queues."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used_bytes = 0
-
-    def take(self, size: int) -> bool:
-        """Reserve `size` bytes. False, and nothing is reserved, if there are not enough."""
-        if self.used_bytes + size > self.bytes_max:
-            return False
-        self.used_bytes += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Release reserved bytes."""
-        self.used_bytes -= size
 
 
 def place_bytes(header: bytes, body: bytes | memoryview) -> int:
@@ -97,7 +79,7 @@ class MemoryQueue(BrokerQueue):
         self,
         name: str,
         wakeups: WakeUps,
-        budget: MemoryBudget,
+        share: Share,
         *,
         declared_durable: bool,
         exclusive: bool,
@@ -115,7 +97,7 @@ class MemoryQueue(BrokerQueue):
         )
         self.declared_durable = declared_durable
         self.route = Route((), (self,))
-        self._budget = budget
+        self._share = share
         self._fresh: collections.deque[MemoryPlace] = collections.deque()
         # Places are taken in order, so a returned one precedes everything in `_fresh`.
         self._returned: list[MemoryPlace] = []
@@ -192,7 +174,7 @@ class MemoryQueue(BrokerQueue):
         """Release the budget of a removed place."""
         size = place_bytes(place.header, place.content)
         self._held_bytes -= size
-        self._budget.give_back(size)
+        self._share.give_back(size)
 
     def purge(self) -> Generator[None, None, int]:
         """Remove all messages that wait now; free them in parts. Returns their number."""
@@ -210,7 +192,7 @@ class MemoryQueue(BrokerQueue):
     def close(self) -> None:
         """Remove the queue with all its messages."""
         super().close()
-        self._budget.give_back(self._held_bytes)
+        self._share.give_back(self._held_bytes)
         self._held_bytes = 0
         _Remains(self.wakeups.turns, self._fresh).take_turn()
         self._fresh = collections.deque()

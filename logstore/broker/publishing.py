@@ -275,7 +275,7 @@ class Publishing:
             return self._complete(content)
         if upload is not None and upload.refusal is not None:
             return None
-        if not self.channel.vhost.budget.take(len(payload)):
+        if not self.channel.vhost.budget.contents.take(len(payload)):
             raise ConnectionException(RESOURCE_ERROR, "the broker has no memory left for arriving messages")
         content.reserved += len(payload)
         if upload is not None and content.reserved >= PIECE_BYTES:
@@ -289,7 +289,7 @@ class Publishing:
         try:
             await upload.append(pieces)
         finally:
-            self.channel.vhost.budget.give_back(reserved)
+            self.channel.vhost.budget.contents.give_back(reserved)
 
     def abandon(self) -> None:
         """Drop an incomplete content."""
@@ -302,7 +302,7 @@ class Publishing:
     def _is_over(self, content: Content) -> None:
         """Nothing more of it arrives."""
         self._content = None
-        self.channel.vhost.budget.give_back(content.reserved)
+        self.channel.vhost.budget.contents.give_back(content.reserved)
         content.reserved = 0
 
     def _complete(self, content: Content) -> Coroutine[Any, Any, None] | None:
@@ -390,7 +390,7 @@ class Publishing:
     @contextlib.contextmanager
     def _memory_taken(self, route: Route, header: bytes, body_size: int) -> Iterator[None]:
         """Reserves the bytes for memory queues; releases them if the message is not stored. Raises `StoreError`."""
-        budget = self.channel.vhost.budget
+        budget = self.channel.vhost.budget.queues
         size = len(route.memory) * (place_bytes(header, b"") + body_size)
         if not budget.take(size):
             raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
@@ -425,7 +425,7 @@ class Publishing:
         body = bytes(content.body)
         memory = [queue for queue in route.memory if not queue.deleted]
         if len(memory) < len(route.memory):
-            self.channel.vhost.budget.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
+            self.channel.vhost.budget.queues.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
         if route.durable:
             self.channel.connection.published = True
             self.channel.changed_until(lsn)
@@ -509,7 +509,7 @@ class Publishing:
             raise
 
     async def _load_to_return(self, upload: Upload, content: Content) -> None:
-        budget = self.channel.vhost.budget
+        budget = self.channel.vhost.budget.contents
         if not budget.take(content.body_size):
             raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
         try:

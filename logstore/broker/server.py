@@ -34,6 +34,7 @@ from logstore.broker.host import Host
 from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
 from logstore.broker.listener import Listener, addresses, listening_sockets
+from logstore.broker.memory import MemoryBudget
 from logstore.broker.relay import NotLed
 from logstore.broker.turns import Turns
 from logstore.broker.users import Users
@@ -96,6 +97,7 @@ class Server:
         self.host = host
         self.port = port  # if 0, the real port after `start`
         self.limits = limits or Limits()
+        self.budget = MemoryBudget(self.limits.memory_bytes_max)
         self.admission = Admission(self.limits, is_of_cluster=elsewhere is not None)
         self.hosts: dict[str, Host] = {}
         self.down: set[str] = set()  # hosts that exist and cannot be opened

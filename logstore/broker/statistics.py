@@ -30,7 +30,7 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
     The queues are ``queue_rows``, whose values have the names in ``queue_columns``.
     """
     connections = list(host.connections)
-    budget = host.vhost.budget
+    budget = server.budget
     return statistics_of(host.store) | {
         "broker": {
             "pid": os.getpid(),

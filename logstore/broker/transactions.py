@@ -101,7 +101,7 @@ class ChannelTransaction:
             size += content.body_size
         else:
             self._channel.connection.host.uploads.keep(content.upload)
-        budget = self._channel.vhost.budget
+        budget = self._channel.vhost.budget.contents
         if not budget.take(size):
             raise _memory_full(budget.bytes_max)
         self._reserved_bytes += size
@@ -115,7 +115,7 @@ class ChannelTransaction:
         """Drop the publishes; acknowledged messages are unacknowledged again, on this channel."""
         _drop_large(self._publishes)
         self._publishes = []
-        self._channel.vhost.budget.give_back(self._reserved_bytes)
+        self._channel.vhost.budget.contents.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         settled, self._settled = self._settled, []
         self._channel.consuming.unsettle(acquired for acquired, _ in settled)
@@ -204,7 +204,7 @@ class _Commit:
 
     def _plan(self, *, leaving: bool = False) -> Generator[None]:
         """Determine the route of each message, and reserve the bytes for memory queues."""
-        budget = self._channel.vhost.budget
+        budget = self._channel.vhost.budget.queues
         budget.give_back(self._memory_bytes)
         self._memory_bytes = 0
         self._messages = []
@@ -258,13 +258,15 @@ class _Commit:
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
     def _give_back_memory(self) -> None:
-        self._channel.vhost.budget.give_back(self._reserved_bytes + self._memory_bytes)
+        budget = self._channel.vhost.budget
+        budget.contents.give_back(self._reserved_bytes)
+        budget.queues.give_back(self._memory_bytes)
         self._reserved_bytes = self._memory_bytes = 0
 
     def _apply(self) -> Generator[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
-        channel.vhost.budget.give_back(self._reserved_bytes)
+        channel.vhost.budget.contents.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         if self._wrote:
             channel.connection.published = True

@@ -204,7 +204,7 @@ class VirtualHost(HostObjects):
             queue = MemoryQueue(
                 name,
                 self.wakeups,
-                self.budget,
+                self.budget.queues,
                 declared_durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
