@@ -27,6 +27,7 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.memory import DELIVERY_BYTES
 from logstore.broker.queues import Acquired, release_in_turns
 from logstore.broker.streams import BodyStream
 from logstore.broker.transactions import Verdict
@@ -72,7 +73,8 @@ class Consumer:
         self.queue = queue
         self.no_ack = no_ack
         self.exclusive = exclusive
-        self.prefetch = prefetch  # 0: no limit
+        most = channel.limits.unacked_per_consumer_max
+        self.prefetch = min(prefetch, most) if prefetch else most
         self.unacked = 0
         self._prefix = frames.deliver_prefix(tag)
         # The encoded parts of the last delivery, reused if the next one has the same envelope and length.
@@ -87,8 +89,7 @@ class Consumer:
             return 0
         if self.no_ack:
             return UNLIMITED
-        credit = channel.consuming.credit()
-        return min(credit, self.prefetch - self.unacked) if self.prefetch else credit
+        return min(channel.consuming.credit(), self.prefetch - self.unacked)
 
     def deliver(self, acquired: Acquired) -> int:
         """Send a message. Returns the size of its body. Raises `StoreError` if it cannot be read."""
@@ -274,6 +275,8 @@ class Consuming:
         self._unacked: dict[int, Acquired] = {}  # by delivery tag, ascending
         self._unacked_of_consumers = 0
         self._accepted: list[Acquired] = []  # acknowledged in this turn of the loop
+        self._share = channel.vhost.budget.unacknowledged
+        self._counted = 0  # deliveries in the share
         self.last_tag = 0
 
     @property
@@ -290,7 +293,35 @@ class Consuming:
             credit -= self.channel.tx.settled_count
         if self._prefetch_shared:
             credit = min(credit, self._prefetch_shared - self._unacked_of_consumers)
-        return max(0, credit)
+        return max(0, self._that_fit(credit))
+
+    def _that_fit(self, count: int) -> int:
+        """As many deliveries as memory has room for, at most `count`. If none, its consumers are woken later."""
+        share = self._share
+        room = (share.bytes_max - share.used_bytes) // DELIVERY_BYTES - self._counted
+        if room >= count:
+            return count
+        if room <= 0 and share.used_bytes:
+            share.await_bytes(self)
+            return 0
+        return max(1, room)
+
+    def has_bytes(self) -> None:
+        """Memory for unacknowledged deliveries was given back."""
+        if self.channel.is_open:
+            self.wake()
+            if self.channel.waits:  # maybe a basic.get
+                self.channel.connection.touch(self.channel)
+
+    def _count(self, deliveries: int) -> None:
+        self._counted += deliveries
+        self._share.add(deliveries * DELIVERY_BYTES)
+
+    def _count_out(self, deliveries: int) -> None:
+        """So many are settled; those of a closed channel were counted out then."""
+        if self._counted:
+            self._counted -= deliveries
+            self._share.give_back(deliveries * DELIVERY_BYTES)
 
     def set_prefetch(self, count: int, *, shared: bool) -> None:
         """basic.qos: for each future consumer, or shared by all consumers of the channel from now on."""
@@ -348,6 +379,7 @@ class Consuming:
         if no_ack:
             return self.last_tag
         self._unacked[self.last_tag] = acquired
+        self._count(1)
         if consumer is not None:
             acquired.consumer = consumer
             consumer.unacked += 1
@@ -363,6 +395,7 @@ class Consuming:
             consumer.unacked += len(sent)
             self._unacked_of_consumers += len(sent)
             self._unacked.update(zip(map(_tag_of, sent), sent, strict=True))
+            self._count(len(sent))
 
     def forget(self, acquired: Acquired) -> bool:
         """The client will not have a message. False if it has settled it already."""
@@ -372,11 +405,16 @@ class Consuming:
         return True
 
     def get(self, queue: BrokerQueue, *, no_ack: bool) -> int | None:
-        """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet."""
+        """basic.get, called at the channel's gate. Returns an LSN to wait for if the messages are not durable yet.
+
+        Returns 0 if memory has no room for one more unacknowledged message; then it is called again when it has.
+        """
         channel = self.channel
         connection = channel.connection
         if queue.deleted:
             raise not_found("queue", queue.name, channel.vhost.name)
+        if not no_ack and not self._that_fit(1):
+            return 0
         queue.touch()
         body: bytes | memoryview | None = None
         while body is None:
@@ -558,11 +596,14 @@ class Consuming:
     def return_credit(self, taken: Iterable[Acquired]) -> None:
         """Return the credit of settled messages to their consumers."""
         queues = set()
+        settled = 0
         for consumer, count in collections.Counter(map(_consumer_of, taken)).items():
+            settled += count
             if consumer is not None:
                 consumer.unacked -= count
                 self._unacked_of_consumers -= count
                 queues.add(consumer.queue)
+        self._count_out(settled)
         if self._prefetch_shared:
             self.wake()
             return
@@ -581,8 +622,11 @@ class Consuming:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
         unacked, self._unacked = self._unacked, {}
+        self._share.forget(self)
+        self._share.give_back((self._counted - len(unacked)) * DELIVERY_BYTES)
+        self._counted = 0
         if unacked:
-            release_in_turns(self.channel.connection.turns, unacked.values())
+            release_in_turns(self.channel.connection.turns, unacked.values(), self._share)
         for queue in {consumer.queue: None for consumer in consumers}:
             deletion = self.channel.vhost.consumer_left(queue)
             if deletion is not None:

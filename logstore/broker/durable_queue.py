@@ -51,7 +51,8 @@ class DurableQueue(BrokerQueue):
         self.route = Route((self,), ())
         self._store: MessageStore = wakeups.store
         self._neighbours = neighbours  # all queues by name, among them the dead-letter queue
-        self._out: set[int] = set()  # ids of the taken places
+        self._out_count = 0  # taken places
+        self._out: set[int] | None = None  # their ids, kept only on a queue with messages that expire
         self._front: int | None = None  # no message that waits is at this position or before it; None: not known
         self._enqueued_lsn = 0
         self._published = 0
@@ -60,7 +61,7 @@ class DurableQueue(BrokerQueue):
     def ready_count(self) -> int:
         """The number of waiting messages; 0 once the store has deleted the queue."""
         try:
-            return max(0, self.handle.depth - len(self._out))
+            return max(0, self.handle.depth - self._out_count)
         except UnknownQueue:
             return 0
 
@@ -72,7 +73,7 @@ class DurableQueue(BrokerQueue):
     @property
     def unacknowledged_count(self) -> int:
         """The number of taken places, without those that are set aside."""
-        return len(self._out) - len(self._set_aside)
+        return self._out_count - len(self._set_aside)
 
     def unlocked_count(self) -> int:
         """The number of messages that a purge would remove: neither taken nor locked by a transaction."""
@@ -119,14 +120,14 @@ class DurableQueue(BrokerQueue):
             self.handle.accept_many(cast("list[Delivery]", places), wait=False)
         except StoreError as error:
             done: int = getattr(error, "dequeued", 0)
-            self._out.difference_update([place.id for place in places[:done]])
+            self._all_settled(places[:done])
             if isinstance(error, STORE_ENDED):
                 for remaining in taken[done:]:
                     remaining.release()
                 raise
             super().accept_all(taken[done:])  # one by one, to find the place that the store refuses
         else:
-            self._out.difference_update([place.id for place in places])
+            self._all_settled(places)
 
     def settle_within(self, transaction: Transaction, place: Place, *, rejects: bool) -> None:
         """Accept or reject a taken place when the transaction commits; it stays taken until then.
@@ -150,10 +151,12 @@ class DurableQueue(BrokerQueue):
             deliveries = self.handle.acquire(n, load=True)
         except UnknownQueue:  # deleted from the store, and soon also here
             return []
-        self._out.update([delivery.id for delivery in deliveries])
+        self._out_count += len(deliveries)
+        if self._out is not None:
+            self._out.update([delivery.id for delivery in deliveries])
         if deliveries and self._may_expire:
             counts = self.handle.counts()
-            others_have_none = counts.depth - counts.ready == len(self._out)  # and nothing is hidden or locked
+            others_have_none = counts.depth - counts.ready == self._out_count  # and nothing is hidden or locked
             self._front = deliveries[-1].position if others_have_none else None
         return cast("list[Place]", deliveries)
 
@@ -161,17 +164,30 @@ class DurableQueue(BrokerQueue):
         if not self.ready_count:
             return None
         with contextlib.suppress(UnknownQueue):
+            out = self._ids_out()
             for message in self.handle.browse(after=self._front):
-                if message.id not in self._out and not message.locked:
+                if message.id not in out and not message.locked:
                     with contextlib.suppress(UnknownMessage):
                         return message.header
         return None
+
+    def _ids_out(self) -> set[int]:
+        """The ids of the taken places, from now on kept."""
+        if self._out is None:
+            self._out = {taken.id for taken in self.handle.acquisitions()} if self._out_count else set()
+        return self._out
 
     def undurable_lsn(self) -> int | None:
         """The LSN whose durability makes everything enqueued available; None if everything is."""
         return self._enqueued_lsn if self._enqueued_lsn > self._store.durable_lsn else None
 
-    def settled(self, place: Place) -> bool:
-        """False if the queue was deleted, because the store has then removed its places."""
-        self._out.discard(place.id)
-        return not self.deleted
+    def settled(self, place: Place) -> None:
+        """Called once for each taken place."""
+        self._out_count -= 1
+        if self._out is not None:
+            self._out.discard(place.id)
+
+    def _all_settled(self, places: list[Place]) -> None:
+        self._out_count -= len(places)
+        if self._out is not None:
+            self._out.difference_update([place.id for place in places])

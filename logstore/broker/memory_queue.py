@@ -161,10 +161,9 @@ class MemoryQueue(BrokerQueue):
         """None: a memory queue never waits for the disk."""
         return None
 
-    def settled(self, place: Place) -> bool:  # noqa: ARG002
-        """False if the queue was deleted, and its places with it."""
+    def settled(self, place: Place) -> None:  # noqa: ARG002
+        """Called once for each taken place."""
         self._taken_count -= 1
-        return not self.deleted
 
     def put_back(self, place: MemoryPlace) -> None:
         """Return a place to its old position."""

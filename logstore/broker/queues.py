@@ -20,6 +20,7 @@ from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
+from logstore.broker.memory import DELIVERY_BYTES
 from logstore.broker.turns import TURN_UNITS
 from logstore.broker.wakeups import SERVE_PERCENT
 from logstore.core.directory import with_directory
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumers import Consumer, Consuming
     from logstore.broker.durable_queue import DurableQueue
+    from logstore.broker.memory import Share
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.outbox import Outbox
     from logstore.broker.places import Place
@@ -75,13 +77,13 @@ class Acquired:
 
     def _settle(self, settle: Callable[..., object]) -> bool:
         """True if it was settled now; False if the message was already off the queue. Raises `StoreError`."""
-        if not self.queue.settled(self.place):
-            return False
-        try:
-            settle(wait=False)
-        except _GONE:
-            return False
-        return True
+        is_settled = False
+        if not self.queue.deleted:  # else the store has removed its places
+            with contextlib.suppress(*_GONE):
+                settle(wait=False)
+                is_settled = True
+        self.queue.settled(self.place)
+        return is_settled
 
     def release(self, *, unseen: bool = False) -> None:
         """Return the message to its old position, for any consumer. `unseen`: nothing of it was sent to a client."""
@@ -91,13 +93,15 @@ class Acquired:
 class _Releases:
     """Deliveries that nobody has any more: they go back to their queues in order, in turns."""
 
-    def __init__(self, turns: Turns, taken: Iterable[Acquired]) -> None:
+    def __init__(self, turns: Turns, taken: Iterable[Acquired], share: Share | None) -> None:
         self._turns = turns
         self._taken = collections.deque(taken)
+        self._share = share  # counts them
 
     def take_turn(self) -> int:
         taken = self._taken
-        for _ in range(min(len(taken), 2 * TURN_UNITS)):
+        before = len(taken)
+        for _ in range(min(before, 2 * TURN_UNITS)):
             acquired = taken.popleft()
             try:
                 acquired.release()
@@ -106,14 +110,16 @@ class _Releases:
                 break
             except StoreError as error:
                 logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
+        if self._share is not None:
+            self._share.give_back((before - len(taken)) * DELIVERY_BYTES)
         if taken:
             self._turns.add(self)
         return TURN_UNITS
 
 
-def release_in_turns(turns: Turns, taken: Iterable[Acquired]) -> None:
-    """Release these deliveries in order: some now, and the others in turns."""
-    _Releases(turns, taken).take_turn()
+def release_in_turns(turns: Turns, taken: Iterable[Acquired], share: Share | None = None) -> None:
+    """Release these deliveries in order: some now, and the others in turns. `share`: the one that counts them."""
+    _Releases(turns, taken, share).take_turn()
 
 
 class BrokerQueue(abc.ABC):
@@ -201,8 +207,8 @@ class BrokerQueue(abc.ABC):
         """The header of the first waiting message, which is not taken; None if no message waits."""
 
     @abc.abstractmethod
-    def settled(self, place: Place) -> bool:
-        """Called before a taken place is settled. False if the queue was deleted, so that there is nothing to do."""
+    def settled(self, place: Place) -> None:
+        """Called once for each taken place: it is settled, released or gone."""
 
     @abc.abstractmethod
     def undurable_lsn(self) -> int | None:
@@ -433,7 +439,8 @@ class BrokerQueue(abc.ABC):
 
     def give_back(self, place: Place, *, unseen: bool = False) -> None:
         """Return a taken message to its old position. `unseen`: nothing of it was sent to a client."""
-        if self.settled(place):
+        self.settled(place)
+        if not self.deleted:  # else the store has removed its places
             with contextlib.suppress(*_GONE):
                 place.release(unseen=unseen)
             self.came_back()

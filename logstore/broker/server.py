@@ -111,6 +111,7 @@ class Server:
         """Load the catalog and listen. Raises `BrokerError` if the address cannot be used."""
         loop = self.loop = asyncio.get_running_loop()
         self.turns = Turns(loop)
+        self.budget.serve(self.turns)
         self._failed = loop.create_future()
         if self._root is None:
             assert self._users is not None
