@@ -17,6 +17,7 @@ from pamqp import commands
 
 from logstore.broker import frames
 from logstore.broker.consumers import Consuming
+from logstore.broker.memory import HELD_BYTES
 from logstore.broker.publishing import Publishing
 
 if TYPE_CHECKING:
@@ -33,8 +34,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def _size_of(item: bytes | Callable[[], int | None]) -> int:
+    """The bytes that a reply takes at the gate."""
+    return len(item) + HELD_BYTES if isinstance(item, bytes) else HELD_BYTES
+
+
 class Channel:
     """The state of one open channel."""
+
+    __slots__ = (
+        "_changed",
+        "_gate_bytes",
+        "_gate_lsn",
+        "_replies_held",
+        "_stream",
+        "_waiting",
+        "connection",
+        "consuming",
+        "flowing",
+        "held",
+        "is_open",
+        "last_queue",
+        "limits",
+        "number",
+        "publishing",
+        "store",
+        "tx",
+        "vhost",
+        "wakeups",
+        "work",
+    )
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
@@ -54,9 +83,10 @@ class Channel:
         self._gate_lsn = 0
         self._changed = False  # a change was made since the gate was last set
         # The items at the gate with their LSNs: encoded replies, calls that make one, and tags to confirm with the
-        # number of publishes that they confirm.
-        self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
+        # number of publishes that they confirm. Made with the first one, as an empty deque takes half of a channel.
+        self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] | None = None
         self._replies_held = 0
+        self._gate_bytes = 0  # of everything that waits
         self._stream: BodyStream | None = None  # at the gate, before everything else
 
     # The gate.
@@ -101,27 +131,34 @@ class Channel:
     def stream(self, stream: BodyStream) -> None:
         """Send a large body in pieces, before everything at the gate; the channel can deliver (`can_deliver`)."""
         self._stream = stream
-        self._replies_are_held(1)
+        self._gate_holds(1, HELD_BYTES)
         self.connection.touch(self)
 
     def repeat(self, call: Callable[[], int | None]) -> None:
         """Make a call before everything that waits at the gate."""
-        self._waiting.appendleft((0, call, 0))
-        self._replies_are_held(1)
+        self._at_gate().appendleft((0, call, 0))
+        self._gate_holds(1, HELD_BYTES)
 
     def confirm(self, tag: int, count: int = 1) -> None:
         """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
-        self._waiting.append((self.gate_lsn, tag, count))
+        self._at_gate().append((self.gate_lsn, tag, count))
+        self._gate_holds(0, HELD_BYTES)
         self.connection.touch(self)
 
+    def _at_gate(self) -> collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]]:
+        if self._waiting is None:
+            self._waiting = collections.deque()
+        return self._waiting
+
     def _hold(self, item: bytes | Callable[[], int | None]) -> None:
-        self._waiting.append((self.gate_lsn, item, 0))
-        self._replies_are_held(1)
+        self._at_gate().append((self.gate_lsn, item, 0))
+        self._gate_holds(1, _size_of(item))
         self.wakeups.await_commit(self)
 
-    def _replies_are_held(self, count: int) -> None:
+    def _gate_holds(self, count: int, size: int) -> None:
         self._replies_held += count
-        self.connection.replies_are_held(count)
+        self._gate_bytes += size
+        self.connection.gate_holds(count, size)
 
     @property
     def waits(self) -> bool:
@@ -134,7 +171,7 @@ class Channel:
             self._gate_lsn, self._changed = self.store.next_lsn, False
         waiting = self._waiting
         held_before = self._replies_held
-        tag = count = 0
+        tag = count = confirms = 0
         while self._goes_on() and waiting and waiting[0][0] <= durable_lsn:
             if callable(waiting[0][1]) and self.is_open and not self.connection.has_room(self):
                 break  # it makes a reply with a content: it waits until there is room for that
@@ -142,11 +179,12 @@ class Channel:
             if isinstance(item, int):
                 tag = item
                 count += confirmed
+                confirms += 1
                 continue
             if count:
                 self._send_ack(tag, count)
                 count = 0
-            self._replies_are_held(-1)
+            self._gate_holds(-1, -_size_of(item))
             if isinstance(item, bytes):
                 self.connection.send(item)
                 continue
@@ -155,10 +193,12 @@ class Channel:
             later_lsn = self.connection.guarded(self, commands.Basic.Get.index, item)
             if later_lsn is not None and self.is_open:
                 waiting.appendleft((later_lsn, item, 0))
-                self._replies_are_held(1)
+                self._gate_holds(1, HELD_BYTES)
                 break
         if count:
             self._send_ack(tag, count)
+        if confirms:
+            self._gate_holds(0, -confirms * HELD_BYTES)
         if held_before and not self._replies_held and self.is_open:
             self.consuming.wake()
         return bool(waiting)
@@ -167,12 +207,10 @@ class Channel:
         """Whether no body is being sent; the next piece of one is sent if there is room."""
         if self._stream is None:
             return True
-        if not self.connection.has_given_up and not self.connection.has_room(self):
-            return False
         if not self._stream.send_next():
             return False
         self._stream = None
-        self._replies_are_held(-1)
+        self._gate_holds(-1, -HELD_BYTES)
         return True
 
     def _send_ack(self, tag: int, count: int) -> None:
@@ -180,9 +218,9 @@ class Channel:
 
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
-        self._waiting.clear()
+        self._waiting = None
         self._stream = None
-        self._replies_are_held(-self._replies_held)
+        self._gate_holds(-self._replies_held, -self._gate_bytes)
 
     def can_deliver(self) -> bool:
         """True while consumers of this channel may get messages."""

@@ -3,8 +3,8 @@
 Reading stops while any `Pause` is set, and what was received waits: bytes in the `reader`, frames in `_backlog`. So
 the order on a connection is kept, and no client can make the broker hold more than the limits allow. The frames are
 made and handled in turns (`turns`); reading stops, too, while the connection waits for its next turn. Output is
-collected for one turn of the event loop. Consumers of this connection get no messages while more than
-`unsent_bytes_high` bytes wait for the socket.
+collected for one turn of the event loop. Consumers of this connection get no messages while too many bytes wait for
+the socket (`outbox`).
 
 Invariant: no bytes that a peer sends cause a traceback or a hang. Every exception while a frame is
 handled goes to `on_error`, which closes the channel or the connection.
@@ -36,7 +36,8 @@ from logstore.broker.errors import (
 from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
-from logstore.broker.outbox import Outbox
+from logstore.broker.memory import CONNECTION_BYTES
+from logstore.broker.outbox import SOCKET_BYTES, Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
 from logstore.broker.turns import TURN_UNITS, UNIT_BYTES
@@ -63,6 +64,7 @@ _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is han
 _PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
+CLIENT_BYTES_FREE: Final = 64 * 1024  # the channels and consumers that a connection may always have
 REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
 
 
@@ -75,6 +77,19 @@ class Pause(enum.IntFlag):
     UNDURABLE = 4  # the disk is slower than its publishing
     HELD = 16  # too many frames wait for the end of a slow method
     REPLIES = 32  # too many replies wait at the gates of its channels
+    MEMORY = 128  # its unfinished contents have more than its part of the memory for such
+
+
+class _Memory:
+    """Waits for memory for the contents that arrive on a connection."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def has_bytes(self) -> None:
+        self._connection.look_for_memory()
 
 
 class Connection(asyncio.Protocol):
@@ -98,6 +113,7 @@ class Connection(asyncio.Protocol):
         self.admitted = False  # counted by the server
         self.connected_at = self.loop.time()
         self.blocked_at: float | None = None  # since when the client has not read what waits for it
+        self._counts_socket = False  # as the socket's buffer has more than a few KiB
         self.wants_cancel_notice = False
         self.wants_blocked_notice = False
         self.is_told_blocked = False
@@ -118,8 +134,16 @@ class Connection(asyncio.Protocol):
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0  # of frames on channels that wait for a slow method
+        self.arriving_bytes = 0  # of contents that are not complete
+        self._client_bytes = 0  # of itself, its channels and its consumers
+        self._input_bytes = 0  # counted while it is paused: what was received and is not handled
+        self._received_bytes = 0  # at once, the last time
         self.replies_held = 0  # at the gates of its channels
-        self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
+        self._gate_bytes = 0  # of these, and of confirms that wait
+        self._output_share = server.budget.output
+        self._input = server.budget.contents
+        self._memory = _Memory(self)
+        self.outbox = Outbox(self.loop, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -149,7 +173,9 @@ class Connection(asyncio.Protocol):
         """A client has connected."""
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
-        self.transport.set_write_buffer_limits(high=self.limits.unsent_bytes_high)
+        self.transport.set_write_buffer_limits(high=min(SOCKET_BYTES, self.limits.unsent_bytes_high), low=0)
+        self._client_bytes = CONNECTION_BYTES
+        self.server.budget.clients.add(CONNECTION_BYTES)
         if not self.server.connection_made(self):
             self.transport.abort()
 
@@ -163,6 +189,12 @@ class Connection(asyncio.Protocol):
         self.heartbeats.stop()
         self._forget_received()
         self._give_up()
+        self._output_share.give_back(self._gate_bytes)
+        self._gate_bytes = 0
+        self.outbox.close()
+        self._count_input(0)
+        self.count_out_client(self._client_bytes)
+        self._input.forget(self._memory)
         self.server.connection_lost(self)
         if not self._gone.done():
             self._gone.set_result(None)
@@ -180,17 +212,19 @@ class Connection(asyncio.Protocol):
             # Frames can no longer be separated, but these bytes are the answer to our close.
             self.shut()
             return
+        self._received_bytes = len(data)
         self.reader.put(data)
         self._go_on(at_once=True)
 
     def pause_writing(self) -> None:
-        """The socket's buffer is full: consumers of this connection wait."""
-        self.outbox.socket_is_full = True
-        self.blocked_at = self.loop.time()
+        """The socket's buffer has more than a few KiB: they are counted."""
+        self._counts_socket = True
+        self.outbox.socket_has(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The socket has room again."""
-        self.outbox.socket_is_full = False
+        """The socket's buffer is empty."""
+        self._counts_socket = False
+        self.outbox.socket_has(0)
         self.blocked_at = None
         self.wake_consumers()
         self.resume(Pause.UNSENT)
@@ -216,6 +250,8 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._pauses or self.state in _DONE:
             return 0
+        if self._input_bytes:
+            self._count_input(0)
         received, units = self._next_received()
         sent_before = self.outbox.added_bytes
         self._handle_all(received)
@@ -225,7 +261,14 @@ class Connection(asyncio.Protocol):
                 self._wait_for_turn()
             else:
                 self._read_on()
+        elif self._pauses:
+            self._count_input(self._received_bytes if self._backlog else self.reader.held_bytes)
         return units
+
+    def _count_input(self, size: int) -> None:
+        before, self._input_bytes = self._input_bytes, size
+        self._input.add(size)
+        self._input.give_back(before)
 
     def _next_received(self) -> tuple[list[frames.Received], int]:
         received: list[frames.Received] = []
@@ -353,14 +396,20 @@ class Connection(asyncio.Protocol):
     def hold(self, held: collections.deque[frames.RawFrame], frame: frames.RawFrame) -> None:
         """Keep a frame for a channel with a slow method, until that ends."""
         held.append(frame)
-        self._held_bytes += HELD_FRAME_BYTES + len(frame[2])
+        self._count_held(HELD_FRAME_BYTES + len(frame[2]))
         if self._held_bytes > self.limits.unsent_bytes_high:
             self._pause(Pause.HELD)
 
     def take_held(self, held: collections.deque[frames.RawFrame]) -> None:
         """The slow method takes the first frame that waits behind it."""
         _, _, payload = held.popleft()
-        self._held_bytes -= HELD_FRAME_BYTES + len(payload)
+        self._count_held(-HELD_FRAME_BYTES - len(payload))
+
+    def _count_held(self, size: int) -> None:
+        self._held_bytes += size
+        self._input.add(size)
+        if size < 0:
+            self._input.wake()
 
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -369,7 +418,7 @@ class Connection(asyncio.Protocol):
             self.on_error(channel, index, error)
         finally:
             held, channel.held = channel.held or (), None
-            self._held_bytes -= sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held)
+            self._count_held(-sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held))
         if self.has_given_up:
             return
         self._backlog.extendleft(reversed(held))  # they came before the backlog
@@ -399,12 +448,15 @@ class Connection(asyncio.Protocol):
     def waits_for(self) -> str | None:
         """The cause of a wait; None: it does not wait.
 
-        "client" (it does not read), "disk" or "majority" (its publishes are not durable) or "method" (a slow one).
+        "client" (it does not read), "disk" or "majority" (its publishes are not durable), "memory" (for its contents)
+        or "method" (a slow one).
         """
         if self.outbox.socket_is_full:
             return "client"
         if self._pauses & Pause.UNDURABLE or self.waits_since is not None:
             return self.host.blocking.cause
+        if self._pauses & Pause.MEMORY:
+            return "memory"
         return "method" if self._pauses & (Pause.TASK | Pause.HELD) else None
 
     @property
@@ -429,12 +481,55 @@ class Connection(asyncio.Protocol):
             self._pauses &= ~why
             self._go_on()
 
-    def replies_are_held(self, count: int) -> None:
-        """So many more replies wait at the gate of a channel, or fewer."""
+    def pause_for_memory(self) -> None:
+        """Read nothing until there is memory for more of its contents."""
+        self._pause(Pause.MEMORY)
+        self._input.await_bytes(self._memory)
+
+    def look_for_memory(self) -> None:
+        """Memory for contents was given back."""
+        if self.has_given_up or self.server.arriving.may_read(self):
+            self.resume(Pause.MEMORY)
+        else:
+            self._input.await_bytes(self._memory)
+
+    def count_client(self, size: int) -> None:
+        """Count a channel or a consumer of this connection. Raises 506 if memory has no room for it."""
+        share = self.server.budget.clients
+        if self._client_bytes + size > CLIENT_BYTES_FREE and not share.fits(self._client_bytes, size):
+            raise ChannelException(
+                RESOURCE_ERROR,
+                f"the broker's memory for connections, channels and consumers is full ({share.bytes_max} bytes): "
+                "close some, or start the broker with more memory",
+            )
+        self._client_bytes += size
+        share.add(size)
+
+    def count_out_client(self, size: int) -> None:
+        """A channel or a consumer has ended."""
+        size = min(size, self._client_bytes)  # 0 once the connection has ended
+        self._client_bytes -= size
+        self.server.budget.clients.give_back(size)
+
+    def gate_holds(self, count: int, size: int) -> None:
+        """So many more replies, and bytes of replies and confirms, wait at the gate of a channel, or fewer."""
+        if self.state is State.CLOSED:
+            return
         self.replies_held += count
-        if self.replies_held > REPLIES_HELD_MAX:
+        self._gate_bytes += size
+        if size > 0:
+            self._output_share.add(size)
+        else:
+            self._output_share.give_back(-size)
+        most = self.limits.unsent_bytes_max
+        if self.replies_held > REPLIES_HELD_MAX or self._gate_bytes > most:
             self._pause(Pause.REPLIES)
-        elif count < 0 and self.replies_held <= REPLIES_HELD_MAX // 2:
+        elif not self._output_share.fits(self._gate_bytes):
+            if size > 0:
+                self._pause(Pause.REPLIES)
+            elif not self._gate_bytes:
+                self.resume(Pause.REPLIES)
+        elif self.replies_held <= REPLIES_HELD_MAX // 2 and self._gate_bytes <= most // 2:
             self.resume(Pause.REPLIES)
 
     def _read_on(self) -> None:
@@ -513,6 +608,20 @@ class Connection(asyncio.Protocol):
         self._wanting_room[channel] = None
         return False
 
+    def takes_piece(self, channel: Channel) -> bool:
+        """Whether a channel may send a piece that was read for it; if not, its gate is settled when there is room."""
+        if self.outbox.takes_piece:
+            return True
+        self._wanting_room[channel] = None
+        return False
+
+    def has_bytes(self) -> None:
+        """The broker's share for output has bytes again."""
+        if self.outbox.was_starved():
+            self.wake_consumers()
+        elif not self.has_given_up:
+            self.outbox.has_room()  # waits on
+
     def flush(self) -> None:
         """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
@@ -525,10 +634,14 @@ class Connection(asyncio.Protocol):
             return
         self.heartbeats.sent()
         self.transport.writelines(parts)
-        if self.outbox.socket_is_full:
-            if self.transport.get_write_buffer_size() > self.limits.unsent_bytes_max:
+        outbox = self.outbox
+        if self._counts_socket:
+            outbox.socket_has(self.transport.get_write_buffer_size())
+            if outbox.exceeds(self.limits.unsent_bytes_max):
                 self._pause(Pause.UNSENT)
-        elif self.outbox.was_starved():
+            if self.blocked_at is None and outbox.socket_is_full:
+                self.blocked_at = self.loop.time()
+        if outbox.was_starved():
             self.wake_consumers()
 
     def wake_consumers(self) -> None:

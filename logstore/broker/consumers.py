@@ -27,7 +27,7 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
-from logstore.broker.memory import DELIVERY_BYTES
+from logstore.broker.memory import CONSUMER_BYTES, DELIVERY_BYTES
 from logstore.broker.queues import Acquired, release_in_turns
 from logstore.broker.streams import BodyStream
 from logstore.broker.transactions import Verdict
@@ -219,7 +219,7 @@ class Consumer:
     def queue_is_gone(self) -> None:
         """The queue was deleted: remove the consumer, and notify the client if it supports that."""
         consuming = self.channel.consuming
-        consuming.consumers.pop(self.tag, None)
+        consuming.removed(self.tag)
         self.queue.consumers.remove(self)
         if self.channel.is_open and self.channel.connection.wants_cancel_notice:
             self.channel.reply(commands.Basic.Cancel(self.tag, nowait=True))
@@ -266,6 +266,19 @@ def _too_large(properties: bytes) -> ChannelException:
 
 class Consuming:
     """The consuming half of a channel."""
+
+    __slots__ = (
+        "_accepted",
+        "_counted",
+        "_prefetch_shared",
+        "_share",
+        "_unacked",
+        "_unacked_of_consumers",
+        "channel",
+        "consumers",
+        "last_tag",
+        "prefetch",
+    )
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -350,17 +363,25 @@ class Consuming:
             raise ChannelException(
                 ACCESS_REFUSED, f"queue '{queue.name}' in vhost '{self.channel.vhost.name}' in exclusive use"
             )
+        self.channel.connection.count_client(CONSUMER_BYTES)
         consumer = Consumer(self.channel, tag, queue, no_ack=no_ack, exclusive=exclusive, prefetch=self.prefetch)
         self.consumers[tag] = consumer
         queue.add_consumer(consumer)
         return tag
+
+    def removed(self, tag: str) -> Consumer | None:
+        """A consumer ends; returns it."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self.channel.connection.count_out_client(CONSUMER_BYTES)
+        return consumer
 
     def cancel(self, tag: str) -> Coroutine[Any, Any, object] | None:
         """Remove a consumer. Its unacknowledged messages stay with the channel.
 
         Returns the deletion of the queue if the queue is auto-delete and has no consumer left.
         """
-        consumer = self.consumers.pop(tag, None)
+        consumer = self.removed(tag)
         if consumer is None or consumer.queue.deleted:
             return None
         consumer.queue.remove_consumer(consumer)
@@ -617,6 +638,7 @@ class Consuming:
         except StoreError as error:
             logger.warning("acknowledged messages cannot be settled: %s", error)
         consumers = list(self.consumers.values())
+        self.channel.connection.count_out_client(len(consumers) * CONSUMER_BYTES)
         self.consumers.clear()
         for consumer in consumers:
             if not consumer.queue.deleted:

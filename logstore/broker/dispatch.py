@@ -20,6 +20,7 @@ from logstore.broker.errors import (
     UNEXPECTED_FRAME,
     ConnectionException,
 )
+from logstore.broker.memory import CHANNEL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -90,12 +91,17 @@ def _on_channel_frame(
     if index == _CHANNEL_CLOSE:
         channel.give_up()
         channel.reply(commands.Channel.CloseOk())
-        del connection.channels[channel.number]
+        _remove(connection, channel)
     elif index == _CHANNEL_OPEN:
         raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
     else:
         raise ConnectionException(COMMAND_INVALID, f"a client may not send {method.name} here")
     return None
+
+
+def _remove(connection: Connection, channel: Channel) -> None:
+    del connection.channels[channel.number]
+    connection.count_out_client(CHANNEL_BYTES)
 
 
 def _on_unknown_channel(connection: Connection, kind: int, number: int, index: int, payload: bytes) -> None:
@@ -108,6 +114,7 @@ def _on_unknown_channel(connection: Connection, kind: int, number: int, index: i
         raise ConnectionException(
             NOT_ALLOWED, f"channel {number}: the negotiated channel_max is {connection.channels_max}"
         )
+    connection.count_client(CHANNEL_BYTES)
     channel = connection.channels[number] = Channel(connection, number)
     channel.reply(commands.Channel.OpenOk())
 
@@ -119,7 +126,7 @@ def _on_closing_channel(connection: Connection, channel: Channel, kind: int, ind
     if index == _CHANNEL_CLOSE:
         channel.reply(commands.Channel.CloseOk())
     elif index == _CHANNEL_CLOSE_OK:
-        del connection.channels[channel.number]
+        _remove(connection, channel)
 
 
 def _on_connection_frame(connection: Connection, kind: int, number: int, index: int, payload: bytes) -> None:

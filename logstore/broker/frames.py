@@ -97,6 +97,11 @@ class FrameReader:
         """Whether `take` has left something to take."""
         return bool(self._data)
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it has in memory."""
+        return len(self._data) + len(self._buffer)
+
     def rest(self) -> bytes:
         """Takes out the bytes of which no frame was made yet."""
         rest = self._data[self._at :] + self._buffer

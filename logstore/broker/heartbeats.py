@@ -92,7 +92,7 @@ class Heartbeats:
     def _is_stalled(self, now: float) -> bool:
         connection = self._connection
         unsent_bytes = connection.transport.get_write_buffer_size()
-        # The buffer shrinks only when the peer reads: while it is above the high mark, only a few replies are added.
+        # The buffer shrinks only when the peer reads: while the connection has no room, only a few replies are added.
         if not connection.outbox.socket_is_full or unsent_bytes < self._unsent_bytes:
             self._stalled_since = None
         elif self._stalled_since is None:

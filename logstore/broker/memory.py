@@ -92,7 +92,7 @@ class Share:
         """Release reserved or counted bytes."""
         self.used_bytes -= size
         if self._waiting and size:
-            self._wake()
+            self.wake()
 
     def await_bytes(self, one: Waits) -> None:
         """Wake a user once, after bytes were given back."""
@@ -104,7 +104,10 @@ class Share:
         if one in self._next:
             self._next.remove(one)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let those that wait ask again."""
+        if not self._waiting:
+            return
         if self._next:
             self._another_round = True
             return
@@ -122,8 +125,7 @@ class Share:
             self._turns.add(self)
         elif self._another_round:
             self._another_round = False
-            if self._waiting:
-                self._wake()
+            self.wake()
         return TURN_UNITS
 
 

@@ -107,6 +107,20 @@ class Content:
 class Publishing:
     """The publishing half of a channel."""
 
+    __slots__ = (
+        "_content",
+        "_form",
+        "_head",
+        "_head_body_size",
+        "_header",
+        "_method",
+        "_next_tag",
+        "_properties",
+        "_routing",
+        "channel",
+        "confirming",
+    )
+
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.confirming = False
@@ -275,11 +289,12 @@ class Publishing:
             return self._complete(content)
         if upload is not None and upload.refusal is not None:
             return None
-        if not self.channel.vhost.budget.contents.take(len(payload)):
-            raise ConnectionException(RESOURCE_ERROR, "the broker has no memory left for arriving messages")
-        content.reserved += len(payload)
-        if upload is not None and content.reserved >= PIECE_BYTES:
+        connection = self.channel.connection
+        fits = connection.server.arriving.grow(content, self.channel, len(payload))
+        if upload is not None and (content.reserved >= PIECE_BYTES or not fits):
             return self._append(upload, content)
+        if not fits:
+            connection.pause_for_memory()
         return None
 
     async def _append(self, upload: Upload, content: Content) -> None:
@@ -289,7 +304,7 @@ class Publishing:
         try:
             await upload.append(pieces)
         finally:
-            self.channel.vhost.budget.contents.give_back(reserved)
+            self.channel.connection.server.arriving.shrink(self.channel, reserved)
 
     def abandon(self) -> None:
         """Drop an incomplete content."""
@@ -302,8 +317,7 @@ class Publishing:
     def _is_over(self, content: Content) -> None:
         """Nothing more of it arrives."""
         self._content = None
-        self.channel.vhost.budget.contents.give_back(content.reserved)
-        content.reserved = 0
+        self.channel.connection.server.arriving.over(content, self.channel)
 
     def _complete(self, content: Content) -> Coroutine[Any, Any, None] | None:
         self._is_over(content)

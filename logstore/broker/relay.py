@@ -221,6 +221,7 @@ class Relay:
         client.other, leader.other = self._upstream, self.client
         high = self._connection.limits.unsent_bytes_high
         self._upstream.set_write_buffer_limits(high=high)
+        self.client.set_write_buffer_limits(high=high)
         self.client.pause_reading()  # until the leader has spoken, whose side reads raw bytes from then on
         self._upstream.pause_reading()  # uvloop learns of another protocol when reading starts
         self.client.set_protocol(client)

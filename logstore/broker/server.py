@@ -22,6 +22,7 @@ import uvloop
 
 from logstore.broker import descriptors
 from logstore.broker.admission import Admission
+from logstore.broker.arriving import Arriving
 from logstore.broker.connection import Connection
 from logstore.broker.errors import (
     CONNECTION_FORCED,
@@ -77,6 +78,7 @@ class Server:
 
     loop: asyncio.AbstractEventLoop
     turns: Turns
+    arriving: Arriving
     users: Users
 
     def __init__(
@@ -112,6 +114,7 @@ class Server:
         loop = self.loop = asyncio.get_running_loop()
         self.turns = Turns(loop)
         self.budget.serve(self.turns)
+        self.arriving = Arriving(self.budget.contents, loop, self.limits)
         self._failed = loop.create_future()
         if self._root is None:
             assert self._users is not None
@@ -178,6 +181,7 @@ class Server:
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
+        self.arriving.stop()
         for host in hosts:
             host.stop()
         if self.hosting is not None:

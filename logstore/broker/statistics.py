@@ -41,6 +41,10 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
             "channels": sum(len(connection.channels) for connection in connections),
             "memory_bytes": budget.used_bytes,
             "memory_bytes_max": budget.bytes_max,
+            "memory_shares": {
+                name: {"bytes": share.used_bytes, "bytes_max": share.bytes_max, "waiting": share.waiting_count}
+                for name, share in budget.shares.items()
+            },
         },
         "queue_columns": list(QUEUE_KEYS),
         "queue_rows": list(_rows(list(host.vhost.queues.values()))),

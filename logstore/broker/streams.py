@@ -1,7 +1,8 @@
 """Large bodies on their way to a client: read from the log in pieces, in another thread, as the client takes them.
 
 Later replies and deliveries on its channel wait until the last piece is sent, because AMQP allows no other frame of the
-channel in between; other channels go on. At most one piece is in memory, and the unsent bytes of the connection.
+channel in between; other channels go on. At most one piece is in memory, and the unsent bytes of the connection. It is
+read only when the connection has room for it (`outbox`), which counts it.
 
 A body that has begun cannot be taken back. So it is read once before its delivery begins, and a message that is damaged
 is set aside as a short one is. If the message is gone before the last piece (its queue was deleted, or the channel has
@@ -65,17 +66,23 @@ class BodyStream:
 
     def send_next(self) -> bool:
         """Send the piece that was read, and begin to read the next one. True if there is nothing more to send."""
-        if self._channel.connection.has_given_up or (self._is_left and not self._has_begun):
+        connection = self._channel.connection
+        if connection.has_given_up or (self._is_left and not self._has_begun):
+            self._drop_piece()
             self.leave()
             return True
-        piece, self._piece = self._piece, None
-        if piece is not None:
+        if self._piece is not None:
+            if not connection.takes_piece(self._channel):
+                return False
+            piece = self._piece
+            self._drop_piece()
             self._send(piece)
             if self._at == self._size:
                 self._end()
                 return True
-        if not self._is_reading and not self._is_lost:
+        if not self._is_reading and not self._is_lost and connection.has_room(self._channel):
             self._is_reading = True
+            connection.outbox.reads(PIECE_BYTES)
             self._task = self._channel.wakeups.loop.create_task(self._read())
         return False
 
@@ -85,6 +92,11 @@ class BodyStream:
             self._is_left = True
             if self._no_ack or not self._has_begun:  # else it is among the unacknowledged ones of the channel
                 self._acquired.release(unseen=not self._has_begun)
+
+    def _drop_piece(self) -> None:
+        if self._piece is not None:
+            self._piece = None
+            self._channel.connection.outbox.has_read(PIECE_BYTES)
 
     def _send(self, piece: bytes) -> None:
         parts: list[bytes | memoryview] = []
@@ -107,6 +119,7 @@ class BodyStream:
         try:
             piece = await self._channel.wakeups.loop.run_in_executor(None, read)
         except StoreError as error:
+            self._channel.connection.outbox.has_read(PIECE_BYTES)
             self._failed(error)
         else:
             self._piece = piece

@@ -15,7 +15,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from logstore.broker.errors import RESOURCE_ERROR, STORE_ENDED, ChannelException, ConnectionException
+from logstore.broker.errors import RESOURCE_ERROR, STORE_ENDED, ChannelException
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from logstore import MessageStore, Transaction
     from logstore.broker.channel import Channel
+    from logstore.broker.connection import Connection
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.limits import Limits
     from logstore.broker.publishing import Content
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOKS: Final = 4  # in `unfinished_stall_s`: a body that stands still is noticed at most a quarter of it later
 _LOG_SHARE: Final = 4  # a limited log gives unfinished bodies one part of so many
 
 
@@ -45,14 +45,11 @@ class Uploads:
     def __init__(self, store: MessageStore, wakeups: WakeUps, limits: Limits) -> None:
         self.store = store
         self.loop = wakeups.loop
-        self.clock = wakeups.loop.time
         self.held_bytes = 0  # in the log
         self._kept_bytes = 0  # of these, in transactions: complete and not committed
         self._limits = limits
-        self._wakeups = wakeups
         self._arriving: dict[Upload, None] = {}  # the oldest first
         self._waiting: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def bytes_max(self) -> int:
@@ -68,16 +65,11 @@ class Uploads:
 
     def stop(self) -> None:
         """The host ends."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._wake()
 
     async def room(self, upload: Upload, size: int) -> None:
         """Returns when a body may grow by `size` bytes. Raises `UnfinishedFull` if it must not wait for that."""
         self._arriving.setdefault(upload)
-        if self._timer is None:
-            self._look_later()
         while not upload.is_left and self.held_bytes + size > self.bytes_max:
             older = list(self._arriving)
             older = older[: older.index(upload)]
@@ -108,6 +100,12 @@ class Uploads:
             self._kept_bytes -= upload.size
         upload.size = 0
         self._wake()
+        upload.channel.connection.server.arriving.share.wake()  # another one is the oldest
+
+    def has_oldest(self, connection: Connection) -> bool:
+        """Whether the oldest one arrives on this connection."""
+        oldest = next(iter(self._arriving), None)
+        return oldest is not None and oldest.channel.connection is connection
 
     def _full(self) -> UnfinishedFull:
         return UnfinishedFull(f"the log has too much of unfinished messages (more than {self.bytes_max} bytes)")
@@ -117,25 +115,6 @@ class Uploads:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
-
-    # Bodies that stand still.
-
-    def _look_later(self) -> None:
-        self._timer = self.loop.call_later(self._limits.unfinished_stall_s / _LOOKS, self.look)
-
-    def look(self) -> None:
-        """Close the connection of each body that has not grown for `unfinished_stall_s`, although it was read."""
-        self._timer = None
-        if self._wakeups.stopped:
-            return
-        now, stall_s = self.clock(), self._limits.unfinished_stall_s
-        for upload in list(self._arriving):
-            if upload.stands_still(now) >= stall_s:
-                text = f"a message on channel {upload.channel.number} has not grown for {stall_s:g} s"
-                logger.warning("%s is closed: %s", upload.channel.connection, text)
-                upload.channel.connection.fail(ConnectionException(RESOURCE_ERROR, text), 0)
-        if self._arriving:
-            self._look_later()
 
 
 class Upload:
@@ -152,8 +131,6 @@ class Upload:
         self._content = content
         self._id: int | None = None  # of the staged message
         self._is_busy = False
-        self._missing_seen = content.missing  # when `stands_still` was last asked and it had grown
-        self._seen_at = self._uploads.clock()
 
     @property
     def is_staged(self) -> bool:
@@ -202,13 +179,6 @@ class Upload:
     def done(self) -> None:
         """It is on its queues."""
         self._uploads.forget(self)
-
-    def stands_still(self, now: float) -> float:
-        """For how many seconds it has not grown while the broker read from its channel."""
-        is_read = not (self.waits or self._is_busy or self.channel.connection.is_paused)
-        if self._content.missing != self._missing_seen or not is_read:
-            self._missing_seen, self._seen_at = self._content.missing, now
-        return now - self._seen_at
 
     async def _destroy(self, message_id: int) -> None:
         def destroy() -> None:

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 _OF_ROOT = frozenset({"segment_size", "initial_segments", "max_log_bytes", "connect", "catalog_timeout"})
 
 
+MEMORY_BYTES_MIN = 16 << 20  # with less, a few clients with a few messages each would wait for each other
+
+
 class _Stopped(BaseException):
     """SIGTERM or Ctrl-C arrived after the store was opened and before the broker handles signals."""
 
@@ -40,6 +43,12 @@ class _Stopped(BaseException):
 def _checked_body_bytes(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
     if value == 0:
         raise click.BadParameter("a message of 0 bytes at most is none; write 64K, 16MiB or 1G")
+    return value
+
+
+def _checked_memory(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
+    if value is not None and value < MEMORY_BYTES_MIN:
+        raise click.BadParameter(f"a broker needs {size_text(MEMORY_BYTES_MIN)} at least; write 64M, 512MiB or 4G")
     return value
 
 
@@ -64,6 +73,12 @@ def _checked_body_bytes(_: click.Context, __: click.Parameter, value: int | None
     type=SIZE,
     callback=_checked_body_bytes,
     help="The longest message that a client may publish [default: 128MiB].",
+)
+@click.option(
+    "--max-memory",
+    type=SIZE,
+    callback=_checked_memory,
+    help="The memory for messages, clients and what they have in progress, over all virtual hosts [default: 1GiB].",
 )
 @click.option(
     "--max-undurable-bytes",
@@ -110,6 +125,7 @@ def serve(
     stop_timeout: float,
     verbose: bool,
     max_body_bytes: int | None,
+    max_memory: int | None,
     **options: Any,
 ) -> None:
     """Run an AMQP 0-9-1 broker on a store.
@@ -126,7 +142,8 @@ def serve(
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
-    limits = Limits() if max_body_bytes is None else Limits(body_bytes_max=max_body_bytes)
+    of_limits = {"body_bytes_max": max_body_bytes, "memory_bytes_max": max_memory}
+    limits = Limits(**{name: value for name, value in of_limits.items() if value is not None})
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check_address(host, port)

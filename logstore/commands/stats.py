@@ -94,7 +94,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         used, most = size_text(broker["memory_bytes"]), size_text(broker["memory_bytes_max"])
         facts += [
             ("clients", f"{counted(broker['connections'], 'connection')}, {counted(broker['channels'], 'channel')}"),
-            ("messages in memory", f"{used} of {most}"),
+            ("memory", f"{used} of {most}"),
         ]
     facts.append(("messages", _messages(totals)))
     if document["forces"] is not None:

@@ -11,7 +11,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from kit.broker_transactions import drain, fill, ready, select, take
 from kit.broker_waits import nothing_comes
-from kit.live_broker import Broker, open_store
+from kit.live_broker import Broker, message_bytes, open_store
 from kit.patience import wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
 from logstore.broker.headers import decode_header
@@ -122,7 +122,7 @@ def test_a_large_transaction_is_atomic(broker: Broker, count: int, size: int) ->
     channel.tx_commit()
     assert drain(broker, "q") == bodies
     assert broker.store.queue("in").depth == 0
-    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 def test_an_unroutable_mandatory_message_is_returned_at_the_commit_and_after_a_rollback_never(broker: Broker) -> None:
@@ -150,7 +150,7 @@ def test_a_queue_that_is_deleted_before_the_commit_is_left_out(broker: Broker) -
         broker.pika().channel().queue_delete(queue)
     channel.tx_commit()
     assert drain(broker, "kept") == [b"x"]
-    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 def test_a_queue_that_is_deleted_while_a_large_commit_is_written_is_left_out(
@@ -195,7 +195,7 @@ def test_acknowledgements_on_a_queue_that_is_deleted_do_not_stop_the_commit(brok
     broker.pika().channel().queue_delete("gone")
     channel.tx_commit()
     assert drain(broker, "out") == [b"x"]
-    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 def test_the_time_to_live_counts_from_the_commit(broker: Broker) -> None:
@@ -223,7 +223,7 @@ def test_lack_of_memory_closes_the_channel_and_its_transaction_has_no_effect(
         channel.tx_commit()
     assert closed.value.reply_code == 506
     assert broker.store.queue("q").depth == 0
-    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
+    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 # ---- Acknowledging

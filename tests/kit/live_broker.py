@@ -33,6 +33,11 @@ def unsent(server: Server) -> int:
     return max((each.transport.get_write_buffer_size() for each in server.connections), default=0)
 
 
+def message_bytes(server: Server) -> int:
+    """What the broker counts of its memory, without what clients take that do nothing."""
+    return server.budget.used_bytes - server.budget.clients.used_bytes
+
+
 def open_store(directory: Path) -> Any:
     return logstore.open(directory, segment_size=1 << 20)  # small, so that tests open quickly and cross many
 
