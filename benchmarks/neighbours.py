@@ -5,7 +5,8 @@
 Each load has a broker of its own, a process, on a new store. Beside the load a neighbour, another process, asks for the
 number of messages of a queue every 20 ms; if an answer takes longer, the next question follows at once, and the times
 at which questions were due count as waits, too. Printed are the median, the 99th percentile and the maximum of the
-neighbour's waits in milliseconds while the load ran, how long that took, and the broker's peak of resident memory. With
+neighbour's waits in milliseconds while the load ran, how long that took, and the broker's resident memory: the peak,
+and how much that is above what it had before the load. With
 ``--before`` the same is done with the build of another checkout, in turn.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import select
 import socket
 import statistics
 import struct
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from broker_servers import LogstoreServer
-from broker_wire import BODY, CHANNEL, HEADER, PREFIX, Link, WireError
+from broker_wire import BODY, CHANNEL, HEADER, PREFIX, Link, WireError, ack_up_to
 from builds import Build
 from pamqp import commands
 from pamqp import frame as pamqp_frame
@@ -41,6 +43,7 @@ EVERY_S: Final = 0.02
 ASKED: Final = "asked"
 MIB: Final = 1 << 20
 SILENT_S: Final = 3.0  # how long clients stay that read nothing
+BACKLOG: Final = [1_000_000]  # messages; set by --backlog
 OTHER: Final = "other"  # a user who is not the neighbour's, and the password
 
 
@@ -181,19 +184,103 @@ def small_messages(port: int, *, durable: bool) -> Callable[[], object]:
 
 
 def end_with_unacked(port: int) -> Callable[[], object]:
-    """A connection ends that has 200,000 unacknowledged deliveries."""
+    """Connections end that have 200,000 unacknowledged deliveries together."""
     own, other, count = link(port), link(port), 200_000
     declare(own, "q")
     own.socket.sendall((start_of("q", 20) + raw(BODY, b"x" * 20)) * count)
     assert declare(own, "q") == count
-    own.call(CHANNEL, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+    consumers = [link(port) for _ in range(4)]  # one has at most `unacked_per_consumer_max`
+    for consumer in consumers:
+        consumer.call(CHANNEL, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
     while other.ready("q") > 0:
-        own.receive()
+        for consumer in select.select(consumers, [], [], 0)[0]:
+            consumer.receive()
 
     def run() -> None:
-        own.socket.close()
+        for consumer in consumers:
+            consumer.socket.close()
         while other.ready("q") < count:
             pass
+
+    return run
+
+
+def many_connections(port: int) -> Callable[[], object]:
+    """1,000 connections, each with a consumer on a queue of its own; each gets a message and acknowledges it."""
+    clients: list[Link] = []
+
+    def run() -> None:
+        for number in range(1000):
+            own = link(port)
+            clients.append(own)
+            declare(own, f"q{number}")
+            own.call(CHANNEL, commands.Basic.Consume(queue=f"q{number}"), commands.Basic.ConsumeOk)
+        for number, own in enumerate(clients):
+            publish(own, f"q{number}", b"x" * 20)
+        for own in clients:
+            own.receive()
+            own.socket.sendall(ack_up_to(1))
+        time.sleep(SILENT_S)
+
+    return run
+
+
+def unread(port: int) -> Callable[[], object]:
+    """100 consumers that do not read, each with a message of 128 MiB, which is one message on all of their queues."""
+    own, body_bytes = link(port), 128 * MIB
+    exchange = commands.Exchange.Declare(exchange="all", exchange_type="fanout", durable=True)
+    own.call(CHANNEL, exchange, commands.Exchange.DeclareOk)
+    for number in range(100):
+        declare(own, f"q{number}")
+        own.call(CHANNEL, commands.Queue.Bind(queue=f"q{number}", exchange="all"), commands.Queue.BindOk)
+    method = pamqp_frame.marshal(commands.Basic.Publish(exchange="all", routing_key=""), CHANNEL)
+    own.socket.sendall(method + raw(HEADER, struct.pack(">HHQ", 60, 0, body_bytes) + b"\x00\x00"))
+    piece = raw(BODY, bytes(own.frame_bytes_max - 8))
+    for _ in range(body_bytes // (own.frame_bytes_max - 8)):
+        own.socket.sendall(piece)
+    own.socket.sendall(raw(BODY, bytes(body_bytes % (own.frame_bytes_max - 8))))
+    declare(own, "q0")
+    consumers = [link(port) for _ in range(100)]
+
+    def run() -> None:
+        for number, consumer in enumerate(consumers):
+            consumer.call(CHANNEL, commands.Basic.Consume(queue=f"q{number}"), commands.Basic.ConsumeOk)
+        time.sleep(3 * SILENT_S)
+
+    return run
+
+
+def backlog(port: int) -> Callable[[], object]:
+    """A durable queue with very many messages (`--backlog`) that nobody reads."""
+    own, count = link(port), BACKLOG[0]
+    declare(own, "q")
+    block = (start_of("q", 20) + raw(BODY, b"x" * 20)) * 1000
+
+    def run() -> None:
+        for _ in range(count // 1000):
+            own.socket.sendall(block)
+        assert declare(own, "q") == count
+
+    return run
+
+
+def unacknowledged(port: int) -> Callable[[], object]:
+    """Consumers without prefetch take 1,000,000 messages, as far as they get any, and acknowledge none."""
+    own, count = link(port), 1_000_000
+    declare(own, "q")
+    block = (start_of("q", 20) + raw(BODY, b"x" * 20)) * 1000
+    for _ in range(count // 1000):
+        own.socket.sendall(block)
+    assert declare(own, "q") == count
+    consumers = [link(port) for _ in range(20)]
+
+    def run() -> None:
+        for consumer in consumers:
+            consumer.call(CHANNEL, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+        while select.select(consumers, [], [], SILENT_S / 3)[0]:  # until nothing comes any more
+            for consumer in select.select(consumers, [], [], 0)[0]:
+                consumer.receive()
+        print(f"  {count - own.ready('q')} delivered and not acknowledged")
 
     return run
 
@@ -273,6 +360,10 @@ LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "3,000 declarations": declarations,
     "300 logins": logins,
     "2,200 silent": silent,
+    "1,000 connections with a consumer": many_connections,
+    "100 unread bodies of 128 MiB": unread,
+    "backlog": backlog,
+    "unacknowledged without limit": unacknowledged,
 }
 
 
@@ -319,6 +410,7 @@ def measure(build: Build, load: str, place: Path) -> dict[str, float]:
             asking.stdout.readline()
             time.sleep(0.3)  # some waits of an idle broker
             forget_peak(server.pids[0])
+            before = peak_mib(server.pids[0])
             began = time.perf_counter()
             run()
             seconds = time.perf_counter() - began
@@ -336,6 +428,7 @@ def measure(build: Build, load: str, place: Path) -> dict[str, float]:
         "max_ms": round(waits[-1], 1),
         "seconds": round(seconds, 2),
         "peak_mib": round(peak),
+        "more_mib": round(peak - before),
     }
 
 
@@ -345,11 +438,13 @@ def main() -> None:
     parser.add_argument("--before", type=Path, default=None, help="another checkout, with its environment")
     parser.add_argument("--only", action="append", choices=list(LOADS), help="this load; may be given several times")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--backlog", type=int, default=BACKLOG[0], help="messages of the load of that name")
     parser.add_argument("--ask", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
         ask(given.ask)
         return
+    BACKLOG[0] = given.backlog
     builds = [Build()] if given.before is None else [Build.before(given.before), Build()]
     print(f"load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(dir=given.dir) as made:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import body, commands, header
 
 from kit.amqp_client import raw_frame
+from kit.command import run
 from kit.live_broker import message_bytes
 from kit.patience import wait_until
+from kit.serve_process import ServeProcess
 from logstore.broker.connection import CLIENT_BYTES_FREE, Pause
 from logstore.broker.memory import CHANNEL_BYTES, DELIVERY_BYTES, MemoryBudget, Share
 from logstore.broker.streams import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kit.amqp_client import RawClient
     from kit.live_broker import Broker
@@ -476,3 +480,24 @@ def test_everything_that_clients_took_is_given_back_when_they_have_gone(broker: 
 def client_tag(broker: Broker, channel: int) -> str:
     [connection] = broker.server.connections
     return broker.call(lambda: next(iter(connection.channels[channel].consuming.consumers)))
+
+
+# ---- The option
+
+
+def test_serve_sets_the_memory(tmp_path: Path) -> None:
+    process = ServeProcess(tmp_path / "store", options=("--max-memory", "32M"))
+    try:
+        found = json.loads(run("stats", tmp_path / "store", "--json").stdout)["broker"]
+        assert found["memory_bytes_max"] == 32 * MIB
+        assert found["memory_shares"]["queues"] == {"bytes": 0, "bytes_max": 16 * MIB, "waiting": 0}
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("value", ["0", "1M", "-1", "much"])
+def test_serve_refuses_a_memory_that_is_too_small_in_one_line(tmp_path: Path, value: str) -> None:
+    found = run("serve", tmp_path / "store", f"--max-memory={value}")
+    assert found.returncode == 2
+    assert "--max-memory" in found.stderr.splitlines()[-1]
+    assert not (tmp_path / "store").exists()

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pamqp import body, commands, header
+from pamqp import commands
 
 from kit.amqp_client import RawClient, raw_frame
 from kit.live_broker import Broker, Clients, open_store
@@ -20,8 +20,10 @@ from kit.patience import PATIENCE_S
 from kit.stores import ROOT
 from logstore.broker import Limits, fields
 from logstore.broker.arguments import QueueArguments
+from logstore.broker.connection import CLIENT_BYTES_FREE
 from logstore.broker.exchanges import EXCHANGE_TYPES, PREDECLARED
 from logstore.broker.handshake import SERVER_PROPERTIES
+from logstore.broker.memory import CHANNEL_BYTES, CONNECTION_BYTES, CONSUMER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -441,7 +443,8 @@ LIMITED: dict[str, dict[str, int]] = {
     "a body above the limit": {"body_bytes_max": 10},
     "a publish without confirms that memory does not hold": {"memory_bytes_max": 10},
     "a transaction that memory does not hold": {"memory_bytes_max": 10},
-    "arriving bodies that memory does not hold": {"memory_bytes_max": 10},
+    "a channel that memory does not hold": {"memory_bytes_max": 10},
+    "a consumer that memory does not hold": {"memory_bytes_max": 10},
     "an exclusive queue of another connection": {},
     "a virtual host that the user may not open": {},
     STORE_HAS_FAILED: {},
@@ -495,9 +498,19 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         client.publish("memory", b"x")
     elif name == "a body above the limit":
         client.publish("orders", bytes(11))
+    elif name == "a channel that memory does not hold":
+        count = (CLIENT_BYTES_FREE - CONNECTION_BYTES) // CHANNEL_BYTES
+        for number in range(2, count + 1):
+            client.open_channel(number)
+        client.send(count + 1, commands.Channel.Open())
     else:
-        head = header.ContentHeader(0, 100, commands.Basic.Properties())
-        client.send(1, commands.Basic.Publish(routing_key="orders"), head, body.ContentBody(bytes(11)))
+        assert name == "a consumer that memory does not hold"
+        client.declare("orders")
+        count = (CLIENT_BYTES_FREE - CONNECTION_BYTES - CHANNEL_BYTES) // CONSUMER_BYTES
+        for _ in range(count):
+            client.send(1, commands.Basic.Consume(queue="orders"))
+            client.expect(commands.Basic.ConsumeOk)
+        client.send(1, commands.Basic.Consume(queue="orders"))
     return client
 
 
