@@ -56,6 +56,11 @@ def encode_header(routing: bytes, properties: bytes, published_ms: int, expirati
     return _EXPIRING.pack(VERSION, _HAS_EXPIRATION, published_ms, expiration_ms) + routing + properties
 
 
+def header_bytes(routing: bytes, properties: bytes, expiration_ms: int | None) -> int:
+    """The length of an encoded header."""
+    return (_PLAIN if expiration_ms is None else _EXPIRING).size + len(routing) + len(properties)
+
+
 def decode_header(data: bytes, default_routing: bytes) -> MessageHeader:
     """Decode a header. Other bytes give `default_routing` and no properties."""
     try:

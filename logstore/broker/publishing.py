@@ -518,7 +518,7 @@ class Publishing:
             return
         try:
             channel.tx.publish(route, content, expiration_ms)
-        except ChannelException:
+        except (ChannelException, StoreError):
             upload.drop()
             raise
 

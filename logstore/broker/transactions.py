@@ -1,9 +1,9 @@
 """AMQP transactions: the publishes and acknowledgements of one channel since the last outcome, and their commit.
 
-Nothing reaches the store before `tx.commit`: contents wait in memory, within the broker's memory budget, and
-acknowledged messages stay taken. So a client that waits for an hour keeps no segment and locks no message, and a
-rollback, or a lost connection, has nothing to undo in the store. The commit writes everything as one transaction of the
-store: all or nothing, with one force.
+Nothing reaches a queue of the store before `tx.commit`: contents wait in memory, within the transaction's part of the
+broker's memory budget, and beyond that as staged messages in the log (`spool`, `uploads`); acknowledged messages stay
+taken. So a client that waits for an hour locks no message, and a rollback, or a lost connection, has only staged
+messages to remove. The commit writes everything as one transaction of the store: all or nothing, with one force.
 
 Invariants: `commit-ok` is sent after the commit is durable. Memory queues get their messages at that time, not earlier,
 even if the channel is closed by then. If an acknowledgement does not take effect, its message is unacknowledged again,
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, cast
 
 from pamqp import commands
 
@@ -23,11 +23,12 @@ from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import RESOURCE_ERROR, ChannelException
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import release_in_turns
+from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
 from logstore.broker.turns import TURN_UNITS, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
     from typing import Any
 
     from logstore import MessageStore, Transaction
@@ -52,32 +53,20 @@ class Verdict(enum.Enum):
     RELEASE = enum.auto()
 
 
-class _Publish(NamedTuple):
-    route: Route
-    content: Content
-    expiration_ms: int | None
+def _is_loaded(content: Content, left: Route) -> bool:
+    """Whether a large body, which is in the store, is needed in memory."""
+    if content.upload is None:
+        return False
+    return bool(left.memory) or (not left.durable and content.is_mandatory)
 
 
-class _Message(NamedTuple):
-    """A publish with its encoded header, without queues that were deleted meanwhile."""
-
-    route: Route
-    header: bytes
-    content: Content
-    expires: bool
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bytes that it takes from the budget: on memory queues, or to be returned."""
-        copies = len(self.route.memory) * (place_bytes(self.header, b"") + self.content.body_size)
-        return copies if copies or not self.is_loaded else self.content.body_size
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether a large body, which is in the store, is needed in memory."""
-        if self.content.upload is None:
-            return False
-        return bool(self.route.memory) or (not self.route.durable and self.content.is_mandatory)
+def _totals(item: Publish | Block) -> Sequence[Total]:
+    """What it has for each route."""
+    if isinstance(item, Block):
+        return item.totals
+    total = Total(item.route)
+    total.add(item)
+    return (total,)
 
 
 class ChannelTransaction:
@@ -85,9 +74,11 @@ class ChannelTransaction:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._publishes: list[_Publish] = []
+        self._items: list[Publish | Block] = []
         self._settled: list[tuple[Acquired, Verdict]] = []
-        self._reserved_bytes = 0  # reserved in the budget for contents
+        self._reserved_bytes = 0  # counted in the budget
+        self._tail_count = 0  # of the last publishes, which are to be written as a block
+        self._tail_bytes = 0
 
     @property
     def settled_count(self) -> int:
@@ -95,17 +86,36 @@ class ChannelTransaction:
         return len(self._settled)
 
     def publish(self, route: Route, content: Content, expiration_ms: int | None) -> None:
-        """Keep a complete message for the commit. Raises a 506 channel exception if memory is full."""
+        """Keep a complete message for the commit: beyond the transaction's part of memory in the log.
+
+        Raises `StoreError`, or a 506 channel exception if the log has too much of such.
+        """
         size = PUBLISH_BYTES + len(content.properties or b"") + len(content.routing)
         if content.upload is None:
             size += content.body_size
         else:
+            self._spool()
             self._channel.connection.host.uploads.keep(content.upload)
-        budget = self._channel.vhost.budget.contents
-        if not budget.take(size):
-            raise _memory_full(budget.bytes_max)
+        fits = self._channel.vhost.budget.transactions.fits(self._reserved_bytes, size)
+        self._items.append(Publish(route, content, expiration_ms))
+        self._count(size)
+        if content.upload is None and (self._tail_count or not fits):
+            self._tail_count += 1
+            self._tail_bytes += size
+            if self._tail_bytes >= SPOOL_BYTES:
+                self._spool()
+
+    def _spool(self) -> None:
+        """Write the last publishes as a block."""
+        if self._tail_count:
+            tail = cast("list[Publish]", self._items[-self._tail_count :])
+            self._items[-self._tail_count :] = [write(self._channel, tail)]
+            self._count(BLOCK_BYTES - self._tail_bytes)
+            self._tail_count = self._tail_bytes = 0
+
+    def _count(self, size: int) -> None:
         self._reserved_bytes += size
-        self._publishes.append(_Publish(route, content, expiration_ms))
+        self._channel.vhost.budget.transactions.add(size)
 
     def settle(self, taken: list[Acquired], verdict: Verdict) -> None:
         """Keep the settlement of deliveries for the commit."""
@@ -113,10 +123,10 @@ class ChannelTransaction:
 
     def rollback(self) -> None:
         """Drop the publishes; acknowledged messages are unacknowledged again, on this channel."""
-        _drop_large(self._publishes)
-        self._publishes = []
-        self._channel.vhost.budget.contents.give_back(self._reserved_bytes)
-        self._reserved_bytes = 0
+        _drop_stored(self._channel, self._items)
+        self._items = []
+        self._channel.vhost.budget.transactions.give_back(self._reserved_bytes)
+        self._reserved_bytes = self._tail_count = self._tail_bytes = 0
         settled, self._settled = self._settled, []
         self._channel.consuming.unsettle(acquired for acquired, _ in settled)
 
@@ -125,8 +135,9 @@ class ChannelTransaction:
 
         Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
-        commit = _Commit(self._channel, self._publishes, self._settled, self._reserved_bytes)
-        self._publishes, self._settled, self._reserved_bytes = [], [], 0
+        commit = _Commit(self._channel, self._items, self._settled, self._reserved_bytes)
+        self._items, self._settled = [], []
+        self._reserved_bytes = self._tail_count = self._tail_bytes = 0
         if commit.is_large:
             return commit.run_in_background()
         commit.run()
@@ -137,13 +148,18 @@ class _Commit:
     """One commit in progress. It is separate from its channel, which may be closed meanwhile."""
 
     def __init__(
-        self, channel: Channel, publishes: list[_Publish], settled: list[tuple[Acquired, Verdict]], reserved_bytes: int
+        self,
+        channel: Channel,
+        items: list[Publish | Block],
+        settled: list[tuple[Acquired, Verdict]],
+        reserved_bytes: int,
     ) -> None:
         self._channel = channel
-        self._publishes = publishes
+        self._items = items
         self._settled = settled
         self._reserved_bytes = reserved_bytes
-        self._messages: list[_Message] = []
+        self._left: dict[Route, Route] = {}  # each route without queues that were deleted meanwhile
+        self._totals: list[Sequence[Total]] = []  # of each item
         self._memory_bytes = 0  # reserved in the budget for memory queues
         self._wrote = False
         self._lsn = 0
@@ -153,8 +169,10 @@ class _Commit:
     @property
     def is_large(self) -> bool:
         """Whether writing it would block the event loop for too long."""
-        size = sum(publish.content.body_size for publish in self._publishes)
-        operations = len(self._publishes) + len(self._settled)
+        if any(isinstance(item, Block) for item in self._items):
+            return True
+        size = sum(item.content.body_size for item in self._items if isinstance(item, Publish))
+        operations = len(self._items) + len(self._settled)
         return operations > INLINE_OPERATIONS_MAX or size > self._channel.limits.inline_body_bytes_max
 
     def run(self) -> None:
@@ -165,7 +183,7 @@ class _Commit:
                 try:
                     self._write()
                 except UnknownQueue:
-                    before = [message.route for message in self._messages]
+                    before = list(self._left.values())
                     all_of(self._plan(leaving=True))
                     if not self._has_other_routes(before):
                         raise
@@ -185,7 +203,7 @@ class _Commit:
                 try:
                     await loop.run_in_executor(None, self._write)
                 except UnknownQueue:
-                    before = [message.route for message in self._messages]
+                    before = list(self._left.values())
                     await in_turns(self._plan(leaving=True))
                     if not self._has_other_routes(before):
                         raise
@@ -200,26 +218,33 @@ class _Commit:
 
     def _has_other_routes(self, before: list[Route]) -> bool:
         """Whether queues were deleted during a write, so that another one may succeed."""
-        return before != [message.route for message in self._messages]
+        return before != list(self._left.values())
+
+    def _publishes(self) -> Iterator[Publish]:
+        """All in order; those of a block are read from the log. Raises `StoreError`."""
+        for item in self._items:
+            if isinstance(item, Publish):
+                yield item
+            else:
+                yield from read(self._channel.store, item)
 
     def _plan(self, *, leaving: bool = False) -> Generator[None]:
         """Determine the route of each message, and reserve the bytes for memory queues."""
         budget = self._channel.vhost.budget.queues
         budget.give_back(self._memory_bytes)
         self._memory_bytes = 0
-        self._messages = []
-        for at, publish in enumerate(self._publishes, 1):
-            message = _Message(
-                publish.route.without_deleted(leaving=leaving),
-                publish.content.header(publish.expiration_ms),
-                publish.content,
-                publish.expiration_ms is not None,
-            )
-            needed = message.memory_bytes
-            if not budget.take(needed):
-                raise _memory_full(budget.bytes_max)
-            self._memory_bytes += needed
-            self._messages.append(message)
+        self._left = {}
+        for at, item in enumerate(self._items, 1):
+            if len(self._totals) < at:
+                self._totals.append(_totals(item))
+            for total in self._totals[at - 1]:
+                left = self._left[total.route] = total.route.without_deleted(leaving=leaving)
+                needed = len(left.memory) * (total.count * place_bytes(b"", b"") + total.size)
+                if not needed and isinstance(item, Publish) and _is_loaded(item.content, left):
+                    needed = item.content.body_size
+                if not budget.take(needed):
+                    raise _memory_full(budget.bytes_max)
+                self._memory_bytes += needed
             if at % TURN_UNITS == 0:
                 yield
 
@@ -228,17 +253,22 @@ class _Commit:
     def _write(self) -> None:
         """Write one transaction of the store; nothing if no durable queue is involved. Raises `StoreError`."""
         store = self._channel.store
-        for message in self._messages:
-            if message.is_loaded and message.content.upload is not None:
-                message.content.pieces = [message.content.upload.load()]
-        durable = [message for message in self._messages if message.route.durable]
+        for item in self._items:
+            if isinstance(item, Publish):
+                content = item.content
+                if content.upload is not None and _is_loaded(content, self._left[item.route]):
+                    content.pieces = [content.upload.load()]
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
-        if not durable and not places:
+        has_durable = any(left.durable for left in self._left.values())
+        if not has_durable and not places:
             return
         transaction = store.begin()
         try:
-            for message in durable:
-                _publish_within(store, transaction, message)
+            if has_durable:
+                for publish in self._publishes():
+                    left = self._left[publish.route]
+                    if left.durable:
+                        _publish_within(store, transaction, publish, left)
             for acquired, verdict in places:
                 _settle_within(transaction, acquired, verdict)
             transaction.commit(wait=False)
@@ -253,20 +283,20 @@ class _Commit:
 
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
-        _drop_large(self._publishes)
+        _drop_stored(self._channel, self._items)
         self._give_back_memory()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
     def _give_back_memory(self) -> None:
         budget = self._channel.vhost.budget
-        budget.contents.give_back(self._reserved_bytes)
+        budget.transactions.give_back(self._reserved_bytes)
         budget.queues.give_back(self._memory_bytes)
         self._reserved_bytes = self._memory_bytes = 0
 
     def _apply(self) -> Generator[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
-        channel.vhost.budget.contents.give_back(self._reserved_bytes)
+        channel.vhost.budget.transactions.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         if self._wrote:
             channel.connection.published = True
@@ -295,23 +325,41 @@ class _Commit:
             channel.reply(commands.Tx.CommitOk())
 
     def _return_unroutable(self) -> Generator[None]:
-        for at, (publish, message) in enumerate(zip(self._publishes, self._messages, strict=True), 1):
-            if not message.route.durable and not message.route.memory and self._channel.is_open:
-                self._channel.publishing.return_unroutable(publish.content)
-            if at % TURN_UNITS == 0:
+        for at, item in enumerate(self._items, 1):
+            for publish in self._of(at - 1, lambda left: not left.durable and not left.memory):
+                if self._channel.is_open:
+                    self._channel.publishing.return_unroutable(publish.content)
+            if at % TURN_UNITS == 0 or isinstance(item, Block):
                 yield
+
+    def _of(self, at: int, wanted: Callable[[Route], bool]) -> Iterator[Publish]:
+        """The publishes of an item with such routes. A block that cannot be read any more has none: it is logged."""
+        if not any(wanted(self._left[total.route]) for total in self._totals[at]):
+            return
+        item = self._items[at]
+        if isinstance(item, Publish):
+            yield item
+            return
+        try:
+            publishes = list(read(self._channel.store, item))
+        except StoreError as error:
+            logger.error("messages of a committed transaction cannot be read, and go to no queue in memory: %s", error)
+            return
+        yield from (publish for publish in publishes if wanted(self._left[publish.route]))
 
     def _filled(self) -> Generator[None, None, dict[DurableQueue, tuple[int, bool]]]:
         """The durable queues that got messages: how many, and whether any of those expires."""
         filled: dict[DurableQueue, tuple[int, bool]] = {}
-        for at, message in enumerate(self._messages, 1):
-            upload = message.content.upload
-            if upload is not None:
-                (upload.done if message.route.durable else upload.drop)()
-            for queue in message.route.durable:
-                if not queue.deleted:
-                    count, expires = filled.get(queue, (0, False))
-                    filled[queue] = count + 1, expires or message.expires
+        for at, item in enumerate(self._items, 1):
+            upload = item.content.upload if isinstance(item, Publish) else None
+            for total in self._totals[at - 1]:
+                left = self._left[total.route]
+                if upload is not None:
+                    (upload.done if left.durable else upload.drop)()
+                for queue in left.durable:
+                    if not queue.deleted:
+                        count, expires = filled.get(queue, (0, False))
+                        filled[queue] = count + total.count, expires or total.expires
             if at % TURN_UNITS == 0:
                 yield
         return filled
@@ -346,10 +394,12 @@ class _Commit:
 
     def _finish_parts(self) -> Generator[None]:
         """Apply the commit to the memory queues, and return the consumers' credit."""
-        for at, message in enumerate(self._messages, 1):
-            self._enqueue_in_memory(message)
-            if at % TURN_UNITS == 0:
+        for at, item in enumerate(self._items, 1):
+            for publish in self._of(at - 1, lambda left: bool(left.memory)):
+                self._enqueue_in_memory(publish)
+            if at % TURN_UNITS == 0 or isinstance(item, Block):
                 yield
+        destroy(self._channel, [item for item in self._items if isinstance(item, Block)])
         self._give_back_memory()  # the rest was reserved for queues that have been deleted
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
@@ -360,16 +410,16 @@ class _Commit:
                 yield
         if self._channel.is_open:
             self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
-        self._publishes, self._messages, self._settled = [], [], []
+        self._items, self._settled, self._totals, self._left = [], [], [], {}
 
-    def _enqueue_in_memory(self, message: _Message) -> None:
-        queues = [queue for queue in message.route.memory if not queue.deleted]
+    def _enqueue_in_memory(self, publish: Publish) -> None:
+        queues = [queue for queue in self._left[publish.route].memory if not queue.deleted]
         if not queues:
             return
-        body = bytes(message.content.body)
+        header, body = publish.content.header(publish.expiration_ms), bytes(publish.content.body)
         for queue in queues:
-            self._memory_bytes -= place_bytes(message.header, body)
-            queue.enqueue(message.header, body, expires=message.expires)
+            self._memory_bytes -= place_bytes(header, body)
+            queue.enqueue(header, body, expires=publish.expiration_ms is not None)
 
 
 def _memory_full(bytes_max: int) -> ChannelException:
@@ -378,19 +428,22 @@ def _memory_full(bytes_max: int) -> ChannelException:
     )
 
 
-def _drop_large(publishes: list[_Publish]) -> None:
-    for publish in publishes:
-        if publish.content.upload is not None:
-            publish.content.upload.drop()
+def _drop_stored(channel: Channel, items: list[Publish | Block]) -> None:
+    """Remove from the log what waits there."""
+    destroy(channel, [item for item in items if isinstance(item, Block)])
+    for item in items:
+        if isinstance(item, Publish) and item.content.upload is not None:
+            item.content.upload.drop()
 
 
-def _publish_within(store: MessageStore, transaction: Transaction, message: _Message) -> None:
-    upload = message.content.upload
-    if upload is not None:
-        upload.enqueue(message.route.durable, message.header, expires=message.expires, transaction=transaction)
+def _publish_within(store: MessageStore, transaction: Transaction, publish: Publish, left: Route) -> None:
+    content, header = publish.content, publish.content.header(publish.expiration_ms)
+    if content.upload is not None:
+        expires = publish.expiration_ms is not None
+        content.upload.enqueue(left.durable, header, expires=expires, transaction=transaction)
         return
-    handles = [queue.handle for queue in message.route.durable]
-    store.publish(handles, message.content.body, header=message.header, transaction=transaction, wait=False)
+    handles = [queue.handle for queue in left.durable]
+    store.publish(handles, content.body, header=header, transaction=transaction, wait=False)
 
 
 def _is_in_store(acquired: Acquired, verdict: Verdict) -> bool:

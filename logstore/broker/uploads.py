@@ -92,6 +92,16 @@ class Uploads:
         if self._kept_bytes > self.bytes_max:
             raise ChannelException(RESOURCE_ERROR, f"{self._full()}: the transaction is rolled back")
 
+    def keep_block(self, size: int) -> None:
+        """Publishes of a transaction are about to wait in the log. Raises 506 if such have too much there."""
+        if self._kept_bytes + size > self.bytes_max:
+            raise ChannelException(RESOURCE_ERROR, f"{self._full()}: the transaction is rolled back")
+        self._kept_bytes += size
+
+    def forget_block(self, size: int) -> None:
+        """They wait no longer."""
+        self._kept_bytes -= size
+
     def forget(self, upload: Upload) -> None:
         """A body is on its queues, or will never be on any."""
         self._arriving.pop(upload, None)

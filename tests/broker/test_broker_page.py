@@ -490,9 +490,11 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         broker.raw().open().declare("mine", exclusive=True)
         client.send(1, commands.Queue.Declare(queue="mine", passive=True))
     elif name == "a transaction that memory does not hold":
+        client.declare("memory")
         client.send(1, commands.Tx.Select())
         client.expect(commands.Tx.SelectOk)
-        client.publish("orders", b"x")
+        client.publish("memory", b"x")
+        client.send(1, commands.Tx.Commit())
     elif name == "a publish without confirms that memory does not hold":
         client.declare("memory")
         client.publish("memory", b"x")

@@ -18,7 +18,6 @@ from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pika.adapters.blocking_connection import BlockingChannel
@@ -210,20 +209,6 @@ def test_the_time_to_live_counts_from_the_commit(broker: Broker) -> None:
     published = decode_header(message.header, b"").published_ms
     assert published is not None
     assert published >= committed
-
-
-def test_lack_of_memory_closes_the_channel_and_its_transaction_has_no_effect(
-    start_broker: Callable[..., Broker],
-) -> None:
-    broker = start_broker(memory_bytes_max=200_000)
-    channel = transactional(broker, "q")
-    with pytest.raises(ChannelClosedByBroker, match="memory") as closed:
-        for _ in range(5):
-            channel.basic_publish("", "q", bytes(50_000))  # pika may hear of it here already
-        channel.tx_commit()
-    assert closed.value.reply_code == 506
-    assert broker.store.queue("q").depth == 0
-    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 # ---- Acknowledging
