@@ -59,18 +59,19 @@ class Arriving:
 
     def grow(self, content: Content, channel: Channel, size: int) -> bool:
         """Count bytes of an incomplete content that were received. False: its connection has more than its part."""
-        if content not in self._contents:
+        if not content.reserved and content not in self._contents:
             self._contents[content] = _Progress(channel, content.missing, self.clock())
             if self._timer is None:
                 self._look_later()
         content.reserved += size
-        channel.connection.arriving_bytes += size
-        self.share.add(size)
-        return self.may_read(channel.connection)
+        holdings, share = channel.connection.holdings, self.share
+        holdings.arriving_bytes += size
+        share.used_bytes += size
+        return holdings.arriving_bytes <= share.bytes_max - share.used_bytes or self.may_read(channel.connection)
 
     def shrink(self, channel: Channel, size: int) -> None:
         """Bytes were written to the log, or dropped."""
-        channel.connection.arriving_bytes -= size
+        channel.connection.holdings.arriving_bytes -= size
         self.share.give_back(size)
 
     def over(self, content: Content, channel: Channel) -> None:
@@ -82,7 +83,7 @@ class Arriving:
 
     def may_read(self, connection: Connection) -> bool:
         """Whether a connection may be read, as far as its contents are concerned."""
-        if self.share.fits(connection.arriving_bytes):
+        if self.share.fits(connection.holdings.arriving_bytes):
             return True
         oldest = next(iter(self._contents.values()), None)
         return (

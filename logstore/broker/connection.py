@@ -35,8 +35,8 @@ from logstore.broker.errors import (
 )
 from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
+from logstore.broker.holdings import Holdings
 from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
-from logstore.broker.memory import CONNECTION_BYTES
 from logstore.broker.outbox import SOCKET_BYTES, Outbox
 from logstore.broker.relay import Relay
 from logstore.broker.runs import PublishRun, Runs
@@ -64,7 +64,6 @@ _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is han
 _PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
-CLIENT_BYTES_FREE: Final = 64 * 1024  # the channels and consumers that a connection may always have
 REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
 
 
@@ -78,18 +77,6 @@ class Pause(enum.IntFlag):
     HELD = 16  # too many frames wait for the end of a slow method
     REPLIES = 32  # too many replies wait at the gates of its channels
     MEMORY = 128  # its unfinished contents have more than its part of the memory for such
-
-
-class _Memory:
-    """Waits for memory for the contents that arrive on a connection."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def has_bytes(self) -> None:
-        self._connection.look_for_memory()
 
 
 class Connection(asyncio.Protocol):
@@ -134,15 +121,11 @@ class Connection(asyncio.Protocol):
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0  # of frames on channels that wait for a slow method
-        self.arriving_bytes = 0  # of contents that are not complete
-        self._client_bytes = 0  # of itself, its channels and its consumers
-        self._input_bytes = 0  # counted while it is paused: what was received and is not handled
         self._received_bytes = 0  # at once, the last time
         self.replies_held = 0  # at the gates of its channels
         self._gate_bytes = 0  # of these, and of confirms that wait
         self._output_share = server.budget.output
-        self._input = server.budget.contents
-        self._memory = _Memory(self)
+        self.holdings = Holdings(self)
         self.outbox = Outbox(self.loop, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
@@ -174,8 +157,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=min(SOCKET_BYTES, self.limits.unsent_bytes_high), low=0)
-        self._client_bytes = CONNECTION_BYTES
-        self.server.budget.clients.add(CONNECTION_BYTES)
+        self.holdings.begin()
         if not self.server.connection_made(self):
             self.transport.abort()
 
@@ -192,9 +174,7 @@ class Connection(asyncio.Protocol):
         self._output_share.give_back(self._gate_bytes)
         self._gate_bytes = 0
         self.outbox.close()
-        self._count_input(0)
-        self.count_out_client(self._client_bytes)
-        self._input.forget(self._memory)
+        self.holdings.end()
         self.server.connection_lost(self)
         if not self._gone.done():
             self._gone.set_result(None)
@@ -250,8 +230,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._pauses or self.state in _DONE:
             return 0
-        if self._input_bytes:
-            self._count_input(0)
+        self.holdings.count_waiting(0)
         received, units = self._next_received()
         sent_before = self.outbox.added_bytes
         self._handle_all(received)
@@ -262,13 +241,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._read_on()
         elif self._pauses:
-            self._count_input(self._received_bytes if self._backlog else self.reader.held_bytes)
+            self.holdings.count_waiting(self._received_bytes if self._backlog else self.reader.held_bytes)
         return units
-
-    def _count_input(self, size: int) -> None:
-        before, self._input_bytes = self._input_bytes, size
-        self._input.add(size)
-        self._input.give_back(before)
 
     def _next_received(self) -> tuple[list[frames.Received], int]:
         received: list[frames.Received] = []
@@ -407,9 +381,7 @@ class Connection(asyncio.Protocol):
 
     def _count_held(self, size: int) -> None:
         self._held_bytes += size
-        self._input.add(size)
-        if size < 0:
-            self._input.wake()
+        self.holdings.count_held(size)
 
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -484,32 +456,26 @@ class Connection(asyncio.Protocol):
     def pause_for_memory(self) -> None:
         """Read nothing until there is memory for more of its contents."""
         self._pause(Pause.MEMORY)
-        self._input.await_bytes(self._memory)
+        self.holdings.await_bytes()
 
     def look_for_memory(self) -> None:
         """Memory for contents was given back."""
         if self.has_given_up or self.server.arriving.may_read(self):
             self.resume(Pause.MEMORY)
         else:
-            self._input.await_bytes(self._memory)
+            self.holdings.await_bytes()
 
-    def count_client(self, size: int) -> None:
-        """Count a channel or a consumer of this connection. Raises 506 if memory has no room for it."""
-        share = self.server.budget.clients
-        if self._client_bytes + size > CLIENT_BYTES_FREE and not share.fits(self._client_bytes, size):
-            raise ChannelException(
-                RESOURCE_ERROR,
-                f"the broker's memory for connections, channels and consumers is full ({share.bytes_max} bytes): "
-                "close some, or start the broker with more memory",
-            )
-        self._client_bytes += size
-        share.add(size)
+    @property
+    def has_too_many_replies(self) -> bool:
+        """Whether nothing is read, acknowledgements neither, until replies have left the gates."""
+        return bool(self._pauses & Pause.REPLIES)
 
-    def count_out_client(self, size: int) -> None:
-        """A channel or a consumer has ended."""
-        size = min(size, self._client_bytes)  # 0 once the connection has ended
-        self._client_bytes -= size
-        self.server.budget.clients.give_back(size)
+    def _pause_for_replies(self) -> None:
+        if not self._pauses & Pause.REPLIES:
+            self._pause(Pause.REPLIES)
+            for channel in self.channels.values():
+                if channel.waits:
+                    self.touch(channel)  # one that waits for an acknowledgement must not wait any more
 
     def gate_holds(self, count: int, size: int) -> None:
         """So many more replies, and bytes of replies and confirms, wait at the gate of a channel, or fewer."""
@@ -523,10 +489,10 @@ class Connection(asyncio.Protocol):
             self._output_share.give_back(-size)
         most = self.limits.unsent_bytes_max
         if self.replies_held > REPLIES_HELD_MAX or self._gate_bytes > most:
-            self._pause(Pause.REPLIES)
+            self._pause_for_replies()
         elif not self._output_share.fits(self._gate_bytes):
             if size > 0:
-                self._pause(Pause.REPLIES)
+                self._pause_for_replies()
             elif not self._gate_bytes:
                 self.resume(Pause.REPLIES)
         elif self.replies_held <= REPLIES_HELD_MAX // 2 and self._gate_bytes <= most // 2:

@@ -101,7 +101,7 @@ def _on_channel_frame(
 
 def _remove(connection: Connection, channel: Channel) -> None:
     del connection.channels[channel.number]
-    connection.count_out_client(CHANNEL_BYTES)
+    connection.holdings.count_out(CHANNEL_BYTES)
 
 
 def _on_unknown_channel(connection: Connection, kind: int, number: int, index: int, payload: bytes) -> None:
@@ -114,7 +114,7 @@ def _on_unknown_channel(connection: Connection, kind: int, number: int, index: i
         raise ConnectionException(
             NOT_ALLOWED, f"channel {number}: the negotiated channel_max is {connection.channels_max}"
         )
-    connection.count_client(CHANNEL_BYTES)
+    connection.holdings.count(CHANNEL_BYTES)
     channel = connection.channels[number] = Channel(connection, number)
     channel.reply(commands.Channel.OpenOk())
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logstore import Delivery, MessageStore, Queue, Transaction
     from logstore.broker.arguments import QueueArguments
-    from logstore.broker.consumers import Consumer
+    from logstore.broker.consumer import Consumer
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.places import Place
     from logstore.broker.wakeups import WakeUps

@@ -32,7 +32,7 @@ class Limits:
     undurable_bytes_max: int = 8 * MIB  # of the log; above it the broker stops reading from publishers
     unacked_max: int = 262_144  # unacknowledged deliveries per channel
     unacked_per_consumer_max: int = 65_536  # the same of one consumer, whatever its prefetch
-    memory_bytes_max: int = 1024 * MIB  # messages on memory queues, and contents that are still arriving
+    memory_bytes_max: int = 1024 * MIB  # of all hosts together; divided into shares (`memory`)
     inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread, as it arrives
     unfinished_bytes_max: int = 1024 * MIB  # of the log, for bodies that are still arriving; per virtual host
 

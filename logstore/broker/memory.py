@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _PARTS: Final = {
     "queues": 8,
     "contents": 2,
-    "transactions": 2,
-    "unacknowledged": 1,
+    "transactions": 1,
+    "unacknowledged": 2,
     "output": 2,
     "clients": 1,
 }
@@ -31,9 +31,9 @@ _WHOLE: Final = sum(_PARTS.values())
 
 # Memory of single objects, as a process with many of them takes it; measured (`benchmarks/footprint.py`), rounded up.
 DELIVERY_BYTES: Final = 288  # an unacknowledged delivery
-CONNECTION_BYTES: Final = 6 * 1024  # without channels
-CHANNEL_BYTES: Final = 1280
-CONSUMER_BYTES: Final = 640
+CONNECTION_BYTES: Final = 12 * 1024  # without channels
+CHANNEL_BYTES: Final = 1024
+CONSUMER_BYTES: Final = 512
 HELD_BYTES: Final = 128  # a reply, a confirm or a frame that waits, in addition to its bytes
 
 _WOKEN: Final = TURN_UNITS // 4  # users that are woken in one turn

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from logstore.broker.arguments import QueueArguments
-    from logstore.broker.consumers import Consumer, Consuming
+    from logstore.broker.consumer import Consumer
+    from logstore.broker.consumers import Consuming
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.memory import Share
     from logstore.broker.memory_queue import MemoryQueue

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore.broker.channel import Channel
-    from logstore.broker.consumers import Consumer
+    from logstore.broker.consumer import Consumer
     from logstore.broker.queues import Acquired
 
 logger = logging.getLogger(__name__)

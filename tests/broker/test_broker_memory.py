@@ -7,14 +7,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pamqp import body, commands, header
+from pamqp import body, commands, frame, header
 
 from kit.amqp_client import raw_frame
 from kit.command import run
 from kit.live_broker import message_bytes
 from kit.patience import wait_until
 from kit.serve_process import ServeProcess
-from logstore.broker.connection import CLIENT_BYTES_FREE, Pause
+from logstore.broker.connection import REPLIES_HELD_MAX, Pause
+from logstore.broker.holdings import CLIENT_BYTES_FREE
 from logstore.broker.memory import CHANNEL_BYTES, DELIVERY_BYTES, MemoryBudget, Share
 from logstore.broker.streams import PIECE_BYTES
 
@@ -183,7 +184,7 @@ def unacknowledged_bytes(broker: Broker) -> int:
 
 def share_of(count: int) -> int:
     """A budget whose share for unacknowledged deliveries has so many."""
-    return 16 * count * DELIVERY_BYTES
+    return 8 * count * DELIVERY_BYTES
 
 
 def test_a_consumer_without_prefetch_has_its_limit_and_an_acknowledgement_resumes_it(
@@ -233,7 +234,8 @@ def test_unacknowledged_deliveries_of_all_channels_are_limited_and_a_newcomer_ge
 def test_a_get_waits_while_memory_has_no_room_for_one_more_and_acknowledgements_are_read(
     start_broker: Callable[..., Broker],
 ) -> None:
-    broker = start_broker(memory_bytes_max=share_of(10))
+    broker = start_broker()
+    broker.server.budget.unacknowledged.bytes_max = 10 * DELIVERY_BYTES
     client = broker.raw().open(channels=2)
     client.declare("q", durable=True)
     with_messages(broker, "q", 20)
@@ -252,6 +254,30 @@ def test_a_get_waits_while_memory_has_no_room_for_one_more_and_acknowledgements_
                     got += 1
                     assert unacknowledged_bytes(broker) <= 10 * DELIVERY_BYTES
     assert got == 20
+
+
+def test_gets_that_wait_for_acknowledgements_and_keep_them_from_being_read_are_refused(
+    start_broker: Callable[..., Broker],
+) -> None:
+    broker = start_broker()
+    broker.server.budget.unacknowledged.bytes_max = 10 * DELIVERY_BYTES
+    client = broker.raw().open(channels=3)
+    client.declare("q", durable=True)
+    with_messages(broker, "q", 20)
+    get = frame.marshal(commands.Basic.Get(queue="q"), 1), frame.marshal(commands.Basic.Get(queue="q"), 2)
+    for each in get:  # neither of them alone has too many
+        client.send_bytes(each * (REPLIES_HELD_MAX // 2 + 100))
+    client.send(3, commands.Queue.Declare(queue="q", passive=True))
+    closed, answer = set(), None
+    while answer is None:
+        number, value = client.receive()
+        if isinstance(value, commands.Channel.Close):
+            assert value.reply_code == 506
+            closed.add(number)
+        elif isinstance(value, commands.Queue.DeclareOk):
+            answer = value
+    assert closed == {1, 2}
+    assert answer.message_count == 20, "nothing is lost"
 
 
 # ---- Output

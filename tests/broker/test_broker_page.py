@@ -20,9 +20,9 @@ from kit.patience import PATIENCE_S
 from kit.stores import ROOT
 from logstore.broker import Limits, fields
 from logstore.broker.arguments import QueueArguments
-from logstore.broker.connection import CLIENT_BYTES_FREE
 from logstore.broker.exchanges import EXCHANGE_TYPES, PREDECLARED
 from logstore.broker.handshake import SERVER_PROPERTIES
+from logstore.broker.holdings import CLIENT_BYTES_FREE
 from logstore.broker.memory import CHANNEL_BYTES, CONNECTION_BYTES, CONSUMER_BYTES
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kit.live_broker import Broker
 
 MIB = 1 << 20
-MEMORY = 16 * MIB  # of which 2 MiB are for transactions, and a channel has at most 1 MiB
+MEMORY = 16 * MIB  # of which 1 MiB is for transactions, and a channel has at most a half of it
 COUNT = 3000
 BODY = 1000
 

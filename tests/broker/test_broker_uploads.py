@@ -70,7 +70,7 @@ def used_memory(broker: Broker) -> int:
 
 def arriving_bytes(broker: Broker) -> int:
     """In memory, without what waits behind them."""
-    return broker.call(lambda: sum(each.arriving_bytes for each in broker.server.connections))
+    return broker.call(lambda: sum(each.holdings.arriving_bytes for each in broker.server.connections))
 
 
 def messages_of(broker: Broker) -> int:
