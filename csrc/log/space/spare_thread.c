@@ -31,7 +31,8 @@ void log_relock_after_io(struct log *g) {
 /* ---- one try ---- */
 
 static int make_one(struct log *g) {
-    int rc = spares_make(g, g->space.switch_interval_us >= FAST_SWITCH_US);
+    /* a try on a disk that was full takes no blocks that it may have to give back */
+    int rc = spares_make(g, g->space.switch_interval_us >= FAST_SWITCH_US && !g->space.cannot_grow);
     g->stats.spare_failures += rc != LS_OK ? 1 : 0;
     return rc;
 }
@@ -100,6 +101,7 @@ int spares_keep(struct log *g) {
         admission_compute_needs(g);
         spares_give_back_beyond(g, spares_target(g));
     }
+    g->space.full.near_look_lsn = 0; /* whether the log can grow may have changed */
     admission_look_for_room(g);
     g->spare_thread.tries++;
     ahead_try_ended(g);
@@ -130,7 +132,13 @@ void spares_try(struct log *g) {
 
 void log_limit(struct log *g, uint64_t max_log_bytes) {
     g->max_log_bytes = max_log_bytes;
-    g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* perhaps there is room for one more spare */
+    admission_look_whether_near(g);
+    log_look_for_room(g);
+}
+
+/* Perhaps there is room for one more spare. */
+void log_look_for_room(struct log *g) {
+    g->spare_thread.wanted = g->spare_thread.wanted || g->serving;
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
 
