@@ -1,8 +1,8 @@
 """Whether a store accepts appends that grow its log, and if not: since when, why, and what would free room.
 
 A store is full from the first operation that it refuses for want of room until there is room for half a segment again.
-It is nearly full before that: from the moment when live records may grow by less than half a segment until they may grow
-by 3/4 of one. Dequeues and outcomes work in a full store. Sizes are bytes.
+It is nearly full before that: from the moment when live records may grow by less than half a segment until they may
+grow by 3/4 of one. Dequeues and outcomes work in a full store. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Fullness:
 
     @property
     def cause(self) -> str | None:
-        """``limit`` (``max_log_bytes``), ``disk``, ``files`` (too many are open) or ``error``; None if neither full nor near."""
+        """``limit`` (``max_log_bytes``), ``disk``, ``files`` (too many are open) or ``error``.
+
+        None if the store is neither full nor nearly full.
+        """
         if not (self.full or self.near):
             return None
         if self.sys_errno == 0:

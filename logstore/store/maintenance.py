@@ -150,8 +150,9 @@ class Maintenance(StoreCalls):
     ) -> Listener:
         """Calls ``callback`` when the store has become full, and when it has room again, until the listener is closed.
 
-        With ``near`` when it has become nearly full (:attr:`nearly_full`), and when that is over. It is called once for each change, or once for several that follow closely. ``loop``, ``weak`` and exceptions as
-        for :meth:`on_durable`.
+        With ``near`` when it has become nearly full (:attr:`nearly_full`), and when that is over. It is called once for
+        each change, or once for several that follow closely. ``loop``, ``weak`` and exceptions as for
+        :meth:`on_durable`.
         """
         check_callback(callback, weak=weak)
         if loop is not None:
