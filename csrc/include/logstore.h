@@ -665,7 +665,8 @@ int ls_fullness_get(ls_store *store, ls_fullness *fullness);
 uint64_t ls_fullness_changes(const ls_store *store);
 /* How many times the store became nearly full or had enough room again since the open: odd while it is nearly full. That
    begins before growth is refused, when live records may grow by less than half a segment, and ends when they may grow by
-   3/4 of one. Each change signals the events of ls_event_fd. Never waits. */
+   3/4 of one. That a disk has no room is known once another file could not be made: that may be with the first
+   refusal. Each change signals the events of ls_event_fd. Never waits. */
 uint64_t ls_near_full_changes(const ls_store *store);
 /* Asks the spare thread to look whether the log may grow again, for example because its disk has room; what it finds
    signals the events. Without background threads the next append looks. Does not wait for it. */

@@ -76,7 +76,7 @@ class Host:
         self._is_full = found.full
         if found.full:
             logger.warning(
-                "%s is full: %s. Messages wait for room, then they are refused: 'logstore info %s' says what would free it",
+                "%s is full: %s. Messages wait, and are refused in the end: 'logstore info %s' says what would free it",
                 self.store_text,
                 found.reason,
                 self.store.path,

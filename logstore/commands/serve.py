@@ -132,7 +132,7 @@ def serve(
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
-    set_here = {"body_bytes_max": max_body_bytes, "blocked_timeout_s": blocked_timeout}
+    set_here: dict[str, Any] = {"body_bytes_max": max_body_bytes, "blocked_timeout_s": blocked_timeout}
     limits = Limits(**{name: value for name, value in set_here.items() if value is not None})
     given = {name: value for name, value in options.items() if value is not None}
     try:

@@ -185,8 +185,8 @@ void admission_look_for_room(struct log *g) {
 
 /*
  * A store is nearly full from the moment when growth by half a segment would be refused until there is room for 3/4 of
- * a segment. A limit is known in advance; that a disk has no room for another file is known once the spare thread has
- * tried to make it, which is before the first refusal.
+ * a segment. A limit is known in advance. That a disk has no room for another file is known once the spare thread has
+ * tried to make it, which may be for the append that is then refused.
  */
 enum {
     LEAST_LOOKED = 1024, /* 1/1024 of a segment is appended between two looks */
@@ -211,8 +211,7 @@ uint64_t admission_growth_left(struct log *g) {
     uint64_t most = files > reserved ? (files - reserved) * g->segment_size / 5 * 4 : 0;
     uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients), kept = kept_for_work(g, RESERVE_GROWS), room;
     bool bound = log_cannot_grow(g);
-    bool found =
-        bound ? find_room(g, kept, &room) : find_packed_room(g, files, admission_expansion(g) + kept, &room);
+    bool found = bound ? find_room(g, kept, &room) : find_packed_room(g, files, admission_expansion(g) + kept, &room);
     uint64_t left = found && most > weight ? at_most(room, most - weight) : 0;
     uint64_t before = bound ? 0 : appended_until_bound(g, files);
     return left > before ? left : before;
