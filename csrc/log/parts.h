@@ -203,6 +203,7 @@ struct space {
     uint64_t asked_lsn;      /* the current segment when a thread last asked whether the log can grow */
     uint64_t growth_asked;   /* bytes that threads wait to append, and will add when these are moved */
     uint64_t longest_asked;  /* the most that one of them has asked for since no thread waited */
+    bool room_asked;         /* a caller asked to look for room since the last try */
     uint64_t room_given;     /* how many times a thread other than a mover got room */
     unsigned room_wanted;    /* threads that make room and wait for a spare */
     unsigned spares_awaited; /* threads that wait for a spare beyond the reserved ones */

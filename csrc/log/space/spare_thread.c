@@ -45,6 +45,12 @@ static bool is_one_due(const struct log *g) {
     return g->space.spares_awaited > 0 || g->space.cannot_grow || ahead_is_due(g);
 }
 
+/* A caller wants to know whether the disk has room, which the spares that there are do not tell. */
+static bool is_room_asked(const struct log *g) {
+    return g->space.room_asked && admission_is_near(g) && spares_within_limit(g) &&
+           (g->space.cannot_grow || log_files(g) <= g->space.full.files);
+}
+
 /* Makes the missing spares. Makes the next spare too, unless relocation can gain it. */
 static int make_missing(struct log *g) {
     int rc = LS_OK;
@@ -96,6 +102,10 @@ int spares_keep(struct log *g) {
     if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.needs.spares_reserved) {
         rc = make_one(g); /* no record could be moved */
     }
+    if (rc == LS_OK && is_room_asked(g)) {
+        rc = make_one(g);
+    }
+    g->space.room_asked = false;
     g->space.cannot_grow = rc != LS_OK;
     if (g->relocation.compact_to_lsn != 0) {
         admission_compute_needs(g);
@@ -138,6 +148,7 @@ void log_limit(struct log *g, uint64_t max_log_bytes) {
 
 /* Perhaps there is room for one more spare. */
 void log_look_for_room(struct log *g) {
+    g->space.room_asked = true;
     g->spare_thread.wanted = g->spare_thread.wanted || g->serving;
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
