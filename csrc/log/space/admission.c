@@ -195,9 +195,12 @@ enum {
     TAKEN_BY_A_BYTE = 16
 };
 
-/* Bytes that are appended before the spare thread finds that it cannot make as many spares as are wanted. */
+/*
+ * Bytes that are appended before the spare thread finds that it cannot make as many spares as are wanted. Of the next
+ * segment's records one spare more may be wanted.
+ */
 static uint64_t appended_until_bound(const struct log *g, uint64_t files) {
-    uint64_t most = files * g->segment_size, taken = (log_segments_kept(g) + spares_target(g)) * g->segment_size;
+    uint64_t most = files * g->segment_size, taken = (log_segments_kept(g) + spares_target(g) + 1) * g->segment_size;
     return most >= taken ? most - taken + log_segment_end(g) - g->front.append_lsn : 0;
 }
 
