@@ -237,7 +237,7 @@ class Batches:
                 try:
                     _publish(store, queue, headers[index : index + 1], bodies[index : index + 1])
                 except StoreError as error:
-                    if isinstance(error, StoreFull) and connection.host.space.may_wait(connection):
+                    if isinstance(error, StoreFull) and connection.may_wait_for_space():
                         self._kept.appendleft((queue, headers[index:], bodies[index:], each[index:]))
                         return error
                     self.flush()  # send the confirms of earlier messages first

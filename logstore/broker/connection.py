@@ -453,6 +453,10 @@ class Connection(asyncio.Protocol):
             self._pauses &= ~why
             self._go_on()
 
+    def may_wait_for_space(self) -> bool:
+        """Whether a publish that the store has just refused as it is full is kept, and tried again."""
+        return self.host.space.may_wait(self)
+
     def resume_for_space(self) -> None:
         """There is room for publishes, or the connection has waited for it long enough."""
         self.resume(Pause.SPACE)

@@ -354,8 +354,7 @@ class Publishing:
             with self._memory_taken(route, header, content.body_size):
                 left = self._store(route, header, content.body)
         except StoreError as error:
-            connection = self.channel.connection
-            if isinstance(error, StoreFull) and connection.host.space.may_wait(connection):
+            if isinstance(error, StoreFull) and self.channel.connection.may_wait_for_space():
                 return self._store_large(tag, route, header, content, expires)  # it waits for room
             self.refuse(tag, error)
             return None
@@ -453,10 +452,7 @@ class Publishing:
         self._confirm(tag)
 
     async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
-        """Store a large message, or one that waits for room, in another thread, because that takes long.
-
-        The connection reads nothing meanwhile, so its order is kept.
-        """
+        """Store a large message, or one that waits for room, in another thread; meanwhile nothing is read."""
 
         def store() -> tuple[Route, int]:
             content.pieces = [content.body]

@@ -176,8 +176,7 @@ class _Commit:
                     continue
                 break
         except BaseException as error:
-            connection = self._channel.connection
-            if isinstance(error, StoreFull) and connection.host.space.may_wait(connection):
+            if isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space():
                 return self.run_in_background()
             self._undo()
             raise

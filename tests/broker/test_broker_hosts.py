@@ -16,7 +16,7 @@ from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk
-from logstore.broker import BrokerError, descriptors
+from logstore.broker import BrokerError, Limits, descriptors
 from logstore.broker.errors import CONNECTION_FORCED, ConnectionException
 from logstore.store import control
 

@@ -14,6 +14,7 @@ from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
 from kit.patience import wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
+from logstore.broker import Limits
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
