@@ -277,7 +277,7 @@ class _Commit:
         channel.vhost.budget.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         if self._wrote:
-            channel.connection.published = True
+            channel.connection.published |= bool(self._messages)
             channel.changed_until(self._lsn)
         filled = yield from self._filled()
         for queue, (count, expires) in filled.items():
