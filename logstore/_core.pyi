@@ -315,7 +315,9 @@ class ls_fullness(Value):
     needed_bytes: int
     pool_bytes: int
     pool_left: int
+    growth_left: int
     full: int
+    near: int
     sys_errno: int
 
 class ls_fullness_ptr(ls_fullness, Pointer[ls_fullness]): ...
@@ -1755,6 +1757,8 @@ class Lib:
         /,
     ) -> int: ...
     def ls_fullness_changes(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_near_full_changes(self, store: ls_store_ptr | Null, /) -> int: ...
+    def ls_look_for_room(self, store: ls_store_ptr | Null, /) -> None: ...
     def ls_segments(
         self,
         store: ls_store_ptr | Null,

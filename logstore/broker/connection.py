@@ -60,7 +60,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
-_PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
+_COMMIT: Final = commands.Tx.Commit.index.to_bytes(4, "big")
+_PUBLISHES: Final = (frames.PUBLISH_START, _COMMIT)
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
 REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
@@ -75,6 +76,7 @@ class Pause(enum.IntFlag):
     UNDURABLE = 4  # the disk is slower than its publishing
     HELD = 16  # too many frames wait for the end of a slow method
     REPLIES = 32  # too many replies wait at the gates of its channels
+    SPACE = 64  # its next frame publishes, and the log has little room
 
 
 class Connection(asyncio.Protocol):
@@ -246,11 +248,15 @@ class Connection(asyncio.Protocol):
 
     def _handle_all(self, received: list[frames.Received]) -> None:
         at = 0
-        room = self.host.store.room_percent if self.state is State.OPEN else 100
+        is_open = self.state is State.OPEN
+        room = self.host.store.room_percent if is_open else 100
+        is_short = is_open and self.host.space.is_short
         while at < len(received):
             if room < PUBLISH_PERCENT and self._waits_for_room(received[at], room):
                 self._pause(Pause.UNDURABLE)
                 self.host.wakeups.await_commit(self)
+            elif is_short and self._waits_for_space(received[at]):
+                self._pause(Pause.SPACE)
             if self._pauses:
                 self._backlog.extendleft(reversed(received[at:]))
                 break
@@ -265,6 +271,8 @@ class Connection(asyncio.Protocol):
                 received[at : at + 1] = frame.raw_frames()
                 continue
             self.batches.flush()
+            if self.batches.keeps:
+                continue
             self._handle(*frame)
             at += 1
             if self.outbox.size_bytes > self.limits.unsent_bytes_max:
@@ -279,14 +287,24 @@ class Connection(asyncio.Protocol):
         """Whether this item is not handled while the log has so little room."""
         if self.state is not State.OPEN:
             return False
-        if isinstance(item, tuple):
-            kind, _, payload = item
-            publishes = kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)
-        else:
-            publishes = isinstance(item, PublishRun)
+        publishes = _publishes(item)
         if publishes:
             self.host.blocking.watch(self)
         return publishes or room < ANY_PERCENT
+
+    def _waits_for_space(self, item: frames.Received) -> bool:
+        """Whether this item is not handled while the store is nearly full."""
+        if self.state is not State.OPEN or not _publishes(item):
+            return False
+        channel = self.channels.get(item[1] if isinstance(item, tuple) else item.channel)
+        if channel is None or not channel.is_open:
+            return False
+        is_commit = isinstance(item, tuple) and item[0] == frames.METHOD and item[2][:4] == _COMMIT
+        if is_commit and (channel.tx is None or not channel.tx.publish_count):
+            return False
+        waits = self.host.space.holds(self)
+        self.host.blocking.watch(self)
+        return waits
 
     def _handle(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is State.CLOSED:
@@ -399,18 +417,24 @@ class Connection(asyncio.Protocol):
     def waits_for(self) -> str | None:
         """The cause of a wait; None: it does not wait.
 
-        "client" (it does not read), "disk" or "majority" (its publishes are not durable) or "method" (a slow one).
+        "client" (it does not read), "space" (its publishes need room in the log), "disk" or "majority" (its publishes
+        are not durable) or "method" (a slow one).
         """
         if self.outbox.socket_is_full:
             return "client"
+        if self.state is State.OPEN and self.host.space.waits(self):
+            return "space"
         if self._pauses & Pause.UNDURABLE or self.waits_since is not None:
             return self.host.blocking.cause
         return "method" if self._pauses & (Pause.TASK | Pause.HELD) else None
 
     @property
     def waits_since(self) -> float | None:
-        """The time of the oldest publish for which its host is slow; None if the connection has not published."""
-        return self.host.blocking.since if self.has_published and self.state is State.OPEN else None
+        """Since when it waits for room, or of the oldest publish for which its host is slow; None: it does not wait."""
+        if self.state is not State.OPEN or not self.has_published:
+            return None
+        since = self.host.space.waits_since(self)
+        return self.host.blocking.since if since is None else since
 
     def _pause(self, why: Pause) -> None:
         self._pauses |= why
@@ -428,6 +452,14 @@ class Connection(asyncio.Protocol):
         if self._pauses & why:
             self._pauses &= ~why
             self._go_on()
+
+    def may_wait_for_space(self) -> bool:
+        """Whether a publish that the store has just refused as it is full is kept, and tried again."""
+        return self.host.space.may_wait(self)
+
+    def resume_for_space(self) -> None:
+        """There is room for publishes, or the connection has waited for it long enough."""
+        self.resume(Pause.SPACE)
 
     def replies_are_held(self, count: int) -> None:
         """So many more replies wait at the gate of a channel, or fewer."""
@@ -450,6 +482,7 @@ class Connection(asyncio.Protocol):
         published, self.published = self.published, False
         if not published:
             return
+        self.host.space.published(self)
         self.host.blocking.watch(self)
         store = self.host.store
         if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
@@ -496,8 +529,10 @@ class Connection(asyncio.Protocol):
             self.reply(commands.Connection.Blocked(short_text(reason)))
 
     def tell_unblocked(self) -> None:
-        """Send connection.unblocked if connection.blocked was sent."""
-        if self.is_told_blocked and self.state is State.OPEN:
+        """Send connection.unblocked if connection.blocked was sent, and nothing else blocks the connection."""
+        if not self.is_told_blocked or self.state is not State.OPEN:
+            return
+        if self.host.blocked_reason is None and not self.host.space.waits(self):
             self.is_told_blocked = False
             self.reply(commands.Connection.Unblocked())
 
@@ -613,6 +648,7 @@ class Connection(asyncio.Protocol):
         for channel in channels:
             self.guarded(None, 0, channel.give_up)
         if self.vhost_name is not None:
+            self.host.space.forget(self)
             self.guarded(None, 0, lambda: self.host.vhost.connection_gone(self))
         if self.state is State.CLOSED:
             self.channels.clear()
@@ -645,3 +681,11 @@ class Connection(asyncio.Protocol):
     def reply(self, method: base.Frame) -> None:
         """Send a method on channel 0."""
         self.send(frames.method(0, method))
+
+
+def _publishes(item: frames.Received) -> bool:
+    """Whether this item is a publish, a part of one, or a commit."""
+    if not isinstance(item, tuple):
+        return isinstance(item, PublishRun)
+    kind, _, payload = item
+    return kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)

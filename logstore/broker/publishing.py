@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pamqp import commands
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from logstore.broker.runs import PublishRun
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
 _MANDATORY: Final = 1
@@ -352,6 +354,8 @@ class Publishing:
             with self._memory_taken(route, header, content.body_size):
                 left = self._store(route, header, content.body)
         except StoreError as error:
+            if isinstance(error, StoreFull) and self.channel.connection.may_wait_for_space():
+                return self._store_large(tag, route, header, content, expires)  # it waits for room
             self.refuse(tag, error)
             return None
         lsn = self.channel.store.next_lsn if left.durable else 0
@@ -448,10 +452,7 @@ class Publishing:
         self._confirm(tag)
 
     async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
-        """Store a large message in another thread, because copying and hashing it takes long.
-
-        The connection reads nothing meanwhile, so its order is kept.
-        """
+        """Store a large message, or one that waits for room, in another thread; meanwhile nothing is read."""
 
         def store() -> tuple[Route, int]:
             content.pieces = [content.body]
@@ -459,11 +460,16 @@ class Publishing:
 
         try:
             with self._memory_taken(route, header, content.body_size):
-                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
+                left, lsn = await self._in_thread(store)
         except StoreError as error:
             self.refuse(tag, error)
         else:
             self._enqueued(tag, left, header, content, lsn, expires)
+
+    async def _in_thread(self, put: Callable[[], T]) -> T:
+        """Put something into the store in another thread; while the store is full it waits for room."""
+        connection, loop = self.channel.connection, self.channel.wakeups.loop
+        return await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, put))
 
     async def _finish_large(
         self, upload: Upload, tag: int, route: Route, header: bytes, content: Content, expires: bool
@@ -479,7 +485,7 @@ class Publishing:
         try:
             with self._memory_taken(route, header, content.body_size):
                 await self._append_last(upload, content)
-                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, enqueue)
+                left, lsn = await self._in_thread(enqueue)
                 if not left.durable and not route.memory and content.is_mandatory:
                     await self._load_to_return(upload, content)
         except StoreError as error:

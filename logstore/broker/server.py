@@ -171,6 +171,8 @@ class Server:
         self._listener.close()
         deadline = self.loop.time() + timeout_s
         hosts = list(self.hosts.values())
+        for host in hosts:
+            host.space.stop()
         await asyncio.gather(*(host.control.stop(timeout_s / 4) for host in hosts))
         await asyncio.gather(*(host.vhost.changes.stop(timeout_s / 4) for host in hosts))
         await self._finish_publishes(timeout_s / 4)

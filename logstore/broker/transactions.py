@@ -24,7 +24,7 @@ from logstore.broker.errors import RESOURCE_ERROR, ChannelException
 from logstore.broker.memory_queue import place_bytes
 from logstore.broker.queues import release_in_turns
 from logstore.broker.turns import TURN_UNITS, all_of, in_turns
-from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
+from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -90,6 +90,11 @@ class ChannelTransaction:
         self._reserved_bytes = 0  # reserved in the budget for contents
 
     @property
+    def publish_count(self) -> int:
+        """The number of messages that wait for the commit."""
+        return len(self._publishes)
+
+    @property
     def settled_count(self) -> int:
         """The number of deliveries whose acknowledgement waits for the outcome."""
         return len(self._settled)
@@ -121,7 +126,7 @@ class ChannelTransaction:
         self._channel.consuming.unsettle(acquired for acquired, _ in settled)
 
     def commit(self) -> Coroutine[Any, Any, None] | None:
-        """Commit everything atomically; returns a coroutine if the transaction is large.
+        """Commit everything atomically; returns a coroutine if the transaction is large, or waits for room in the log.
 
         Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
@@ -129,8 +134,7 @@ class ChannelTransaction:
         self._publishes, self._settled, self._reserved_bytes = [], [], 0
         if commit.is_large:
             return commit.run_in_background()
-        commit.run()
-        return None
+        return commit.run()
 
 
 class _Commit:
@@ -157,8 +161,8 @@ class _Commit:
         operations = len(self._publishes) + len(self._settled)
         return operations > INLINE_OPERATIONS_MAX or size > self._channel.limits.inline_body_bytes_max
 
-    def run(self) -> None:
-        """Write and apply the commit in the event loop's thread."""
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        """Write and apply the commit in the event loop's thread; returns a coroutine if it waits for room."""
         try:
             all_of(self._plan())
             while True:
@@ -171,19 +175,25 @@ class _Commit:
                         raise
                     continue
                 break
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space():
+                return self.run_in_background()
             self._undo()
             raise
         all_of(self._apply())
+        return None
 
     async def run_in_background(self) -> None:
-        """Write the commit in another thread, then apply it; the connection reads nothing meanwhile."""
-        loop = self._channel.wakeups.loop
+        """Write the commit in another thread, then apply it; the connection reads nothing meanwhile.
+
+        While the store is full it waits for room.
+        """
+        loop, connection = self._channel.wakeups.loop, self._channel.connection
         try:
             await in_turns(self._plan())
             while True:
                 try:
-                    await loop.run_in_executor(None, self._write)
+                    await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self._write))
                 except UnknownQueue:
                     before = [message.route for message in self._messages]
                     await in_turns(self._plan(leaving=True))
@@ -269,7 +279,7 @@ class _Commit:
         channel.vhost.budget.contents.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
         if self._wrote:
-            channel.connection.published = True
+            channel.connection.published |= bool(self._messages)
             channel.changed_until(self._lsn)
         filled = yield from self._filled()
         for queue, (count, expires) in filled.items():

@@ -174,7 +174,8 @@ class Upload:
             if not self.is_left:
                 self.size += size
                 self._uploads.held_bytes += size
-                await self._uploads.loop.run_in_executor(None, self.write, pieces)
+                connection, loop = self.channel.connection, self._uploads.loop
+                await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self.write, pieces))
                 self.channel.connection.published = True
         except STORE_ENDED:
             self.is_left = True

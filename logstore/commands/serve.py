@@ -66,6 +66,11 @@ def _checked_body_bytes(_: click.Context, __: click.Parameter, value: int | None
     help="The longest message that a client may publish [default: 128MiB].",
 )
 @click.option(
+    "--blocked-timeout",
+    type=click.FloatRange(0.001, 86_400),
+    help="Seconds that a publish waits for room in a full store before it is refused [default: 30].",
+)
+@click.option(
     "--max-undurable-bytes",
     type=SIZE,
     help="The most bytes that may wait for the disk, and that a crash can lose [default: 2 segments].",
@@ -110,6 +115,7 @@ def serve(
     stop_timeout: float,
     verbose: bool,
     max_body_bytes: int | None,
+    blocked_timeout: float | None,
     **options: Any,
 ) -> None:
     """Run an AMQP 0-9-1 broker on a store.
@@ -126,7 +132,8 @@ def serve(
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
-    limits = Limits() if max_body_bytes is None else Limits(body_bytes_max=max_body_bytes)
+    set_here: dict[str, Any] = {"body_bytes_max": max_body_bytes, "blocked_timeout_s": blocked_timeout}
+    limits = Limits(**{name: value for name, value in set_here.items() if value is not None})
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check_address(host, port)

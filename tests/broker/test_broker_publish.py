@@ -189,7 +189,7 @@ def test_a_message_without_confirms_can_be_got_on_the_same_channel(
 def test_a_full_store_nacks_with_confirms_and_closes_the_channel_without(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullStore)
+    broker, store = on_store(FullStore, blocked_timeout_s=0.05)
     client = confirming(broker, channels=2)
     client.declare("q", durable=True)
     client.publish("q", b"1")
@@ -209,7 +209,7 @@ def test_a_full_store_nacks_with_confirms_and_closes_the_channel_without(
 def test_a_full_store_refuses_a_large_body_in_the_same_way(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullStore, inline_body_bytes_max=1000)
+    broker, store = on_store(FullStore, inline_body_bytes_max=1000, blocked_timeout_s=0.05)
     client = confirming(broker)
     client.declare("q", durable=True)
     client.declare("m")

@@ -226,7 +226,7 @@ def test_a_broker_that_stops_does_not_wait_for_bodies_and_the_next_start_knows_n
 def test_a_store_that_is_full_in_the_middle_refuses_the_whole_body(
     on_store: Callable[..., tuple[Broker, Any]], confirms: bool
 ) -> None:
-    broker, store = on_store(FullStore, inline_body_bytes_max=INLINE)
+    broker, store = on_store(FullStore, inline_body_bytes_max=INLINE, blocked_timeout_s=0.05)
     client = confirming(broker) if confirms else broker.raw().open()
     client.declare("q", durable=True)
     whole = content(LARGE)
@@ -508,7 +508,7 @@ def test_a_log_at_its_limit_refuses_a_large_body_and_has_room_again_without_it(
     tmp_path: Path, broker_class: type[Broker]
 ) -> None:
     store = logstore.open(tmp_path / "full", segment_size=1 << 20, max_log_bytes=8 << 20)
-    broker = broker_class(store)
+    broker = broker_class(store, Limits(blocked_timeout_s=0.05))
     try:
         client = confirming(broker)
         client.declare("q", durable=True)
