@@ -67,7 +67,9 @@ def markdown(told: dict[str, Any]) -> str:
         lines.append(f"- syncs, {name}, {ONE}: {syncs}")
     for size, load in dict.fromkeys((row["body_bytes"], row["load"]) for row in told["rows"]):
         lines += ["", f"**{load}, {size_name(size)}**", ""]
-        lines += ["| system | messages/s | min–max | server CPU, µs/message | median latency, µs | ours / it, min–max |"]
+        lines += [
+            "| system | messages/s | min–max | server CPU, µs/message | median latency, µs | ours / it, min–max |"
+        ]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
         lines += list(_lines(told, load, size))
     lines += ["", "| target | wanted | reached | |", "| --- | ---: | ---: | --- |"]

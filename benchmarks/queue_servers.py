@@ -190,8 +190,7 @@ class NatsServer(QueueServer):
             raise Missing(f"nats-server {version} cannot sync before it answers: it needs version 2.10 or later")
         settings = self.directory / "settings"
         settings.write_text(
-            f'listen: "127.0.0.1:{self.port}"\n'
-            f'jetstream {{ store_dir: "{self.directory}", sync_interval: always }}\n'
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.directory}", sync_interval: always }}\n'
         )
         return [self.path(), "-c", str(settings)], {}
 

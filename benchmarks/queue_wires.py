@@ -200,9 +200,7 @@ class RedisWire(_Stream):
         return count
 
     def take_all(self, count: int, window: int) -> None:
-        read = self._command(
-            "XREADGROUP", "GROUP", self._GROUP, "one", "COUNT", str(window), "STREAMS", QUEUE, ">"
-        )
+        read = self._command("XREADGROUP", "GROUP", self._GROUP, "one", "COUNT", str(window), "STREAMS", QUEUE, ">")
         self.socket.sendall(read)
         while count:
             [[_, entries]] = self._answer()
@@ -370,7 +368,9 @@ class NatsWire(_Stream):
     def __init__(self, port: int, body_bytes: int) -> None:
         super().__init__(port, body_bytes)
         self._line()  # INFO
-        self.socket.sendall(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nSUB in.* 1\r\nSUB go.* 2\r\n')
+        self.socket.sendall(
+            b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nSUB in.* 1\r\nSUB go.* 2\r\n'
+        )
         self._pub = b"PUB load.1 in.p %d\r\n%b\r\n" % (body_bytes, self.body)
         self._rest = b""
 
