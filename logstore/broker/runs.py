@@ -69,6 +69,8 @@ class PublishForm:
                 break
             bodies.append(data[start:end])
             at = end + 1
+            if at == len(data):
+                break
         return bodies, at
 
     def _meet(self, data: bytes, at: int) -> bool:

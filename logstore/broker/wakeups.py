@@ -139,8 +139,8 @@ class WakeUps:
         if isinstance(report, Exception):
             self._on_poison(report)
             return
-        durable_lsn = self.store.durable_lsn
         if self._undurable:
+            durable_lsn = self.store.durable_lsn
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
                 if self._undurable[queue] <= durable_lsn:
@@ -156,6 +156,10 @@ class WakeUps:
         self._room.clear()
         if self._queues:
             self.turns.add(self)
+        if self._waiters:
+            self.turns.together(self._settle)
+
+    def _settle(self) -> None:
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)

@@ -111,9 +111,11 @@ class _Loop(Waiters):
     def _ready(self) -> None:
         if self._fd < 0:
             return
-        with contextlib.suppress(OSError):
+        try:
             os.eventfd_read(self._fd)
-        durable = int(lib.ls_durable_lsn(self._c))
+        except OSError:  # it was read already: the first call is not of the eventfd
+            pass
+        durable: int = lib.ls_durable_lsn(self._c)
         if durable > self.reported_lsn:
             self.reported_lsn = durable
             try:
