@@ -67,6 +67,9 @@ class Run(Protocol):
 class Runs(Protocol):
     """Recognizes runs; see `runs`."""
 
+    def take_alike(self, data: bytes, at: int) -> tuple[Run, int] | None:
+        """The run of publishes like the last ones that begins at `at`, and the position after it."""
+
     def take(self, data: bytes, at: int, channel: int, size: int) -> tuple[Run, int] | None:
         """The run that begins with the method frame at `at`, and the position after it. None if there is none."""
 
@@ -127,14 +130,23 @@ class FrameReader:
 
     def take(self, units: int) -> tuple[list[Received], int]:
         """The next frames that are complete, in order, of so many units (`turns`) or a little more; and their units."""
-        data, at = self._data, self._at
+        data, at, runs = self._data, self._at, self.runs
         size = len(data)
         frames: list[Received] = []
         if not size:
             return frames, 0
         taken = 0
+        if runs is not None:
+            first = runs.take_alike(data, at)
+            if first is not None:
+                frames.append(first[0])
+                taken = (first[0].count + 1) // 2 + (first[1] - at) // UNIT_BYTES
+                at = first[1]
+                if at == size:  # usual for a client that waits for each confirm
+                    self._data, self._at, self._wanted = b"", 0, _PREFIX_BYTES
+                    return frames, taken
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
-        unpack, append, kinds, runs = _PREFIX.unpack_from, frames.append, _KINDS, self.runs
+        unpack, append, kinds = _PREFIX.unpack_from, frames.append, _KINDS
         wanted = _PREFIX_BYTES
         while taken < units:
             if size - at < _PREFIX_BYTES:
