@@ -25,7 +25,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -38,6 +38,9 @@ from queue_servers import SERVERS
 from queue_wires import WIRES, Wire
 from rabbitmq_server import Missing
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WINDOW: Final = 100
 SIZES: Final = (100, 1024)
@@ -120,16 +123,29 @@ def consume(wire: Wire, server: Any, count: int) -> Sample:
     return clock.stop(count)
 
 
-def measure_slice(name: str, server: Any, load: str, body_bytes: int, seconds: float, count: int) -> Sample:
-    """One load on one system."""
+@contextlib.contextmanager
+def connected(name: str, server: Any, body_bytes: int) -> Iterator[Wire]:
+    """A connection to a system whose queue is empty."""
     wire: Wire = WIRES[name](server.port, body_bytes)
     try:
         wire.empty()
+        yield wire
+    finally:
+        wire.close()
+
+
+def measure_slice(name: str, server: Any, load: str, body_bytes: int, seconds: float, count: int) -> Sample:
+    """One load on one system."""
+    with connected(name, server, body_bytes) as wire:
         if load == alternatives_report.CONSUME:
             return consume(wire, server, count)
         return publish(wire, server, 1 if load == alternatives_report.ONE else WINDOW, seconds)
-    finally:
-        wire.close()
+
+
+def syncs_of(name: str, server: Any, body_bytes: int, directory: Path) -> dict[str, Any]:
+    """The syncs of a publish that waits for its confirm."""
+    with connected(name, server, body_bytes) as wire:
+        return count_syncs(server.pids, lambda: asdict(publish(wire, server, 1, SYNC_S)), directory)
 
 
 def parsed() -> argparse.Namespace:
@@ -190,13 +206,7 @@ def measure(options: argparse.Namespace, directory: Path, console: Console) -> d
         for name, server in servers.items():  # also a warm-up
             size = options.sizes[0]
             measure_slice(name, server, alternatives_report.MANY, size, options.seconds, options.messages)
-            syncs[name] = count_syncs(
-                server.pids,
-                lambda name=name, server=server: asdict(
-                    measure_slice(name, server, alternatives_report.ONE, size, SYNC_S, 1)
-                ),
-                directory,
-            )
+            syncs[name] = syncs_of(name, server, size, directory)
         names = list(servers)
         for number in range(options.rounds):
             for at, (size, load) in enumerate(itertools.product(options.sizes, options.loads)):

@@ -186,7 +186,8 @@ class Connection(asyncio.Protocol):
                 self.shut()
                 return
         self.reader.put(data)
-        self._go_on(at_once=True)
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
+            self.turns.at_once(self)
 
     def pause_writing(self) -> None:
         """The socket's buffer is full: consumers of this connection wait."""
@@ -202,13 +203,9 @@ class Connection(asyncio.Protocol):
 
     # Receiving.
 
-    def _go_on(self, *, at_once: bool = False) -> None:
-        """Handle what was received, in turns, unless there is a pause."""
-        if self._pauses or self._waits_for_turn or self.state in _DONE:
-            return
-        if at_once:
-            self.turns.at_once(self)
-        else:
+    def _go_on(self) -> None:
+        """Handle what was received, from the next turn on, unless there is a pause."""
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -229,12 +226,13 @@ class Connection(asyncio.Protocol):
             self._handle_all(received)
         finally:
             self.flush()
-        self._pause_while_undurable()
+        if self.published:
+            self._pause_while_undurable()
         units += (outbox.added_bytes - sent_before) // UNIT_BYTES
         if not self._pauses and self.state not in _DONE:
             if self._backlog or self.reader.has_more:
                 self._wait_for_turn()
-            else:
+            elif not self._reading:
                 self._read_on()
         return units
 
@@ -447,7 +445,7 @@ class Connection(asyncio.Protocol):
             self.resume(Pause.REPLIES)
 
     def _read_on(self) -> None:
-        if not self._reading and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
@@ -456,9 +454,7 @@ class Connection(asyncio.Protocol):
 
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
-        published, self.published = self.published, False
-        if not published:
-            return
+        self.published = False
         self.host.blocking.watch(self)
         store = self.host.store
         if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:

@@ -30,8 +30,12 @@ class Outbox:
 
     def add(self, data: bytes) -> None:
         """Send bytes in this turn of the loop."""
+        size_bytes = len(data)
         self._parts.append(data)
-        self._added(len(data))
+        self.size_bytes += size_bytes
+        self.added_bytes += size_bytes
+        if not self._flush_scheduled:
+            self.schedule()
 
     def add_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""

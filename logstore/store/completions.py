@@ -127,7 +127,10 @@ class _Loop(Waiters):
         self.fullness.tell()
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome)
-        self._idle = 0 if self.is_used else self._idle + 1
+        if self.is_used:
+            self._idle = 0
+            return
+        self._idle += 1
         if self._idle > _IDLE_MAX:
             self._all_of.retire(self)
 
