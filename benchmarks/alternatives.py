@@ -1,11 +1,12 @@
 """`logstore serve` against what a user may choose as a durable queue instead: Redis, beanstalkd, PostgreSQL and NATS
 JetStream; and with ``--before`` also against the broker of another checkout.
 
-Every system syncs before it answers (`queue_servers`), and gets the same load from the same kind of client, one connection
-over the loopback interface: publishes of which at most `window` are not confirmed, with a window of one and of 100; then
-100 are consumed at a time, and each is acknowledged alone. Consuming ends when the last acknowledgement is durable. All
-systems run the whole time. In every round each load is measured on each system in turn, in a changing order, after
-the others have become idle. A tracer counts the syncs behind a confirm. Systems that are not installed are left out.
+Every system syncs before it answers (`queue_servers`), and gets the same load from the same kind of client, one
+connection over the loopback interface: publishes of which at most `window` are not confirmed, with a window of one and
+of 100; then 100 are consumed at a time, and each is acknowledged alone. Consuming ends when the last acknowledgement is
+durable. All systems run the whole time. In every round each load is measured on each system in turn, in a changing
+order, after the others have become idle. A tracer counts the syncs behind a confirm. Systems that are not installed are
+left out.
 
 `make` does not use it. Run it by hand on an idle machine:
 

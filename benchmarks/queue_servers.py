@@ -1,8 +1,9 @@
-"""The queue systems that a user may choose instead of the broker, each as a process of its own that syncs before it answers.
+"""The queue systems that a user may choose instead of the broker, each a process that syncs before it answers.
 
 They come from the distribution (apt-get install redis-server beanstalkd postgresql), and run with default settings
-except for paths, ports, and the sync. All listen on the loopback interface only, keep their data in a new directory, and
-end with the program, by process id. `nats-server` must know ``sync_interval: always``, which versions before 2.10 do not.
+except for paths, ports, and the sync. All listen on the loopback interface only, keep their data in a new directory,
+and end with the program, by process id. `nats-server` must know ``sync_interval: always``, which versions before 2.10
+do not.
 """
 
 from __future__ import annotations

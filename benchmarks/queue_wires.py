@@ -277,8 +277,8 @@ class PostgresWire(_Stream):
     _TABLE: Final = f"CREATE TABLE IF NOT EXISTS {QUEUE} (id bigserial PRIMARY KEY, body bytea NOT NULL)"
     _INSERT: Final = f"INSERT INTO {QUEUE} (body) VALUES ($1)"
     _TAKE: Final = (
-        f"DELETE FROM {QUEUE} WHERE id = ANY (ARRAY(SELECT id FROM {QUEUE} ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))"
-        " RETURNING body"
+        f"DELETE FROM {QUEUE} WHERE id = ANY (ARRAY("
+        f"SELECT id FROM {QUEUE} ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING body"
     )
 
     def __init__(self, port: int, body_bytes: int) -> None:

@@ -131,20 +131,23 @@ class FrameReader:
     def take(self, units: int) -> tuple[list[Received], int]:
         """The next frames that are complete, in order, of so many units (`turns`) or a little more; and their units."""
         data, at, runs = self._data, self._at, self.runs
+        if not data:
+            return [], 0
+        alike = runs.take_alike(data, at) if runs is not None else None
+        if alike is None:
+            return self._take_more([], 0, units)
+        run, end = alike
+        taken = (run.count + 1) // 2 + (end - at) // UNIT_BYTES
+        if end < len(data):
+            self._at = end
+            return self._take_more([run], taken, units)
+        self._data, self._at, self._wanted = b"", 0, _PREFIX_BYTES  # usual for a client that waits for each confirm
+        return [run], taken
+
+    def _take_more(self, frames: list[Received], taken: int, units: int) -> tuple[list[Received], int]:
+        """Appends the next frames to those that were taken already."""
+        data, at, runs = self._data, self._at, self.runs
         size = len(data)
-        frames: list[Received] = []
-        if not size:
-            return frames, 0
-        taken = 0
-        if runs is not None:
-            first = runs.take_alike(data, at)
-            if first is not None:
-                frames.append(first[0])
-                taken = (first[0].count + 1) // 2 + (first[1] - at) // UNIT_BYTES
-                at = first[1]
-                if at == size:  # usual for a client that waits for each confirm
-                    self._data, self._at, self._wanted = b"", 0, _PREFIX_BYTES
-                    return frames, taken
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
         unpack, append, kinds = _PREFIX.unpack_from, frames.append, _KINDS
         wanted = _PREFIX_BYTES

@@ -111,9 +111,9 @@ class _Loop(Waiters):
     def _ready(self) -> None:
         if self._fd < 0:
             return
-        try:
+        try:  # noqa: SIM105 - at each group commit, and suppress() takes longer than the read
             os.eventfd_read(self._fd)
-        except OSError:  # it was read already: the first call is not of the eventfd
+        except OSError:  # the first call is not of the eventfd
             pass
         durable: int = lib.ls_durable_lsn(self._c)
         if durable > self.reported_lsn:
