@@ -13,8 +13,7 @@ pytest.importorskip("pamqp", reason="the extra broker is not installed")
 
 from kit.stores import ROOT
 
-BENCHMARKS = ROOT / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import queue_servers  # found by the line above
 import queue_wires
@@ -28,7 +27,7 @@ def test_the_broker_alone_is_measured_under_each_load(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--seconds", "0.1", "--messages", "150", "--sizes", "100", "--systems"]
     command = [
         sys.executable,
-        str(BENCHMARKS / "alternatives.py"),
+        str(ROOT / "benchmarks" / "alternatives.py"),
         "--dir",
         str(tmp_path),
         "--out",
