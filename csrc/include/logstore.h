@@ -207,7 +207,7 @@ uint64_t ls_segment_size(const ls_store *store);
 
 /* ---- durability ---- */
 uint64_t ls_base_lsn(const ls_store *store);
-uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable */
+uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable; 0 in a forked child */
 /* The LSN of the next record. Also asks the background flusher to make everything below it durable. */
 uint64_t ls_next_lsn(ls_store *store);
 uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
@@ -215,6 +215,7 @@ uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store
    largest batch, 100 or less; 50 at least, if only records that make the log grow would wait for the segment. Asks the
    spare thread for the segment in time; its answer signals the eventfds. */
 uint32_t ls_room_percent(ls_store *store);
+int ls_room_percent_try(ls_store *store); /* -1 instead of waiting for the store's lock, and in a forked child */
 int ls_poisoned(const ls_store *store);
 /* Waits until everything below `lsn` is durable; 0: everything appended so far. LS_OPTION: beyond the end of the log. */
 int ls_force(ls_store *store, uint64_t lsn);

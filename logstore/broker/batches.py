@@ -148,17 +148,23 @@ class Batches:
     ) -> None:
         """Collect publishes to one durable queue; `last_tag` is 0 if the channel does not use confirms."""
         if queue is not self._queue:
-            self._store()
+            if self._bodies:
+                self._store()
             self._queue = queue
-        self._headers += [header] * len(bodies)
+        count = len(bodies)
         self._bodies += bodies
         runs = self._runs
         if runs and runs[-1].publishing is publishing:
-            runs[-1].count += len(bodies)
+            runs[-1].count += count
             runs[-1].last_tag = last_tag
         else:
-            runs.append(_Run(publishing, last_tag, len(bodies)))
-        self._body_bytes += sum(map(len, bodies))
+            runs.append(_Run(publishing, last_tag, count))
+        if count == 1:
+            self._headers.append(header)
+            self._body_bytes += len(bodies[0])
+        else:
+            self._headers += [header] * count
+            self._body_bytes += sum(map(len, bodies))
         if self._body_bytes >= BYTES_MAX or len(self._bodies) >= MESSAGES_MAX:
             self._store()
 
@@ -203,8 +209,6 @@ class Batches:
         bodies, headers, runs = self._bodies, self._headers, self._runs
         self._bodies, self._headers, self._runs, self._body_bytes = [], [], [], 0
         self._queue = None
-        if not bodies:
-            return
         assert queue is not None
         if self._kept:
             self._kept.append((queue, headers, bodies, _each(runs)))
@@ -220,7 +224,8 @@ class Batches:
             return
         lsn = store.next_lsn
         queue.enqueued(lsn, expires=False, count=len(bodies))
-        self._confirms += [(run, lsn) for run in runs]
+        for run in runs:
+            self._confirms.append((run, lsn))
 
     def _store_singly(self, collected: Collected, stored: int = 0) -> StoreFull | None:
         """Publish the messages after the first `stored` ones one by one, so that each can be refused by itself.

@@ -111,8 +111,12 @@ class Channel:
 
     def confirm(self, tag: int, count: int = 1) -> None:
         """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
-        self._waiting.append((self.gate_lsn, tag, count))
-        self.connection.touch(self)
+        lsn = self.gate_lsn
+        self._waiting.append((lsn, tag, count))
+        if lsn > self.wakeups.settled_lsn:
+            self.wakeups.await_commit(self)
+        else:
+            self.connection.touch(self)
 
     def _hold(self, item: bytes | Callable[[], int | None]) -> None:
         self._waiting.append((self.gate_lsn, item, 0))

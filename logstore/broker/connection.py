@@ -59,6 +59,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Constants of the module, because looking up a member of an enumeration takes longer than comparing with it.
+_OPENING: Final = State.OPENING
+_OPEN: Final = State.OPEN
+_CLOSED: Final = State.CLOSED
 _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
 _COMMIT: Final = commands.Tx.Commit.index.to_bytes(4, "big")
 _PUBLISHES: Final = (frames.PUBLISH_START, _COMMIT)
@@ -121,7 +125,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0  # of frames on channels that wait for a slow method
         self.replies_held = 0  # at the gates of its channels
-        self.outbox = Outbox(self.loop, self.flush, self.limits.unsent_bytes_high)
+        self.outbox = Outbox(self.turns, self.flush, self.limits.unsent_bytes_high)
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -172,18 +176,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.heartbeats.received()
-        if self.state is State.OPENING:
-            self.server.admission.handshakes.heard(self)
-        if self.handshake.wants_header:
-            data = self.handshake.on_header(data)
-            if not data:
+        if self.state is not _OPEN:
+            if self.state is _OPENING:
+                self.server.admission.handshakes.heard(self)
+            if self.handshake.wants_header:
+                data = self.handshake.on_header(data)
+                if not data:
+                    return
+            if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
+                # Frames can no longer be separated, but these bytes are the answer to our close.
+                self.shut()
                 return
-        if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
-            # Frames can no longer be separated, but these bytes are the answer to our close.
-            self.shut()
-            return
         self.reader.put(data)
-        self._go_on(at_once=True)
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
+            self.turns.at_once(self)
 
     def pause_writing(self) -> None:
         """The socket's buffer is full: consumers of this connection wait."""
@@ -199,13 +205,9 @@ class Connection(asyncio.Protocol):
 
     # Receiving.
 
-    def _go_on(self, *, at_once: bool = False) -> None:
-        """Handle what was received, in turns, unless there is a pause."""
-        if self._pauses or self._waits_for_turn or self.state in _DONE:
-            return
-        if at_once:
-            self.turns.at_once(self)
-        else:
+    def _go_on(self) -> None:
+        """Handle what was received, from the next turn on, unless there is a pause."""
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -218,14 +220,21 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._pauses or self.state in _DONE:
             return 0
-        received, units = self._next_received()
-        sent_before = self.outbox.added_bytes
-        self._handle_all(received)
-        units += (self.outbox.added_bytes - sent_before) // UNIT_BYTES
+        received, units = self._next_received() if self._backlog else self.reader.take(TURN_UNITS)
+        outbox = self.outbox
+        sent_before = outbox.added_bytes
+        outbox.will_be_flushed()
+        try:
+            self._handle_all(received)
+        finally:
+            self.flush()
+        if self.published:
+            self._pause_while_undurable()
+        units += (outbox.added_bytes - sent_before) // UNIT_BYTES
         if not self._pauses and self.state not in _DONE:
             if self._backlog or self.reader.has_more:
                 self._wait_for_turn()
-            else:
+            elif not self._reading:
                 self._read_on()
         return units
 
@@ -248,7 +257,7 @@ class Connection(asyncio.Protocol):
 
     def _handle_all(self, received: list[frames.Received]) -> None:
         at = 0
-        is_open = self.state is State.OPEN
+        is_open = self.state is _OPEN
         room = self.host.store.room_percent if is_open else 100
         is_short = is_open and self.host.space.is_short
         while at < len(received):
@@ -262,7 +271,7 @@ class Connection(asyncio.Protocol):
                 break
             if self.is_over:
                 break
-            taken = self.batches.collect(received, at) if self.state is State.OPEN else 0
+            taken = self.batches.collect(received, at) if self.state is _OPEN else 0
             if taken:
                 at += taken
                 continue
@@ -280,8 +289,6 @@ class Connection(asyncio.Protocol):
         self.batches.flush()
         if self.reader.error is not None and not self._backlog and not self._pauses:
             self.fail(self.reader.error, 0)
-        self.flush()
-        self._pause_while_undurable()
 
     def _waits_for_room(self, item: frames.Received, room: int) -> bool:
         """Whether this item is not handled while the log has so little room."""
@@ -401,7 +408,7 @@ class Connection(asyncio.Protocol):
         Until then nothing is handled and nothing is sent: what the store refused is unknown to the client, and an
         answer to a later method would say that it took effect.
         """
-        return self.state is State.OPEN and self.host.poison is not None
+        return self.state is _OPEN and self.host.poison is not None
 
     @property
     def has_given_up(self) -> bool:
@@ -470,7 +477,7 @@ class Connection(asyncio.Protocol):
             self.resume(Pause.REPLIES)
 
     def _read_on(self) -> None:
-        if not self._reading and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
@@ -479,9 +486,7 @@ class Connection(asyncio.Protocol):
 
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
-        published, self.published = self.published, False
-        if not published:
-            return
+        self.published = False
         self.host.space.published(self)
         self.host.blocking.watch(self)
         store = self.host.store
@@ -552,14 +557,18 @@ class Connection(asyncio.Protocol):
         """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
             touched, self._touched = self._touched, {}
+            wakeups = self.host.wakeups
             for channel in touched:
-                if channel.settle(self.host.wakeups.settled_lsn):
-                    self.host.wakeups.await_commit(channel)
+                if channel.settle(wakeups.settled_lsn):
+                    wakeups.await_commit(channel)
         parts = self.outbox.take()
-        if not parts or self.state is State.CLOSED or self.transport.is_closing():
+        if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
         self.heartbeats.sent()
-        self.transport.writelines(parts)
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
         if self.outbox.socket_is_full:
             if self.transport.get_write_buffer_size() > self.limits.unsent_bytes_max:
                 self._pause(Pause.UNSENT)

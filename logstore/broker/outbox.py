@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
+
+    from logstore.broker.turns import Turns
 
 
 class Outbox:
     """The frames to be sent to one socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None], unsent_bytes_high: int) -> None:
-        self._loop = loop
+    def __init__(self, turns: Turns, flush: Callable[[], None], unsent_bytes_high: int) -> None:
+        self._turns = turns
         self._flush = flush
         self._unsent_bytes_high = unsent_bytes_high
         self._parts: list[bytes | memoryview] = []
@@ -29,8 +30,12 @@ class Outbox:
 
     def add(self, data: bytes) -> None:
         """Send bytes in this turn of the loop."""
+        size_bytes = len(data)
         self._parts.append(data)
-        self._added(len(data))
+        self.size_bytes += size_bytes
+        self.added_bytes += size_bytes
+        if not self._flush_scheduled:
+            self.schedule()
 
     def add_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""
@@ -59,7 +64,11 @@ class Outbox:
         """Schedule a flush of the connection at the end of this turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._turns.at_end(self._flush)
+
+    def will_be_flushed(self) -> None:
+        """The caller flushes the connection at its end, so what it adds schedules nothing."""
+        self._flush_scheduled = True
 
     def has_room(self) -> bool:
         """True while more may be delivered. After False, consumers are woken when there is room."""

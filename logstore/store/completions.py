@@ -113,9 +113,11 @@ class _Loop(Waiters):
     def _ready(self) -> None:
         if self._fd < 0:
             return
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - at each group commit, and suppress() takes longer than the read
             os.eventfd_read(self._fd)
-        durable = int(lib.ls_durable_lsn(self._c))
+        except OSError:  # the first call is not of the eventfd
+            pass
+        durable: int = lib.ls_durable_lsn(self._c)
         if durable > self.reported_lsn:
             self.reported_lsn = durable
             try:
@@ -128,7 +130,10 @@ class _Loop(Waiters):
         self.near.tell()
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome)
-        self._idle = 0 if self.is_used else self._idle + 1
+        if self.is_used:
+            self._idle = 0
+            return
+        self._idle += 1
         if self._idle > _IDLE_MAX:
             self._all_of.retire(self)
 
