@@ -11,7 +11,7 @@ import itertools
 import logging
 import operator
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pamqp import commands
 
@@ -27,8 +27,9 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.queues import Acquired, release_in_turns
-from logstore.broker.streams import BodyStream
+from logstore.broker.streams import BodyStream, FrontWait
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.channel import Channel
     from logstore.broker.headers import Envelope
+    from logstore.broker.memory_places import MemoryPlace
     from logstore.broker.queues import BrokerQueue
 
 logger = logging.getLogger(__name__)
@@ -339,7 +341,9 @@ class Consuming:
 
     def is_streamed(self, acquired: Acquired) -> bool:
         """Whether the body is sent in pieces (`streams`)."""
-        return acquired.queue.durable and acquired.place.size > self.channel.limits.inline_body_bytes_max
+        if acquired.queue.durable:
+            return acquired.place.size > self.channel.limits.inline_body_bytes_max
+        return cast("MemoryPlace", acquired.place).is_streamed
 
     def delivered(self, acquired: Acquired, consumer: Consumer | None, no_ack: bool) -> int:
         """Record a delivery, or without a consumer the answer to a basic.get. Returns its tag."""
@@ -382,6 +386,10 @@ class Consuming:
         while body is None:
             taken = queue.acquire(1)
             if not taken:
+                if isinstance(queue, MemoryQueue) and queue.awaits_front(channel):
+                    channel.stream(FrontWait(queue, channel))
+                    channel.repeat(lambda: self.get(queue, no_ack=no_ack))
+                    return None
                 undurable_lsn = queue.undurable_lsn()
                 if undurable_lsn is None or queue.deleted:
                     connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
