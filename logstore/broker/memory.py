@@ -5,24 +5,15 @@ A share belongs to one kind of use. So a kind that has used up its own cannot ta
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from logstore.broker.memory_queue import MemoryQueue
-
-_TRIED_MAX: Final = 8  # queues that look for memory when some is given back
-
 
 class Share:
     """The bytes that one kind of use may occupy, over all connections, queues and hosts."""
 
-    __slots__ = ("bytes_max", "used_bytes", "waiting")
+    __slots__ = ("bytes_max", "used_bytes")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
-        self.waiting: dict[MemoryQueue, None] = {}  # for memory, to read on in the log
 
     @property
     def free_bytes(self) -> int:
@@ -41,11 +32,8 @@ class Share:
         self.used_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Release reserved bytes. Those who wait for some look again, a few at a time."""
+        """Release reserved bytes."""
         self.used_bytes -= size
-        if self.waiting:
-            for queue in list(itertools.islice(self.waiting, _TRIED_MAX)):
-                queue.read_on()  # it waits again, behind the others, if there is still too little
 
 
 class MemoryBudget:

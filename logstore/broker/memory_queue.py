@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FREED_MAX: Final = 4096  # in a turn
-READ_BYTES: Final = 1 << 20  # of its messages a queue may always have in memory, to read on in the log
 
 
 class MemoryQueue(BrokerQueue):
@@ -176,25 +175,22 @@ class MemoryQueue(BrokerQueue):
             self._fresh.extend(back.tail)
             self._back = None
 
-    def read_on(self, *, at_once: bool = False) -> bool:
-        """Read the next block if the front runs low. False if there is no memory for it: there will be (`Share`).
+    def read_on(self) -> None:
+        """Read the next block if the front runs low.
 
-        `at_once`: a client waits for it with a basic.get, of which there is only one at a time.
+        One block is read ahead if there is memory for it. If the front is empty there always is: the bodies of what the
+        consumers have from blocks are not in memory.
         """
-        self._share.waiting.pop(self, None)
         self._end_back()
         back = self._back
         if back is None or self._reading is not None or self.deleted or self.wakeups.stopped:
-            return True
-        block = back.blocks[0]
-        if len(self._fresh) > block.count:
-            return True
-        held_bytes = self._held_bytes + block.size_bytes
-        if not at_once and held_bytes > max(READ_BYTES, self._share.free_bytes):
-            self._share.waiting[self] = None
-            return False
+            return
+        block, front_count = back.blocks[0], len(self._fresh)
+        if front_count > block.count:
+            return
+        if front_count and self._held_bytes + block.size_bytes > self._share.free_bytes:
+            return
         self._reading = self.wakeups.loop.create_task(self._read(block))
-        return True
 
     async def _read(self, block: Block) -> None:
         """Read the first block into the front."""
@@ -208,6 +204,7 @@ class MemoryQueue(BrokerQueue):
         if isinstance(error, STORE_ENDED):
             return  # the connections are about to be closed with the reason
         if block.is_over:  # it was purged meanwhile
+            self.read_on()
             self._front_has_changed()
             return
         assert self._back is not None
@@ -275,7 +272,7 @@ class MemoryQueue(BrokerQueue):
         """Whether the first message is still in the log. Then it is read, and the channel is touched after that."""
         if self._fresh or self._returned or self.deleted:
             return False
-        self.read_on(at_once=True)
+        self.read_on()
         if self._reading is not None:
             self._waiting[channel] = None
         return self._reading is not None
@@ -356,7 +353,6 @@ class MemoryQueue(BrokerQueue):
     def close(self) -> None:
         """Remove the queue with all its messages."""
         super().close()
-        self._share.waiting.pop(self, None)
         self._share.give_back(self._held_bytes)
         self._held_bytes = 0
         back, self._back = self._back, None
