@@ -11,7 +11,7 @@ import itertools
 import logging
 import operator
 import secrets
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -35,11 +35,9 @@ from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
-    from typing import Any
 
     from logstore.broker.channel import Channel
     from logstore.broker.headers import Envelope
-    from logstore.broker.memory_places import MemoryPlace
     from logstore.broker.queues import BrokerQueue
 
 logger = logging.getLogger(__name__)
@@ -343,7 +341,9 @@ class Consuming:
         """Whether the body is sent in pieces (`streams`)."""
         if acquired.queue.durable:
             return acquired.place.size > self.channel.limits.inline_body_bytes_max
-        return cast("MemoryPlace", acquired.place).is_streamed
+        place: Any = acquired.place  # a MemoryPlace; a cast would be a call for each delivery
+        is_large: bool = place.is_streamed
+        return is_large
 
     def delivered(self, acquired: Acquired, consumer: Consumer | None, no_ack: bool) -> int:
         """Record a delivery, or without a consumer the answer to a basic.get. Returns its tag."""

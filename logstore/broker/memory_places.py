@@ -79,8 +79,11 @@ class WholePlace(MemoryPlace):
     __slots__ = ("content",)
 
     def __init__(self, queue: MemoryQueue, sequence: int, header: bytes, body: bytes) -> None:
-        super().__init__(queue, sequence, header)
+        self._queue = queue  # not by the base class, because every publish needs it
+        self.id = sequence
+        self.header = header
         self.content = body
+        self.redelivered = False
 
 
 class BlockPlace(MemoryPlace):

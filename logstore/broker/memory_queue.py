@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import Route
-from logstore.broker.memory_places import BlockPlace, LargePlace, MemoryPlace, WholePlace
+from logstore.broker.memory_places import PLACE_BYTES, BlockPlace, LargePlace, MemoryPlace, WholePlace
 from logstore.broker.overflow import BLOCK_RECORD_BYTES, Back, body_start
 from logstore.broker.queues import BrokerQueue
 from logstore.broker.turns import TURN_UNITS
@@ -129,8 +129,10 @@ class MemoryQueue(BrokerQueue):
         """
         back = self._back
         if back is None or not back.blocks:
-            if self._held_bytes + size <= self._share.free_bytes:
-                self._end_back()
+            share = self._share
+            if self._held_bytes + size <= share.bytes_max - share.used_bytes:
+                if back is not None:
+                    self._end_back()
                 return False
             if back is None:
                 back = self._back = Back(self._log)
@@ -148,9 +150,9 @@ class MemoryQueue(BrokerQueue):
             large.hold()
             place = LargePlace(self, self._next_sequence, header, large)
         self._next_sequence += 1
-        size = place.held_bytes
+        size = PLACE_BYTES + len(header) + len(body)
         self._held_bytes += size
-        self._share.take_anyway(size)
+        self._share.used_bytes += size
         if self._back is None:
             self._fresh.append(place)
         else:
@@ -163,10 +165,7 @@ class MemoryQueue(BrokerQueue):
     def _held(self, size: int) -> None:
         """So many more bytes of memory are in use, or fewer."""
         self._held_bytes += size
-        if size > 0:
-            self._share.take_anyway(size)
-        else:
-            self._share.give_back(-size)
+        self._share.used_bytes += size
 
     def _end_back(self) -> None:
         """If nothing of the queue is in the log, all of it is the front."""
@@ -307,9 +306,10 @@ class MemoryQueue(BrokerQueue):
     def settled(self, place: Place) -> bool:
         """False if the queue was deleted, and its places with it."""
         self._taken_count -= 1
-        if self.deleted:
-            cast("MemoryPlace", place).let_go()
-        return not self.deleted
+        if not self.deleted:
+            return True
+        cast("MemoryPlace", place).let_go()
+        return False
 
     def put_back(self, place: MemoryPlace) -> None:
         """Return a place to its old position."""

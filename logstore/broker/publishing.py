@@ -345,8 +345,9 @@ class Publishing:
         if content.body_size > self.channel.limits.inline_body_bytes_max:
             return self._store_large(tag, route, header, content, expires)
         try:
-            self._make_memory_room(route, header, content.body_size)
-            left = self._store(route, header, content.body)
+            if route.memory:
+                self._make_memory_room(route, header, content.body_size)
+            left = self._store(route, header, content.body) if route.durable else route
         except StoreError as error:
             self.refuse(tag, error)
             return None
@@ -403,8 +404,9 @@ class Publishing:
 
     def _make_memory_room(self, route: Route, header: bytes, body_size: int) -> None:
         """Prepare the queues in memory for a message: a part of one may go to the log. Raises `StoreError`."""
+        size = place_bytes(header, body_size)
         for queue in route.memory:
-            if queue.make_room(place_bytes(header, body_size)):
+            if queue.make_room(size):
                 self.channel.connection.published = True  # it is slowed down by the disk as others
 
     def _store(self, route: Route, header: bytes, body: bytes | bytearray) -> Route:
@@ -429,22 +431,21 @@ class Publishing:
         return route
 
     def _enqueued(self, tag: int, route: Route, header: bytes, content: Content, lsn: int, expires: bool) -> None:
-        route = route._replace(memory=tuple(queue for queue in route.memory if not queue.deleted))
-        body, large = bytes(content.body), None
-        if content.upload is not None and (route.durable or route.memory):
-            content.upload.enqueued(route)
-            large = content.upload.large
+        body, upload, large = bytes(content.body), content.upload, None
+        memory = [queue for queue in route.memory if not queue.deleted]
+        if upload is not None and (route.durable or memory):
+            large = upload.enqueued(is_durable=bool(route.durable), is_in_memory=bool(memory))
         if route.durable:
             self.channel.connection.published = True
             self.channel.changed_until(lsn)
             for queue in route.durable:
                 if not queue.deleted:
                     queue.enqueued(lsn, expires=expires)
-        for memory_queue in route.memory:
+        for memory_queue in memory:
             memory_queue.enqueue(header, body, expires=expires, large=large)
         if large is not None:
             large.let_go()
-        if not route.durable and not route.memory:
+        if not route.durable and not memory:
             self.return_unroutable(content)
         self._confirm(tag)
 

@@ -282,8 +282,9 @@ class _Commit:
         filled: dict[DurableQueue, tuple[int, bool]] = {}
         for at, message in enumerate(self._messages, 1):
             upload = message.content.upload
-            if upload is not None and (message.route.durable or message.route.memory):
-                upload.enqueued(message.route)
+            is_durable, is_in_memory = bool(message.route.durable), bool(message.route.memory)
+            if upload is not None and (is_durable or is_in_memory):
+                upload.enqueued(is_durable=is_durable, is_in_memory=is_in_memory)
             for queue in message.route.durable:
                 if not queue.deleted:
                     count, expires = filled.get(queue, (0, False))

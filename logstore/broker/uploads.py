@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from logstore import MessageStore, Transaction
     from logstore.broker.channel import Channel
     from logstore.broker.durable_queue import DurableQueue
-    from logstore.broker.exchanges import Route
     from logstore.broker.limits import Limits
     from logstore.broker.publishing import Content
     from logstore.broker.wakeups import WakeUps
@@ -214,21 +213,19 @@ class Upload:
                     self.channel.vhost.changes.keep(self._uploads.loop.create_task(self._destroy(message_id)))
             self._id = self._copy_id = None
 
-    def enqueued(self, route: Route) -> None:
-        """It is on the durable queues of this route. For those in memory there is `large` now; for none it is dropped.
-
-        The caller lets go of `large`.
-        """
-        if route.memory:
+    def enqueued(self, *, is_durable: bool, is_in_memory: bool) -> LargeBody | None:
+        """It is on its durable queues, or on none. Returns the body for its queues in memory, held by the caller."""
+        if is_in_memory:
             message_id = self._id if self._copy_id is None else self._copy_id
             assert message_id is not None
             self.large = LargeBody(self.channel.vhost.overflow, message_id, self.size)
             if self._copy_id is None:
                 self._id = None
             self._copy_id = None
-        if route.durable:
+        if is_durable:
             self._id = None
         self.drop()
+        return self.large
 
     @property
     def id(self) -> int:
