@@ -412,7 +412,8 @@ class Consuming:
         if no_ack:
             acquired.accept()
             queue.acknowledged += 1
-            channel.changed()
+            if queue.durable:
+                channel.changed()
         else:
             acquired.place.unload()
         return None
