@@ -189,7 +189,7 @@ class _Commit:
         return before != [message.route for message in self._messages]
 
     def _plan(self, *, leaving: bool = False) -> Generator[None]:
-        """Determine the route of each message."""
+        """Determine the route of each message. Raises `StoreError` if a queue in memory cannot take any more."""
         self._messages = []
         for at, publish in enumerate(self._publishes, 1):
             message = _Message(
@@ -198,9 +198,17 @@ class _Commit:
                 publish.content,
                 publish.expiration_ms is not None,
             )
+            self._make_room(message)
             self._messages.append(message)
             if at % TURN_UNITS == 0:
                 yield
+
+    def _make_room(self, message: _Message) -> None:
+        """Prepare the queues in memory for a message. Raises `StoreError`."""
+        size = place_bytes(message.header, 0 if message.content.upload is not None else message.content.body_size)
+        for queue in message.route.memory:
+            if queue.make_room(size):
+                self._channel.connection.published = True
 
     # In the store.
 
@@ -341,20 +349,18 @@ class _Commit:
     def _enqueue_in_memory(self, message: _Message) -> None:
         """The commit is durable, so no message may be refused any more.
 
-        If the log is full, the queues have memory beyond their share for it: as much as the transaction had.
+        If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
+        because the next transaction is refused before its commit.
         """
         if not message.route.memory:
             return
         body, upload = bytes(message.content.body), message.content.upload
         large = None if upload is None else upload.large
-        size = place_bytes(message.header, len(body))
+        with contextlib.suppress(StoreError):
+            self._make_room(message)
         for queue in message.route.memory:
-            if queue.deleted:
-                continue
-            with contextlib.suppress(StoreError):
-                if queue.make_room(size):
-                    self._channel.connection.published = True
-            queue.enqueue(message.header, body, expires=message.expires, large=large)
+            if not queue.deleted:
+                queue.enqueue(message.header, body, expires=message.expires, large=large)
         if large is not None:
             large.let_go()
 

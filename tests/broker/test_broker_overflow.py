@@ -341,28 +341,44 @@ def test_only_a_full_store_refuses_and_what_was_accepted_stays(on_store: Callabl
     wait_for_nothing(broker)
 
 
-def test_a_transaction_that_is_durable_is_on_its_queues_though_the_store_is_full(
+class FullAfterCommit(FullStore):
+    """The first transaction is the last thing that it takes, if `fills_up`."""
+
+    fills_up = False
+
+    def begin(self, *args: Any) -> Any:
+        self.full = self.fills_up
+        return self._store.begin(*args)
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        return self._store.publish(*args, **options)
+
+
+def test_a_transaction_that_is_durable_is_on_its_queues_though_the_store_is_full_then(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullStore, memory_bytes_max=MEMORY)
+    broker, store = on_store(FullAfterCommit, memory_bytes_max=MEMORY)
     client = broker.raw().open()
     client.declare("q")
+    client.declare("d", durable=True)
     overflowed(broker, client)
     client.send(1, commands.Tx.Select())
     client.expect(commands.Tx.SelectOk)
     more = [b"%d" % number + bytes(1000) for number in range(20)]
-    for each in more:
-        client.publish("q", each)
-    store.full = True
+    for queue, each in [("d", b"durable"), *(("q", each) for each in more)]:
+        client.publish(queue, each)
+    store.fills_up = True
     client.send(1, commands.Tx.Commit())
     client.expect(commands.Tx.CommitOk)
+    assert store.full
     assert queue_of(broker).ready_count == COUNT + 20
-    store.full = False
-    client.publish("q", b"last")
+    client.publish("q", b"refused")
     client.send(1, commands.Tx.Commit())
-    client.expect(commands.Tx.CommitOk)
+    assert "full" in client.expect_channel_close(506)
+    store.full = store.fills_up = False
     other = broker.raw().open()
-    assert get_all(other) == [*BODIES, *more, b"last"]
+    assert get_all(other) == [*BODIES, *more]
+    assert get_all(other, "d") == [b"durable"]
     wait_for_nothing(broker)
 
 
