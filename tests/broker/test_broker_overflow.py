@@ -13,7 +13,9 @@ from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import FullStore, NarrowLog, Proxy
 from logstore.broker import overflow
 from logstore.broker.overflow import decode_block, encode_block
+from logstore.broker.statistics import broker_statistics
 from logstore.errors import StoreError
+from logstore.store.statistics import sampled_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -453,6 +455,16 @@ def test_nothing_survives_a_stop(restart_broker: Callable[[], Broker]) -> None:
     assert again.store.stats()["messages"] == 0
     with pytest.raises(AssertionError, match="404"):
         again.raw().open().declare("q", passive=True)
+
+
+def test_the_figures_of_the_broker_say_what_is_in_memory_and_in_the_log(broker: Broker, client: RawClient) -> None:
+    overflowed(broker, client)
+    found = broker_statistics(broker.server, broker.server.hosts["/"])
+    (row,) = sampled_queues(found["queue_columns"], found["queue_rows"])
+    assert (row["depth"], row["ready"], row["unacknowledged"], row["published"]) == (COUNT, COUNT, 0, COUNT)
+    assert row["bytes"] == found["broker"]["memory_bytes"] == used_memory(broker)
+    sizes = sum(len(each) for each in BODIES)
+    assert sizes - MEMORY < found["broker"]["overflow_bytes"] < 2 * sizes
 
 
 def test_blocks_grow_while_the_log_has_little_room(on_store: Callable[..., tuple[Broker, Any]]) -> None:
