@@ -319,7 +319,7 @@ class MemoryQueue(BrokerQueue):
         """Release the budget of a removed place."""
         size = place.held_bytes
         self._held_bytes -= size
-        self._share.give_back(size)
+        self._share.used_bytes -= size
 
     def has_unloaded(self, size: int) -> None:
         """A body of `size` bytes is in memory no longer."""
