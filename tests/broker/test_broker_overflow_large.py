@@ -34,6 +34,7 @@ def staged(broker: Broker) -> int:
 
 def wait_for_nothing(broker: Broker) -> None:
     wait_until(lambda: broker.store.stats()["messages"] == 0, "the end of the messages")
+    wait_until(lambda: staged(broker) == 0, "the end of the staged ones for the broker, too")
     assert broker.call(lambda: broker.server.hosts["/"].vhost.overflow.held_bytes) == 0
     assert broker.call(lambda: broker.server.hosts["/"].uploads.held_bytes) == 0
     assert broker.call(lambda: broker.server.budget.used_bytes) == 0
