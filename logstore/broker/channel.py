@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
-    from logstore.broker.streams import BodyStream
+    from logstore.broker.streams import Stream
     from logstore.broker.transactions import ChannelTransaction
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Channel:
         # number of publishes that they confirm.
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] = collections.deque()
         self._replies_held = 0
-        self._stream: BodyStream | None = None  # at the gate, before everything else
+        self._stream: Stream | None = None  # at the gate, before everything else
 
     # The gate.
 
@@ -98,8 +98,8 @@ class Channel:
         self._hold(call)
         self.connection.touch(self)
 
-    def stream(self, stream: BodyStream) -> None:
-        """Send a large body in pieces, before everything at the gate; the channel can deliver (`can_deliver`)."""
+    def stream(self, stream: Stream) -> None:
+        """Send a large body in pieces, before everything at the gate, which has no other one."""
         self._stream = stream
         self._replies_are_held(1)
         self.connection.touch(self)
@@ -185,7 +185,9 @@ class Channel:
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting.clear()
-        self._stream = None
+        if self._stream is not None:
+            self._stream.forget()
+            self._stream = None
         self._replies_are_held(-self._replies_held)
 
     def can_deliver(self) -> bool:

@@ -32,7 +32,7 @@ class Limits:
     blocked_timeout_s: float = 30.0  # a publish that has waited so long for room in the log is refused
     undurable_bytes_max: int = 8 * MIB  # of the log; above it the broker stops reading from publishers
     unacked_max: int = 262_144  # unacknowledged deliveries per channel
-    memory_bytes_max: int = 1024 * MIB  # messages on memory queues, and contents that are still arriving
+    memory_bytes_max: int = 1024 * MIB  # messages on memory queues (more is in the log), and arriving contents
     inline_body_bytes_max: int = MIB  # a longer body is written to the log in another thread, as it arrives
     unfinished_bytes_max: int = 1024 * MIB  # of the log, for bodies that are still arriving; per virtual host
 

@@ -13,7 +13,7 @@ class Share:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.used_bytes = 0
+        self.used_bytes = 0  # may be above the maximum: what is in use counts, also what could not be refused
 
     @property
     def free_bytes(self) -> int:

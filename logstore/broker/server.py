@@ -179,6 +179,7 @@ class Server:
         for connection in list(self.connections):
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
+        await asyncio.gather(*(host.vhost.end_memory_queues(timeout_s / 4) for host in hosts))
         for host in hosts:
             host.stop()
         if self.hosting is not None:
@@ -233,6 +234,7 @@ class Server:
             connection.fail(error, 0)
         await host.vhost.changes.stop(timeout_s / 4)
         await _wait_until_gone(host.connections, timeout_s / 2)
+        await host.vhost.end_memory_queues(timeout_s / 4)
         host.stop()
         self.admission.reserve_descriptors(len(self.hosts))
 

@@ -41,6 +41,7 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
             "channels": sum(len(connection.channels) for connection in connections),
             "memory_bytes": budget.used_bytes,
             "memory_bytes_max": budget.bytes_max,
+            "overflow_bytes": host.vhost.overflow.held_bytes,
         },
         "queue_columns": list(QUEUE_KEYS),
         "queue_rows": list(_rows(list(host.vhost.queues.values()))),

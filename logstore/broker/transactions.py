@@ -21,7 +21,7 @@ from pamqp import commands
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import RESOURCE_ERROR, ChannelException
-from logstore.broker.memory_queue import place_bytes
+from logstore.broker.memory_places import place_bytes
 from logstore.broker.queues import release_in_turns
 from logstore.broker.turns import TURN_UNITS, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
@@ -65,19 +65,6 @@ class _Message(NamedTuple):
     header: bytes
     content: Content
     expires: bool
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bytes that it takes from the budget: on memory queues, or to be returned."""
-        copies = len(self.route.memory) * (place_bytes(self.header, b"") + self.content.body_size)
-        return copies if copies or not self.is_loaded else self.content.body_size
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether a large body, which is in the store, is needed in memory."""
-        if self.content.upload is None:
-            return False
-        return bool(self.route.memory) or (not self.route.durable and self.content.is_mandatory)
 
 
 class ChannelTransaction:
@@ -148,7 +135,6 @@ class _Commit:
         self._settled = settled
         self._reserved_bytes = reserved_bytes
         self._messages: list[_Message] = []
-        self._memory_bytes = 0  # reserved in the budget for memory queues
         self._wrote = False
         self._lsn = 0
         self._finishing: Generator[None] | None = None  # once the commit is durable
@@ -213,10 +199,7 @@ class _Commit:
         return before != [message.route for message in self._messages]
 
     def _plan(self, *, leaving: bool = False) -> Generator[None]:
-        """Determine the route of each message, and reserve the bytes for memory queues."""
-        budget = self._channel.vhost.budget.queues
-        budget.give_back(self._memory_bytes)
-        self._memory_bytes = 0
+        """Determine the route of each message. Raises `StoreError` if a queue in memory cannot take any more."""
         self._messages = []
         for at, publish in enumerate(self._publishes, 1):
             message = _Message(
@@ -225,13 +208,17 @@ class _Commit:
                 publish.content,
                 publish.expiration_ms is not None,
             )
-            needed = message.memory_bytes
-            if not budget.take(needed):
-                raise _memory_full(budget.bytes_max)
-            self._memory_bytes += needed
+            self._make_room(message)
             self._messages.append(message)
             if at % TURN_UNITS == 0:
                 yield
+
+    def _make_room(self, message: _Message) -> None:
+        """Prepare the queues in memory for a message. Raises `StoreError`."""
+        size = place_bytes(message.header, 0 if message.content.upload is not None else message.content.body_size)
+        for queue in message.route.memory:
+            if queue.make_room(size):
+                self._channel.connection.published = True
 
     # In the store.
 
@@ -239,8 +226,8 @@ class _Commit:
         """Write one transaction of the store; nothing if no durable queue is involved. Raises `StoreError`."""
         store = self._channel.store
         for message in self._messages:
-            if message.is_loaded and message.content.upload is not None:
-                message.content.pieces = [message.content.upload.load()]
+            if message.content.upload is not None and message.route.durable and message.route.memory:
+                message.content.upload.copy()
         durable = [message for message in self._messages if message.route.durable]
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
         if not durable and not places:
@@ -264,20 +251,17 @@ class _Commit:
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
         _drop_large(self._publishes)
-        self._give_back_memory()
+        self._give_back_contents()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
-    def _give_back_memory(self) -> None:
-        budget = self._channel.vhost.budget
-        budget.contents.give_back(self._reserved_bytes)
-        budget.queues.give_back(self._memory_bytes)
-        self._reserved_bytes = self._memory_bytes = 0
+    def _give_back_contents(self) -> None:
+        self._channel.vhost.budget.contents.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     def _apply(self) -> Generator[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
-        channel.vhost.budget.contents.give_back(self._reserved_bytes)
-        self._reserved_bytes = 0
+        self._give_back_contents()
         if self._wrote:
             channel.connection.published |= bool(self._messages)
             channel.changed_until(self._lsn)
@@ -306,7 +290,7 @@ class _Commit:
 
     def _return_unroutable(self) -> Generator[None]:
         for at, (publish, message) in enumerate(zip(self._publishes, self._messages, strict=True), 1):
-            if not message.route.durable and not message.route.memory and self._channel.is_open:
+            if not message.route.durable and not message.route.memory:
                 self._channel.publishing.return_unroutable(publish.content)
             if at % TURN_UNITS == 0:
                 yield
@@ -316,8 +300,9 @@ class _Commit:
         filled: dict[DurableQueue, tuple[int, bool]] = {}
         for at, message in enumerate(self._messages, 1):
             upload = message.content.upload
-            if upload is not None:
-                (upload.done if message.route.durable else upload.drop)()
+            is_durable, is_in_memory = bool(message.route.durable), bool(message.route.memory)
+            if upload is not None and (is_durable or is_in_memory):
+                upload.enqueued(is_durable=is_durable, is_in_memory=is_in_memory)
             for queue in message.route.durable:
                 if not queue.deleted:
                     count, expires = filled.get(queue, (0, False))
@@ -360,7 +345,6 @@ class _Commit:
             self._enqueue_in_memory(message)
             if at % TURN_UNITS == 0:
                 yield
-        self._give_back_memory()  # the rest was reserved for queues that have been deleted
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
                 acquired.release()
@@ -373,13 +357,22 @@ class _Commit:
         self._publishes, self._messages, self._settled = [], [], []
 
     def _enqueue_in_memory(self, message: _Message) -> None:
-        queues = [queue for queue in message.route.memory if not queue.deleted]
-        if not queues:
+        """The commit is durable, so no message may be refused any more.
+
+        If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
+        because the next transaction is refused before its commit.
+        """
+        if not message.route.memory:
             return
-        body = bytes(message.content.body)
-        for queue in queues:
-            self._memory_bytes -= place_bytes(message.header, body)
-            queue.enqueue(message.header, body, expires=message.expires)
+        body, upload = bytes(message.content.body), message.content.upload
+        large = None if upload is None else upload.large
+        with contextlib.suppress(StoreError):
+            self._make_room(message)
+        for queue in message.route.memory:
+            if not queue.deleted:
+                queue.enqueue(message.header, body, expires=message.expires, large=large)
+        if large is not None:
+            large.let_go()
 
 
 def _memory_full(bytes_max: int) -> ChannelException:

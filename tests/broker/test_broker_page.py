@@ -439,7 +439,6 @@ LIMITED: dict[str, dict[str, int]] = {
     "more connections than the limit": {"connections_max": 1},
     MORE_PASSWORDS: {"password_checks_max": 2},
     "a body above the limit": {"body_bytes_max": 10},
-    "a publish without confirms that memory does not hold": {"memory_bytes_max": 10},
     "a transaction that memory does not hold": {"memory_bytes_max": 10},
     "arriving bodies that memory does not hold": {"memory_bytes_max": 10},
     "an exclusive queue of another connection": {},
@@ -490,9 +489,6 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
         client.send(1, commands.Tx.Select())
         client.expect(commands.Tx.SelectOk)
         client.publish("orders", b"x")
-    elif name == "a publish without confirms that memory does not hold":
-        client.declare("memory")
-        client.publish("memory", b"x")
     elif name == "a body above the limit":
         client.publish("orders", bytes(11))
     else:

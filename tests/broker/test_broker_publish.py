@@ -286,24 +286,6 @@ def test_endless_contents_need_bounded_memory(start_broker: Callable[..., Broker
     assert other.declare("q", passive=True).message_count == 1
 
 
-def test_memory_queues_share_a_limit_and_consuming_makes_room(start_broker: Callable[..., Broker]) -> None:
-    broker = start_broker(memory_bytes_max=100_000)
-    client = confirming(broker)
-    client.declare("q")
-    outcomes = []
-    for _ in range(6):
-        client.publish("q", bytes(30_000))
-        outcomes.append(type(client.receive()[1]).__name__)
-    assert outcomes == ["Ack"] * 3 + ["Nack"] * 3
-    client.send(1, commands.Queue.Purge(queue="q"))
-    assert client.expect(commands.Queue.PurgeOk).message_count == 3
-    client.publish("q", bytes(30_000))
-    client.expect(commands.Basic.Ack)
-    client.send(1, commands.Queue.Delete(queue="q"))
-    client.expect(commands.Queue.DeleteOk)
-    assert broker.call(lambda: broker.server.hosts["/"].vhost.budget.used_bytes) == 0
-
-
 @pytest.mark.parametrize(
     ("properties", "code"),
     [({"expiration": "soon"}, 406), ({"expiration": "-1"}, 406), ({"user_id": "somebody"}, 406)],

@@ -272,20 +272,6 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(start_broker: Callable[..
     wait_for_nothing(broker)
 
 
-def test_a_body_that_memory_does_not_hold_is_refused_and_not_returned(start_broker: Callable[..., Broker]) -> None:
-    broker = start_broker(inline_body_bytes_max=INLINE, memory_bytes_max=LARGE - 1)
-    client, other = confirming(broker), broker.raw().open()
-    other.declare("gone", durable=True)
-    whole = content(LARGE)
-    begin(client, "gone", whole, 3 * FRAME, mandatory=True)
-    wait_until(lambda: messages_of(broker) == 1, "the staged message")
-    other.send(1, commands.Queue.Delete(queue="gone"))
-    other.expect(commands.Queue.DeleteOk)
-    go_on(client, whole, 3 * FRAME, LARGE)
-    assert client.expect(commands.Basic.Nack).delivery_tag == 1
-    wait_for_nothing(broker)
-
-
 def transactional(broker: Broker) -> RawClient:
     client = broker.raw().open()
     client.declare("q", durable=True)
