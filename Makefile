@@ -329,6 +329,10 @@ bench: $(BENCH) $(EXTENSION) ## compare the store with others (BENCH_ARGS=--quic
 bench-broker: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with RabbitMQ, which must be installed (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq.py $(BENCH_ARGS)
 
+.PHONY: bench-alternatives
+bench-alternatives: $(BROKER) $(BENCH) $(EXTENSION) ## compare the broker with Redis, beanstalkd, PostgreSQL and NATS, those that are installed (BENCH_ARGS=...)
+	@$(BIN)/python benchmarks/alternatives.py $(BENCH_ARGS)
+
 .PHONY: bench-quorum
 bench-quorum: setup ## compare three members with brokers, RabbitMQ's quorum queues on three nodes, and a single broker (BENCH_ARGS=...)
 	@$(BIN)/python benchmarks/rabbitmq_cluster.py $(BENCH_ARGS)

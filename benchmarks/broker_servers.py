@@ -95,11 +95,12 @@ def wait_until_idle(pids: Iterable[int], timeout_s: float = 2.0) -> None:
 
 
 def ticks_s(pids: Iterable[int]) -> float:
-    """The processor time of these processes so far."""
+    """The processor time of these processes so far, without those that have ended."""
     ticks = 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_S
 
 
@@ -140,7 +141,8 @@ def count_syncs(pids: Iterable[int], work: Callable[[], dict[str, Any]], directo
 
 
 def _synchronous_files(pid: int) -> Iterable[str]:
-    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+    directory = Path(f"/proc/{pid}/fdinfo")
+    for info in directory.iterdir() if directory.exists() else ():  # the process may have ended
         with contextlib.suppress(OSError):
             flags = re.search(r"^flags:\s*(\d+)", info.read_text(), re.MULTILINE)
             path = os.readlink(f"/proc/{pid}/fd/{info.name}")

@@ -183,6 +183,41 @@ def small_messages(port: int, *, durable: bool) -> Callable[[], object]:
     return run
 
 
+def unread_in_memory(port: int, count: int) -> Callable[[], object]:
+    """Publishes of 20 bytes to a queue in memory that nobody reads."""
+    own = link(port)
+    declare(own, "unread", durable=False)
+    block = (start_of("unread", 20) + raw(BODY, b"x" * 20)) * 1000
+
+    def run() -> None:
+        for _ in range(count // 1000):
+            own.socket.sendall(block)
+        assert declare(own, "unread", durable=False) == count
+
+    return run
+
+
+def replies_beside(port: int) -> Callable[[], object]:
+    """10,000 requests and replies by exclusive queues, while a queue in memory has more than the memory holds."""
+    unread_in_memory(port, 3_000_000)()
+    asking, answering, count = link(port), link(port), 10_000
+    declare(answering, "requests", durable=False)
+    asking.call(CHANNEL, commands.Queue.Declare(queue="replies", exclusive=True), commands.Queue.DeclareOk)
+    for own, queue in ((answering, "requests"), (asking, "replies")):
+        own.call(CHANNEL, commands.Basic.Consume(queue=queue, consumer_tag="c", no_ack=True), commands.Basic.ConsumeOk)
+    delivered = len(pamqp_frame.marshal(commands.Basic.Deliver("c", 1, False, "", "requests"), CHANNEL)) + 22 + 28
+    replied = delivered - len("requests") + len("replies")
+
+    def run() -> None:
+        for _ in range(count):
+            publish(asking, "requests", bytes(20))
+            read(answering, delivered)
+            publish(answering, "replies", bytes(20))
+            read(asking, replied)
+
+    return run
+
+
 def end_with_unacked(port: int) -> Callable[[], object]:
     """Connections end that have 200,000 unacknowledged deliveries together."""
     own, other, count = link(port), link(port), 200_000
@@ -356,6 +391,8 @@ LOADS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "bodies of 64 MiB": lambda port: large_bodies(port, 64 * MIB),
     "small messages, durable": lambda port: small_messages(port, durable=True),
     "small messages, in memory": lambda port: small_messages(port, durable=False),
+    "10^7 small messages, in memory, unread": lambda port: unread_in_memory(port, 10_000_000),
+    "replies beside an unread queue in memory": replies_beside,
     "end with 200,000 unacknowledged": end_with_unacked,
     "3,000 declarations": declarations,
     "300 logins": logins,

@@ -207,7 +207,7 @@ uint64_t ls_segment_size(const ls_store *store);
 
 /* ---- durability ---- */
 uint64_t ls_base_lsn(const ls_store *store);
-uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable */
+uint64_t ls_durable_lsn(const ls_store *store); /* everything below it is durable; 0 in a forked child */
 /* The LSN of the next record. Also asks the background flusher to make everything below it durable. */
 uint64_t ls_next_lsn(ls_store *store);
 uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store's lock */
@@ -215,6 +215,7 @@ uint64_t ls_next_lsn_try(ls_store *store); /* 0 instead of waiting for the store
    largest batch, 100 or less; 50 at least, if only records that make the log grow would wait for the segment. Asks the
    spare thread for the segment in time; its answer signals the eventfds. */
 uint32_t ls_room_percent(ls_store *store);
+int ls_room_percent_try(ls_store *store); /* -1 instead of waiting for the store's lock, and in a forked child */
 int ls_poisoned(const ls_store *store);
 /* Waits until everything below `lsn` is durable; 0: everything appended so far. LS_OPTION: beyond the end of the log. */
 int ls_force(ls_store *store, uint64_t lsn);
@@ -652,7 +653,10 @@ typedef struct ls_fullness {
     uint64_t needed_bytes;  /* size of the files that live records need; the store is full if it cannot have them */
     uint64_t pool_bytes;    /* that growth leaves for the work of open transactions */
     uint64_t pool_left;     /* by which this work may grow now; UINT64_MAX: the log may grow, or it is inspected */
+    uint64_t growth_left;   /* by which live records may grow before growth is refused; UINT64_MAX: no bound is known,
+                               or it is inspected */
     int full;               /* the store is full; 0 for an inspected store */
+    int near;               /* it is nearly full: see ls_near_full_changes; 0 for an inspected store */
     int sys_errno; /* why the last try to make one more file failed; 0: it succeeded, or max_log_bytes is the reason */
 } ls_fullness;
 
@@ -660,6 +664,14 @@ int ls_fullness_get(ls_store *store, ls_fullness *fullness);
 /* How many times the store became full or had room again since the open. Each change signals the events of
    ls_event_fd. Never waits. */
 uint64_t ls_fullness_changes(const ls_store *store);
+/* How many times the store became nearly full or had enough room again since the open: odd while it is nearly full. That
+   begins before growth is refused, when live records may grow by less than half a segment, and ends when they may grow by
+   3/4 of one. That a disk has no room is known once another file could not be made: that may be with the first
+   refusal. Each change signals the events of ls_event_fd. Never waits. */
+uint64_t ls_near_full_changes(const ls_store *store);
+/* Asks the spare thread to look whether the log may grow again, for example because its disk has room; what it finds
+   signals the events. Without background threads the next append looks. Does not wait for it. */
+void ls_look_for_room(ls_store *store);
 
 typedef struct ls_segment_info {
     uint64_t first_lsn, epoch;

@@ -19,6 +19,7 @@
     CALL(cursor_load)       \
     CALL(cursor_next)       \
     CALL(dequeue)           \
+    CALL(durable_lsn)       \
     CALL(durable_soon)      \
     CALL(enqueue_acquired)  \
     CALL(free)              \
@@ -39,6 +40,7 @@
     CALL(publish_timed)     \
     CALL(reader_close)      \
     CALL(release)           \
+    CALL(room_percent_try)  \
     CALL(rows_free)         \
     CALL(settle)            \
     CALL(settle_all)        \

@@ -125,6 +125,8 @@ void log_fullness(struct log *g, ls_fullness *into) {
         .full = admission_refuses(g),
         .pool_bytes = extent_pool(g->segment_size),
         .pool_left = admission_pool_left(g),
+        .growth_left = admission_growth_left(g),
+        .near = admission_is_near(g),
         .needed_bytes = needed_bytes_for(counted_bytes, g->space.needs.spares_reserved, g->segment_size),
         .sys_errno = g->space.full.since_us != 0 ? g->space.full.error
                      : g->space.cannot_grow      ? g->space.grow_error
@@ -134,6 +136,10 @@ void log_fullness(struct log *g, ls_fullness *into) {
 
 uint64_t log_fullness_changes(const struct log *g) {
     return atomic_load_explicit(&g->space.full.changes, memory_order_relaxed);
+}
+
+uint64_t log_near_changes(const struct log *g) {
+    return atomic_load_explicit(&g->space.full.near_changes, memory_order_relaxed);
 }
 
 /* ---- for the plan of a compaction ---- */

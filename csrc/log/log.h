@@ -353,5 +353,7 @@ size_t log_segments(const struct log *g, ls_segment_info *into, size_t n); /* fi
 int log_tail(const struct log *g, ls_tail *tail, ls_tail_segment **segments);
 void log_fullness(struct log *g, ls_fullness *into);
 uint64_t log_fullness_changes(const struct log *g); /* also without the lock */
+uint64_t log_near_changes(const struct log *g); /* the same for the state of being nearly full; odd while it lasts */
+void log_look_for_room(struct log *g);          /* asks the spare thread for a try */
 
 #endif

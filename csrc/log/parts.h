@@ -156,6 +156,9 @@ struct fullness {
     int error;                /* space.grow_error at the last refusal */
     uint64_t files;           /* of the log when this disk had no room for another; 0: another copy had none */
     _Atomic uint64_t changes; /* how many times it began or ended since the open; each signals the events */
+    /* The same for the state of being nearly full, which does not wait for a refusal; odd while that lasts. */
+    _Atomic uint64_t near_changes;
+    uint64_t near_look_lsn; /* an append that grows the log to this LSN looks whether it is nearly full */
 };
 
 /* The room on the disks of the other copies of a replicated log, which its leader must not use up; log/space/others.c. */
@@ -200,6 +203,7 @@ struct space {
     uint64_t asked_lsn;      /* the current segment when a thread last asked whether the log can grow */
     uint64_t growth_asked;   /* bytes that threads wait to append, and will add when these are moved */
     uint64_t longest_asked;  /* the most that one of them has asked for since no thread waited */
+    bool room_asked;         /* a caller asked to look for room since the last try */
     uint64_t room_given;     /* how many times a thread other than a mover got room */
     unsigned room_wanted;    /* threads that make room and wait for a spare */
     unsigned spares_awaited; /* threads that wait for a spare beyond the reserved ones */
@@ -448,6 +452,16 @@ bool over_admission_limit(const struct log *g); /* too much lives for a log that
 bool admission_refuses(struct log *g);          /* growth is refused, or would be */
 int admission_fail_full(const struct log *g);
 void admission_look_for_room(struct log *g); /* ends the state of being full, if there is room again */
+/* Bytes by which live records may grow before growth is refused; UINT64_MAX: no bound is known. Computes the needs. */
+uint64_t admission_growth_left(struct log *g);
+bool admission_is_near(const struct log *g); /* nearly full */
+void admission_look_whether_near(struct log *g);
+/* An append that grows the log got its room. */
+static inline void admission_note_growth(struct log *g) {
+    if (g->front.append_lsn >= g->space.full.near_look_lsn) {
+        admission_look_whether_near(g);
+    }
+}
 void admission_note_live(struct log *g);
 
 /* space/relocation.c */

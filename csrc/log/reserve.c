@@ -200,6 +200,9 @@ static int reserve_at_once(struct log *g, uint64_t bytes, uint64_t expansion, en
     }
     g->space.room_given++;
     g->front.reserved_room = bytes;
+    if (purpose == RESERVE_GROWS) {
+        admission_note_growth(g);
+    }
     return LS_OK;
 }
 
@@ -248,6 +251,9 @@ static int reserve(struct log *g, uint64_t bytes, uint64_t expansion, enum purpo
         } else if (g->open != NULL && segment_has_room(g, bytes) && log_buffer_has_room(g, bytes)) {
             g->space.room_given += purpose != RESERVE_MOVES ? 1 : 0;
             g->front.reserved_room = bytes;
+            if (purpose == RESERVE_GROWS) {
+                admission_note_growth(g);
+            }
             return LS_OK;
         } else {
             rc = make_room(g, bytes, purpose, &called);
@@ -292,6 +298,7 @@ struct run_room log_run_room(const struct log *g, uint64_t expansion) {
 
 void log_reserve_run(struct log *g, uint64_t bytes) {
     assert(bytes <= log_run_room(g, 0).bytes);
+    admission_note_growth(g);
     g->space.room_given++;
     g->front.reserved_room = bytes;
 }

@@ -22,6 +22,7 @@ static void describe_inspected(const ls_store *store, ls_fullness *into) {
         .counted_bytes = counted,
         .pool_bytes = extent_pool(e.segment_size),
         .pool_left = UINT64_MAX,
+        .growth_left = UINT64_MAX,
         .needed_bytes = needed_bytes_for(counted, extent_needs(&e).spares_reserved, e.segment_size),
     };
 }
@@ -40,3 +41,13 @@ int ls_fullness_get(ls_store *store, ls_fullness *fullness) {
 }
 
 uint64_t ls_fullness_changes(const ls_store *store) { return log_fullness_changes(store->log); }
+
+uint64_t ls_near_full_changes(const ls_store *store) { return log_near_changes(store->log); }
+
+void ls_look_for_room(ls_store *store) {
+    if (!atomic_load(&store->foreign) && store->inspection == NULL) {
+        log_lock(store->log);
+        log_look_for_room(store->log);
+        log_unlock(store->log);
+    }
+}

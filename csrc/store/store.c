@@ -199,7 +199,9 @@ static uint64_t read_locked(ls_store *store, uint64_t (*what)(const struct log *
 
 uint64_t ls_base_lsn(const ls_store *store) { return read_locked((ls_store *)(uintptr_t)store, log_base_lsn); }
 
-uint64_t ls_durable_lsn(const ls_store *store) { return log_durable_lsn(store->log); }
+uint64_t ls_durable_lsn(const ls_store *store) {
+    return atomic_load(&store->foreign) ? 0 : log_durable_lsn(store->log);
+}
 
 static uint64_t next_lsn_and_unlock(struct log *g) {
     uint64_t lsn = log_next_lsn(g);
@@ -225,6 +227,15 @@ uint32_t ls_room_percent(ls_store *store) {
     }
     log_lock(store->log);
     uint32_t percent = log_room_percent(store->log);
+    log_unlock(store->log);
+    return percent;
+}
+
+int ls_room_percent_try(ls_store *store) {
+    if (atomic_load(&store->foreign) || !log_try_lock(store->log)) {
+        return -1;
+    }
+    int percent = (int)log_room_percent(store->log);
     log_unlock(store->log);
     return percent;
 }

@@ -43,6 +43,8 @@ struct hot_state {
     PyObject *load_content_slow;
     PyObject *header_slow;
     PyObject *next_lsn_slow;
+    PyObject *durable_lsn_slow;
+    PyObject *room_percent_slow;
     PyObject *undurable_slow;
     PyObject *note;
     PyObject *not_before;

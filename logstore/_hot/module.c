@@ -106,6 +106,8 @@ static const struct {
     {"_settles", offsetof(struct hot_state, settles)},
     {"_header_slow", offsetof(struct hot_state, header_slow)},
     {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},
+    {"_durable_lsn_slow", offsetof(struct hot_state, durable_lsn_slow)},
+    {"_room_percent_slow", offsetof(struct hot_state, room_percent_slow)},
     {"_undurable_slow", offsetof(struct hot_state, undurable_slow)},
 };
 

@@ -282,6 +282,18 @@ static PyObject *store_next_lsn(struct store_calls *self, void *Py_UNUSED(closur
                     : hot_slow((PyObject *)self, self->state->next_lsn_slow, (PyObject *[]){NULL}, 0, NULL);
 }
 
+static PyObject *store_durable_lsn(struct store_calls *self, void *Py_UNUSED(closure)) {
+    uint64_t lsn = self->store != NULL ? self->state->calls->durable_lsn(self->store) : 0;
+    return lsn != 0 ? PyLong_FromUnsignedLongLong(lsn)
+                    : hot_slow((PyObject *)self, self->state->durable_lsn_slow, (PyObject *[]){NULL}, 0, NULL);
+}
+
+static PyObject *store_room_percent(struct store_calls *self, void *Py_UNUSED(closure)) {
+    int percent = self->store != NULL ? self->state->calls->room_percent_try(self->store) : -1;
+    return percent >= 0 ? PyLong_FromLong(percent)
+                        : hot_slow((PyObject *)self, self->state->room_percent_slow, (PyObject *[]){NULL}, 0, NULL);
+}
+
 PyDoc_STRVAR(undurable_doc, "_undurable($self, lsn, /)\n--\n\n"
                             "0 if everything below the LSN is durable; else the LSN, after asking for a flush.");
 
@@ -397,6 +409,15 @@ static PyMemberDef store_fields[] = {
 static PyGetSetDef store_members[] = {
     {"next_lsn", (getter)store_next_lsn, NULL,
      PyDoc_STR("The end of the appended log: the LSN to wait for after an operation with ``wait=False``."), NULL},
+    {"durable_lsn", (getter)store_durable_lsn, NULL, PyDoc_STR("The durable LSN: everything below it is on disk."),
+     NULL},
+    {"room_percent", (getter)store_room_percent, NULL,
+     PyDoc_STR(
+         "How much can be appended without waiting until an earlier batch is durable or the next segment is made.\n\n"
+         "In percent of the largest batch, 100 at most, and 50 at least where only a publish would wait for the\n"
+         "segment. It is the state of a moment: another thread may append meanwhile. Asks for the next segment in\n"
+         "time."),
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

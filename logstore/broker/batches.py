@@ -9,20 +9,24 @@ Invariants: nothing stays collected when all received frames are handled. No lat
 collected one, with one exception: an acknowledgement may take effect after a later publish. If the broker dies between
 the two, the message is delivered again; none is lost. Confirms go to the channel's gate after both, so a confirm still
 means that every earlier acknowledgement on the channel is durable.
+
+What a full store refuses is kept until there is room (`space`); everything collected after it is stored behind it, and
+nothing more is read meanwhile.
 """
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker import frames
 from logstore.broker.consumers import SLICE_MAX
 from logstore.broker.errors import ChannelException
 from logstore.broker.runs import RUN_MAX, AckRun, PublishRun
-from logstore.errors import StoreError, UnknownQueue
+from logstore.errors import StoreError, StoreFull, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from logstore import MessageStore
     from logstore.broker.channel import Channel
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from logstore.broker.consumers import Consuming
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.publishing import Publishing
+
+    # Publishes to one queue: the headers, the bodies, and whose they are with their tags.
+    Collected = tuple[DurableQueue, list[bytes], list[bytes], list[tuple[Publishing, int]]]
 
 MESSAGES_MAX: Final = RUN_MAX
 BYTES_MAX: Final = 1 << 20
@@ -51,7 +58,17 @@ class _Run:
 class Batches:
     """The collected publishes and acknowledgements of one connection."""
 
-    __slots__ = ("_bodies", "_body_bytes", "_confirms", "_connection", "_consuming", "_headers", "_queue", "_runs")
+    __slots__ = (
+        "_bodies",
+        "_body_bytes",
+        "_confirms",
+        "_connection",
+        "_consuming",
+        "_headers",
+        "_kept",
+        "_queue",
+        "_runs",
+    )
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,6 +79,12 @@ class Batches:
         self._runs: list[_Run] = []
         self._confirms: list[tuple[_Run, int]] = []  # of stored publishes, with the LSNs to wait for
         self._consuming: dict[Consuming, None] = {}  # channels with acknowledgements to settle
+        self._kept: collections.deque[Collected] = collections.deque()  # waits for room in the store
+
+    @property
+    def keeps(self) -> bool:
+        """Whether publishes wait for room in the store, so that nothing behind them may be handled."""
+        return bool(self._kept)
 
     def collect(self, received: Sequence[frames.Received], at: int) -> int:
         """Collect the publishes or acknowledgements that begin at `at`.
@@ -125,17 +148,23 @@ class Batches:
     ) -> None:
         """Collect publishes to one durable queue; `last_tag` is 0 if the channel does not use confirms."""
         if queue is not self._queue:
-            self._store()
+            if self._bodies:
+                self._store()
             self._queue = queue
-        self._headers += [header] * len(bodies)
+        count = len(bodies)
         self._bodies += bodies
         runs = self._runs
         if runs and runs[-1].publishing is publishing:
-            runs[-1].count += len(bodies)
+            runs[-1].count += count
             runs[-1].last_tag = last_tag
         else:
-            runs.append(_Run(publishing, last_tag, len(bodies)))
-        self._body_bytes += sum(map(len, bodies))
+            runs.append(_Run(publishing, last_tag, count))
+        if count == 1:
+            self._headers.append(header)
+            self._body_bytes += len(bodies[0])
+        else:
+            self._headers += [header] * count
+            self._body_bytes += sum(map(len, bodies))
         if self._body_bytes >= BYTES_MAX or len(self._bodies) >= MESSAGES_MAX:
             self._store()
 
@@ -180,31 +209,42 @@ class Batches:
         bodies, headers, runs = self._bodies, self._headers, self._runs
         self._bodies, self._headers, self._runs, self._body_bytes = [], [], [], 0
         self._queue = None
-        if not bodies:
-            return
         assert queue is not None
+        if self._kept:
+            self._kept.append((queue, headers, bodies, _each(runs)))
+            return
         store = self._connection.host.store
         try:
             _publish(store, queue, headers, bodies)
         except StoreError as error:
-            self._store_singly(queue, headers, bodies, runs, len(getattr(error, "published", ())))
+            stored = len(getattr(error, "published", ()))
+            refusal = self._store_singly((queue, headers, bodies, _each(runs)), stored)
+            if refusal is not None:
+                self._connection.suspend(None, _PUBLISH, self._store_kept(refusal))
             return
         lsn = store.next_lsn
         queue.enqueued(lsn, expires=False, count=len(bodies))
-        self._confirms += [(run, lsn) for run in runs]
+        for run in runs:
+            self._confirms.append((run, lsn))
 
-    def _store_singly(
-        self, queue: DurableQueue, headers: list[bytes], bodies: list[bytes], runs: list[_Run], stored: int
-    ) -> None:
-        """Publish the messages after the first `stored` ones one by one, so that each can be refused by itself."""
-        store = self._connection.host.store
-        for index, (publishing, tag) in enumerate(_each(runs)):
+    def _store_singly(self, collected: Collected, stored: int = 0) -> StoreFull | None:
+        """Publish the messages after the first `stored` ones one by one, so that each can be refused by itself.
+
+        If the store is full, and the connection may wait for room, returns the error, and keeps what is left.
+        """
+        connection = self._connection
+        store = connection.host.store
+        queue, headers, bodies, each = collected
+        for index, (publishing, tag) in enumerate(each):
             if index >= stored:
                 if not publishing.channel.is_open:
                     continue  # closed by an earlier message, so later ones are ignored
                 try:
                     _publish(store, queue, headers[index : index + 1], bodies[index : index + 1])
                 except StoreError as error:
+                    if isinstance(error, StoreFull) and connection.may_wait_for_space():
+                        self._kept.appendleft((queue, headers[index:], bodies[index:], each[index:]))
+                        return error
                     self.flush()  # send the confirms of earlier messages first
                     if isinstance(error, UnknownQueue) and (queue.deleted or queue.is_leaving):
                         publishing.found_no_queue(headers[index], bodies[index], tag)
@@ -214,15 +254,33 @@ class Batches:
             lsn = store.next_lsn
             queue.enqueued(lsn, expires=False)
             self._confirms.append((_Run(publishing, tag, 1), lsn))
+        return None
+
+    async def _store_kept(self, refusal: StoreFull | None) -> None:
+        """Store what waits for room, in order, when there is some; what has waited long enough is refused."""
+        space = self._connection.host.space
+        try:
+            while self._kept:
+                if refusal is not None:
+                    self._confirm()
+                    await space.room(self._connection, refusal)
+                refusal = self._store_singly(self._kept.popleft())
+        finally:
+            self._kept.clear()
+        space.published(self._connection)
+        self._connection.published = True
+        self.flush()
 
     def _refuse(self, publishing: Publishing, tag: int, error: StoreError) -> None:
         self._connection.guarded(publishing.channel, _PUBLISH, lambda: publishing.refuse(tag, error))
 
 
-def _each(runs: list[_Run]) -> Iterator[tuple[Publishing, int]]:
-    for run in runs:
-        for behind in range(run.count - 1, -1, -1):
-            yield run.publishing, run.last_tag - behind if run.last_tag else 0
+def _each(runs: list[_Run]) -> list[tuple[Publishing, int]]:
+    return [
+        (run.publishing, run.last_tag - behind if run.last_tag else 0)
+        for run in runs
+        for behind in range(run.count - 1, -1, -1)
+    ]
 
 
 def _publish(store: MessageStore, queue: DurableQueue, headers: list[bytes], bodies: list[bytes]) -> None:

@@ -62,8 +62,9 @@ class Blocking:
     def watch(self, connection: Connection) -> None:
         """A connection has published."""
         connection.has_published = True
-        if self.reason is not None:
-            connection.tell_blocked(self.reason)
+        reason = self._host.blocked_reason
+        if reason is not None:
+            connection.tell_blocked(reason)
         if self._timer is None and self.since is None and not self._host.has_ended:
             self._look_later(self._host.wakeups.settled_lsn)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
-    from logstore.broker.streams import BodyStream
+    from logstore.broker.streams import Stream
     from logstore.broker.transactions import ChannelTransaction
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Channel:
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] | None = None
         self._replies_held = 0
         self._gate_bytes = 0  # of everything that waits
-        self._stream: BodyStream | None = None  # at the gate, before everything else
+        self._stream: Stream | None = None  # at the gate, before everything else
 
     # The gate.
 
@@ -128,8 +128,8 @@ class Channel:
         self._hold(call)
         self.connection.touch(self)
 
-    def stream(self, stream: BodyStream) -> None:
-        """Send a large body in pieces, before everything at the gate; the channel can deliver (`can_deliver`)."""
+    def stream(self, stream: Stream) -> None:
+        """Send a large body in pieces, before everything at the gate, which has no other one."""
         self._stream = stream
         self._gate_holds(1, HELD_BYTES)
         self.connection.touch(self)
@@ -141,9 +141,13 @@ class Channel:
 
     def confirm(self, tag: int, count: int = 1) -> None:
         """Confirm `count` publishes, the last of which has this tag, when the gate opens."""
-        self._at_gate().append((self.gate_lsn, tag, count))
+        lsn = self.gate_lsn
+        self._at_gate().append((lsn, tag, count))
         self._gate_holds(0, HELD_BYTES)
-        self.connection.touch(self)
+        if lsn > self.wakeups.settled_lsn:
+            self.wakeups.await_commit(self)
+        else:
+            self.connection.touch(self)
 
     def _at_gate(self) -> collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]]:
         if self._waiting is None:
@@ -219,7 +223,9 @@ class Channel:
     def forget_replies(self) -> None:
         """Drop all replies: the connection ends with an exception, which must be the last method."""
         self._waiting = None
-        self._stream = None
+        if self._stream is not None:
+            self._stream.forget()
+            self._stream = None
         self._gate_holds(-self._replies_held, -self._gate_bytes)
 
     def can_deliver(self) -> bool:

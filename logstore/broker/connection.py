@@ -60,8 +60,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Constants of the module, because looking up a member of an enumeration takes longer than comparing with it.
+_OPENING: Final = State.OPENING
+_OPEN: Final = State.OPEN
+_CLOSED: Final = State.CLOSED
 _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
-_PUBLISHES: Final = (frames.PUBLISH_START, commands.Tx.Commit.index.to_bytes(4, "big"))
+_COMMIT: Final = commands.Tx.Commit.index.to_bytes(4, "big")
+_PUBLISHES: Final = (frames.PUBLISH_START, _COMMIT)
 
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
 REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
@@ -76,6 +81,7 @@ class Pause(enum.IntFlag):
     UNDURABLE = 4  # the disk is slower than its publishing
     HELD = 16  # too many frames wait for the end of a slow method
     REPLIES = 32  # too many replies wait at the gates of its channels
+    SPACE = 64  # its next frame publishes, and the log has little room
     MEMORY = 128  # its unfinished contents have more than its part of the memory for such
 
 
@@ -126,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._gate_bytes = 0  # of these, and of confirms that wait
         self._output_share = server.budget.output
         self.holdings = Holdings(self)
-        self.outbox = Outbox(self.loop, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
+        self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -182,19 +188,21 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.heartbeats.received()
-        if self.state is State.OPENING:
-            self.server.admission.handshakes.heard(self)
-        if self.handshake.wants_header:
-            data = self.handshake.on_header(data)
-            if not data:
+        if self.state is not _OPEN:
+            if self.state is _OPENING:
+                self.server.admission.handshakes.heard(self)
+            if self.handshake.wants_header:
+                data = self.handshake.on_header(data)
+                if not data:
+                    return
+            if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
+                # Frames can no longer be separated, but these bytes are the answer to our close.
+                self.shut()
                 return
-        if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
-            # Frames can no longer be separated, but these bytes are the answer to our close.
-            self.shut()
-            return
         self._received_bytes = len(data)
         self.reader.put(data)
-        self._go_on(at_once=True)
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
+            self.turns.at_once(self)
 
     def pause_writing(self) -> None:
         """The socket's buffer has more than a few KiB: they are counted."""
@@ -211,13 +219,9 @@ class Connection(asyncio.Protocol):
 
     # Receiving.
 
-    def _go_on(self, *, at_once: bool = False) -> None:
-        """Handle what was received, in turns, unless there is a pause."""
-        if self._pauses or self._waits_for_turn or self.state in _DONE:
-            return
-        if at_once:
-            self.turns.at_once(self)
-        else:
+    def _go_on(self) -> None:
+        """Handle what was received, from the next turn on, unless there is a pause."""
+        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -231,14 +235,21 @@ class Connection(asyncio.Protocol):
         if self._pauses or self.state in _DONE:
             return 0
         self.holdings.count_waiting(0)
-        received, units = self._next_received()
-        sent_before = self.outbox.added_bytes
-        self._handle_all(received)
-        units += (self.outbox.added_bytes - sent_before) // UNIT_BYTES
+        received, units = self._next_received() if self._backlog else self.reader.take(TURN_UNITS)
+        outbox = self.outbox
+        sent_before = outbox.added_bytes
+        outbox.will_be_flushed()
+        try:
+            self._handle_all(received)
+        finally:
+            self.flush()
+        if self.published:
+            self._pause_while_undurable()
+        units += (outbox.added_bytes - sent_before) // UNIT_BYTES
         if not self._pauses and self.state not in _DONE:
             if self._backlog or self.reader.has_more:
                 self._wait_for_turn()
-            else:
+            elif not self._reading:
                 self._read_on()
         elif self._pauses:
             self.holdings.count_waiting(self._received_bytes if self._backlog else self.reader.held_bytes)
@@ -263,17 +274,21 @@ class Connection(asyncio.Protocol):
 
     def _handle_all(self, received: list[frames.Received]) -> None:
         at = 0
-        room = self.host.store.room_percent if self.state is State.OPEN else 100
+        is_open = self.state is _OPEN
+        room = self.host.store.room_percent if is_open else 100
+        is_short = is_open and self.host.space.is_short
         while at < len(received):
             if room < PUBLISH_PERCENT and self._waits_for_room(received[at], room):
                 self._pause(Pause.UNDURABLE)
                 self.host.wakeups.await_commit(self)
+            elif is_short and self._waits_for_space(received[at]):
+                self._pause(Pause.SPACE)
             if self._pauses:
                 self._backlog.extendleft(reversed(received[at:]))
                 break
             if self.is_over:
                 break
-            taken = self.batches.collect(received, at) if self.state is State.OPEN else 0
+            taken = self.batches.collect(received, at) if self.state is _OPEN else 0
             if taken:
                 at += taken
                 continue
@@ -282,6 +297,8 @@ class Connection(asyncio.Protocol):
                 received[at : at + 1] = frame.raw_frames()
                 continue
             self.batches.flush()
+            if self.batches.keeps:
+                continue
             self._handle(*frame)
             at += 1
             if self.outbox.size_bytes > self.limits.unsent_bytes_max:
@@ -289,21 +306,29 @@ class Connection(asyncio.Protocol):
         self.batches.flush()
         if self.reader.error is not None and not self._backlog and not self._pauses:
             self.fail(self.reader.error, 0)
-        self.flush()
-        self._pause_while_undurable()
 
     def _waits_for_room(self, item: frames.Received, room: int) -> bool:
         """Whether this item is not handled while the log has so little room."""
         if self.state is not State.OPEN:
             return False
-        if isinstance(item, tuple):
-            kind, _, payload = item
-            publishes = kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)
-        else:
-            publishes = isinstance(item, PublishRun)
+        publishes = _publishes(item)
         if publishes:
             self.host.blocking.watch(self)
         return publishes or room < ANY_PERCENT
+
+    def _waits_for_space(self, item: frames.Received) -> bool:
+        """Whether this item is not handled while the store is nearly full."""
+        if self.state is not State.OPEN or not _publishes(item):
+            return False
+        channel = self.channels.get(item[1] if isinstance(item, tuple) else item.channel)
+        if channel is None or not channel.is_open:
+            return False
+        is_commit = isinstance(item, tuple) and item[0] == frames.METHOD and item[2][:4] == _COMMIT
+        if is_commit and (channel.tx is None or not channel.tx.publish_count):
+            return False
+        waits = self.host.space.holds(self)
+        self.host.blocking.watch(self)
+        return waits
 
     def _handle(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is State.CLOSED:
@@ -404,7 +429,7 @@ class Connection(asyncio.Protocol):
         Until then nothing is handled and nothing is sent: what the store refused is unknown to the client, and an
         answer to a later method would say that it took effect.
         """
-        return self.state is State.OPEN and self.host.poison is not None
+        return self.state is _OPEN and self.host.poison is not None
 
     @property
     def has_given_up(self) -> bool:
@@ -420,11 +445,13 @@ class Connection(asyncio.Protocol):
     def waits_for(self) -> str | None:
         """The cause of a wait; None: it does not wait.
 
-        "client" (it does not read), "disk" or "majority" (its publishes are not durable), "memory" (for its contents)
-        or "method" (a slow one).
+        "client" (it does not read), "space" (its publishes need room in the log), "disk" or "majority" (its publishes
+        are not durable), "memory" (for its contents) or "method" (a slow one).
         """
         if self.outbox.socket_is_full:
             return "client"
+        if self.state is State.OPEN and self.host.space.waits(self):
+            return "space"
         if self._pauses & Pause.UNDURABLE or self.waits_since is not None:
             return self.host.blocking.cause
         if self._pauses & Pause.MEMORY:
@@ -433,8 +460,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits_since(self) -> float | None:
-        """The time of the oldest publish for which its host is slow; None if the connection has not published."""
-        return self.host.blocking.since if self.has_published and self.state is State.OPEN else None
+        """Since when it waits for room, or of the oldest publish for which its host is slow; None: it does not wait."""
+        if self.state is not State.OPEN or not self.has_published:
+            return None
+        since = self.host.space.waits_since(self)
+        return self.host.blocking.since if since is None else since
 
     def _pause(self, why: Pause) -> None:
         self._pauses |= why
@@ -452,6 +482,14 @@ class Connection(asyncio.Protocol):
         if self._pauses & why:
             self._pauses &= ~why
             self._go_on()
+
+    def may_wait_for_space(self) -> bool:
+        """Whether a publish that the store has just refused as it is full is kept, and tried again."""
+        return self.host.space.may_wait(self)
+
+    def resume_for_space(self) -> None:
+        """There is room for publishes, or the connection has waited for it long enough."""
+        self.resume(Pause.SPACE)
 
     def pause_for_memory(self) -> None:
         """Read nothing until there is memory for more of its contents."""
@@ -499,7 +537,7 @@ class Connection(asyncio.Protocol):
             self.resume(Pause.REPLIES)
 
     def _read_on(self) -> None:
-        if not self._reading and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self.heartbeats.received()  # the peer was silent because the broker did not read
             self._reading = True
             self.transport.resume_reading()
@@ -508,9 +546,8 @@ class Connection(asyncio.Protocol):
 
     def _pause_while_undurable(self) -> None:
         # Only connections that publish have to wait for the disk.
-        published, self.published = self.published, False
-        if not published:
-            return
+        self.published = False
+        self.host.space.published(self)
         self.host.blocking.watch(self)
         store = self.host.store
         if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
@@ -557,8 +594,10 @@ class Connection(asyncio.Protocol):
             self.reply(commands.Connection.Blocked(short_text(reason)))
 
     def tell_unblocked(self) -> None:
-        """Send connection.unblocked if connection.blocked was sent."""
-        if self.is_told_blocked and self.state is State.OPEN:
+        """Send connection.unblocked if connection.blocked was sent, and nothing else blocks the connection."""
+        if not self.is_told_blocked or self.state is not State.OPEN:
+            return
+        if self.host.blocked_reason is None and not self.host.space.waits(self):
             self.is_told_blocked = False
             self.reply(commands.Connection.Unblocked())
 
@@ -592,14 +631,18 @@ class Connection(asyncio.Protocol):
         """Settle the gates of changed channels, and write the collected output to the socket."""
         while self._touched:
             touched, self._touched = self._touched, {}
+            wakeups = self.host.wakeups
             for channel in touched:
-                if channel.settle(self.host.wakeups.settled_lsn):
-                    self.host.wakeups.await_commit(channel)
+                if channel.settle(wakeups.settled_lsn):
+                    wakeups.await_commit(channel)
         parts = self.outbox.take()
-        if not parts or self.state is State.CLOSED or self.transport.is_closing():
+        if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
         self.heartbeats.sent()
-        self.transport.writelines(parts)
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
         outbox = self.outbox
         if self._counts_socket:
             outbox.socket_has(self.transport.get_write_buffer_size())
@@ -692,6 +735,7 @@ class Connection(asyncio.Protocol):
         for channel in channels:
             self.guarded(None, 0, channel.give_up)
         if self.vhost_name is not None:
+            self.host.space.forget(self)
             self.guarded(None, 0, lambda: self.host.vhost.connection_gone(self))
         if self.state is State.CLOSED:
             self.channels.clear()
@@ -724,3 +768,11 @@ class Connection(asyncio.Protocol):
     def reply(self, method: base.Frame) -> None:
         """Send a method on channel 0."""
         self.send(frames.method(0, method))
+
+
+def _publishes(item: frames.Received) -> bool:
+    """Whether this item is a publish, a part of one, or a commit."""
+    if not isinstance(item, tuple):
+        return isinstance(item, PublishRun)
+    kind, _, payload = item
+    return kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)

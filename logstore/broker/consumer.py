@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -114,15 +114,16 @@ class Consumer:
         handled = size_bytes = body_bytes = 0
         too_large = False
         streamed: Acquired | None = None
+        is_durable, inline_bytes_max = self.queue.durable, channel.limits.inline_body_bytes_max
         try:
             for acquired in batch:
-                if channel.consuming.is_streamed(acquired):
+                place: Any = acquired.place  # as in `is_streamed`
+                if place.size > inline_bytes_max if is_durable else place.is_streamed:
                     streamed = acquired
                     break
                 if size_bytes >= room_bytes:
                     outbox.starve()
                     break
-                place = acquired.place
                 try:
                     body = place.content
                 except STORE_ENDED:

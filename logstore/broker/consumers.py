@@ -11,7 +11,7 @@ import itertools
 import logging
 import operator
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -27,14 +27,14 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.memory import CONSUMER_BYTES, DELIVERY_BYTES
+from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.queues import Acquired, release_in_turns
-from logstore.broker.streams import BodyStream
+from logstore.broker.streams import BodyStream, FrontWait
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
-    from typing import Any
 
     from logstore.broker.channel import Channel
     from logstore.broker.queues import BrokerQueue
@@ -193,7 +193,11 @@ class Consuming:
 
     def is_streamed(self, acquired: Acquired) -> bool:
         """Whether the body is sent in pieces (`streams`)."""
-        return acquired.queue.durable and acquired.place.size > self.channel.limits.inline_body_bytes_max
+        if acquired.queue.durable:
+            return acquired.place.size > self.channel.limits.inline_body_bytes_max
+        place: Any = acquired.place  # a MemoryPlace; a cast would be a call for each delivery
+        is_large: bool = place.is_streamed
+        return is_large
 
     def delivered(self, acquired: Acquired, consumer: Consumer | None, no_ack: bool) -> int:
         """Record a delivery, or without a consumer the answer to a basic.get. Returns its tag."""
@@ -248,6 +252,10 @@ class Consuming:
         while body is None:
             taken = queue.acquire(1)
             if not taken:
+                if isinstance(queue, MemoryQueue) and queue.awaits_front(channel):
+                    channel.stream(FrontWait(queue, channel))
+                    channel.repeat(lambda: self.get(queue, no_ack=no_ack))
+                    return None
                 undurable_lsn = queue.undurable_lsn()
                 if undurable_lsn is None or queue.deleted:
                     connection.send(frames.method(channel.number, commands.Basic.GetEmpty()))
@@ -270,7 +278,8 @@ class Consuming:
         if no_ack:
             acquired.accept()
             queue.acknowledged += 1
-            channel.changed()
+            if queue.durable:
+                channel.changed()
         else:
             acquired.place.unload()
         return None

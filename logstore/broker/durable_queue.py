@@ -181,6 +181,10 @@ class DurableQueue(BrokerQueue):
         """The LSN whose durability makes everything enqueued available; None if everything is."""
         return self._enqueued_lsn if self._enqueued_lsn > self._store.durable_lsn else None
 
+    def stored_id(self, place: Place) -> int:
+        """The id of its message."""
+        return place.id
+
     def settled(self, place: Place) -> None:
         """Called once for each taken place."""
         self._out_count -= 1

@@ -67,6 +67,9 @@ class Run(Protocol):
 class Runs(Protocol):
     """Recognizes runs; see `runs`."""
 
+    def take_alike(self, data: bytes, at: int) -> tuple[Run, int] | None:
+        """The run of publishes like the last ones that begins at `at`, and the position after it."""
+
     def take(self, data: bytes, at: int, channel: int, size: int) -> tuple[Run, int] | None:
         """The run that begins with the method frame at `at`, and the position after it. None if there is none."""
 
@@ -132,14 +135,26 @@ class FrameReader:
 
     def take(self, units: int) -> tuple[list[Received], int]:
         """The next frames that are complete, in order, of so many units (`turns`) or a little more; and their units."""
-        data, at = self._data, self._at
+        data, at, runs = self._data, self._at, self.runs
+        if not data:
+            return [], 0
+        alike = runs.take_alike(data, at) if runs is not None else None
+        if alike is None:
+            return self._take_more([], 0, units)
+        run, end = alike
+        taken = (run.count + 1) // 2 + (end - at) // UNIT_BYTES
+        if end < len(data):
+            self._at = end
+            return self._take_more([run], taken, units)
+        self._data, self._at, self._wanted = b"", 0, _PREFIX_BYTES  # usual for a client that waits for each confirm
+        return [run], taken
+
+    def _take_more(self, frames: list[Received], taken: int, units: int) -> tuple[list[Received], int]:
+        """Appends the next frames to those that were taken already."""
+        data, at, runs = self._data, self._at, self.runs
         size = len(data)
-        frames: list[Received] = []
-        if not size:
-            return frames, 0
-        taken = 0
         payload_bytes_max = self.frame_bytes_max - FRAME_OVERHEAD_BYTES
-        unpack, append, kinds, runs = _PREFIX.unpack_from, frames.append, _KINDS, self.runs
+        unpack, append, kinds = _PREFIX.unpack_from, frames.append, _KINDS
         wanted = _PREFIX_BYTES
         while taken < units:
             if size - at < _PREFIX_BYTES:

@@ -30,7 +30,8 @@ class Heartbeats:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._interval_s = 0
-        self.received_at = connection.loop.time()  # when bytes last came, by the loop's clock
+        self._now = connection.loop.time
+        self.received_at = self._now()  # when bytes last came, by the loop's clock
         self._sent = False
         self._unsent_bytes = 0
         self._stalled_since: float | None = None
@@ -50,7 +51,7 @@ class Heartbeats:
 
     def received(self) -> None:
         """Note that bytes came from the peer; any bytes count as a heartbeat."""
-        self.received_at = self._connection.loop.time()
+        self.received_at = self._now()
 
     def sent(self) -> None:
         """Note that bytes were sent; any bytes count as a heartbeat."""

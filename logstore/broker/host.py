@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from logstore.broker.blocking import Blocking
 from logstore.broker.control import BrokerControl
+from logstore.broker.space import Space
 from logstore.broker.uploads import Uploads
 from logstore.broker.vhost import VirtualHost
 from logstore.broker.wakeups import WakeUps
@@ -38,6 +39,7 @@ class Host:
         self.vhost = VirtualHost(name, store, self.wakeups, server.budget)
         self.uploads = Uploads(store, self.wakeups, server.limits)
         self.blocking = Blocking(server, self)
+        self.space = Space(server, self)
         self.control = BrokerControl(server, self)
         self._is_full = False
         self._fullness_listener = store.on_fullness(self._on_fullness, loop=server.loop)
@@ -55,6 +57,12 @@ class Host:
         self.wakeups.stop()
         self.uploads.stop()
         self.blocking.stop()
+        self.space.stop()
+
+    @property
+    def blocked_reason(self) -> str | None:
+        """Why publishers are told that they are blocked; None: they are not."""
+        return self.space.reason or self.blocking.reason
 
     @property
     def store_text(self) -> str:
@@ -68,7 +76,7 @@ class Host:
         self._is_full = found.full
         if found.full:
             logger.warning(
-                "%s is full: %s. Messages are refused until there is room: 'logstore info %s' says what would free it",
+                "%s is full: %s. Messages wait, and are refused in the end: 'logstore info %s' says what would free it",
                 self.store_text,
                 found.reason,
                 self.store.path,

@@ -25,6 +25,8 @@ from logstore.broker.exchanges import (
     Exchange,
     canonical_arguments,
 )
+from logstore.broker.memory_queue import MemoryQueue
+from logstore.broker.overflow import OverflowLog
 from logstore.broker.stored_changes import StoredChanges
 from logstore.errors import CatalogError
 
@@ -59,6 +61,7 @@ class HostObjects:
         self._owned: dict[object, set[BrokerQueue]] = {}  # exclusive queues by connection
         self.exchanges: dict[str, Exchange] = {DEFAULT_EXCHANGE: DefaultExchange(self.queues)}
         self.changes = CatalogChanges(wakeups.loop)
+        self.overflow = OverflowLog(wakeups)
         self._stored = StoredChanges(store, self._store)
         self._finding_out = False
         self._load()
@@ -145,6 +148,13 @@ class HostObjects:
                 queue = self.queues[binding.queue]
                 if exchange.durable and isinstance(queue, DurableQueue):
                     self._unlink(exchange, queue, binding)
+
+    async def end_memory_queues(self, timeout_s: float) -> None:
+        """The host ends, and with it its queues in memory: free what they have in memory and in the log."""
+        for queue in list(self.queues.values()):
+            if isinstance(queue, MemoryQueue) and not queue.deleted:
+                queue.close()
+        await self.overflow.finish(timeout_s)
 
     # Looking up.
 

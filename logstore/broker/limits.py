@@ -29,6 +29,7 @@ class Limits:
     unsent_bytes_high: int = MIB  # per connection; above it its consumers get no more deliveries
     unsent_bytes_max: int = 16 * MIB  # per connection; above it the broker also stops reading
     blocked_after_s: float = 1.0  # a publish that is not durable for longer blocks the publishers of its host
+    blocked_timeout_s: float = 30.0  # a publish that has waited so long for room in the log is refused
     undurable_bytes_max: int = 8 * MIB  # of the log; above it the broker stops reading from publishers
     unacked_max: int = 262_144  # unacknowledged deliveries per channel
     unacked_per_consumer_max: int = 65_536  # the same of one consumer, whatever its prefetch

@@ -53,7 +53,7 @@ class Share:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.used_bytes = 0
+        self.used_bytes = 0  # may be above the maximum: what is in use counts, also what could not be refused
         self._turns: Turns | None = None  # no user waits before the broker has started
         self._waiting: dict[Waits, None] = {}
         self._next: list[Waits] = []  # to be woken, the last one first

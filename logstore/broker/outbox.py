@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from logstore.broker.memory import Share, Waits
+    from logstore.broker.turns import Turns
 
 SOCKET_BYTES: Final = 32 * 1024  # in the socket's buffer; what is beyond is counted until the buffer is empty
 
@@ -23,14 +23,14 @@ class Outbox:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         owner: Waits,
         flush: Callable[[], None],
         unsent_bytes_high: int,
         share: Share,
     ) -> None:
         """`owner` is told when the share has bytes again; `flush` writes the output to the socket."""
-        self._loop = loop
+        self._turns = turns
         self._owner = owner
         self._flush = flush
         self._unsent_bytes_high = unsent_bytes_high
@@ -50,8 +50,12 @@ class Outbox:
 
     def add(self, data: bytes) -> None:
         """Send bytes in this turn of the loop."""
+        size_bytes = len(data)
         self._parts.append(data)
-        self._added(len(data))
+        self.size_bytes += size_bytes
+        self.added_bytes += size_bytes
+        if not self._flush_scheduled:
+            self.schedule()
 
     def add_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces that belong together."""
@@ -73,7 +77,11 @@ class Outbox:
         """Schedule a flush of the connection at the end of this turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._turns.at_end(self._flush)
+
+    def will_be_flushed(self) -> None:
+        """The caller flushes the connection at its end, so what it adds schedules nothing."""
+        self._flush_scheduled = True
 
     def take(self) -> list[bytes | memoryview]:
         """Return and clear everything collected."""

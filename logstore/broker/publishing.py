@@ -2,7 +2,8 @@
 
 A message goes to all its durable queues by one `publish` of the store, so it is on all of them or on
 none. A transient message is stored in the same way, which keeps one order for all; so it may survive a
-restart, which AMQP allows. Memory queues get the message in addition.
+restart, which AMQP allows. Memory queues get the message in addition; what is
+beyond their share of the memory goes to the log (`overflow`).
 
 Invariant: no confirm before the group commit that holds the message. The channel's gate ensures that;
 here only the LSN is read, right after the publish.
@@ -10,10 +11,9 @@ here only the LSN is read, right after the publish.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pamqp import commands
 
@@ -35,15 +35,15 @@ from logstore.broker.errors import (
 from logstore.broker.fields import MalformedFields, Properties, check_properties
 from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header, encode_header
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
-from logstore.broker.memory_queue import place_bytes
+from logstore.broker.memory_places import place_bytes
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
-from logstore.broker.streams import PIECE_BYTES
+from logstore.broker.streams import PIECE_BYTES, ReturnStream
 from logstore.broker.uploads import Upload
 from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Any
 
     from logstore.broker.channel import Channel
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from logstore.broker.runs import PublishRun
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
 _MANDATORY: Final = 1
@@ -76,7 +78,7 @@ class Content:
         self.missing = 0
         self.pieces: list[bytes | bytearray] = []  # of the body, without what is in the store
         self.reserved = 0  # bytes reserved in the memory budget meanwhile
-        self.upload: Upload | None = None  # of a large body for a durable queue
+        self.upload: Upload | None = None  # of a large body
 
     def add(self, payload: bytes) -> None:
         """Add a frame of the body."""
@@ -116,6 +118,7 @@ class Publishing:
         "_method",
         "_next_tag",
         "_properties",
+        "_returning",
         "_routing",
         "channel",
         "confirming",
@@ -126,6 +129,7 @@ class Publishing:
         self.confirming = False
         self._next_tag = 1
         self._content: Content | None = None
+        self._returning: dict[Upload, None] = {}  # large messages that wait for their return at the gate
         # Successive publishes are often alike: the last routing and properties are not checked again.
         self._routing: tuple[bytes, str, str] = (b"", "", "")
         self._properties: tuple[bytes, Properties] = (b"\x00\x00", _NOTHING_WANTED)
@@ -262,17 +266,9 @@ class Publishing:
             )
         content.properties, content.wanted = self._properties
         content.body_size = content.missing = body_size
-        if body_size > max(self.channel.limits.inline_body_bytes_max, PIECE_BYTES) and self._goes_to_the_store(content):
+        if body_size > max(self.channel.limits.inline_body_bytes_max, PIECE_BYTES):
             content.upload = Upload(self.channel, content)
         return None if body_size else self._complete(content)
-
-    def _goes_to_the_store(self, content: Content) -> bool:
-        """Whether the message would go to a durable queue now."""
-        _, exchange_name, key = self._routing
-        exchange = self.channel.vhost.exchanges.get(exchange_name)
-        if exchange is None or exchange.internal or content.flags & _IMMEDIATE:
-            return False
-        return bool(exchange.route(key).durable)
 
     def on_body(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
         """A part of a body."""
@@ -307,12 +303,15 @@ class Publishing:
             self.channel.connection.server.arriving.shrink(self.channel, reserved)
 
     def abandon(self) -> None:
-        """Drop an incomplete content."""
+        """Drop an incomplete content, and large messages that wait for their return."""
         content = self._content
         if content is not None:
             self._is_over(content)
             if content.upload is not None:
                 content.upload.drop()
+        returning, self._returning = self._returning, {}
+        for upload in returning:
+            upload.drop()
 
     def _is_over(self, content: Content) -> None:
         """Nothing more of it arrives."""
@@ -363,9 +362,12 @@ class Publishing:
         if content.body_size > self.channel.limits.inline_body_bytes_max:
             return self._store_large(tag, route, header, content, expires)
         try:
-            with self._memory_taken(route, header, content.body_size):
-                left = self._store(route, header, content.body)
+            if route.memory:
+                self._make_memory_room(route, header, content.body_size)
+            left = self._store(route, header, content.body) if route.durable else route
         except StoreError as error:
+            if isinstance(error, StoreFull) and self.channel.connection.may_wait_for_space():
+                return self._store_large(tag, route, header, content, expires)  # it waits for room
             self.refuse(tag, error)
             return None
         lsn = self.channel.store.next_lsn if left.durable else 0
@@ -387,11 +389,17 @@ class Publishing:
 
     def return_unroutable(self, content: Content) -> None:
         """Return a message without a queue to the publisher, if it was published as mandatory."""
-        if not content.is_mandatory:
+        channel, upload = self.channel, content.upload
+        if not content.is_mandatory or not channel.is_open:
+            if upload is not None:
+                upload.drop()
             return
-        channel = self.channel
         assert content.properties is not None
         method = frames.basic_return(channel.number, NO_ROUTE, "NO_ROUTE", content.routing)
+        if upload is not None:
+            start = frames.content_start(channel.number, method, content.properties, content.body_size)
+            self._return_large(upload, start)
+            return
         parts = frames.with_content(
             channel.number,
             method,
@@ -401,18 +409,24 @@ class Publishing:
         )
         channel.send(b"".join(parts))
 
-    @contextlib.contextmanager
-    def _memory_taken(self, route: Route, header: bytes, body_size: int) -> Iterator[None]:
-        """Reserves the bytes for memory queues; releases them if the message is not stored. Raises `StoreError`."""
-        budget = self.channel.vhost.budget.queues
-        size = len(route.memory) * (place_bytes(header, b"") + body_size)
-        if not budget.take(size):
-            raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
-        try:
-            yield
-        except BaseException:
-            budget.give_back(size)
-            raise
+    def _return_large(self, upload: Upload, start: bytes) -> None:
+        """Return a large message from the log, in order with the replies."""
+        channel = self.channel
+        channel.connection.host.uploads.is_complete(upload)
+        self._returning[upload] = None
+
+        def begin() -> None:
+            del self._returning[upload]
+            channel.stream(ReturnStream(channel, upload, start))
+
+        channel.defer(begin)
+
+    def _make_memory_room(self, route: Route, header: bytes, body_size: int) -> None:
+        """Prepare the queues in memory for a message: a part of one may go to the log. Raises `StoreError`."""
+        size = place_bytes(header, body_size)
+        for queue in route.memory:
+            if queue.make_room(size):
+                self.channel.connection.published = True  # it is slowed down by the disk as others
 
     def _store(self, route: Route, header: bytes, body: bytes | bytearray) -> Route:
         """Publish to the durable queues. Returns the route without queues deleted meanwhile. Raises `StoreError`."""
@@ -436,10 +450,10 @@ class Publishing:
         return route
 
     def _enqueued(self, tag: int, route: Route, header: bytes, content: Content, lsn: int, expires: bool) -> None:
-        body = bytes(content.body)
+        body, upload, large = bytes(content.body), content.upload, None
         memory = [queue for queue in route.memory if not queue.deleted]
-        if len(memory) < len(route.memory):
-            self.channel.vhost.budget.queues.give_back((len(route.memory) - len(memory)) * place_bytes(header, body))
+        if upload is not None and (route.durable or memory):
+            large = upload.enqueued(is_durable=bool(route.durable), is_in_memory=bool(memory))
         if route.durable:
             self.channel.connection.published = True
             self.channel.changed_until(lsn)
@@ -447,7 +461,9 @@ class Publishing:
                 if not queue.deleted:
                     queue.enqueued(lsn, expires=expires)
         for memory_queue in memory:
-            memory_queue.enqueue(header, body, expires=expires)
+            memory_queue.enqueue(header, body, expires=expires, large=large)
+        if large is not None:
+            large.let_go()
         if not route.durable and not memory:
             self.return_unroutable(content)
         self._confirm(tag)
@@ -462,22 +478,31 @@ class Publishing:
         self._confirm(tag)
 
     async def _store_large(self, tag: int, route: Route, header: bytes, content: Content, expires: bool) -> None:
-        """Store a large message in another thread, because copying and hashing it takes long.
-
-        The connection reads nothing meanwhile, so its order is kept.
-        """
+        """Store a large message, or one that waits for room, in another thread; meanwhile nothing is read."""
 
         def store() -> tuple[Route, int]:
             content.pieces = [content.body]
             return self._store(route, header, content.body), self.channel.store.next_lsn
 
         try:
-            with self._memory_taken(route, header, content.body_size):
-                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, store)
+            left, lsn = await self._put(route, header, content.body_size, store)
         except StoreError as error:
             self.refuse(tag, error)
         else:
             self._enqueued(tag, left, header, content, lsn, expires)
+
+    async def _put(self, route: Route, header: bytes, body_size: int, put: Callable[[], T]) -> T:
+        """Put a message into the store in another thread; while the store is full it waits for room.
+
+        `body_size` is what a queue in memory has of the body. Raises `StoreError`.
+        """
+        connection, loop = self.channel.connection, self.channel.wakeups.loop
+
+        def attempt() -> Awaitable[T]:
+            self._make_memory_room(route, header, body_size)
+            return loop.run_in_executor(None, put)
+
+        return await connection.host.space.taken(connection, attempt)
 
     async def _finish_large(
         self, upload: Upload, tag: int, route: Route, header: bytes, content: Content, expires: bool
@@ -485,26 +510,19 @@ class Publishing:
         """Write the rest of a large body, and put it on its queues; the connection reads nothing meanwhile."""
 
         def enqueue() -> tuple[Route, int]:
-            if route.memory:
-                content.pieces = [upload.load()]
+            if route.durable and route.memory:
+                upload.copy()
             left = self._to_queues_left(route, lambda queues: upload.enqueue(queues, header, expires=expires))
             return left, self.channel.store.next_lsn
 
         try:
-            with self._memory_taken(route, header, content.body_size):
-                await self._append_last(upload, content)
-                left, lsn = await self.channel.wakeups.loop.run_in_executor(None, enqueue)
-                if not left.durable and not route.memory and content.is_mandatory:
-                    await self._load_to_return(upload, content)
+            await self._append_last(upload, content)
+            left, lsn = await self._put(route, header, 0, enqueue)
         except StoreError as error:
             upload.drop()
             self.refuse(tag, error)
-            return
-        if left.durable:
-            upload.done()
         else:
-            upload.drop()
-        self._enqueued(tag, left, header, content, lsn, expires)
+            self._enqueued(tag, left, header, content, lsn, expires)
 
     async def _keep_large(self, upload: Upload, route: Route, content: Content, expiration_ms: int | None) -> None:
         """Write the rest of a large body, and keep it for the commit."""
@@ -521,15 +539,6 @@ class Publishing:
         except (ChannelException, StoreError):
             upload.drop()
             raise
-
-    async def _load_to_return(self, upload: Upload, content: Content) -> None:
-        budget = self.channel.vhost.budget.contents
-        if not budget.take(content.body_size):
-            raise _MemoryFull(f"the broker's memory for messages is full ({budget.bytes_max} bytes)")
-        try:
-            content.pieces = [await self.channel.wakeups.loop.run_in_executor(None, upload.load)]
-        finally:
-            budget.give_back(content.body_size)
 
     async def _append_last(self, upload: Upload, content: Content) -> None:
         """Raises `StoreError` if the store does not take the body."""
@@ -553,7 +562,3 @@ class Publishing:
             raise error
         if not tag:
             raise ChannelException(RESOURCE_ERROR, str(error)) from None
-
-
-class _MemoryFull(StoreError):
-    """The memory budget is used up; handled like a full store."""

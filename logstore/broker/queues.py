@@ -216,6 +216,10 @@ class BrokerQueue(abc.ABC):
         """The LSN whose durability makes all enqueued messages available; None if all are."""
 
     @abc.abstractmethod
+    def stored_id(self, place: Place) -> int:
+        """The id in the store of a message whose body is sent in pieces."""
+
+    @abc.abstractmethod
     def rejected(self) -> None:
         """Called after a place of this queue was rejected."""
 

@@ -69,6 +69,8 @@ class PublishForm:
                 break
             bodies.append(data[start:end])
             at = end + 1
+            if at == len(data):
+                break
         return bodies, at
 
     def _meet(self, data: bytes, at: int) -> bool:
@@ -148,13 +150,22 @@ class Runs:
     def __init__(self) -> None:
         self.form: PublishForm | None = None  # of the last publish that was collected
 
+    def take_alike(self, data: bytes, at: int) -> tuple[PublishRun, int] | None:
+        """The publishes of the last form that begin at ``at``, and the position after them. None if there are none."""
+        form = self.form
+        if form is not None:
+            bodies, end = form.take(data, at)
+            if bodies:
+                return PublishRun(form, bodies), end
+        return None
+
     def take(self, data: bytes, at: int, channel: int, size: int) -> tuple[frames.Run, int] | None:
         """The run that begins with the method frame at ``at``, and the position after it. None if there is none."""
         form = self.form
         if form is not None and channel == form.channel and size == len(form.method):
-            bodies, end = form.take(data, at)
-            if bodies:
-                return PublishRun(form, bodies), end
+            alike = self.take_alike(data, at)
+            if alike is not None:
+                return alike
         if size == frames.ACK_BYTES and data.startswith(data[at : at + _ACK_SAME_BYTES], at + _ACK_FRAME_BYTES):
             acks = _acks(data, at)
             if acks is not None:

@@ -175,6 +175,8 @@ class Server:
         self._listener.close()
         deadline = self.loop.time() + timeout_s
         hosts = list(self.hosts.values())
+        for host in hosts:
+            host.space.stop()
         await asyncio.gather(*(host.control.stop(timeout_s / 4) for host in hosts))
         await asyncio.gather(*(host.vhost.changes.stop(timeout_s / 4) for host in hosts))
         await self._finish_publishes(timeout_s / 4)
@@ -182,6 +184,7 @@ class Server:
             connection.fail(ConnectionException(CONNECTION_FORCED, "broker shut down"), 0)
         await _wait_until_gone(self.connections, max(0.1, deadline - self.loop.time()))
         self.arriving.stop()
+        await asyncio.gather(*(host.vhost.end_memory_queues(timeout_s / 4) for host in hosts))
         for host in hosts:
             host.stop()
         if self.hosting is not None:
@@ -236,6 +239,7 @@ class Server:
             connection.fail(error, 0)
         await host.vhost.changes.stop(timeout_s / 4)
         await _wait_until_gone(host.connections, timeout_s / 2)
+        await host.vhost.end_memory_queues(timeout_s / 4)
         host.stop()
         self.admission.reserve_descriptors(len(self.hosts))
 

@@ -45,6 +45,7 @@ def broker_statistics(server: Server, host: Host) -> dict[str, Any]:
                 name: {"bytes": share.used_bytes, "bytes_max": share.bytes_max, "waiting": share.waiting_count}
                 for name, share in budget.shares.items()
             },
+            "overflow_bytes": host.vhost.overflow.held_bytes,
         },
         "queue_columns": list(QUEUE_KEYS),
         "queue_rows": list(_rows(list(host.vhost.queues.values()))),
@@ -70,7 +71,7 @@ def connection_statistics(connection: Connection) -> dict[str, Any]:
         "unsent_bytes": connection.outbox.size_bytes + connection.transport.get_write_buffer_size(),
         "waits_for": connection.waits_for,
         "blocked_s": None if since is None else round(now - since, 3),
-        "blocked": connection.host.blocking.reason if connection.waits_since is not None else None,
+        "blocked": connection.host.blocked_reason if connection.waits_since is not None else None,
         "connected_s": round(now - connection.connected_at, 3),
         "silent_s": round(now - connection.heartbeats.received_at, 3),
     }

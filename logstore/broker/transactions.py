@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Final, cast
 from pamqp import commands
 
 from logstore.broker.durable_queue import DurableQueue
-from logstore.broker.errors import RESOURCE_ERROR, ChannelException
-from logstore.broker.memory_queue import place_bytes
+from logstore.broker.memory_places import place_bytes
 from logstore.broker.queues import release_in_turns
 from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
 from logstore.broker.turns import TURN_UNITS, all_of, in_turns
-from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
+from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
@@ -53,13 +52,6 @@ class Verdict(enum.Enum):
     RELEASE = enum.auto()
 
 
-def _is_loaded(content: Content, left: Route) -> bool:
-    """Whether a large body, which is in the store, is needed in memory."""
-    if content.upload is None:
-        return False
-    return bool(left.memory) or (not left.durable and content.is_mandatory)
-
-
 def _totals(item: Publish | Block) -> Sequence[Total]:
     """What it has for each route."""
     if isinstance(item, Block):
@@ -79,6 +71,11 @@ class ChannelTransaction:
         self._reserved_bytes = 0  # counted in the budget
         self._tail_count = 0  # of the last publishes, which are to be written as a block
         self._tail_bytes = 0
+
+    @property
+    def publish_count(self) -> int:
+        """The number of messages that wait for the commit."""
+        return len(self._items)
 
     @property
     def settled_count(self) -> int:
@@ -131,7 +128,7 @@ class ChannelTransaction:
         self._channel.consuming.unsettle(acquired for acquired, _ in settled)
 
     def commit(self) -> Coroutine[Any, Any, None] | None:
-        """Commit everything atomically; returns a coroutine if the transaction is large.
+        """Commit everything atomically; returns a coroutine if the transaction is large, or waits for room in the log.
 
         Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
@@ -140,8 +137,7 @@ class ChannelTransaction:
         self._reserved_bytes = self._tail_count = self._tail_bytes = 0
         if commit.is_large:
             return commit.run_in_background()
-        commit.run()
-        return None
+        return commit.run()
 
 
 class _Commit:
@@ -160,7 +156,6 @@ class _Commit:
         self._reserved_bytes = reserved_bytes
         self._left: dict[Route, Route] = {}  # each route without queues that were deleted meanwhile
         self._totals: list[Sequence[Total]] = []  # of each item
-        self._memory_bytes = 0  # reserved in the budget for memory queues
         self._wrote = False
         self._lsn = 0
         self._finishing: Generator[None] | None = None  # once the commit is durable
@@ -175,8 +170,8 @@ class _Commit:
         operations = len(self._items) + len(self._settled)
         return operations > INLINE_OPERATIONS_MAX or size > self._channel.limits.inline_body_bytes_max
 
-    def run(self) -> None:
-        """Write and apply the commit in the event loop's thread."""
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        """Write and apply the commit in the event loop's thread; returns a coroutine if it waits for room."""
         try:
             all_of(self._plan())
             while True:
@@ -189,19 +184,25 @@ class _Commit:
                         raise
                     continue
                 break
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space():
+                return self.run_in_background()
             self._undo()
             raise
         all_of(self._apply())
+        return None
 
     async def run_in_background(self) -> None:
-        """Write the commit in another thread, then apply it; the connection reads nothing meanwhile."""
-        loop = self._channel.wakeups.loop
+        """Write the commit in another thread, then apply it; the connection reads nothing meanwhile.
+
+        While the store is full it waits for room.
+        """
+        loop, connection = self._channel.wakeups.loop, self._channel.connection
         try:
             await in_turns(self._plan())
             while True:
                 try:
-                    await loop.run_in_executor(None, self._write)
+                    await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self._write))
                 except UnknownQueue:
                     before = list(self._left.values())
                     await in_turns(self._plan(leaving=True))
@@ -229,24 +230,23 @@ class _Commit:
                 yield from read(self._channel.store, item)
 
     def _plan(self, *, leaving: bool = False) -> Generator[None]:
-        """Determine the route of each message, and reserve the bytes for memory queues."""
-        budget = self._channel.vhost.budget.queues
-        budget.give_back(self._memory_bytes)
-        self._memory_bytes = 0
+        """Determine the routes. Raises `StoreError` if a queue in memory cannot take any more."""
         self._left = {}
         for at, item in enumerate(self._items, 1):
             if len(self._totals) < at:
                 self._totals.append(_totals(item))
             for total in self._totals[at - 1]:
                 left = self._left[total.route] = total.route.without_deleted(leaving=leaving)
-                needed = len(left.memory) * (total.count * place_bytes(b"", b"") + total.size)
-                if not needed and isinstance(item, Publish) and _is_loaded(item.content, left):
-                    needed = item.content.body_size
-                if not budget.take(needed):
-                    raise _memory_full(budget.bytes_max)
-                self._memory_bytes += needed
+                is_large = isinstance(item, Publish) and item.content.upload is not None
+                self._make_room(left, place_bytes(b"", 0 if is_large else total.size // total.count))
             if at % TURN_UNITS == 0:
                 yield
+
+    def _make_room(self, left: Route, size: int) -> None:
+        """Prepare the queues in memory for a message that takes `size` bytes there. Raises `StoreError`."""
+        for queue in left.memory:
+            if queue.make_room(size):
+                self._channel.connection.published = True
 
     # In the store.
 
@@ -254,10 +254,10 @@ class _Commit:
         """Write one transaction of the store; nothing if no durable queue is involved. Raises `StoreError`."""
         store = self._channel.store
         for item in self._items:
-            if isinstance(item, Publish):
-                content = item.content
-                if content.upload is not None and _is_loaded(content, self._left[item.route]):
-                    content.pieces = [content.upload.load()]
+            if isinstance(item, Publish) and item.content.upload is not None:
+                left = self._left[item.route]
+                if left.durable and left.memory:
+                    item.content.upload.copy()
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
         has_durable = any(left.durable for left in self._left.values())
         if not has_durable and not places:
@@ -284,22 +284,19 @@ class _Commit:
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
         _drop_stored(self._channel, self._items)
-        self._give_back_memory()
+        self._give_back()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
 
-    def _give_back_memory(self) -> None:
-        budget = self._channel.vhost.budget
-        budget.transactions.give_back(self._reserved_bytes)
-        budget.queues.give_back(self._memory_bytes)
-        self._reserved_bytes = self._memory_bytes = 0
+    def _give_back(self) -> None:
+        self._channel.vhost.budget.transactions.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     def _apply(self) -> Generator[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
-        channel.vhost.budget.transactions.give_back(self._reserved_bytes)
-        self._reserved_bytes = 0
+        self._give_back()
         if self._wrote:
-            channel.connection.published = True
+            channel.connection.published |= bool(self._items)
             channel.changed_until(self._lsn)
         filled = yield from self._filled()
         for queue, (count, expires) in filled.items():
@@ -327,8 +324,7 @@ class _Commit:
     def _return_unroutable(self) -> Generator[None]:
         for at, item in enumerate(self._items, 1):
             for publish in self._of(at - 1, lambda left: not left.durable and not left.memory):
-                if self._channel.is_open:
-                    self._channel.publishing.return_unroutable(publish.content)
+                self._channel.publishing.return_unroutable(publish.content)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
                 yield
 
@@ -354,8 +350,8 @@ class _Commit:
             upload = item.content.upload if isinstance(item, Publish) else None
             for total in self._totals[at - 1]:
                 left = self._left[total.route]
-                if upload is not None:
-                    (upload.done if left.durable else upload.drop)()
+                if upload is not None and (left.durable or left.memory):
+                    upload.enqueued(is_durable=bool(left.durable), is_in_memory=bool(left.memory))
                 for queue in left.durable:
                     if not queue.deleted:
                         count, expires = filled.get(queue, (0, False))
@@ -400,7 +396,6 @@ class _Commit:
             if at % TURN_UNITS == 0 or isinstance(item, Block):
                 yield
         destroy(self._channel, [item for item in self._items if isinstance(item, Block)])
-        self._give_back_memory()  # the rest was reserved for queues that have been deleted
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
                 acquired.release()
@@ -413,19 +408,21 @@ class _Commit:
         self._items, self._settled, self._totals, self._left = [], [], [], {}
 
     def _enqueue_in_memory(self, publish: Publish) -> None:
-        queues = [queue for queue in self._left[publish.route].memory if not queue.deleted]
-        if not queues:
-            return
-        header, body = publish.content.header(publish.expiration_ms), bytes(publish.content.body)
-        for queue in queues:
-            self._memory_bytes -= place_bytes(header, body)
-            queue.enqueue(header, body, expires=publish.expiration_ms is not None)
+        """The commit is durable, so no message may be refused any more.
 
-
-def _memory_full(bytes_max: int) -> ChannelException:
-    return ChannelException(
-        RESOURCE_ERROR, f"the broker's memory for messages is full ({bytes_max} bytes): the transaction is rolled back"
-    )
+        If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
+        because the next transaction is refused before its commit.
+        """
+        left, content = self._left[publish.route], publish.content
+        header, body, upload = content.header(publish.expiration_ms), bytes(content.body), content.upload
+        large = None if upload is None else upload.large
+        with contextlib.suppress(StoreError):
+            self._make_room(left, place_bytes(header, len(body)))
+        for queue in left.memory:
+            if not queue.deleted:
+                queue.enqueue(header, body, expires=publish.expiration_ms is not None, large=large)
+        if large is not None:
+            large.let_go()
 
 
 def _drop_stored(channel: Channel, items: list[Publish | Block]) -> None:

@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,30 @@ class Turns:
         self._ring: collections.OrderedDict[Takes, None] = collections.OrderedDict()
         self._left = LOOP_UNITS
         self._scheduled = False
+        self._ends: list[Callable[[], None]] | None = None  # None: no work is done together
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Makes the call at the end of the work that is done together, else later in this turn of the loop."""
+        if self._ends is None:
+            self._loop.call_soon(call)
+        else:
+            self._ends.append(call)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Does the work, and then makes the calls that it leaves for its end."""
+        if self._ends is not None:
+            work()
+            return
+        self._ends = []
+        try:
+            work()
+        finally:
+            ends, self._ends = self._ends, None
+            for call in ends:
+                try:
+                    call()
+                except Exception:  # a defect; it must not keep the other calls from being made
+                    logger.exception("%s failed", call)
 
     def at_once(self, one: Takes) -> None:
         """Gives it a turn now if this turn of the loop has units left, and a place in the ring if not."""

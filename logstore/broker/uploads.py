@@ -4,6 +4,10 @@ Such a body is a staged message, which is on no queue and which the next open dr
 enqueue; a body that is interrupted is destroyed. While a piece is written, later frames of its channel wait, and other
 channels go on. So at most one piece of a body is in memory.
 
+For queues in memory the body stays staged, and their places refer to it (`overflow.LargeBody`). If it goes to durable
+queues, too, it is copied, because the message of those ends with its last dequeue. A mandatory message without a queue
+stays staged until it is returned.
+
 What such bodies take in the log is limited. Above the limit only the oldest one goes on, and the others wait for it, so
 one body always arrives to its end. A body never waits while an older one arrives on its connection, because that one
 could not be read then: it is refused, as by a full store.
@@ -16,6 +20,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker.errors import RESOURCE_ERROR, STORE_ENDED, ChannelException
+from logstore.broker.overflow import LargeBody
+from logstore.broker.streams import PIECE_BYTES
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -102,6 +108,12 @@ class Uploads:
         """They wait no longer."""
         self._kept_bytes -= size
 
+    def is_complete(self, upload: Upload) -> None:
+        """A body is complete, and on its way back to the client."""
+        self._arriving.pop(upload, None)
+        self._wake()
+        upload.channel.connection.server.arriving.share.wake()  # another one is the oldest
+
     def forget(self, upload: Upload) -> None:
         """A body is on its queues, or will never be on any."""
         self._arriving.pop(upload, None)
@@ -140,6 +152,8 @@ class Upload:
         self._uploads = channel.connection.host.uploads
         self._content = content
         self._id: int | None = None  # of the staged message
+        self._copy_id: int | None = None  # of another one, for queues in memory
+        self.large: LargeBody | None = None  # held for places on queues in memory that are to come
         self._is_busy = False
 
     @property
@@ -161,7 +175,8 @@ class Upload:
             if not self.is_left:
                 self.size += size
                 self._uploads.held_bytes += size
-                await self._uploads.loop.run_in_executor(None, self.write, pieces)
+                connection, loop = self.channel.connection, self._uploads.loop
+                await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self.write, pieces))
                 self.channel.connection.published = True
         except STORE_ENDED:
             self.is_left = True
@@ -182,13 +197,30 @@ class Upload:
             self._uploads.forget(self)  # wakes it
         if not self._is_busy:
             self._uploads.forget(self)
-            message_id, self._id = self._id, None
-            if message_id is not None:
-                self.channel.vhost.changes.keep(self._uploads.loop.create_task(self._destroy(message_id)))
+            for message_id in (self._id, self._copy_id):
+                if message_id is not None:
+                    self.channel.vhost.changes.keep(self._uploads.loop.create_task(self._destroy(message_id)))
+            self._id = self._copy_id = None
 
-    def done(self) -> None:
-        """It is on its queues."""
-        self._uploads.forget(self)
+    def enqueued(self, *, is_durable: bool, is_in_memory: bool) -> LargeBody | None:
+        """It is on its durable queues, or on none. Returns the body for its queues in memory, held by the caller."""
+        if is_in_memory:
+            message_id = self._id if self._copy_id is None else self._copy_id
+            assert message_id is not None
+            self.large = LargeBody(self.channel.vhost.overflow, message_id, self.size)
+            if self._copy_id is None:
+                self._id = None
+            self._copy_id = None
+        if is_durable:
+            self._id = None
+        self.drop()
+        return self.large
+
+    @property
+    def id(self) -> int:
+        """Of the staged message."""
+        assert self._id is not None
+        return self._id
 
     async def _destroy(self, message_id: int) -> None:
         def destroy() -> None:
@@ -209,10 +241,20 @@ class Upload:
         else:
             self._uploads.store.append_content(self._id, piece)
 
-    def load(self) -> bytes:
-        """The whole body."""
-        assert self._id is not None
-        return self._uploads.store.load_content(self._id)
+    def copy(self) -> None:
+        """Copy it for queues in memory, piece by piece."""
+        if self._copy_id is not None:
+            return
+        store = self._uploads.store
+        copy_id = store.stage(self._content.header(None))
+        try:
+            for at in range(0, self.size, PIECE_BYTES):
+                store.append_content(copy_id, store.load_content(self.id, at, PIECE_BYTES))
+        except BaseException:
+            with contextlib.suppress(StoreError):  # report the first failure
+                store.destroy(copy_id, wait=False)
+            raise
+        self._copy_id = copy_id
 
     def enqueue(
         self, queues: Sequence[DurableQueue], header: bytes, *, expires: bool, transaction: Transaction | None = None

@@ -205,6 +205,7 @@ class VirtualHost(HostObjects):
                 name,
                 self.wakeups,
                 self.budget.queues,
+                self.overflow,
                 declared_durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,

@@ -67,6 +67,7 @@ class WakeUps:
         self._undurable: dict[BrokerQueue, int] = {}
         self.stopped = False
         self._room = asyncio.Event()  # set for a moment
+        self._room_waiters = 0
         self._watched: dict[BrokerQueue, list[Listener]] = {}
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
@@ -120,8 +121,12 @@ class WakeUps:
     async def room(self) -> None:
         """Returns in another turn of the loop, once the log has room for more acknowledgements, or has ended."""
         await asyncio.sleep(0)
-        while not self.stopped and self.store.room_percent < ANY_PERCENT:
-            await self._room.wait()
+        self._room_waiters += 1
+        try:
+            while not self.stopped and self.store.room_percent < ANY_PERCENT:
+                await self._room.wait()
+        finally:
+            self._room_waiters -= 1
 
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
         """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
@@ -139,8 +144,8 @@ class WakeUps:
         if isinstance(report, Exception):
             self._on_poison(report)
             return
-        durable_lsn = self.store.durable_lsn
         if self._undurable:
+            durable_lsn = self.store.durable_lsn
             for queue in list(self._undurable):
                 # Woken even if its newest LSN is not durable yet: a busy queue has new durable places at every commit.
                 if self._undurable[queue] <= durable_lsn:
@@ -152,10 +157,15 @@ class WakeUps:
         """After a group commit, or when the log has its next segment: continue with what waited for room in it."""
         if self.stopped:
             return
-        self._room.set()
-        self._room.clear()
+        if self._room_waiters:
+            self._room.set()
+            self._room.clear()
         if self._queues:
             self.turns.add(self)
+        if self._waiters:
+            self.turns.together(self._settle)
+
+    def _settle(self) -> None:
         for waiter in list(self._waiters):
             if not waiter.settle(self.settled_lsn):
                 self._waiters.pop(waiter, None)

@@ -81,6 +81,11 @@ def _checked_memory(_: click.Context, __: click.Parameter, value: int | None) ->
     help="The memory for messages, clients and what they have in progress, over all virtual hosts [default: 1GiB].",
 )
 @click.option(
+    "--blocked-timeout",
+    type=click.FloatRange(0.001, 86_400),
+    help="Seconds that a publish waits for room in a full store before it is refused [default: 30].",
+)
+@click.option(
     "--max-undurable-bytes",
     type=SIZE,
     help="The most bytes that may wait for the disk, and that a crash can lose [default: 2 segments].",
@@ -126,6 +131,7 @@ def serve(
     verbose: bool,
     max_body_bytes: int | None,
     max_memory: int | None,
+    blocked_timeout: float | None,
     **options: Any,
 ) -> None:
     """Run an AMQP 0-9-1 broker on a store.
@@ -142,8 +148,12 @@ def serve(
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
-    of_limits = {"body_bytes_max": max_body_bytes, "memory_bytes_max": max_memory}
-    limits = Limits(**{name: value for name, value in of_limits.items() if value is not None})
+    set_here: dict[str, Any] = {
+        "body_bytes_max": max_body_bytes,
+        "memory_bytes_max": max_memory,
+        "blocked_timeout_s": blocked_timeout,
+    }
+    limits = Limits(**{name: value for name, value in set_here.items() if value is not None})
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check_address(host, port)

@@ -92,9 +92,10 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("held", f"{size_text(log['held_bytes'])}, kept only by holds"))
     if broker is not None:
         used, most = size_text(broker["memory_bytes"]), size_text(broker["memory_bytes_max"])
+        overflow = broker.get("overflow_bytes", 0)  # an older broker has none
         facts += [
             ("clients", f"{counted(broker['connections'], 'connection')}, {counted(broker['channels'], 'channel')}"),
-            ("memory", f"{used} of {most}"),
+            ("memory", f"{used} of {most}" + (f", and {size_text(overflow)} in the log" if overflow else "")),
         ]
     facts.append(("messages", _messages(totals)))
     if document["forces"] is not None:

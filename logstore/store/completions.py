@@ -48,21 +48,22 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class _FullnessListeners(Listeners):
-    """They are called when the store has become full, and when it has room again."""
+    """They are called when the store has become full, or nearly full, and when it has room again."""
 
-    def __init__(self, handle: ls_store_ptr, unused: Callable[[], object] | None = None) -> None:
+    def __init__(self, handle: ls_store_ptr, unused: Callable[[], object] | None = None, *, near: bool = False) -> None:
         super().__init__(unused)
         self._c = handle
+        self._count = lib.ls_near_full_changes if near else lib.ls_fullness_changes
         self._changes = 0  # of which the listeners know
 
     def add(self, callback: Callable[..., object], *, weak: bool) -> Listener:
         if not self:
-            self._changes = lib.ls_fullness_changes(self._c)
+            self._changes = self._count(self._c)
         return super().add(callback, weak=weak)
 
     def tell(self) -> None:
         """Calls them if the fullness has changed since."""
-        if self and (changes := lib.ls_fullness_changes(self._c)) != self._changes:
+        if self and (changes := self._count(self._c)) != self._changes:
             self._changes = changes
             with contextlib.suppress(errors.StoreClosed):
                 call_all(self, fullness_of(self._c), kind="fullness")
@@ -82,6 +83,7 @@ class _Loop(Waiters):
         self.callbacks = Listeners(self._unused)
         self.room = Listeners(self._unused)
         self.fullness = _FullnessListeners(handle, self._unused)
+        self.near = _FullnessListeners(handle, self._unused, near=True)
         self._idle = 0  # group commits for which nobody waited
         self._fd = -1
         fd = ffi.new("int *")
@@ -97,7 +99,7 @@ class _Loop(Waiters):
     @property
     def is_used(self) -> bool:
         """Whether a task waits, or a callback is registered."""
-        return bool(self.waiting or self.callbacks or self.room or self.fullness)
+        return bool(self.waiting or self.callbacks or self.room or self.fullness or self.near)
 
     def _unused(self) -> None:
         """The last listener of one kind was closed, on any thread."""
@@ -111,9 +113,11 @@ class _Loop(Waiters):
     def _ready(self) -> None:
         if self._fd < 0:
             return
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - at each group commit, and suppress() takes longer than the read
             os.eventfd_read(self._fd)
-        durable = int(lib.ls_durable_lsn(self._c))
+        except OSError:  # the first call is not of the eventfd
+            pass
+        durable: int = lib.ls_durable_lsn(self._c)
         if durable > self.reported_lsn:
             self.reported_lsn = durable
             try:
@@ -123,9 +127,13 @@ class _Loop(Waiters):
         else:  # the spare thread has ended a try, or the fullness changed
             call_all(self.room, None, kind="room")
         self.fullness.tell()
+        self.near.tell()
         if lib.ls_poisoned(self._c):
             self.fail(_unknown_outcome)
-        self._idle = 0 if self.is_used else self._idle + 1
+        if self.is_used:
+            self._idle = 0
+            return
+        self._idle += 1
         if self._idle > _IDLE_MAX:
             self._all_of.retire(self)
 
@@ -145,7 +153,7 @@ class _Loop(Waiters):
         """Called after the core's close: reports the last group commit, then ``StoreClosed``."""
         self._ready()
         self.fail(_closed, callbacks=False)
-        for each in (self.callbacks, self.room, self.fullness):
+        for each in (self.callbacks, self.room, self.fullness, self.near):
             each.end()
 
     def end(self) -> None:
@@ -185,6 +193,7 @@ class Completions:
         self._lock = Lock("the store's list of callbacks")
         self._callbacks = Listeners()
         self._fullness = _FullnessListeners(handle)
+        self._near = _FullnessListeners(handle, near=True)
         self.loops: dict[asyncio.AbstractEventLoop, _Loop] = {}  # of any thread; changed under the lock
         self.thread: Worker | None = None
         self._wake = -1  # an eventfd for the thread
@@ -218,14 +227,18 @@ class Completions:
         return made
 
     def add_fullness_callback(
-        self, callback: Callable[..., object], loop: asyncio.AbstractEventLoop | None, *, weak: bool
+        self, callback: Callable[..., object], loop: asyncio.AbstractEventLoop | None, *, near: bool, weak: bool
     ) -> Listener:
-        """Calls ``callback`` when the store has become full or has room again; threads as for :meth:`add_callback`."""
+        """Calls ``callback`` when the store has become full or has room again; threads as for :meth:`add_callback`.
+
+        With ``near`` when it has become nearly full, and when that is over.
+        """
         if loop is not None:
-            return self.of(loop).fullness.add(callback, weak=weak)
+            mine = self.of(loop)
+            return (mine.near if near else mine.fullness).add(callback, weak=weak)
         with self._lock:
             self._listen()
-            return self._fullness.add(callback, weak=weak)
+            return (self._near if near else self._fullness).add(callback, weak=weak)
 
     def inbox(self) -> EventInbox:
         """For the listeners of queues and of the store that the thread calls."""
@@ -323,7 +336,7 @@ class Completions:
             if closed:
                 self._end()
                 return
-            if self._fd >= 0 and not self._callbacks and not self._fullness:
+            if self._fd >= 0 and not self._thread_listeners():
                 self._stop_listening()
 
     def _eventfds(self) -> tuple[int, int, int]:
@@ -337,21 +350,25 @@ class Completions:
             self._reported_lsn = durable
             call_all(self._callbacks, durable)
         self._fullness.tell()
+        self._near.tell()
         if self._failed is None and lib.ls_poisoned(self._c):
             with self._lock:  # a callback that is added meanwhile is called by one of the two
                 callbacks, self._failed = tuple(self._callbacks), _unknown_outcome
             tell_all(callbacks, _unknown_outcome)
 
+    def _thread_listeners(self) -> bool:
+        return bool(self._callbacks or self._fullness or self._near)
+
     def _stop_listening(self) -> None:
         with self._lock:
-            if not self._callbacks and not self._fullness:
+            if not self._thread_listeners():
                 fd, self._fd = self._fd, -1
                 lib.ls_event_end(self._c, fd)
 
     def _end(self) -> None:
         """The store is closed, and the thread does nothing more."""
-        self._callbacks.end()
-        self._fullness.end()
+        for each in (self._callbacks, self._fullness, self._near):
+            each.end()
         if self._inbox is not None:
             self._inbox.end()
         with self._lock:

@@ -1,6 +1,6 @@
 """The durability of a store's operations: forces the log, waits for an LSN, and reports what became durable.
 
-The property ``next_lsn`` and the usual call of ``_undurable`` are in :mod:`logstore._hot`.
+The properties and the usual call of ``_undurable`` are in :mod:`logstore._hot`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,13 @@ class Durability(StoreCalls):
     _relaxed: bool
     _completions: Completions
 
-    @property
-    def durable_lsn(self) -> int:
-        """The durable LSN: everything below it is on disk."""
+    def _durable_lsn_slow(self) -> int:
+        """``durable_lsn`` in a forked child."""
         refuse_fork(self._pid)
         return int(lib.ls_durable_lsn(self._c))
 
-    @property
-    def room_percent(self) -> int:
-        """How much can be appended without waiting until an earlier batch is durable or the next segment is made.
-
-        In percent of the largest batch, 100 at most, and 50 at least where only a publish would wait for the segment.
-        It is the state of a moment: another thread may append meanwhile. Asks for the next segment in time.
-        """
+    def _room_percent_slow(self) -> int:
+        """``room_percent`` where another thread holds the store's lock, and in a forked child."""
         refuse_fork(self._pid)
         return int(lib.ls_room_percent(self._c))
 

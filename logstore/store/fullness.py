@@ -1,7 +1,8 @@
 """Whether a store accepts appends that grow its log, and if not: since when, why, and what would free room.
 
 A store is full from the first operation that it refuses for want of room until there is room for half a segment again.
-Dequeues and outcomes work in a full store. Sizes are bytes.
+It is nearly full before that: from the moment when live records may grow by less than half a segment until they may
+grow by 3/4 of one. Dequeues and outcomes work in a full store. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Fullness:
 
     full: bool
     """Growth is refused, or would be."""
+    near: bool
+    """The store is nearly full: publishers should wait. False for a store that is not open here."""
     since: datetime | None
     """When it was first refused; None if nothing was refused since the open."""
     log_bytes: int
@@ -69,11 +72,17 @@ class Fullness:
     """That growth leaves for open transactions, so that these can take messages in a full store."""
     transaction_bytes_left: int | None
     """By which the work of open transactions may grow now; None while the log may grow, or if it is not open here."""
+    growth_bytes_left: int | None
+    """By which live records may grow before growth is refused; None if no bound is known: the log has no limit and its
+    disk has given every file so far, or the store is not open here."""
 
     @property
     def cause(self) -> str | None:
-        """``limit`` (``max_log_bytes``), ``disk``, ``files`` (too many are open) or ``error``; None if not full."""
-        if not self.full:
+        """``limit`` (``max_log_bytes``), ``disk``, ``files`` (too many are open) or ``error``.
+
+        None if the store is neither full nor nearly full.
+        """
+        if not (self.full or self.near):
             return None
         if self.sys_errno == 0:
             return "limit"
@@ -113,10 +122,11 @@ class Fullness:
         return said
 
     def _as_dict(self, queue: QueueLoad | None = None, holds: Iterable[HoldInfo] = ()) -> dict[str, Any] | None:
-        """For JSON; None if the store is not full."""
-        if not self.full:
+        """For JSON; None if the store is neither full nor nearly full."""
+        if not (self.full or self.near):
             return None
         return {
+            "level": "full" if self.full else "nearly full",
             "cause": self.cause,
             "since": None if self.since is None else self.since.isoformat(),
             "reason": self.reason,
@@ -124,6 +134,7 @@ class Fullness:
             "live_bytes": self.live_bytes,
             "counted_bytes": self.counted_bytes,
             "max_log_bytes": self.max_log_bytes,
+            "growth_bytes_left": self.growth_bytes_left,
             "transaction_bytes": self.transaction_bytes,
             "transaction_bytes_left": self.transaction_bytes_left,
             "remedies": self._remedies(queue, holds),
@@ -131,9 +142,9 @@ class Fullness:
 
 
 def full_document(store: MessageStore) -> dict[str, Any] | None:
-    """For JSON: why the open store is full, and what would free it; None if it is not full."""
+    """For JSON: why the open store is full or nearly full, and what would free it; None if it is neither."""
     found = store.fullness()
-    if not found.full:
+    if not (found.full or found.near):
         return None
     depths = {name: each["depth"] for name, each in store.stats()["queues"].items()}
     longest = max(depths, key=depths.__getitem__, default=None)
@@ -164,6 +175,7 @@ def inspected_fullness(store: Any, store_dir: Path, max_log_bytes: int | None, h
 def _made(found: Any) -> Fullness:
     return Fullness(
         full=bool(found.full),
+        near=bool(found.near),
         since=datetime.fromtimestamp(found.since_us / 1e6, UTC) if found.since_us else None,
         log_bytes=found.log_bytes,
         live_bytes=found.live_bytes,
@@ -174,4 +186,5 @@ def _made(found: Any) -> Fullness:
         sys_errno=found.sys_errno,
         transaction_bytes=found.pool_bytes,
         transaction_bytes_left=None if found.pool_left == _NO_BOUND else found.pool_left,
+        growth_bytes_left=None if found.growth_left == _NO_BOUND else found.growth_left,
     )

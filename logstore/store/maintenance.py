@@ -116,6 +116,25 @@ class Maintenance(StoreCalls):
         ]
         return counters
 
+    @property
+    def nearly_full(self) -> bool:
+        """Whether publishers should wait: little is left by which the log may grow, and growth is refused soon.
+
+        True while live records may grow by less than half a segment, and then until they may grow by 3/4 of one
+        (:attr:`Fullness.growth_bytes_left`). Dequeues and outcomes need none of that. Takes no lock.
+        """
+        refuse_fork(self._pid)
+        return bool(lib.ls_near_full_changes(self._c) & 1)
+
+    def look_for_room(self) -> None:
+        """Asks a thread of the store to look whether the log may grow again, for example because its disk has room.
+
+        Returns at once; the listeners of :meth:`on_fullness` hear what it finds. Only for programs that publish nothing
+        while the store is full, as each publish looks, too.
+        """
+        refuse_fork(self._pid)
+        lib.ls_look_for_room(self._c)
+
     def fullness(self) -> Fullness:
         """Whether the store accepts appends that grow its log; if not, since when and why."""
         refuse_fork(self._pid)
@@ -125,19 +144,21 @@ class Maintenance(StoreCalls):
         self,
         callback: Callable[[Fullness], object],
         *,
+        near: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
         weak: bool = False,
     ) -> Listener:
         """Calls ``callback`` when the store has become full, and when it has room again, until the listener is closed.
 
-        It is called once for each change, or once for several that follow closely. ``loop``, ``weak`` and exceptions as
-        for :meth:`on_durable`.
+        With ``near`` when it has become nearly full (:attr:`nearly_full`), and when that is over. It is called once for
+        each change, or once for several that follow closely. ``loop``, ``weak`` and exceptions as for
+        :meth:`on_durable`.
         """
         check_callback(callback, weak=weak)
         if loop is not None:
             check_loop(loop)
         refuse_fork(self._pid)
-        return self._completions.add_fullness_callback(callback, loop, weak=weak)
+        return self._completions.add_fullness_callback(callback, loop, near=near, weak=weak)
 
     def set_max_log_bytes(self, max_log_bytes: int | str) -> None:
         """Changes the limit of the log on disk while the store is in use, as the option of :func:`logstore.open` does.

@@ -158,11 +158,14 @@ def full_from_log(
 
 
 def full_lines(full: dict[str, Any] | None, width: int) -> list[str]:
-    """What ``info``, ``stats`` and ``tail`` begin with if the store is full."""
+    """What ``info``, ``stats`` and ``tail`` begin with if the store is full or nearly full."""
     if full is None:
         return []
     since = "" if full["since"] is None else f" since {full['since'][:19].replace('T', ' ')} UTC"
-    lines = [f"FULL{since}: {full['reason']}", *(f"to free it: {printable(one)}" for one in full["remedies"])]
+    lines = [
+        f"{full['level'].upper()}{since}: {full['reason']}",
+        *(f"to free it: {printable(one)}" for one in full["remedies"]),
+    ]
     if (left := full["transaction_bytes_left"]) is not None:
         lines.append(f"transactions that take messages may use {counted(left, 'byte')} more until they end")
     return [piece for line in lines for piece in folded_lines(line, width)]

@@ -59,8 +59,9 @@ own, and run commands as that user.
 A full store
 
 'logstore info DIR' begins with FULL, the reason, and what would free it.
-Publishers are refused; consumers, outcomes and restarts go on, and nothing has
-to be deleted by hand.
+A broker's publishers wait, before that too (NEARLY FULL), and are refused when
+they have waited; consumers, outcomes and restarts go on, and nothing has to be
+deleted by hand.
 
   the limit of the log   consume, or 'logstore purge DIR QUEUE'; or raise it:
                          'logstore serve DIR --max-log-bytes SIZE'

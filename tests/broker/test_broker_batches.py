@@ -97,7 +97,7 @@ def test_a_store_that_fills_up_in_the_middle_refuses_those_and_only_those_that_i
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
     """Outcome: a nack for each message that is not there, a confirm for each that is, in the order of their tags."""
-    broker, _ = on_store(PickyStore)
+    broker, _ = on_store(PickyStore, blocked_timeout_s=0.05)
     client = confirming(broker)
     client.declare("q", durable=True)
     contents = [b"unwanted %d" % at if at in (3, 4, 17, 29) else b"message  %d" % at for at in range(30)]
@@ -109,7 +109,7 @@ def test_a_store_that_fills_up_in_the_middle_refuses_those_and_only_those_that_i
 def test_without_confirms_a_refused_publish_closes_its_channel_and_no_other(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, _ = on_store(PickyStore)
+    broker, _ = on_store(PickyStore, blocked_timeout_s=0.05)
     client = broker.raw().open(channels=2)
     client.declare("q", durable=True)
     warm = publish("q", b"a") + publish("q", b"b", channel=2)

@@ -190,6 +190,26 @@ def test_a_message_is_delivered_only_when_it_is_on_the_disk(held: tuple[Broker, 
         assert disk._store.durable_lsn > 0
 
 
+def test_the_confirm_of_a_lone_publish_waits_for_no_further_turn_of_the_loop(held: tuple[Broker, HeldDisk]) -> None:
+    """The turn that stores the message schedules nothing, and neither does the one that hears of the group commit."""
+    broker, _ = held
+    client = with_messages(broker, 2)
+    turns = broker.server.turns
+    calls: list[Any] = []
+
+    class Loop:
+        def call_soon(self, call: Any) -> None:
+            calls.append(call)
+            real.call_soon(call)
+
+    real = turns._loop
+    broker.call(lambda: setattr(turns, "_loop", Loop()))
+    client.publish("q", b"alone")
+    client.expect(commands.Basic.Ack)
+    broker.call(lambda: setattr(turns, "_loop", real))
+    assert calls == []
+
+
 def test_without_traffic_the_broker_sleeps(held: tuple[Broker, HeldDisk]) -> None:
     broker, _ = held
     with_messages(broker, 3)

@@ -28,7 +28,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 @contextlib.contextmanager
 def served(path: Path, *options: str) -> Iterator[ServeProcess]:
-    process = ServeProcess(path, options=("--segment-size", "1M", *options))
+    process = ServeProcess(path, options=("--segment-size", "1M", "--blocked-timeout", "0.05", *options))
     try:
         yield process
         assert process.stop() == 0

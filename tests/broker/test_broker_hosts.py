@@ -16,7 +16,7 @@ from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk
-from logstore.broker import BrokerError, descriptors
+from logstore.broker import BrokerError, Limits, descriptors
 from logstore.broker.errors import CONNECTION_FORCED, ConnectionException
 from logstore.store import control
 
@@ -51,10 +51,10 @@ class Hosts:
         self.stores: dict[str, Any] = {"/": open_store(directory / "root")}
         self.broker: Any = None
 
-    def start(self, proxy: Callable[[Any], Any] = lambda store: store) -> Hosts:
+    def start(self, proxy: Callable[[Any], Any] = lambda store: store, **limits: Any) -> Hosts:
         """Start the broker; `proxy` wraps the store of `/`."""
         self.stores["/"] = proxy(self.stores["/"])
-        self.broker = self._broker_class(self.stores["/"])
+        self.broker = self._broker_class(self.stores["/"], Limits(**limits))
         return self
 
     def open(self, name: str, proxy: Callable[[Any], Any] = lambda store: store) -> Any:
@@ -231,7 +231,7 @@ def test_a_host_that_was_closed_can_be_opened_again_with_what_it_had(hosts: Host
 
 
 def test_a_full_host_refuses_its_publishes_and_another_takes_them(hosts: Hosts) -> None:
-    hosts.start().open("shop", FullStore)
+    hosts.start(blocked_timeout_s=0.05).open("shop", FullStore)
     shop, root = hosts.client("shop"), hosts.client("/")
     hosts.stores["shop"].full = True
     for client, answer in ((shop, commands.Basic.Nack), (root, commands.Basic.Ack)):

@@ -441,8 +441,6 @@ LIMITED: dict[str, dict[str, int]] = {
     "more connections than the limit": {"connections_max": 1},
     MORE_PASSWORDS: {"password_checks_max": 2},
     "a body above the limit": {"body_bytes_max": 10},
-    "a publish without confirms that memory does not hold": {"memory_bytes_max": 10},
-    "a transaction that memory does not hold": {"memory_bytes_max": 10},
     "a channel that memory does not hold": {"memory_bytes_max": 10},
     "a consumer that memory does not hold": {"memory_bytes_max": 10},
     "an exclusive queue of another connection": {},
@@ -489,15 +487,6 @@ def refuse_limited(name: str, broker: Broker) -> RawClient:
     if name == "an exclusive queue of another connection":
         broker.raw().open().declare("mine", exclusive=True)
         client.send(1, commands.Queue.Declare(queue="mine", passive=True))
-    elif name == "a transaction that memory does not hold":
-        client.declare("memory")
-        client.send(1, commands.Tx.Select())
-        client.expect(commands.Tx.SelectOk)
-        client.publish("memory", b"x")
-        client.send(1, commands.Tx.Commit())
-    elif name == "a publish without confirms that memory does not hold":
-        client.declare("memory")
-        client.publish("memory", b"x")
     elif name == "a body above the limit":
         client.publish("orders", bytes(11))
     elif name == "a channel that memory does not hold":

@@ -188,7 +188,7 @@ def test_a_message_without_confirms_can_be_got_on_the_same_channel(
 def test_a_full_store_nacks_with_confirms_and_closes_the_channel_without(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullStore)
+    broker, store = on_store(FullStore, blocked_timeout_s=0.05)
     client = confirming(broker, channels=2)
     client.declare("q", durable=True)
     client.publish("q", b"1")
@@ -208,7 +208,7 @@ def test_a_full_store_nacks_with_confirms_and_closes_the_channel_without(
 def test_a_full_store_refuses_a_large_body_in_the_same_way(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullStore, inline_body_bytes_max=1000)
+    broker, store = on_store(FullStore, inline_body_bytes_max=1000, blocked_timeout_s=0.05)
     client = confirming(broker)
     client.declare("q", durable=True)
     client.declare("m")
@@ -267,24 +267,6 @@ def test_a_body_larger_than_allowed_is_311_before_it_is_sent(start_broker: Calla
     client.send(1, body.ContentBody(b"still coming"), body.ContentBody(b"ignored"))
     client.send(2, commands.Queue.Declare(queue="q", passive=True))
     assert client.expect(commands.Queue.DeclareOk).message_count == 1
-
-
-def test_memory_queues_share_a_limit_and_consuming_makes_room(start_broker: Callable[..., Broker]) -> None:
-    broker = start_broker(memory_bytes_max=200_000)
-    client = confirming(broker)
-    client.declare("q")
-    outcomes = []
-    for _ in range(6):
-        client.publish("q", bytes(30_000))
-        outcomes.append(type(client.receive()[1]).__name__)
-    assert outcomes == ["Ack"] * 3 + ["Nack"] * 3
-    client.send(1, commands.Queue.Purge(queue="q"))
-    assert client.expect(commands.Queue.PurgeOk).message_count == 3
-    client.publish("q", bytes(30_000))
-    client.expect(commands.Basic.Ack)
-    client.send(1, commands.Queue.Delete(queue="q"))
-    client.expect(commands.Queue.DeleteOk)
-    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from kit.broker_waits import nothing_comes
 from kit.live_broker import Broker, message_bytes, open_store
 from kit.patience import wait_until
 from kit.store_proxies import BrokenStore, FullStore, HeldDisk, Proxy
+from logstore.broker import Limits
 from logstore.broker.headers import decode_header
 from logstore.broker.queues import now_ms
 
@@ -359,7 +360,7 @@ def test_an_outcome_without_a_transaction_is_406(broker: Broker, method: Any) ->
 
 def test_a_full_store_refuses_the_commit_as_a_whole_and_says_so(tmp_path: Path, broker_class: type[Broker]) -> None:
     store = FullStore(open_store(tmp_path / "store"))
-    broker = broker_class(store)
+    broker = broker_class(store, Limits(blocked_timeout_s=0.05))
     try:
         fill(broker, "q", 2)
         channel = transactional(broker, "q", "out")

@@ -115,6 +115,49 @@ def test_what_a_socket_brings_is_handled_at_once_until_the_units_are_used_up(loo
     assert log[-1] == "newcomer", "each turn of the loop has units for the sockets"
 
 
+def test_calls_for_the_end_of_work_are_made_once_after_all_of_it_and_need_no_turn_of_the_loop(
+    loop: Loop, turns: Turns
+) -> None:
+    log: list[str] = []
+
+    def inner() -> None:
+        turns.at_end(lambda: log.append("end of the inner work"))
+        log.append("inner work")
+
+    def outer() -> None:
+        turns.at_end(lambda: log.append("end"))
+        turns.together(inner)
+        log.append("outer work")
+
+    turns.together(outer)
+    assert log == ["inner work", "outer work", "end", "end of the inner work"]
+    assert not loop.calls
+    turns.at_end(lambda: log.append("later"))
+    assert log[-1] != "later"
+    loop.turn()
+    assert log[-1] == "later"
+
+
+def test_a_defect_in_work_or_in_a_call_at_its_end_keeps_no_other_call_from_being_made(
+    turns: Turns, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_module, "logger", logging.getLogger("defects"))
+    log: list[str] = []
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    def work() -> None:
+        turns.at_end(broken)
+        turns.at_end(lambda: log.append("end"))
+        raise KeyError("work")
+
+    with pytest.raises(KeyError, match="work"):
+        turns.together(work)
+    assert log == ["end"]
+    assert "broken" in caplog.text
+
+
 def test_a_defect_of_one_does_not_keep_the_others_from_their_turns(
     loop: Loop, turns: Turns, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,7 +232,7 @@ def test_a_broker_that_stops_does_not_wait_for_bodies_and_the_next_start_knows_n
 def test_a_store_that_is_full_in_the_middle_refuses_the_whole_body(
     on_store: Callable[..., tuple[Broker, Any]], confirms: bool
 ) -> None:
-    broker, store = on_store(FullStore, inline_body_bytes_max=INLINE)
+    broker, store = on_store(FullStore, inline_body_bytes_max=INLINE, blocked_timeout_s=0.05)
     client = confirming(broker) if confirms else broker.raw().open()
     client.declare("q", durable=True)
     whole = content(LARGE)
@@ -275,20 +275,6 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(start_broker: Callable[..
     client.expect(commands.Basic.Ack)
     if left != "none":
         assert get(client, "left") == whole
-    wait_for_nothing(broker)
-
-
-def test_a_body_that_memory_does_not_hold_is_refused_and_not_returned(start_broker: Callable[..., Broker]) -> None:
-    broker = start_broker(inline_body_bytes_max=INLINE, memory_bytes_max=LARGE - 1)
-    client, other = confirming(broker), broker.raw().open()
-    other.declare("gone", durable=True)
-    whole = content(LARGE)
-    begin(client, "gone", whole, 3 * FRAME, mandatory=True)
-    wait_until(lambda: messages_of(broker) == 1, "the staged message")
-    other.send(1, commands.Queue.Delete(queue="gone"))
-    other.expect(commands.Queue.DeleteOk)
-    go_on(client, whole, 3 * FRAME, LARGE)
-    assert client.expect(commands.Basic.Nack).delivery_tag == 1
     wait_for_nothing(broker)
 
 
@@ -514,7 +500,7 @@ def test_a_log_at_its_limit_refuses_a_large_body_and_has_room_again_without_it(
     tmp_path: Path, broker_class: type[Broker]
 ) -> None:
     store = logstore.open(tmp_path / "full", segment_size=1 << 20, max_log_bytes=8 << 20)
-    broker = broker_class(store)
+    broker = broker_class(store, Limits(blocked_timeout_s=0.05))
     try:
         client = confirming(broker)
         client.declare("q", durable=True)

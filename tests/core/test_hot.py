@@ -198,7 +198,10 @@ def test_an_lsn_is_told_and_awaited_alike_both_ways(store: MessageStore) -> None
         change()
         assert type(store.next_lsn) is int
         assert store.next_lsn == store._next_lsn_slow()
+        assert type(store.durable_lsn) is type(store.room_percent) is int
+        assert store.room_percent == store._room_percent_slow()
     store.force()
+    assert store.durable_lsn == store._durable_lsn_slow() == store.next_lsn
     for lsn in (0, 1, store.durable_lsn, Int(1)):
         assert store._undurable(lsn) == store._undurable_slow(lsn) == 0
     for lsn in (store.next_lsn + (1 << 30), Int(1 << 40), (1 << 63) - 1):
@@ -383,9 +386,11 @@ def test_a_forked_child_gets_store_forked_from_every_call(store: MessageStore) -
                 lambda: store.load_content(key),
                 lambda: list(store.messages(queue, load=True)),
                 lambda: store.next_lsn,
+                lambda: store.durable_lsn,
+                lambda: store.room_percent,
             )
         ]
-        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 7 else 1)  # type: ignore[index]
+        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 9 else 1)  # type: ignore[index]
     assert os.waitpid(child, 0)[1] == 0
     transaction.rollback()
     assert store.load_content(key) == b"x"

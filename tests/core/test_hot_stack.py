@@ -27,7 +27,7 @@ CALLS = {
     "header": "store.header(key)",
     "enqueued_at": "queue.acquire()[0].enqueued_at",
     "messages": "list(store.messages(queue, load=True)); list(store.messages(queue, views=True))",
-    "next_lsn": "store._undurable(store.next_lsn)",
+    "next_lsn": "store._undurable(store.next_lsn); store.durable_lsn; store.room_percent",
     "dequeue": "store.dequeue(store.publish(queue, body, wait=False), queue)",
     "annotate": "store.annotate(key, queue, b'n' * 255); store.annotate(key, queue, b'', wait=False)",
     "acquire": "[each.release() for each in queue.acquire(300, load=True)]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from logstore.errors import OutcomeUnknown, StoreFull, StorePoisoned
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+    from logstore.store.fullness import Fullness
 
 
 class Proxy:
@@ -82,6 +85,31 @@ class NarrowLog(HeldDisk):
     """Its log has as little room as the test says."""
 
     room_percent = 100
+
+
+class ShortLog(HeldDisk):
+    """Its log is nearly full while the test says so."""
+
+    nearly_full = False
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._near: list[Callable[[Any], None]] = []
+
+    def on_fullness(
+        self, callback: Callable[[Any], None], *, loop: asyncio.AbstractEventLoop, near: bool = False
+    ) -> Any:
+        if not near:
+            return self._store.on_fullness(callback, loop=loop)
+        return Registered(self._near, lambda report: _in_loop(loop, callback, report))
+
+    def fullness(self) -> Fullness:
+        return dataclasses.replace(self._store.fullness(), near=self.nearly_full)
+
+    def shorten(self, is_short: bool) -> None:
+        self.nearly_full = is_short
+        for callback in tuple(self._near):
+            callback(self.fullness())
 
 
 class FullStore(Proxy):

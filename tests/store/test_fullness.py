@@ -16,7 +16,8 @@ from kit.command import fine, told
 from kit.patience import PATIENCE_S
 from kit.stores import SMALL_SEGMENT
 from logstore.holds import hold
-from logstore.store.fullness import Fullness, QueueLoad
+from logstore.store.fullness import Fullness, QueueLoad, full_document
+from logstore.terminal.state import full_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,90 @@ def test_without_a_loop_a_thread_of_the_store_calls_until_the_listener_is_closed
     fill(store)
     store.close()
     assert heard.empty()
+
+
+def test_a_store_is_nearly_full_before_it_refuses_and_a_publisher_that_waits_then_is_never_refused(
+    open_store: Open,
+) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    queue = store.declare_queue("orders")
+    ids = []
+    left = store.fullness().growth_bytes_left
+    assert left is not None
+    assert left > SMALL_SEGMENT
+    for _ in range(3):
+        while not store.nearly_full:
+            ids.append(store.publish(queue, BODY))
+        found = store.fullness()
+        assert (found.near, found.full, found.since, found.cause) == (True, False, None, "limit")
+        assert found.growth_bytes_left is not None
+        assert len(BODY) < found.growth_bytes_left < SMALL_SEGMENT / 2
+        while store.nearly_full:
+            store.dequeue(ids.pop(), queue)
+        assert not store.fullness().near
+
+
+def test_a_store_without_a_limit_knows_no_bound_and_is_not_nearly_full(store: MessageStore) -> None:
+    assert (store.nearly_full, store.fullness().near, store.fullness().growth_bytes_left) == (False, False, None)
+
+
+def test_listeners_are_told_when_it_is_nearly_full_and_when_that_is_over_by_a_thread_or_a_loop(
+    open_store: Open,
+) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    queue = store.declare_queue("orders")
+    by_thread: SimpleQueue[bool] = SimpleQueue()
+
+    async def watched() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        told_of: list[bool] = []
+        changed = asyncio.Event()
+
+        def heard(found: Fullness) -> None:
+            told_of.append(found.near)
+            changed.set()
+
+        store.on_fullness(heard, near=True, loop=loop)
+        while not store.nearly_full:
+            await loop.run_in_executor(None, store.publish, queue, BODY)
+        await asyncio.wait_for(changed.wait(), PATIENCE_S)
+        changed.clear()
+        await loop.run_in_executor(None, store.queue("orders").purge)
+        await asyncio.wait_for(changed.wait(), PATIENCE_S)
+        return told_of
+
+    with store.on_fullness(lambda found: by_thread.put(found.near), near=True):
+        assert asyncio.run(watched()) == [True, False]
+        assert [by_thread.get(timeout=PATIENCE_S) for _ in range(2)] == [True, False]
+
+
+def test_a_nearly_full_store_is_shown_as_such(open_store: Open) -> None:
+    store = open_store(max_log_bytes=LIMIT)
+    queue = store.declare_queue("orders")
+    while not store.nearly_full:
+        store.publish(queue, BODY)
+    document = full_document(store)
+    assert document is not None
+    assert (document["level"], document["cause"], document["since"]) == ("nearly full", "limit", None)
+    assert document["growth_bytes_left"] < SMALL_SEGMENT
+    assert full_lines(document, 200)[0].startswith("NEARLY FULL: the log has ")
+    assert document["remedies"][0].startswith("consume or purge queue 'orders' (")
+
+
+def test_a_disk_that_has_room_again_is_found_without_a_publish(
+    mounted_disk: Callable[[int], Path], open_store: Open
+) -> None:
+    disk = mounted_disk(12)
+    store = open_store(disk / "store")
+    other = disk / "other"
+    other.write_bytes(bytes(4 << 20))
+    fill(store)
+    heard: SimpleQueue[tuple[bool, bool]] = SimpleQueue()
+    with store.on_fullness(lambda found: heard.put((found.near, found.full)), near=True):
+        assert store.nearly_full
+        other.unlink()
+        store.look_for_room()
+        assert heard.get(timeout=PATIENCE_S) == (False, False)
 
 
 def test_what_cannot_be_called_is_refused(store: MessageStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import threading
@@ -42,6 +43,7 @@ def of_thread(store: MessageStore, kind: str) -> Callable[..., Listener]:
         "durable": store.on_durable,
         "release": store.on_release,
         "fullness": store.on_fullness,
+        "nearly full": functools.partial(store.on_fullness, near=True),
         "arrived": queue.on_arrived,
         "released": queue.on_released,
         "death": store.on_death,
@@ -71,7 +73,8 @@ def one_of_each(store: MessageStore) -> None:
     store.queue("q").acquire()[0].accept()
 
 
-KINDS = ["durable", "release", "fullness", "arrived", "released", "death", "in doubt"]
+OF_ROOM = ("fullness", "nearly full")
+KINDS = ["durable", "release", "fullness", "nearly full", "arrived", "released", "death", "in doubt"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +95,7 @@ def test_a_listener_may_be_closed_twice_by_any_thread_and_after_the_store(store:
     listener.close()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fullness"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_ROOM])
 def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     closed, kept = Heard(), Heard()
@@ -119,7 +122,7 @@ def test_a_closed_listener_is_not_called_and_the_others_are(store: MessageStore,
     assert not kept.heard.empty()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fullness"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_ROOM])
 def test_callbacks_may_close_themselves_and_each_other(store: MessageStore, kind: str) -> None:
     register = of_thread(store, kind)
     calls: list[str] = []
@@ -153,7 +156,7 @@ def test_a_weak_listener_ends_with_its_object(store: MessageStore, kind: str) ->
     gc.collect()
     assert known() is None
     assert (still.closed, ended.closed) == (False, True)
-    if kind != "fullness":
+    if kind not in OF_ROOM:
         one_of_each(store)
         kept.heard.get(timeout=PATIENCE_S)
 

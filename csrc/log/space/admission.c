@@ -9,6 +9,8 @@
 
 /* ---- live bytes, and the files that they need ---- */
 
+static uint64_t at_most(uint64_t bytes, uint64_t most) { return bytes < most ? bytes : most; }
+
 static uint64_t used_bytes(const struct log *g) { return log_segments_used(g) * g->segment_size; }
 
 uint64_t admission_expansion(const struct log *g) { return clients_expansion(&g->clients, used_bytes(g)); }
@@ -50,22 +52,26 @@ void admission_note_live(struct log *g) {
     g->space.released_bytes = 0;
 }
 
+/* The bytes that are left in so many files once all live records, and `all` by which they grow, are packed again. */
+static bool find_packed_room(const struct log *g, uint64_t files, uint64_t all, uint64_t *room) {
+    if (files <= SPARES_RESERVED) {
+        return false;
+    }
+    uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.needs_lsn) + all;
+    uint64_t most = (files - SPARES_RESERVED) * g->space.needs.usable;
+    uint64_t taken = grown + g->segment_size / ROOM_TO_WORK;
+    *room = most - taken;
+    return taken <= most;
+}
+
 /*
  * Computes by how many bytes live records may grow if they take `expansion` bytes more when moved. False: they may not
  * grow.
  */
 static bool find_room(const struct log *g, uint64_t expansion, uint64_t *room) {
     uint64_t all = admission_expansion(g) + expansion;
-    uint64_t grown = g->space.needs.live_bytes + (g->front.append_lsn - g->space.needs_lsn) + all;
-    size_t files = log_files_within_all(g);
-    if (SPARES_RESERVED * g->segment_size + all > log_spares(g) * g->segment_size + g->segment_size / 2 ||
-        files <= SPARES_RESERVED) {
-        return false;
-    }
-    uint64_t most = (files - SPARES_RESERVED) * g->space.needs.usable;
-    uint64_t taken = grown + g->segment_size / ROOM_TO_WORK;
-    *room = most - taken;
-    return taken <= most;
+    return SPARES_RESERVED * g->segment_size + all <= log_spares(g) * g->segment_size + g->segment_size / 2 &&
+           find_packed_room(g, log_files_within_all(g), all, room);
 }
 
 /* Bytes that an append for this purpose must leave. */
@@ -170,6 +176,69 @@ void admission_look_for_room(struct log *g) {
     if (g->space.full.since_us != 0 && has_room_again(g)) {
         change_fullness(g, 0);
     }
+    if (admission_is_near(g) || g->front.append_lsn >= g->space.full.near_look_lsn) {
+        admission_look_whether_near(g);
+    }
+}
+
+/* ---- nearly full ---- */
+
+/*
+ * A store is nearly full from the moment when growth by half a segment would be refused until there is room for 3/4 of
+ * a segment. A limit is known in advance. That a disk has no room for another file is known once the spare thread has
+ * tried to make it, which may be for the append that is then refused.
+ */
+enum {
+    LEAST_LOOKED = 1024, /* 1/1024 of a segment is appended between two looks */
+    /* An appended byte takes at most so many of what is left: a record of some 80 bytes puts a message on eight queues,
+       each of which counts 128. */
+    TAKEN_BY_A_BYTE = 16
+};
+
+/*
+ * Bytes that are appended before the spare thread finds that it cannot make as many spares as are wanted. Of the next
+ * segment's records one spare more may be wanted.
+ */
+static uint64_t appended_until_bound(const struct log *g, uint64_t files) {
+    uint64_t most = files * g->segment_size, taken = (log_segments_kept(g) + spares_target(g) + 1) * g->segment_size;
+    return most >= taken ? most - taken + log_segment_end(g) - g->front.append_lsn : 0;
+}
+
+/* Growth is refused once no more files can be had, and over_admission_limit, or packed again the live records leave no room. */
+uint64_t admission_growth_left(struct log *g) {
+    admission_compute_needs(g);
+    uint64_t files = files_within_reach(g), reserved = g->space.needs.spares_reserved;
+    if (files == UINT64_MAX) {
+        return UINT64_MAX;
+    }
+    uint64_t most = files > reserved ? (files - reserved) * g->segment_size / 5 * 4 : 0;
+    uint64_t weight = log_live_bytes(g) + clients_weight(&g->clients), kept = kept_for_work(g, RESERVE_GROWS), room;
+    bool bound = log_cannot_grow(g);
+    bool found = bound ? find_room(g, kept, &room) : find_packed_room(g, files, admission_expansion(g) + kept, &room);
+    uint64_t left = found && most > weight ? at_most(room, most - weight) : 0;
+    uint64_t before = bound ? 0 : appended_until_bound(g, files);
+    return left > before ? left : before;
+}
+
+bool admission_is_near(const struct log *g) {
+    return (atomic_load_explicit(&g->space.full.near_changes, memory_order_relaxed) & 1) != 0;
+}
+
+void admission_look_whether_near(struct log *g) {
+    uint64_t size = g->segment_size, least = size / 2;
+    if (!g->serving) {
+        return;
+    }
+    uint64_t left = admission_growth_left(g);
+    bool near = admission_is_near(g);
+    if (near ? left >= least + size / 4 : left < least) {
+        near = !near;
+        (void)atomic_fetch_add(&g->space.full.near_changes, 1);
+        log_signal(g);
+    }
+    g->space.full.near_look_lsn = near || left == UINT64_MAX
+                                      ? UINT64_MAX
+                                      : g->front.append_lsn + size / LEAST_LOOKED + (left - least) / TAKEN_BY_A_BYTE;
 }
 
 /* ---- taking a spare ---- */

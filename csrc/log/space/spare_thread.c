@@ -31,7 +31,8 @@ void log_relock_after_io(struct log *g) {
 /* ---- one try ---- */
 
 static int make_one(struct log *g) {
-    int rc = spares_make(g, g->space.switch_interval_us >= FAST_SWITCH_US);
+    /* a try on a disk that was full takes no blocks that it may have to give back */
+    int rc = spares_make(g, g->space.switch_interval_us >= FAST_SWITCH_US && !g->space.cannot_grow);
     g->stats.spare_failures += rc != LS_OK ? 1 : 0;
     return rc;
 }
@@ -42,6 +43,12 @@ static int make_one(struct log *g) {
  */
 static bool is_one_due(const struct log *g) {
     return g->space.spares_awaited > 0 || g->space.cannot_grow || ahead_is_due(g);
+}
+
+/* A caller wants to know whether the disk has room, which the spares that there are do not tell. */
+static bool is_room_asked(const struct log *g) {
+    return g->space.room_asked && admission_is_near(g) && spares_within_limit(g) &&
+           (g->space.cannot_grow || log_files(g) <= g->space.full.files);
 }
 
 /* Makes the missing spares. Makes the next spare too, unless relocation can gain it. */
@@ -95,11 +102,16 @@ int spares_keep(struct log *g) {
     if (rc == LS_OK && is_one_due(g) && g->space.spare_count <= g->space.needs.spares_reserved) {
         rc = make_one(g); /* no record could be moved */
     }
+    if (rc == LS_OK && is_room_asked(g)) {
+        rc = make_one(g);
+    }
+    g->space.room_asked = false;
     g->space.cannot_grow = rc != LS_OK;
     if (g->relocation.compact_to_lsn != 0) {
         admission_compute_needs(g);
         spares_give_back_beyond(g, spares_target(g));
     }
+    g->space.full.near_look_lsn = 0; /* whether the log can grow may have changed */
     admission_look_for_room(g);
     g->spare_thread.tries++;
     ahead_try_ended(g);
@@ -130,7 +142,14 @@ void spares_try(struct log *g) {
 
 void log_limit(struct log *g, uint64_t max_log_bytes) {
     g->max_log_bytes = max_log_bytes;
-    g->spare_thread.wanted = g->spare_thread.wanted || g->serving; /* perhaps there is room for one more spare */
+    admission_look_whether_near(g);
+    log_look_for_room(g);
+}
+
+/* Perhaps there is room for one more spare. */
+void log_look_for_room(struct log *g) {
+    g->space.room_asked = true;
+    g->spare_thread.wanted = g->spare_thread.wanted || g->serving;
     (void)pthread_cond_signal(&g->spare_thread.wake);
 }
 

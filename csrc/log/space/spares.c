@@ -17,7 +17,12 @@
 #include "log/parts.h"
 #include "log/space/parts.h"
 
-enum { ZERO_CHUNK_BYTES = 1 << 20 };
+/*
+ * The page cache keeps a file in folios as large as the writes that filled it, and a write of one block walks all blocks
+ * of its folio, several times until it is synced. In folios of 1 MiB that takes 5 µs more for each small batch than in
+ * those of 128 KiB. These in turn cost a batch of 2 MiB a sixth more than the large ones.
+ */
+enum { ZERO_CHUNK_BYTES = 128 << 10 };
 
 /* ---- how many ---- */
 

@@ -53,7 +53,12 @@ static void start(void) {
     require(!r.lost);
 }
 
-static uint32_t room(void) { return ls_room_percent(r.store); }
+static uint32_t room(void) {
+    uint32_t percent = ls_room_percent(r.store);
+
+    check(r.options.background || ls_room_percent_try(r.store) == (int)percent); /* no other thread takes the lock */
+    return percent;
+}
 
 static bool is_asleep(void) {
     struct log *g = r.store->log;

@@ -80,6 +80,80 @@ static void full_and_drained(bool by_disk, int background) {
     done();
 }
 
+/* In pieces of one record: how many of them it took after it was nearly full. */
+static int published_while_near(void) {
+    int after = 0;
+
+    while (made < MOST && publish_one() == LS_OK)
+        after += (int)(ls_near_full_changes(r.store) & 1);
+    check(ls_force(r.store, 0) == LS_OK);
+    return after;
+}
+
+static void near_and_drained(int background) {
+    ls_fullness f;
+    uint64_t changes = 0, lsn;
+    int at = 0;
+
+    begin_with(false, background);
+    f = now();
+    check(!f.near && f.growth_left > SEGMENT && f.growth_left < f.max_log_bytes && ls_near_full_changes(r.store) == 0);
+    check(published_while_near() * BYTES > SEGMENT / 4);
+    f = now();
+    check(f.near && f.full && f.growth_left < SEGMENT / 2);
+    changes = ls_near_full_changes(r.store);
+    while (at < made && ls_near_full_changes(r.store) == changes)
+        check(take(ids[at++], 1, NULL) == LS_OK);
+    f = now();
+    check(!f.near && f.growth_left >= SEGMENT / 2 && at < made);
+    while (at < made)
+        check(ls_dequeue(r.store, ids[at++], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
+    check(ls_force(r.store, 0) == LS_OK && !now().near && publish_one() == LS_OK);
+    done();
+}
+
+static void a_store_with_a_limit_is_nearly_full_before_it_refuses_growth(void) {
+    for (int background = 0; background < 2; background++)
+        near_and_drained(background);
+}
+
+static void a_caller_who_heeds_it_is_never_refused(void) {
+    uint64_t lsn;
+    int first = 0;
+
+    begin_with(false, 1);
+    while (made < MOST) {
+        if ((ls_near_full_changes(r.store) & 1) == 0) {
+            check(publish_one() == LS_OK || complain("refused"));
+        } else {
+            check(ls_dequeue(r.store, ids[first++], 1, NULL, 1, 0, 0, &lsn) == LS_OK);
+            check(ls_force(r.store, lsn) == LS_OK);
+        }
+    }
+    check(!now().full && first > 0 && ls_fullness_changes(r.store) == 0);
+    done();
+}
+
+static void a_disk_that_has_room_again_is_found_without_a_publish(void) {
+    begin_with(true, 0);
+    fill_up();
+    check(now().near && now().full);
+    vfs_sim_capacity(sim, 0);
+    ls_look_for_room(r.store);
+    check(take(ids[0], 1, NULL) == LS_OK && ls_force(r.store, 0) == LS_OK); /* without threads an append looks */
+    check(!now().near && !now().full && now().growth_left == UINT64_MAX);
+    done();
+}
+
+static void a_store_without_a_bound_is_never_nearly_full(void) {
+    ls_fullness f;
+
+    fresh();
+    f = now();
+    check(f.growth_left == UINT64_MAX && !f.near);
+    done();
+}
+
 static void a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free(void) {
     for (int background = 0; background < 2; background++)
         full_and_drained(false, background);
@@ -220,6 +294,10 @@ int main(void) {
     static void (*const tests[])(void) = {
         a_store_is_full_from_the_first_refusal_until_half_a_segment_is_free,
         a_store_on_a_full_disk_is_full_with_the_error_of_the_disk,
+        a_store_with_a_limit_is_nearly_full_before_it_refuses_growth,
+        a_caller_who_heeds_it_is_never_refused,
+        a_disk_that_has_room_again_is_found_without_a_publish,
+        a_store_without_a_bound_is_never_nearly_full,
         room_on_the_disk_ends_it_with_the_next_publish,
         an_inspection_tells_whether_so_much_lives_that_the_store_would_be_full,
         a_limit_is_set_between_open_and_serve_and_while_the_store_serves,

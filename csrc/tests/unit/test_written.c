@@ -76,11 +76,32 @@ static void a_short_write_counts_the_bytes_it_moved(void) {
     done();
 }
 
+/* The page cache keeps a file in folios as large as these writes, and large ones make each small batch dearer. */
+static void a_new_segment_is_filled_by_writes_of_128_kib_at_most(void) {
+    enum { LARGE_SEGMENT = 1 << 20, FILLING_MOST = 128 << 10 };
+    const ls_options large = {
+        .segment_size = LARGE_SEGMENT, .create = 1, .initial_segments = 2, .max_write_buffers = 3};
+    const vfs_sim_event *events;
+
+    sim = vfs_sim_new();
+    memset(&r, 0, sizeof r);
+    r.options = large;
+    check(vfs_sim_record(sim, 1) == 0);
+    run_start(&r, sim, 1);
+    check(!r.lost || complain("the store cannot be made"));
+    size_t n = vfs_sim_journal(sim, &events);
+    for (size_t i = 0; i < n; i++)
+        check(events[i].kind != VFS_SIM_PWRITE || events[i].result <= FILLING_MOST);
+    check(journalled().bytes >= (uint64_t)2 * LARGE_SEGMENT);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         every_write_is_counted_once,
         the_writes_of_an_open_are_counted,
         a_short_write_counts_the_bytes_it_moved,
+        a_new_segment_is_filled_by_writes_of_128_kib_at_most,
     };
 
     return run_tests(tests, sizeof tests / sizeof *tests);
