@@ -54,6 +54,7 @@ class Outbox:
         self._parts.append(data)
         self.size_bytes += size_bytes
         self.added_bytes += size_bytes
+        self._share.used_bytes += size_bytes
         if not self._flush_scheduled:
             self.schedule()
 

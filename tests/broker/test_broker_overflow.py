@@ -27,6 +27,12 @@ COUNT = 300
 BODIES = [b"%06d" % number + bytes(number % 400) for number in range(COUNT)]
 
 
+def with_little_memory(broker: Broker, bytes_max: int = MEMORY) -> Broker:
+    """Queues in memory have so much of the broker's memory."""
+    broker.server.budget.queues.bytes_max = bytes_max
+    return broker
+
+
 def log_of(broker: Broker) -> Any:
     return broker.server.hosts["/"].vhost.overflow
 
@@ -81,7 +87,7 @@ def confirming(broker: Broker) -> RawClient:
 
 @pytest.fixture
 def broker(start_broker: Callable[..., Broker]) -> Broker:
-    return start_broker(memory_bytes_max=MEMORY)
+    return with_little_memory(start_broker())
 
 
 @pytest.fixture
@@ -146,7 +152,7 @@ def test_a_message_that_comes_back_is_before_those_in_the_log_and_marked(broker:
 def test_unacknowledged_messages_from_the_log_need_no_memory_for_their_bodies(
     start_broker: Callable[..., Broker],
 ) -> None:
-    broker = start_broker(memory_bytes_max=4 << 20)
+    broker = with_little_memory(start_broker(), 4 << 20)
     client = broker.raw().open()
     client.declare("q")
     bodies = [bytes([number]) * 100_000 for number in range(200)]
@@ -218,7 +224,8 @@ def test_messages_that_came_back_from_the_log_are_gone_with_their_queue(broker: 
 
 
 def test_a_purge_while_a_block_is_read_drops_that_block_too(on_store: Callable[..., tuple[Broker, Any]]) -> None:
-    broker, store = on_store(SlowReads, memory_bytes_max=MEMORY)
+    broker, store = on_store(SlowReads)
+    with_little_memory(broker)
     client = broker.raw().open(channels=2)
     client.declare("q")
     overflowed(broker, client)
@@ -254,7 +261,8 @@ class SlowReads(Proxy):
 def test_a_get_waits_for_the_first_message_and_other_channels_do_not(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(SlowReads, memory_bytes_max=MEMORY)
+    broker, store = on_store(SlowReads)
+    with_little_memory(broker)
     client = broker.raw().open(channels=2)
     client.declare("q")
     overflowed(broker, client)
@@ -277,7 +285,8 @@ def test_a_get_waits_for_the_first_message_and_other_channels_do_not(
 def test_a_get_that_waits_is_answered_when_the_queue_is_purged_or_deleted(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(SlowReads, memory_bytes_max=MEMORY)
+    broker, store = on_store(SlowReads)
+    with_little_memory(broker)
     client = broker.raw().open(channels=2)
     client.declare("q")
     overflowed(broker, client)
@@ -296,7 +305,7 @@ def test_a_get_that_waits_is_answered_when_the_queue_is_purged_or_deleted(
 
 
 def test_one_queue_that_nobody_reads_refuses_nobody_anything(start_broker: Callable[..., Broker]) -> None:
-    broker = start_broker(memory_bytes_max=1 << 20, inline_body_bytes_max=1000)
+    broker = with_little_memory(start_broker(inline_body_bytes_max=1000), 1 << 20)
     filler, client = broker.raw().open(), broker.raw().open()
     filler.declare("unread")
     publish_all(filler, [bytes(900)] * 5000, "unread")
@@ -318,7 +327,8 @@ def test_one_queue_that_nobody_reads_refuses_nobody_anything(start_broker: Calla
 
 
 def test_only_a_full_store_refuses_and_what_was_accepted_stays(on_store: Callable[..., tuple[Broker, Any]]) -> None:
-    broker, store = on_store(FullStore, memory_bytes_max=MEMORY)
+    broker, store = on_store(FullStore)
+    with_little_memory(broker)
     client = confirming(broker)
     client.declare("q")
     client.declare("too")
@@ -359,7 +369,8 @@ class FullAfterCommit(FullStore):
 def test_a_transaction_that_is_durable_is_on_its_queues_though_the_store_is_full_then(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullAfterCommit, memory_bytes_max=MEMORY)
+    broker, store = on_store(FullAfterCommit)
+    with_little_memory(broker)
     client = broker.raw().open()
     client.declare("q")
     client.declare("d", durable=True)
@@ -399,7 +410,8 @@ class DamagedReads(Proxy):
 def test_a_damaged_block_is_logged_and_counted_and_the_queue_goes_on(
     on_store: Callable[..., tuple[Broker, Any]], caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    broker, store = on_store(DamagedReads, memory_bytes_max=MEMORY)
+    broker, store = on_store(DamagedReads)
+    with_little_memory(broker)
     client = broker.raw().open()
     client.declare("q")
     overflowed(broker, client)
@@ -423,7 +435,8 @@ def test_a_damaged_block_is_logged_and_counted_and_the_queue_goes_on(
 def test_a_message_that_cannot_be_read_again_is_lost_alone(
     on_store: Callable[..., tuple[Broker, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker, store = on_store(DamagedReads, memory_bytes_max=MEMORY)
+    broker, store = on_store(DamagedReads)
+    with_little_memory(broker)
     client = broker.raw().open()
     client.declare("q")
     overflowed(broker, client)
@@ -442,8 +455,7 @@ def test_a_message_that_cannot_be_read_again_is_lost_alone(
 
 
 def test_nothing_survives_a_stop(restart_broker: Callable[[], Broker]) -> None:
-    broker = restart_broker()
-    broker.server.budget.queues.bytes_max = MEMORY
+    broker = with_little_memory(restart_broker())
     client = broker.raw().open()
     client.declare("q")
     overflowed(broker, client)
@@ -462,7 +474,7 @@ def test_the_figures_of_the_broker_say_what_is_in_memory_and_in_the_log(broker: 
     found = broker_statistics(broker.server, broker.server.hosts["/"])
     (row,) = sampled_queues(found["queue_columns"], found["queue_rows"])
     assert (row["depth"], row["ready"], row["unacknowledged"], row["published"]) == (COUNT, COUNT, 0, COUNT)
-    assert row["bytes"] == found["broker"]["memory_bytes"] == used_memory(broker)
+    assert row["bytes"] == found["broker"]["memory_shares"]["queues"]["bytes"] == used_memory(broker)
     sizes = sum(len(each) for each in BODIES)
     assert sizes - MEMORY < found["broker"]["overflow_bytes"] < 2 * sizes
 

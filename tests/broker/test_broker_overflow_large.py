@@ -12,6 +12,7 @@ from pamqp import body, commands, header
 
 import logstore
 from kit.amqp_client import RawClient
+from kit.live_broker import message_bytes
 from kit.patience import wait_until
 from kit.serve_process import serving
 from kit.store_proxies import FullStore
@@ -37,7 +38,7 @@ def wait_for_nothing(broker: Broker) -> None:
     wait_until(lambda: staged(broker) == 0, "the end of the staged ones for the broker, too")
     assert broker.call(lambda: broker.server.hosts["/"].vhost.overflow.held_bytes) == 0
     assert broker.call(lambda: broker.server.hosts["/"].uploads.held_bytes) == 0
-    assert broker.call(lambda: broker.server.budget.used_bytes) == 0
+    assert broker.call(lambda: message_bytes(broker.server)) == 0
 
 
 def declare(client: RawClient, **queues: bool) -> None:
@@ -69,7 +70,7 @@ def test_queues_in_memory_share_one_body_that_ends_with_the_last_of_them(broker:
     client = confirming(broker)
     declare(client, a=False, b=False, c=False)
     publish(client)
-    assert broker.call(lambda: broker.server.budget.used_bytes) < 2000
+    assert broker.call(lambda: message_bytes(broker.server)) < 2000
     assert (staged(broker), broker.store.stats()["messages"]) == (1, 1)
     assert get(client, "a")[1] == WHOLE
     client.send(1, commands.Queue.Delete(queue="b"))
