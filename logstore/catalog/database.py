@@ -181,17 +181,25 @@ class CatalogDatabase:
     def close(self) -> None:
         """Closes the connection. A second call does nothing, nor does a call in a forked child.
 
-        If an exception interrupted the first call, the second one finishes it.
+        It waits for a change that another thread has in progress, but no longer than for an answer of the database;
+        then the connection ends with the process. If an exception interrupted the first call, the second one
+        finishes it.
         """
         self._closed = True
         if self._is_shut or os.getpid() != self._pid:
             return
-        if self._disturbed:
-            self._drop_connection()
-        self._disturbed = True
-        self._engine.dispose()
-        self._disturbed = False
-        self._is_shut = True
+        # SQLite must not lose its connection in the middle of a statement.
+        if not self._change.acquire(timeout=self._backend.timeout_s):
+            return
+        try:
+            if self._disturbed:
+                self._drop_connection()
+            self._disturbed = True
+            self._engine.dispose()
+            self._disturbed = False
+            self._is_shut = True
+        finally:
+            self._change.release()
 
     # ---- Asking the database
 

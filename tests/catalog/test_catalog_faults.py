@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 import threading
 import time
+from _thread import RLock
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +20,11 @@ import pytest
 import sqlalchemy as sa
 
 from kit.catalog_cases import CHANGES, UUID, everything, fill, reopened, run_python
+from kit.patience import PATIENCE_S
 from logstore.catalog import backends
 from logstore.catalog.catalog import Catalog, QueueRow
+from logstore.catalog.rows import WantedQueue
+from logstore.core.locks import Lock
 from logstore.errors import (
     CatalogError,
     CatalogOvertaken,
@@ -338,3 +342,39 @@ def test_a_server_that_does_not_answer_is_unavailable_and_no_password_is_shown(t
             assert "secret" not in str(caught.value)
             assert "\n" not in caught.value.message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_close_waits_for_a_change_that_another_thread_has_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite would lose its connection in the middle of a statement, and the process would crash."""
+    catalog = Catalog.create(tmp_path, store_uuid=UUID)
+    inside, closing_now, order = threading.Event(), threading.Event(), []
+
+    def close() -> None:
+        assert inside.wait(PATIENCE_S)
+        catalog.close()
+        order.append("closed")
+        closing_now.set()
+
+    def acquire(lock: Lock, *args: Any, **kwargs: Any) -> bool:
+        if threading.current_thread() is closer:
+            closing_now.set()  # and waits
+        return RLock.acquire(lock, *args, **kwargs)
+
+    def pause(*_: object) -> None:
+        inside.set()
+        assert closing_now.wait(PATIENCE_S)
+        if "changed" not in order:
+            order.append("changed")
+
+    monkeypatch.setattr(Lock, "acquire", acquire, raising=False)
+    sa.event.listen(catalog._engine, "before_cursor_execute", pause)
+    closer = threading.Thread(target=close)
+    closer.start()
+    with catalog.changes():
+        catalog.make_queues([WantedQueue("q", "{}", None)])
+    closer.join(PATIENCE_S)
+    assert order == ["changed", "closed"]
+    with closing(Catalog.open(tmp_path, store_uuid=UUID)) as again:
+        assert [row.name for row in again.queues()] == ["q"]
