@@ -105,7 +105,8 @@ void relocation_after_batch(struct log *g) {
     bool released = g->space.released_bytes >= g->segment_size / RELEASED_TIMES;
     if (released || g->front.append_lsn - g->space.live_low_lsn >= g->segment_size / LIVE_SUMMED_TIMES) {
         admission_note_live(g);
-        if (released && g->threads_running && has_shrunk(g)) {
+        /* Only the spare thread finds the room of segments that have died, and publishers may wait for it. */
+        if (released && g->threads_running && (has_shrunk(g) || admission_is_near(g))) {
             g->spare_thread.wanted = true;
             (void)pthread_cond_signal(&g->spare_thread.wake);
         }
