@@ -122,7 +122,7 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
     made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
-    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_AT_ONCE, sizeof *made->values);
+    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_STRIDE, sizeof *made->values);
     if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
         ls_rows_free(made);
         return fail_memory();
@@ -263,7 +263,7 @@ static int take(struct ls_rows *rows) {
 static void clear_values(struct ls_rows *rows) {
     for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
         if ((rows->touched >> column & 1) != 0) {
-            memset(rows->values + (size_t)column * ROWS_AT_ONCE, 0, ROWS_AT_ONCE * sizeof *rows->values);
+            memset(rows->values + (size_t)column * ROWS_STRIDE, 0, ROWS_AT_ONCE * sizeof *rows->values);
         }
     }
     rows->touched = 0;

@@ -32,7 +32,7 @@ struct ls_rows {
     uint16_t unknown[ROWS_TYPES_UNKNOWN];
     size_t named_last; /* index of the last queue in options.named */
     struct row *block; /* ROWS_AT_ONCE of them: read, not put yet */
-    uint64_t *values;  /* ROWS_AT_ONCE for each column of fixed width */
+    uint64_t *values;  /* ROWS_STRIDE for each column of fixed width */
     bool dirty;        /* the next row's values still hold those of a row that was filtered out */
     uint64_t touched;  /* bit n: some row of the block has a value in column n, which is null at first */
     size_t block_count;
@@ -41,7 +41,10 @@ struct ls_rows {
     ls_error failure;
 };
 
-enum { ROWS_AT_ONCE = 64 }; /* read, not put yet */
+enum {
+    ROWS_AT_ONCE = 64, /* read, not put yet */
+    ROWS_STRIDE = ROWS_AT_ONCE + 8, /* of values: a power of two would put the values of a row into few sets of a cache */
+};
 
 /* A COLUMN_BITS has no values in rows->values: bit n + ROW_BITS_SHIFT of `marks` is the row's value in column n. */
 enum { ROW_BITS_SHIFT = 16 };
@@ -65,7 +68,7 @@ static_assert(LS_ROWS_COLUMNS <= LS_ROWS_RELOCATED + ROW_BITS_SHIFT && LS_ROWS_R
 struct row {
     struct record r;
     uint64_t marks;
-    uint64_t *values;            /* of column n: values[n * ROWS_AT_ONCE]; 0 if null */
+    uint64_t *values;            /* of column n: values[n * ROWS_STRIDE]; 0 if null */
     struct queue_rows queues[2]; /* the ids of the first, then those of the second */
     uint32_t header_bytes;
     uint32_t body_bytes;
@@ -88,7 +91,7 @@ int row_resolve(struct ls_rows *rows, struct row *row);
 int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put);
 
 static inline uint64_t row_value(const struct row *row, unsigned column) {
-    return row->values[(size_t)column * ROWS_AT_ONCE];
+    return row->values[(size_t)column * ROWS_STRIDE];
 }
 
 #endif

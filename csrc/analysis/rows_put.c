@@ -90,7 +90,7 @@ static void put_same(struct column *c, uint64_t value, size_t n) {
 }
 
 static void put_fixed(struct column *c, const struct put *p, unsigned column) {
-    const uint64_t *values = p->rows->values + (size_t)column * ROWS_AT_ONCE + p->from;
+    const uint64_t *values = p->rows->values + (size_t)column * ROWS_STRIDE + p->from;
     const struct scan_batch *b = &p->rows->batch;
     switch (column) {
     case LS_ROWS_EPOCH:

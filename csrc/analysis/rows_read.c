@@ -48,7 +48,7 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
 
 /* For a column that is never null, or not requested. */
 static void set_value(struct row *row, unsigned column, uint64_t value) {
-    row->values[(size_t)column * ROWS_AT_ONCE] = value;
+    row->values[(size_t)column * ROWS_STRIDE] = value;
 }
 
 /* These columns are not null. A record of a frequent type does this once: each time waits for the one before. */

@@ -114,7 +114,7 @@ static void a_scan_may_be_freed_after_its_reader(void) {
 
 /* Puts the row of one record into a batch many times; returns how many the batch took. */
 static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint64_t *bytes) {
-    static uint64_t values[LS_ROWS_HEADER * ROWS_AT_ONCE];
+    static uint64_t values[LS_ROWS_HEADER * ROWS_STRIDE];
     static struct row block[ROWS_AT_ONCE];
     struct ls_rows rows = {
         .options = {.rows_max = 1000, .body_max = UINT64_MAX}, .block = block, .values = values};
@@ -131,7 +131,7 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
     for (size_t i = 0; i < n; i++) {
         block[i] = *row;
         block[i].values = values + i;
-        values[LS_ROWS_QUEUE_COUNT * ROWS_AT_ONCE + i] = row->queues[0].count;
+        values[LS_ROWS_QUEUE_COUNT * ROWS_STRIDE + i] = row->queues[0].count;
     }
     rc = rows_put(&rows, c, 0, n, &put);
     check(rc == (put < n ? LS_BUSY : LS_OK));
