@@ -220,8 +220,8 @@ static bool is_start(const struct record *r) { return r->type == MESSAGE_START |
 
 /* A dequeue that follows soon then finds the start without a read. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
-    if (is_start(&row->r) && row->operates) {
-        const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
+    if (is_start(&row->r) && row->operates && row_value(row, LS_ROWS_TX_ID) == 0) {
+        const struct recent_start start = {row->r.id, rows->batch.batch.time_us};
         lookback_passed(rows->look, &start);
     }
 }
