@@ -43,7 +43,8 @@ struct ls_rows {
 
 enum {
     ROWS_AT_ONCE = 64, /* read, not put yet */
-    ROWS_STRIDE = ROWS_AT_ONCE + 8, /* of values: a power of two would put the values of a row into few sets of a cache */
+    ROWS_STRIDE =
+        ROWS_AT_ONCE + 8, /* of values: a power of two would put the values of a row into few sets of a cache */
 };
 
 /* A COLUMN_BITS has no values in rows->values: bit n + ROW_BITS_SHIFT of `marks` is the row's value in column n. */
@@ -52,13 +53,13 @@ static_assert(LS_ROWS_COLUMNS <= LS_ROWS_RELOCATED + ROW_BITS_SHIFT && LS_ROWS_R
               "the marks of a row have a bit for each column, then one for each column of bits");
 
 /* Columns that are null unless a record gives a value. */
-#define ROWS_NULL_AT_FIRST                                                                                   \
-    (ROW_BIT(LS_ROWS_QUEUE_ID) | ROW_BIT(LS_ROWS_QUEUE) | ROW_BIT(LS_ROWS_QUEUE_IDS) | ROW_BIT(LS_ROWS_TX_ID) |  \
-     ROW_BIT(LS_ROWS_OUTCOME) | ROW_BIT(LS_ROWS_ENQUEUE_LSN) | ROW_BIT(LS_ROWS_ENQUEUE_TIME) |                 \
-     ROW_BIT(LS_ROWS_XID) | ROW_BIT(LS_ROWS_HEADER_BYTES) | ROW_BIT(LS_ROWS_CONTENT_BYTES) |                   \
-     ROW_BIT(LS_ROWS_CONTENT_OFFSET) | ROW_BIT(LS_ROWS_DELIVERY_COUNT) | ROW_BIT(LS_ROWS_REDELIVERED) |        \
-     ROW_BIT(LS_ROWS_REASON) | ROW_BIT(LS_ROWS_FROM_QUEUE_ID) | ROW_BIT(LS_ROWS_NOT_BEFORE) |                  \
-     ROW_BIT(LS_ROWS_EXPIRES) | ROW_BIT(LS_ROWS_HEADER) | ROW_BIT(LS_ROWS_NOTE) | ROW_BIT(LS_ROWS_BODY))
+#define ROWS_NULL_AT_FIRST                                                                                            \
+    (ROW_BIT(LS_ROWS_QUEUE_ID) | ROW_BIT(LS_ROWS_QUEUE) | ROW_BIT(LS_ROWS_QUEUE_IDS) | ROW_BIT(LS_ROWS_TX_ID) |       \
+     ROW_BIT(LS_ROWS_OUTCOME) | ROW_BIT(LS_ROWS_ENQUEUE_LSN) | ROW_BIT(LS_ROWS_ENQUEUE_TIME) | ROW_BIT(LS_ROWS_XID) | \
+     ROW_BIT(LS_ROWS_HEADER_BYTES) | ROW_BIT(LS_ROWS_CONTENT_BYTES) | ROW_BIT(LS_ROWS_CONTENT_OFFSET) |               \
+     ROW_BIT(LS_ROWS_DELIVERY_COUNT) | ROW_BIT(LS_ROWS_REDELIVERED) | ROW_BIT(LS_ROWS_REASON) |                       \
+     ROW_BIT(LS_ROWS_FROM_QUEUE_ID) | ROW_BIT(LS_ROWS_NOT_BEFORE) | ROW_BIT(LS_ROWS_EXPIRES) |                        \
+     ROW_BIT(LS_ROWS_HEADER) | ROW_BIT(LS_ROWS_NOTE) | ROW_BIT(LS_ROWS_BODY))
 #define ROW_BIT(column) (UINT64_C(1) << (column))
 
 /*

@@ -388,7 +388,8 @@ static uint8_t stream_number(uint16_t type) {
 
 enum format_result row_read(struct ls_rows *rows, struct row *row) {
     const struct record *r = &row->r;
-    row->marks = ROWS_NULL_AT_FIRST | (r->id == 0 ? ROW_BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? ROW_BIT(LS_ROWS_PREV) : 0);
+    row->marks =
+        ROWS_NULL_AT_FIRST | (r->id == 0 ? ROW_BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? ROW_BIT(LS_ROWS_PREV) : 0);
     if (rows->dirty) {
         for (unsigned column = LS_ROWS_QUEUE_ID; column < LS_ROWS_HEADER; column++) {
             set_value(row, column, 0);
