@@ -29,12 +29,9 @@ static uint8_t *new_buffer(uint64_t bytes) {
 
 static bool has_offsets(enum column_kind kind) { return kind == COLUMN_BYTES || kind == COLUMN_LIST; }
 
-static bool column_init(struct column *c, enum column_kind kind, uint64_t rows) {
-    *c = (struct column){.kind = kind, .capacity = rows};
-    if (kind == COLUMN_ABSENT) {
-        return true;
-    }
-    uint64_t bytes = value_bytes(kind, rows);
+static bool column_init(struct column *c) {
+    const enum column_kind kind = c->kind;
+    const uint64_t rows = c->capacity, bytes = value_bytes(kind, rows);
     c->value_capacity = kind == COLUMN_BYTES ? 16 * rows : bytes;
     c->values = new_buffer(c->value_capacity);
     c->valid = new_buffer((rows + 7) / 8);
@@ -43,6 +40,7 @@ static bool column_init(struct column *c, enum column_kind kind, uint64_t rows) 
         return false;
     }
     memset(c->valid, 0xff, (rows + 7) / 8);
+    c->blank = false;
     if (kind == COLUMN_BITS) {
         memset(c->values, 0, bytes);
     }
@@ -52,13 +50,37 @@ static bool column_init(struct column *c, enum column_kind kind, uint64_t rows) 
     return true;
 }
 
-static void column_free(struct column *c) {
-    free(c->values);
-    free(c->offsets);
-    free(c->valid);
+bool column_begin(struct column *c) {
+    assert(c->blank && c->nulls == c->rows);
+    if (!column_init(c)) {
+        free(c->values);
+        free(c->offsets);
+        free(c->valid);
+        c->values = c->offsets = c->valid = NULL;
+        return false;
+    }
+    memset(c->valid, 0, c->rows / 8);
+    if (c->rows % 8 != 0) {
+        c->valid[c->rows / 8] = (uint8_t)(0xffU << (c->rows % 8));
+    }
+    if (has_offsets(c->kind)) {
+        memset(c->offsets, 0, 4 * (c->rows + 1));
+    } else {
+        memset(c->values, 0, value_bytes(c->kind, c->rows));
+    }
+    return true;
 }
 
-ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max) {
+/* The zeros of blank columns belong to the batch. */
+static void column_free(struct column *c) {
+    if (!c->blank) {
+        free(c->values);
+        free(c->offsets);
+        free(c->valid);
+    }
+}
+
+ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max, uint64_t blank) {
     assert(rows_max > 0 && rows_max <= COLUMN_ROWS_MAX);
     ls_columns *made = calloc(1, sizeof *made);
     struct column *at = calloc(count, sizeof *at);
@@ -70,12 +92,35 @@ ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t ro
     made->at = at;
     made->count = count;
     for (size_t i = 0; i < count; i++) {
-        if (!column_init(&at[i], kinds[i], rows_max)) {
+        bool is_blank = i < 64 && (blank >> i & 1) != 0;
+        at[i] = (struct column){.kind = kinds[i], .capacity = rows_max};
+        if (kinds[i] != COLUMN_ABSENT && !is_blank && !column_init(&at[i])) {
             ls_columns_free(made);
             return NULL;
         }
+        at[i].blank = kinds[i] != COLUMN_ABSENT && is_blank;
     }
     return made;
+}
+
+bool columns_end(ls_columns *columns) {
+    for (size_t i = 0; i < columns->count; i++) {
+        struct column *c = &columns->at[i];
+        if (!c->blank) {
+            continue;
+        }
+        if (columns->zeros == NULL) {
+            const uint64_t bytes = 8 * (columns->rows + 1); /* the widest values; one more offset than rows */
+            columns->zeros = new_buffer(bytes);
+            if (columns->zeros == NULL) {
+                return false;
+            }
+            memset(columns->zeros, 0, bytes);
+        }
+        c->values = c->valid = columns->zeros;
+        c->offsets = has_offsets(c->kind) ? columns->zeros : NULL;
+    }
+    return true;
 }
 
 void ls_columns_free(ls_columns *columns) {
@@ -85,6 +130,7 @@ void ls_columns_free(ls_columns *columns) {
     for (size_t i = 0; i < columns->count; i++) {
         column_free(&columns->at[i]);
     }
+    free(columns->zeros);
     free(columns->at);
     free(columns);
 }
@@ -100,11 +146,19 @@ static bool grow_buffer(uint8_t **buffer, uint64_t used, uint64_t capacity) {
     return true;
 }
 
-bool column_grow(struct column *c) {
-    if (c->rows < c->capacity) {
+bool column_grow(struct column *c) { return column_has_room_for_items(c, 1); }
+
+bool column_has_room_for_items(struct column *c, uint64_t items) {
+    if (items > COLUMN_ROWS_MAX - c->rows) {
+        return false;
+    }
+    uint64_t rows = c->capacity;
+    while (rows < c->rows + items) {
+        rows *= 2;
+    }
+    if (rows == c->capacity) {
         return true;
     }
-    uint64_t rows = 2 * c->capacity;
     if (rows > COLUMN_ROWS_MAX) {
         return false;
     }

@@ -33,6 +33,7 @@ enum { COLUMN_SLACK_BYTES = 16 }; /* after every buffer */
 
 struct column {
     enum column_kind kind;
+    bool blank;        /* all rows so far are null, and it has no memory of its own yet */
     uint64_t rows;     /* rows, or items, put so far */
     uint64_t capacity; /* rows */
     uint64_t nulls;
@@ -47,15 +48,25 @@ struct ls_columns {
     uint64_t rows; /* items of lists have counts of their own */
     size_t count;
     struct column *at;
+    uint8_t *zeros; /* the values, offsets and bitmaps of all columns that stayed blank */
 };
 
-/* Makes a batch with room for `rows` rows, and at first for as many items of a list. NULL: no memory. */
-ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max);
-/* Room for one more item in a column that holds the items of a list. False: no memory, or the column is full. */
-bool column_grow(struct column *c);
+/* Makes a batch with room for `rows` rows, and at first for as many items of a list. The columns of `blank` (bit n:
+   column n) begin blank. NULL: no memory. */
+ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max, uint64_t blank);
+/* Ends the blank state of a column before its first value: the rows so far stay null. False: no memory. */
+bool column_begin(struct column *c);
+/* Gives the columns that are still blank their zeros; nothing can be put any more. False: no memory. */
+bool columns_end(ls_columns *columns);
+/* Room for more items in a column that holds the items of a list. False: no memory, or the column is full. */
+bool column_has_room_for_items(struct column *c, uint64_t items);
+bool column_grow(struct column *c); /* for one */
 /* The next row of a COLUMN_BYTES. False: no memory, or the batch is full. */
 bool column_put_bytes(struct column *c, const void *bytes, uint64_t n);
 bool column_has_room_for(struct column *c, uint64_t bytes);
+
+/* Times are signed in Arrow; no clock gives a larger one. */
+static inline uint64_t column_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
 
 /* A time of a place as it is shown. */
 static inline uint64_t column_place_time(uint64_t time_us) {
@@ -112,6 +123,13 @@ static inline void column_put8_or_null(struct column *c, uint8_t value, bool is_
     column_put8(c, is_null ? 0 : value);
     c->valid[row / 8] = (uint8_t)(c->valid[row / 8] & ~((unsigned)is_null << (row % 8)));
     c->nulls += is_null ? 1 : 0;
+}
+
+/* The next `n` rows of a blank column. */
+static inline void column_put_blank(struct column *c, uint64_t n) {
+    assert(c->blank && n <= c->capacity - c->rows);
+    c->rows += n;
+    c->nulls += n;
 }
 
 /* The next `n` rows of a COLUMN_BYTES, without bytes. */

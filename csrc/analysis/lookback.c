@@ -437,7 +437,7 @@ int lookback_enqueue(struct lookback *l, const struct record *dequeue, const str
                      struct place_found *found) {
     const struct recent_start *start = &l->starts[look_slot(dequeue->id, LOOK_STARTS)];
     *found = (struct place_found){.lsn = 0};
-    if (dequeue->prev == dequeue->id && start->id == dequeue->id && start->tx_id == 0) {
+    if (dequeue->prev == dequeue->id && start->id == dequeue->id) {
         *found = (struct place_found){.lsn = start->id, .time_us = start->time_us};
         return LS_OK;
     }

@@ -21,10 +21,9 @@ struct outcome {
     enum look_outcome what;
 };
 
-/* One of the last start records that were read. */
+/* One of the last start records that were read whose enqueues took effect with them. */
 struct recent_start {
     uint64_t id;
-    uint64_t tx_id;
     uint64_t time_us;
 };
 
@@ -48,7 +47,7 @@ void lookback_free(struct lookback *l);
 /* Takes known places from the caller. The options must live as long as `l`. */
 void lookback_know(struct lookback *l, const ls_rows_options *options);
 
-/* Remembers a start record with inline enqueues: its dequeue is likely to follow soon. */
+/* Remembers a start record with inline enqueues and without a transaction: its dequeue is likely to follow soon. */
 void lookback_passed(struct lookback *l, const struct recent_start *start);
 
 /* The record at this LSN, valid until the next call. LS_END: there is none, or it was recycled. */

@@ -114,7 +114,7 @@ ls_columns *message_columns_new(bool open, uint64_t rows) {
     for (size_t i = 0; i < COLUMNS_IN_ALL; i++) {
         kinds[i] = (message_columns[i].tables & wanted) != 0 ? message_columns[i].kind : COLUMN_ABSENT;
     }
-    return columns_new(kinds, COLUMNS_IN_ALL, rows);
+    return columns_new(kinds, COLUMNS_IN_ALL, rows, 0);
 }
 
 /* ---- places ---- */

@@ -32,8 +32,6 @@ static void choose_columns(struct ls_rows *rows) {
         rows->kinds[i] = (columns >> i & 1) != 0 ? row_columns[i].kind : COLUMN_ABSENT;
     }
     rows->bodied = (columns & ~HEADER_COLUMNS) != 0 || rows->options.queue_ids != NULL;
-    rows->any = asked(rows, LS_ROWS_QUEUE_IDS) || asked(rows, LS_ROWS_XID) || asked(rows, LS_ROWS_HEADER) ||
-                asked(rows, LS_ROWS_NOTE) || asked(rows, LS_ROWS_BODY);
     rows->needs_outcomes =
         asked(rows, LS_ROWS_OUTCOME) || asked(rows, LS_ROWS_EFFECT_LSN) || asked(rows, LS_ROWS_EFFECT_TIME);
     rows->placed = asked(rows, LS_ROWS_ENQUEUE_LSN) || asked(rows, LS_ROWS_ENQUEUE_TIME);
@@ -124,7 +122,7 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
     made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
-    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_AT_ONCE, sizeof *made->values);
+    made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_STRIDE, sizeof *made->values);
     if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
         ls_rows_free(made);
         return fail_memory();
@@ -203,12 +201,13 @@ static int next_batch(struct ls_rows *rows) {
     return LS_OK;
 }
 
-/* The next record of the batch; false at its end, or at stop_lsn. */
-static bool next_record(struct ls_rows *rows, struct record *r) {
+/* Reads the next record of the batch into the block; false at the batch's end, at stop_lsn, or if the block is full. */
+static bool next_record(struct ls_rows *rows) {
     const struct scan_batch *b = &rows->batch;
-    if (b->bytes == NULL || rows->offset >= b->batch.bytes) {
+    if (b->bytes == NULL || rows->offset >= b->batch.bytes || rows->block_at > 0 || rows->block_count == ROWS_AT_ONCE) {
         return false;
     }
+    struct record *r = &rows->block[rows->block_count].r;
     format_read_verified(b->bytes + rows->offset, r);
     if (rows->options.stop_lsn != 0 && r->lsn >= rows->options.stop_lsn) {
         rows->offset = b->batch.bytes;
@@ -221,20 +220,21 @@ static bool is_start(const struct record *r) { return r->type == MESSAGE_START |
 
 /* A dequeue that follows soon then finds the start without a read. */
 static void note_start(struct ls_rows *rows, const struct row *row) {
-    if (is_start(&row->r) && row->operates) {
-        const struct recent_start start = {row->r.id, row_value(row, LS_ROWS_TX_ID), rows->batch.batch.time_us};
+    if (is_start(&row->r) && row->operates && row_value(row, LS_ROWS_TX_ID) == 0) {
+        const struct recent_start start = {row->r.id, rows->batch.batch.time_us};
         lookback_passed(rows->look, &start);
     }
 }
 
-/* Adds the current record to the block, if it passes the filters. */
-static int take(struct ls_rows *rows, const struct record *r) {
+/* Keeps the record that next_record has read in the block, if it passes the filters. */
+static int take(struct ls_rows *rows) {
     struct row *row = &rows->block[rows->block_count];
+    const struct record *r = &row->r;
     bool wanted = passes_header(&rows->options, r);
     if (!wanted && !(rows->placed && is_start(r))) {
         return LS_OK;
     }
-    enum format_result why = row_read(rows, r, row);
+    enum format_result why = row_read(rows, row);
     if (why == FORMAT_NEWER) {
         return fail_at(
             LS_VERSION, rows->batch.first_lsn, r->lsn,
@@ -255,7 +255,19 @@ static int take(struct ls_rows *rows, const struct record *r) {
         rows->block_count += rc == LS_OK ? 1 : 0;
         rows->dirty = rc != LS_OK;
     }
+    rows->touched |= ~row->marks & ROWS_NULL_AT_FIRST;
     return rc;
+}
+
+/* Makes the values of null rows zero again; row_read sets those of all other columns in every row. */
+static void clear_values(struct ls_rows *rows) {
+    for (unsigned column = 0; column < LS_ROWS_HEADER; column++) {
+        if ((rows->touched >> column & 1) != 0) {
+            memset(rows->values + (size_t)column * ROWS_STRIDE, 0, ROWS_AT_ONCE * sizeof *rows->values);
+        }
+    }
+    rows->touched = 0;
+    rows->dirty = false;
 }
 
 /* Puts the rows of the block. Rows point into the current batch, so this must run before the next batch is read. */
@@ -266,11 +278,7 @@ static int put_block(struct ls_rows *rows, ls_columns *columns) {
     rows->block_at += put;
     if (rows->block_at == rows->block_count) {
         rows->block_at = rows->block_count = 0;
-        /* row_read sets the columns before the first of these in every row; the columns of states are the last. */
-        unsigned end = rows->stated ? LS_ROWS_HEADER : LS_ROWS_FROM_QUEUE_ID;
-        memset(rows->values + (size_t)LS_ROWS_QUEUE_ID * ROWS_AT_ONCE, 0,
-               (size_t)(end - LS_ROWS_QUEUE_ID) * ROWS_AT_ONCE * sizeof *rows->values);
-        rows->dirty = rows->stated = false;
+        clear_values(rows);
     }
     return rc;
 }
@@ -280,11 +288,11 @@ static int fill(struct ls_rows *rows, ls_columns *columns) {
     rows->passed = 0;
     while (rc == LS_OK && columns->rows < rows->options.rows_max &&
            (columns->rows > 0 || rows->passed < PASSED_BYTES_MAX)) {
-        struct record r;
-        bool more = rows->block_at == 0 && rows->block_count < ROWS_AT_ONCE && next_record(rows, &r);
+        bool more = next_record(rows);
         if (more) {
-            rc = take(rows, &r);
-            rows->offset += rc == LS_OK ? r.length : 0;
+            uint32_t length = rows->block[rows->block_count].r.length;
+            rc = take(rows);
+            rows->offset += rc == LS_OK ? length : 0;
         }
         if (rows->block_count > 0 && (!more || rc != LS_OK)) {
             rc = put_block(rows, columns); /* the next call reads a failed record again, and returns its error */
@@ -300,11 +308,17 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
     if (rows->result != LS_OK) {
         return rows->result == LS_END ? LS_END : fail_again(&rows->failure);
     }
-    ls_columns *columns = columns_new(rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max);
+    ls_columns *columns = columns_new(rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max, ROWS_NULL_AT_FIRST);
     if (columns == NULL) {
         return fail_memory();
     }
     int rc = fill(rows, columns);
+    if (columns->rows > 0 && !columns_end(columns)) {
+        ls_columns_free(columns);
+        rows->result = fail_memory();
+        rows->failure = *ls_last_error();
+        return rows->result;
+    }
     if (rc == LS_BUSY && columns->rows == 0) {
         rc = fail_memory(); /* an empty batch may hold the largest record */
     }

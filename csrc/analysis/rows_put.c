@@ -5,6 +5,17 @@
 
 #include "os/error.h"
 
+/*
+ * What is put at once: `n` rows of the block, from row `from`. Bit i of bits[k] is bit k of the marks of row i of them.
+ */
+struct put {
+    const struct ls_rows *rows;
+    const struct row *block;
+    size_t from;
+    size_t n;
+    uint64_t bits[64];
+};
+
 /* ---- columns of fixed width ---- */
 
 /* Converts eight bytes of a bitmap into a number whose lowest bit is the first row, or back. */
@@ -13,13 +24,6 @@ static uint64_t little(uint64_t bits) {
     bits = __builtin_bswap64(bits);
 #endif
     return bits;
-}
-
-static void put_bits(struct column *c, const uint64_t *values, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        uint64_t row = c->rows + i;
-        c->values[row / 8] = (uint8_t)(c->values[row / 8] | (unsigned)values[i] << (row % 8));
-    }
 }
 
 static void put_8(struct column *c, const uint64_t *values, size_t n) {
@@ -52,7 +56,18 @@ static void transpose(uint64_t square[64]) {
     }
 }
 
-/* The next `n` rows from c->rows on; bit i of `nulls`: row i of them is null. */
+/* Sets up to 64 bits of a bitmap from bit `row` on; the buffer has COLUMN_SLACK_BYTES more than the rows need. */
+static void put_ones(uint8_t *bitmap, uint64_t row, uint64_t ones) {
+    uint8_t *at = bitmap + row / 8;
+    unsigned shift = (unsigned)(row % 8);
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    word |= little(ones << shift);
+    memcpy(at, &word, sizeof word);
+    at[8] = (uint8_t)(at[8] | (shift > 0 ? ones >> (64 - shift) : 0));
+}
+
+/* The next rows from c->rows on; bit i of `nulls`: row i of them is null. */
 static void put_nulls(struct column *c, uint64_t nulls) {
     if (nulls == 0) {
         return;
@@ -67,19 +82,44 @@ static void put_nulls(struct column *c, uint64_t nulls) {
     c->nulls += (uint64_t)__builtin_popcountll(nulls);
 }
 
-static void put_fixed(struct column *c, const uint64_t *values, size_t n) {
+static void put_same(struct column *c, uint64_t value, size_t n) {
+    uint8_t *into = c->values + 8 * c->rows;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(into + 8 * i, &value, sizeof value);
+    }
+}
+
+static void put_fixed(struct column *c, const struct put *p, unsigned column) {
+    const uint64_t *values = p->rows->values + (size_t)column * ROWS_STRIDE + p->from;
+    const struct scan_batch *b = &p->rows->batch;
+    switch (column) {
+    case LS_ROWS_EPOCH:
+        put_same(c, b->batch.epoch, p->n);
+        return;
+    case LS_ROWS_TIME:
+        put_same(c, column_time(b->batch.time_us), p->n);
+        return;
+    case LS_ROWS_BATCH_LSN:
+        put_same(c, b->lsn, p->n);
+        return;
+    case LS_ROWS_SEGMENT:
+        put_same(c, b->first_lsn, p->n);
+        return;
+    default:
+        break;
+    }
     switch (c->kind) {
     case COLUMN_BITS:
-        put_bits(c, values, n);
+        put_ones(c->values, c->rows, p->bits[column + ROW_BITS_SHIFT]);
         break;
     case COLUMN_8:
-        put_8(c, values, n);
+        put_8(c, values, p->n);
         break;
     case COLUMN_32:
-        put_32(c, values, n);
+        put_32(c, values, p->n);
         break;
     default:
-        memcpy(c->values + 8 * c->rows, values, 8 * n);
+        memcpy(c->values + 8 * c->rows, values, 8 * p->n);
         break;
     }
 }
@@ -97,125 +137,186 @@ static uint32_t put_hex(char *into, const uint8_t *bytes, uint32_t n) {
     return 2 * n;
 }
 
-static bool put_xid(struct column *c, const struct row *row) {
+static uint32_t put_xid(uint8_t *into, const struct row *row) {
     char text[XID_TEXT_BYTES_MAX];
-    if (!row->has_xid) {
-        return column_put_bytes(c, "", 0);
-    }
     int n = snprintf(text, 24, "%lld:", (long long)row->xid.format_id);
     uint32_t used = n > 0 && n < 24 ? (uint32_t)n : 0;
     used += put_hex(text + used, row->xid.data, row->xid.gtrid_bytes);
     text[used++] = ':';
     used += put_hex(text + used, row->xid.data + row->xid.gtrid_bytes, row->xid.bqual_bytes);
-    return column_put_bytes(c, text, used);
-}
-
-static bool put_queue_ids(struct column *lists, struct column *items, const struct row *row) {
-    if (row->queues[0].first == NULL && row_value(row, LS_ROWS_QUEUE_COUNT) > 0) {
-        if (!column_grow(items)) {
-            return false;
-        }
-        column_put64(items, row_value(row, LS_ROWS_QUEUE_ID));
-    }
-    for (int k = 0; k < 2; k++) {
-        const uint8_t *at = row->queues[k].first;
-        for (uint32_t i = 0; i < row->queues[k].count; i++, at = format_next_queue(&row->queues[k], at)) {
-            uint32_t id = format_queue_id(at, 0);
-            if (id != 0 && !column_grow(items)) {
-                return false;
-            }
-            if (id != 0) {
-                column_put64(items, id);
-            }
-        }
-    }
-    column_end_list(lists, items->rows);
-    return true;
+    memcpy(into, text, used);
+    return used;
 }
 
 static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
     return row->body_bytes < rows->options.body_max ? row->body_bytes : rows->options.body_max;
 }
 
+/* Puts the bytes of one row's value; returns how many. There is room for them. */
+static uint64_t put_value_bytes(const struct ls_rows *rows, unsigned column, const struct row *row, uint8_t *into) {
+    const uint8_t *from = row->header;
+    uint64_t n = row->header_bytes;
+    if (column == LS_ROWS_XID) {
+        return row->has_xid ? put_xid(into, row) : 0;
+    }
+    if (column == LS_ROWS_NOTE) {
+        from = row->note;
+        n = row->note_bytes;
+    } else if (column == LS_ROWS_BODY) {
+        from = row->body;
+        n = body_bytes(rows, row);
+    }
+    if (n == 0) {
+        return 0;
+    }
+    /* Most headers are short. The buffer has COLUMN_SLACK_BYTES behind what it needs to hold. */
+    if (n <= COLUMN_SLACK_BYTES && from + COLUMN_SLACK_BYTES <= row->r.bytes + row->r.length) {
+        memcpy(into, from, COLUMN_SLACK_BYTES);
+    } else {
+        memcpy(into, from, n);
+    }
+    return n;
+}
+
+static void put_bytes(struct column *c, const struct put *p, unsigned column) {
+    uint64_t used = c->value_bytes;
+    uint8_t *offsets = c->offsets + 4 * (c->rows + 1);
+    for (size_t i = 0; i < p->n; i++) {
+        used += put_value_bytes(p->rows, column, &p->block[i], c->values + used);
+        const uint32_t end = (uint32_t)used;
+        memcpy(offsets + 4 * i, &end, sizeof end);
+    }
+    c->value_bytes = used;
+}
+
+static void put_queue_ids(struct column *lists, struct column *items, const struct put *p) {
+    uint64_t used = items->rows;
+    uint8_t *offsets = lists->offsets + 4 * (lists->rows + 1);
+    for (size_t i = 0; i < p->n; i++) {
+        const struct row *row = &p->block[i];
+        const uint64_t count = row_value(row, LS_ROWS_QUEUE_COUNT), only = row_value(row, LS_ROWS_QUEUE_ID);
+        if (count == 1) {
+            memcpy(items->values + 8 * used++, &only, sizeof only);
+        }
+        for (int k = 0; count > 1 && k < 2; k++) {
+            const uint8_t *at = row->queues[k].first;
+            for (uint32_t j = 0; j < row->queues[k].count; j++, at = format_next_queue(&row->queues[k], at)) {
+                const uint64_t id = format_queue_id(at, 0);
+                memcpy(items->values + 8 * used, &id, sizeof id);
+                used += id != 0 ? 1 : 0;
+            }
+        }
+        const uint32_t end = (uint32_t)used;
+        memcpy(offsets + 4 * i, &end, sizeof end);
+    }
+    items->rows = used;
+}
+
+/* ---- room ---- */
+
+/* What rows need in columns of variable length; 0 for a column that is not requested. */
+struct need {
+    uint64_t header_bytes, body_bytes, note_bytes, xid_bytes, items;
+};
+
 /* Rows of many bytes go into several batches, so that the size of a batch is limited. */
 #define BATCH_BYTES_MAX ((uint64_t)64 << 20)
 
-static bool ends_batch(const ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
-    const struct column *at = columns->at, *items = &at[LS_ROWS_QUEUE_IDS_ITEM];
-    uint64_t used =
-        at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + at[LS_ROWS_NOTE].value_bytes + 8 * items->rows;
-    uint64_t more = column_asked(&at[LS_ROWS_NOTE]) ? row->note_bytes : 0;
-    more += column_asked(items) ? 8 * (1 + (uint64_t)row->queues[0].count + row->queues[1].count) : 0;
-    more += column_asked(&at[LS_ROWS_HEADER]) ? row->header_bytes : 0;
-    more += column_asked(&at[LS_ROWS_BODY]) ? body_bytes(rows, row) : 0;
-    return used > 0 && more > BATCH_BYTES_MAX - used;
+/* The first rows, at most `n`, that fit into the batch, and what they need. */
+static size_t fitting(const ls_columns *columns, const struct ls_rows *rows, const struct row *block, size_t n,
+                      struct need *need) {
+    const struct column *at = columns->at;
+    const bool header = column_asked(&at[LS_ROWS_HEADER]), body = column_asked(&at[LS_ROWS_BODY]),
+               note = column_asked(&at[LS_ROWS_NOTE]), items = column_asked(&at[LS_ROWS_QUEUE_IDS_ITEM]);
+    uint64_t used = at[LS_ROWS_HEADER].value_bytes + at[LS_ROWS_BODY].value_bytes + at[LS_ROWS_NOTE].value_bytes +
+                    8 * at[LS_ROWS_QUEUE_IDS_ITEM].rows;
+    size_t i = 0;
+    for (; i < n; i++) {
+        const struct row *row = &block[i];
+        struct need more = {
+            .header_bytes = header ? row->header_bytes : 0,
+            .body_bytes = body ? body_bytes(rows, row) : 0,
+            .note_bytes = note ? row->note_bytes : 0,
+            .items = items ? 1 + (uint64_t)row->queues[0].count + row->queues[1].count : 0,
+        };
+        uint64_t bytes = more.header_bytes + more.body_bytes + more.note_bytes + 8 * more.items;
+        if (used > 0 && (used > BATCH_BYTES_MAX || bytes > BATCH_BYTES_MAX - used)) {
+            break;
+        }
+        used += bytes;
+        need->header_bytes += more.header_bytes;
+        need->body_bytes += more.body_bytes;
+        need->note_bytes += more.note_bytes;
+        need->xid_bytes += row->has_xid ? XID_TEXT_BYTES_MAX : 0;
+        need->items += more.items;
+    }
+    return i;
 }
 
-/* Called before any value is put, so that all columns keep the same length. */
-static bool has_room(ls_columns *columns, const struct ls_rows *rows, const struct row *row) {
-    struct column *at = columns->at;
-    return !ends_batch(columns, rows, row) &&
-           (!column_asked(&at[LS_ROWS_XID]) || column_has_room_for(&at[LS_ROWS_XID], XID_TEXT_BYTES_MAX)) &&
-           (!column_asked(&at[LS_ROWS_HEADER]) || column_has_room_for(&at[LS_ROWS_HEADER], row->header_bytes)) &&
-           (row->note_bytes == 0 || !column_asked(&at[LS_ROWS_NOTE]) ||
-            column_has_room_for(&at[LS_ROWS_NOTE], row->note_bytes)) &&
-           (!column_asked(&at[LS_ROWS_BODY]) || column_has_room_for(&at[LS_ROWS_BODY], body_bytes(rows, row)));
+static bool bytes_fit(struct column *c, uint64_t bytes) {
+    return c->kind == COLUMN_ABSENT || c->blank || column_has_room_for(c, bytes);
 }
 
-static bool put_variable(const struct ls_rows *rows, ls_columns *columns, const struct row *row) {
-    struct column *at = columns->at;
-    return (!column_asked(&at[LS_ROWS_QUEUE_IDS]) ||
-            put_queue_ids(&at[LS_ROWS_QUEUE_IDS], &at[LS_ROWS_QUEUE_IDS_ITEM], row)) &&
-           (!column_asked(&at[LS_ROWS_XID]) || put_xid(&at[LS_ROWS_XID], row)) &&
-           (!column_asked(&at[LS_ROWS_HEADER]) ||
-            column_put_bytes(&at[LS_ROWS_HEADER], row->header, row->header_bytes)) &&
-           (!rows->stated || !column_asked(&at[LS_ROWS_NOTE]) ||
-            column_put_bytes(&at[LS_ROWS_NOTE], row->note, row->note_bytes)) &&
-           (!column_asked(&at[LS_ROWS_BODY]) || column_put_bytes(&at[LS_ROWS_BODY], row->body, body_bytes(rows, row)));
+static bool has_room(struct column *at, const struct need *need) {
+    return bytes_fit(&at[LS_ROWS_HEADER], need->header_bytes) && bytes_fit(&at[LS_ROWS_BODY], need->body_bytes) &&
+           bytes_fit(&at[LS_ROWS_NOTE], need->note_bytes) && bytes_fit(&at[LS_ROWS_XID], need->xid_bytes) &&
+           (!column_asked(&at[LS_ROWS_QUEUE_IDS_ITEM]) ||
+            column_has_room_for_items(&at[LS_ROWS_QUEUE_IDS_ITEM], need->items));
+}
+
+/* Blank columns in which one of these rows has a value. */
+static bool begin_columns(struct column *at, const struct row *block, size_t n) {
+    uint64_t all = ROWS_NULL_AT_FIRST;
+    for (size_t i = 0; i < n; i++) {
+        all &= block[i].marks;
+    }
+    for (unsigned i = 0; i < LS_ROWS_QUEUE_IDS_ITEM; i++) {
+        if (at[i].blank && (all >> i & 1) == 0 && !column_begin(&at[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* ---- both ---- */
 
-static bool is_fixed(enum column_kind kind) {
-    return kind == COLUMN_8 || kind == COLUMN_32 || kind == COLUMN_64 || kind == COLUMN_BITS;
+static void put_column(struct column *at, unsigned column, const struct put *p) {
+    struct column *c = &at[column];
+    if (c->blank) {
+        column_put_blank(c, p->n);
+        return;
+    }
+    if (column == LS_ROWS_QUEUE_IDS) {
+        put_queue_ids(c, &at[LS_ROWS_QUEUE_IDS_ITEM], p);
+    } else if (c->kind == COLUMN_BYTES) {
+        put_bytes(c, p, column);
+    } else {
+        put_fixed(c, p, column);
+    }
+    put_nulls(c, p->bits[column]);
+    c->rows += p->n;
 }
 
+/* Everything that can fail comes before the first value, so that all columns keep the same length. */
 int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put) {
-    const struct row *block = rows->block + from;
-    struct column *at = columns->at;
-    uint64_t before = columns->rows;
-    int rc = LS_OK;
-    for (*put = 0; rc == LS_OK && rows->any && *put < n;) {
-        if (!has_room(columns, rows, &block[*put])) {
-            rc = LS_BUSY;
-        } else if (!put_variable(rows, columns, &block[*put])) {
-            rc = fail_memory();
-        } else {
-            (*put)++;
-        }
+    struct put p = {.rows = rows, .block = rows->block + from, .from = from, .bits = {0}};
+    struct need need = {.items = 0};
+    *put = 0;
+    p.n = fitting(columns, rows, p.block, n, &need);
+    if (p.n == 0 || !begin_columns(columns->at, p.block, p.n) || !has_room(columns->at, &need)) {
+        return LS_BUSY;
     }
-    *put = rows->any ? *put : n;
-    if (!rows->stated && column_asked(&at[LS_ROWS_NOTE])) {
-        column_put_none(&at[LS_ROWS_NOTE], *put);
+    assert(p.n <= columns->at[LS_ROWS_LSN].capacity - columns->rows);
+    for (size_t i = 0; i < p.n; i++) {
+        p.bits[i] = p.block[i].marks;
     }
-    uint64_t nulls[ROWS_AT_ONCE] = {0};
-    for (size_t i = 0; i < *put; i++) {
-        nulls[i] = block[i].nulls;
-    }
-    transpose(nulls);
+    transpose(p.bits);
     for (unsigned i = 0; i < LS_ROWS_QUEUE_IDS_ITEM; i++) {
-        struct column *c = &at[i];
-        if (!column_asked(c)) {
-            continue;
+        if (column_asked(&columns->at[i])) {
+            put_column(columns->at, i, &p);
         }
-        assert(before + *put <= c->capacity);
-        c->rows = before; /* go back: columns of variable length have these rows already  */
-        if (is_fixed(c->kind)) {
-            put_fixed(c, rows->values + (size_t)i * ROWS_AT_ONCE + from, *put);
-        }
-        put_nulls(c, nulls[i]);
-        c->rows = before + *put;
     }
-    columns->rows = before + *put;
-    return rc;
+    columns->rows += p.n;
+    *put = p.n;
+    return p.n < n ? LS_BUSY : LS_OK;
 }

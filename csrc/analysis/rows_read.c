@@ -46,24 +46,22 @@ const struct row_column row_columns[LS_ROWS_COLUMNS] = {
     [LS_ROWS_QUEUE_IDS_ITEM] = {COLUMN_64, "int64!"},
 };
 
-#define BIT(column) (UINT64_C(1) << (column))
-
-/* Columns that are null unless a record gives a value. */
-#define NULL_AT_FIRST                                                                                                  \
-    (BIT(LS_ROWS_QUEUE_ID) | BIT(LS_ROWS_QUEUE) | BIT(LS_ROWS_QUEUE_IDS) | BIT(LS_ROWS_TX_ID) | BIT(LS_ROWS_OUTCOME) | \
-     BIT(LS_ROWS_ENQUEUE_LSN) | BIT(LS_ROWS_ENQUEUE_TIME) | BIT(LS_ROWS_XID) | BIT(LS_ROWS_HEADER_BYTES) |             \
-     BIT(LS_ROWS_CONTENT_BYTES) | BIT(LS_ROWS_CONTENT_OFFSET) | BIT(LS_ROWS_DELIVERY_COUNT) |                          \
-     BIT(LS_ROWS_REDELIVERED) | BIT(LS_ROWS_REASON) | BIT(LS_ROWS_FROM_QUEUE_ID) | BIT(LS_ROWS_NOT_BEFORE) |           \
-     BIT(LS_ROWS_EXPIRES) | BIT(LS_ROWS_HEADER) | BIT(LS_ROWS_NOTE) | BIT(LS_ROWS_BODY))
-
 /* For a column that is never null, or not requested. */
 static void set_value(struct row *row, unsigned column, uint64_t value) {
-    row->values[(size_t)column * ROWS_AT_ONCE] = value;
+    row->values[(size_t)column * ROWS_STRIDE] = value;
 }
+
+/* These columns are not null. A record of a frequent type does this once: each time waits for the one before. */
+static void has_values(struct row *row, uint64_t columns) { row->marks &= ~columns; }
 
 static void put_value(struct row *row, unsigned column, uint64_t value) {
     set_value(row, column, value);
-    row->nulls &= ~BIT(column);
+    has_values(row, ROW_BIT(column));
+}
+
+/* A COLUMN_BITS. */
+static void set_bit(struct row *row, unsigned column, bool value) {
+    row->marks |= (uint64_t)value << (column + ROW_BITS_SHIFT);
 }
 
 static void put_row_tx(struct row *row, uint64_t tx_id) {
@@ -92,13 +90,12 @@ static size_t name_number(struct ls_rows *rows, uint32_t queue_id) {
 
 static void put_row_queue(struct ls_rows *rows, struct row *row, uint32_t queue_id, uint32_t count) {
     if (count > 0) {
-        put_value(row, LS_ROWS_QUEUE_ID, queue_id);
-        set_value(row, LS_ROWS_QUEUE_COUNT, count);
-        row->nulls &= ~BIT(LS_ROWS_QUEUE_IDS);
         size_t number = name_number(rows, queue_id);
-        if (number < rows->options.named_count) {
-            put_value(row, LS_ROWS_QUEUE, number);
-        }
+        bool named = number < rows->options.named_count;
+        set_value(row, LS_ROWS_QUEUE_ID, queue_id);
+        set_value(row, LS_ROWS_QUEUE_COUNT, count);
+        set_value(row, LS_ROWS_QUEUE, named ? number : 0);
+        has_values(row, ROW_BIT(LS_ROWS_QUEUE_ID) | ROW_BIT(LS_ROWS_QUEUE_IDS) | (named ? ROW_BIT(LS_ROWS_QUEUE) : 0));
     }
 }
 
@@ -123,18 +120,15 @@ static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *qu
 
 /* ---- records ---- */
 
-/* Times are signed in Arrow; no clock gives a larger one. */
-static uint64_t as_time(uint64_t time_us) { return time_us <= INT64_MAX ? time_us : INT64_MAX; }
-
 static void put_delivery_count(struct row *row, uint32_t count) {
     if (count != 0) {
         put_value(row, LS_ROWS_DELIVERY_COUNT, count <= INT32_MAX ? count : INT32_MAX);
-        put_value(row, LS_ROWS_REDELIVERED, count > 1);
+        set_bit(row, LS_ROWS_REDELIVERED, count > 1);
+        has_values(row, ROW_BIT(LS_ROWS_REDELIVERED));
     }
 }
 
-static void put_times(struct ls_rows *rows, struct row *row, uint64_t not_before_us, uint64_t expires_us) {
-    rows->stated = true;
+static void put_times(struct row *row, uint64_t not_before_us, uint64_t expires_us) {
     if (not_before_us != 0) {
         put_value(row, LS_ROWS_NOT_BEFORE, column_place_time(not_before_us));
     }
@@ -143,29 +137,37 @@ static void put_times(struct ls_rows *rows, struct row *row, uint64_t not_before
     }
 }
 
-static void put_note(struct ls_rows *rows, struct row *row, const uint8_t *note, uint32_t note_bytes) {
-    rows->stated = true;
+static void put_note(struct row *row, const uint8_t *note, uint32_t note_bytes) {
     row->note = note;
     row->note_bytes = note_bytes;
-    row->nulls &= ~BIT(LS_ROWS_NOTE);
+    has_values(row, ROW_BIT(LS_ROWS_NOTE));
 }
 
 static void put_header(struct row *row, const uint8_t *header, uint32_t header_bytes) {
-    put_value(row, LS_ROWS_HEADER_BYTES, header_bytes);
+    set_value(row, LS_ROWS_HEADER_BYTES, header_bytes);
     row->header = header;
     row->header_bytes = header_bytes;
-    row->nulls &= ~BIT(LS_ROWS_HEADER);
+    has_values(row, ROW_BIT(LS_ROWS_HEADER_BYTES) | ROW_BIT(LS_ROWS_HEADER));
 }
 
-static void put_state(struct ls_rows *rows, struct row *row, const struct place_state *state) {
+static void put_state(struct row *row, const struct place_state *state) {
     put_delivery_count(row, state->delivery_count);
-    put_times(rows, row, state->not_before_us, state->expires_us);
+    put_times(row, state->not_before_us, state->expires_us);
     if (state->note_bytes > 0) {
-        put_note(rows, row, state->note, state->note_bytes);
+        put_note(row, state->note, state->note_bytes);
     }
     if (state->header != NULL) {
         put_header(row, state->header, state->header_bytes);
     }
+}
+
+/* `also`: other columns that have values. */
+static void put_content(struct row *row, const uint8_t *content, uint32_t bytes, uint64_t offset, uint64_t also) {
+    set_value(row, LS_ROWS_CONTENT_BYTES, bytes);
+    set_value(row, LS_ROWS_CONTENT_OFFSET, offset);
+    row->body = content;
+    row->body_bytes = bytes;
+    has_values(row, also | ROW_BIT(LS_ROWS_CONTENT_BYTES) | ROW_BIT(LS_ROWS_CONTENT_OFFSET) | ROW_BIT(LS_ROWS_BODY));
 }
 
 static enum format_result read_start(struct ls_rows *rows, struct row *row) {
@@ -177,18 +179,16 @@ static enum format_result read_start(struct ls_rows *rows, struct row *row) {
         return why;
     }
     put_row_tx(row, m.tx_id);
-    put_header(row, m.header, m.header_bytes);
-    put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-    put_value(row, LS_ROWS_CONTENT_OFFSET, 0);
-    row->body = m.content;
-    row->body_bytes = m.content_bytes;
-    row->nulls &= ~BIT(LS_ROWS_BODY);
+    set_value(row, LS_ROWS_HEADER_BYTES, m.header_bytes);
+    row->header = m.header;
+    row->header_bytes = m.header_bytes;
+    put_content(row, m.content, m.content_bytes, 0, ROW_BIT(LS_ROWS_HEADER_BYTES) | ROW_BIT(LS_ROWS_HEADER));
     take_queues(rows, row, m.queues, m.queue_count);
     row->operates = m.queue_count > 0 && (row->r.flags & FLAG_COPY) == 0;
-    set_value(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
-    set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+    set_bit(row, LS_ROWS_INLINE_ENQUEUE, m.queue_count > 0);
+    set_bit(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     if (placed) {
-        put_state(rows, row, &state);
+        put_state(row, &state);
     }
     return FORMAT_OK;
 }
@@ -197,12 +197,8 @@ static enum format_result read_chunk(struct row *row) {
     struct message_chunk m;
     enum format_result why = format_get_chunk(&row->r, &m);
     if (why == FORMAT_OK) {
-        put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-        put_value(row, LS_ROWS_CONTENT_OFFSET, m.offset);
-        row->body = m.content;
-        row->body_bytes = m.content_bytes;
-        row->nulls &= ~BIT(LS_ROWS_BODY);
-        set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+        put_content(row, m.content, m.content_bytes, m.offset, 0);
+        set_bit(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
     }
     return why;
 }
@@ -227,7 +223,7 @@ static enum format_result read_dequeue(struct ls_rows *rows, struct row *row) {
     put_row_tx(row, m.tx_id);
     row->operates = true;
     put_row_queue(rows, row, m.queue_id, 1);
-    set_value(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
+    set_bit(row, LS_ROWS_DELETES, (row->r.flags & FLAG_DELETES) != 0);
     put_delivery_count(row, m.delivery_count);
     if (m.reason != 0) {
         put_value(row, LS_ROWS_REASON, m.reason - 1U);
@@ -243,7 +239,7 @@ static enum format_result read_place(struct ls_rows *rows, struct row *row) {
         put_row_tx(row, m.tx_id);
         row->operates = true;
         put_row_queue(rows, row, m.queue_id, 1);
-        put_note(rows, row, m.note, m.note_bytes);
+        put_note(row, m.note, m.note_bytes);
     }
     return why;
 }
@@ -258,7 +254,7 @@ static enum format_result read_move(struct ls_rows *rows, struct row *row) {
     put_row_tx(row, m.tx_id);
     row->operates = true;
     put_row_queue(rows, row, m.queue_id, 1);
-    put_state(rows, row, &m.state);
+    put_state(row, &m.state);
     if (m.from_queue_id != 0) {
         put_value(row, LS_ROWS_FROM_QUEUE_ID, m.from_queue_id);
     }
@@ -277,7 +273,7 @@ static enum format_result read_place_states(struct ls_rows *rows, struct row *ro
         row->queues[0] = format_state_queues(&m);
         put_row_queues(rows, row);
         put_delivery_count(row, first.delivery_count);
-        put_times(rows, row, first.not_before_us, first.expires_us);
+        put_times(row, first.not_before_us, first.expires_us);
     }
     return why;
 }
@@ -288,7 +284,7 @@ static enum format_result read_relocated(struct ls_rows *rows, struct row *row) 
     if (why == FORMAT_OK) {
         bool placed = row->r.type == MESSAGE_RELOCATED_PLACED;
         put_value(row, LS_ROWS_CONTENT_BYTES, m.content_bytes);
-        set_value(row, LS_ROWS_RELOCATED, 1);
+        set_bit(row, LS_ROWS_RELOCATED, true);
         row->queues[0] = placed ? format_placed_queues(m.places, m.place_count) : format_place_queues(&m);
         row->queues[1] = placed ? format_placed_queues(m.pending, m.pending_count) : format_pending_queues(&m);
         put_row_queues(rows, row);
@@ -311,11 +307,11 @@ static enum format_result read_xid(struct row *row) {
     bool moved = row->r.type == TX_RELOCATED;
     enum format_result why = moved ? format_get_tx_relocated(&row->r, &t) : format_get_xid(&row->r, &t.xid);
     put_row_tx(row, row->r.id);
-    set_value(row, LS_ROWS_RELOCATED, moved);
+    set_bit(row, LS_ROWS_RELOCATED, moved);
     row->has_xid = why == FORMAT_OK && t.kind == TX_KIND_DISTRIBUTED;
     if (row->has_xid) {
         row->xid = t.xid;
-        row->nulls &= ~BIT(LS_ROWS_XID);
+        has_values(row, ROW_BIT(LS_ROWS_XID));
     }
     return why;
 }
@@ -332,7 +328,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
     case MESSAGE_DEQUEUE:
         return read_dequeue(rows, row);
     case MESSAGE_DELETE:
-        set_value(row, LS_ROWS_DELETES, 1);
+        set_bit(row, LS_ROWS_DELETES, true);
         return FORMAT_OK;
     case MESSAGE_RELOCATED:
     case MESSAGE_RELOCATED_PLACED:
@@ -357,7 +353,7 @@ static enum format_result read_body(struct ls_rows *rows, struct row *row) {
         put_row_tx(row, row->r.id);
         return FORMAT_OK;
     case MEMBERS:
-        set_value(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
+        set_bit(row, LS_ROWS_RELOCATED, (row->r.flags & FLAG_COPY) != 0);
         return FORMAT_OK;
     default:
         return FORMAT_OK;
@@ -390,10 +386,10 @@ static uint8_t stream_number(uint16_t type) {
                                                        : 2;
 }
 
-enum format_result row_read(struct ls_rows *rows, const struct record *r, struct row *row) {
-    const struct scan_batch *b = &rows->batch;
-    row->r = *r;
-    row->nulls = NULL_AT_FIRST | (r->id == 0 ? BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? BIT(LS_ROWS_PREV) : 0);
+enum format_result row_read(struct ls_rows *rows, struct row *row) {
+    const struct record *r = &row->r;
+    row->marks =
+        ROWS_NULL_AT_FIRST | (r->id == 0 ? ROW_BIT(LS_ROWS_ID) : 0) | (r->prev == 0 ? ROW_BIT(LS_ROWS_PREV) : 0);
     if (rows->dirty) {
         for (unsigned column = LS_ROWS_QUEUE_ID; column < LS_ROWS_HEADER; column++) {
             set_value(row, column, 0);
@@ -411,14 +407,11 @@ enum format_result row_read(struct ls_rows *rows, const struct record *r, struct
     set_value(row, LS_ROWS_STREAM, stream_number(r->type));
     set_value(row, LS_ROWS_ID, r->id);
     set_value(row, LS_ROWS_PREV, r->prev);
-    set_value(row, LS_ROWS_EPOCH, b->batch.epoch);
-    set_value(row, LS_ROWS_TIME, as_time(b->batch.time_us));
-    set_value(row, LS_ROWS_BATCH_LSN, b->lsn);
-    set_value(row, LS_ROWS_SEGMENT, b->first_lsn);
     set_value(row, LS_ROWS_RECORD_BYTES, r->length);
     set_value(row, LS_ROWS_FLAGS, r->flags);
     set_value(row, LS_ROWS_EFFECT_LSN, r->lsn);
-    set_value(row, LS_ROWS_EFFECT_TIME, as_time(b->batch.time_us));
+    set_value(row, LS_ROWS_EFFECT_TIME, column_time(rows->batch.batch.time_us));
+    set_value(row, LS_ROWS_QUEUE_COUNT, 0);
     if (!numbered) {
         return FORMAT_NEWER;
     }
@@ -455,8 +448,8 @@ static int resolve_outcome(struct ls_rows *rows, struct row *row) {
     if (row->operates) {
         bool took = o.what == LOOK_COMMITTED;
         set_value(row, LS_ROWS_EFFECT_LSN, took ? o.lsn : 0);
-        set_value(row, LS_ROWS_EFFECT_TIME, took ? as_time(o.time_us) : 0);
-        row->nulls |= took ? 0 : BIT(LS_ROWS_EFFECT_LSN) | BIT(LS_ROWS_EFFECT_TIME);
+        set_value(row, LS_ROWS_EFFECT_TIME, took ? column_time(o.time_us) : 0);
+        row->marks |= took ? 0 : ROW_BIT(LS_ROWS_EFFECT_LSN) | ROW_BIT(LS_ROWS_EFFECT_TIME);
     }
     return LS_OK;
 }
@@ -469,7 +462,7 @@ static int resolve_place(struct ls_rows *rows, struct row *row, unsigned queue_c
         put_value(row, LS_ROWS_ENQUEUE_LSN, place.lsn);
     }
     if (rc == LS_OK && place.time_us != 0) {
-        put_value(row, LS_ROWS_ENQUEUE_TIME, as_time(place.time_us));
+        put_value(row, LS_ROWS_ENQUEUE_TIME, column_time(place.time_us));
     }
     return rc;
 }

@@ -59,7 +59,11 @@ static inline enum format_result verdict(bool possible) { return possible ? FORM
 
 /* The body must fill the record but for zero padding of less than 8 bytes. */
 static inline bool body_ends(const struct record *r, uint64_t end) {
-    return end <= r->length && r->length - end < 8 && all_zero(r->bytes + end, r->length - end);
+    if (end > r->length || r->length - end >= 8) {
+        return false;
+    }
+    unsigned padding = (unsigned)(r->length - end); /* it is the end of the record's last word */
+    return padding == 0 || get64(r->bytes + r->length - 8) >> (64 - 8 * padding) == 0;
 }
 
 /* An LSN in a body names what was written before the record. */

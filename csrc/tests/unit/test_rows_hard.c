@@ -114,10 +114,9 @@ static void a_scan_may_be_freed_after_its_reader(void) {
 
 /* Puts the row of one record into a batch many times; returns how many the batch took. */
 static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint64_t *bytes) {
-    static uint64_t values[LS_ROWS_HEADER * ROWS_AT_ONCE];
+    static uint64_t values[LS_ROWS_HEADER * ROWS_STRIDE];
     static struct row block[ROWS_AT_ONCE];
-    struct ls_rows rows = {
-        .any = true, .options = {.rows_max = 1000, .body_max = UINT64_MAX}, .block = block, .values = values};
+    struct ls_rows rows = {.options = {.rows_max = 1000, .body_max = UINT64_MAX}, .block = block, .values = values};
     enum column_kind kinds[LS_ROWS_COLUMNS] = {COLUMN_ABSENT};
     ls_columns *c;
     size_t put;
@@ -126,11 +125,12 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
     kinds[LS_ROWS_QUEUE_IDS] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_LIST : COLUMN_ABSENT;
     kinds[LS_ROWS_QUEUE_IDS_ITEM] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_64 : COLUMN_ABSENT;
     kinds[LS_ROWS_BODY] = (columns >> LS_ROWS_BODY & 1) != 0 ? COLUMN_BYTES : COLUMN_ABSENT;
-    c = columns_new(kinds, LS_ROWS_COLUMNS, rows.options.rows_max);
+    c = columns_new(kinds, LS_ROWS_COLUMNS, rows.options.rows_max, ROWS_NULL_AT_FIRST);
     must(c != NULL && n <= ROWS_AT_ONCE);
     for (size_t i = 0; i < n; i++) {
         block[i] = *row;
         block[i].values = values + i;
+        values[LS_ROWS_QUEUE_COUNT * ROWS_STRIDE + i] = row->queues[0].count;
     }
     rc = rows_put(&rows, c, 0, n, &put);
     check(rc == (put < n ? LS_BUSY : LS_OK));
