@@ -60,15 +60,15 @@ def changed_parts(
             if ids is None:
                 found = every
             else:
-                found |= {part_of(parts, id) for id in ids}
+                found |= {part_of(parts, message) for message in ids}
             if found == every:
                 break
     return sorted(found | _neighbours(parts, found))
 
 
-def part_of(parts: Sequence[FileInfo], id: int) -> int:
+def part_of(parts: Sequence[FileInfo], message_id: int) -> int:
     """The number of the part in which a message with this id is, or is put."""
-    return max(0, bisect_right(parts, id, key=lambda part: part.first_id) - 1)
+    return max(0, bisect_right(parts, message_id, key=lambda part: part.first_id) - 1)
 
 
 def _changed_ids(
@@ -169,7 +169,8 @@ def check_parts(target: Path, parts: Sequence[FileInfo], changed: Sequence[int])
 
 def _damaged(path: Path) -> ExportDamaged:
     return ExportDamaged(
-        f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a new target"
+        f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a new "
+        "target"
     )
 
 
@@ -203,6 +204,6 @@ def split_rows(rows: pa.Table, starts: Sequence[int]) -> Iterator[tuple[int, pa.
             yield (min(start, lowest) if first == at else lowest), part
 
 
-def _first_at_or_above(ids: Any, id: int) -> int:
+def _first_at_or_above(ids: Any, start: int) -> int:
     compute = require("arrow", "pyarrow.compute")
-    return int(compute.sum(compute.less(ids, id)).as_py() or 0)
+    return int(compute.sum(compute.less(ids, start)).as_py() or 0)
