@@ -229,6 +229,9 @@ class Manifest:
     """The files of records and messages, in log order."""
     open: tuple[FileInfo, ...] = ()
     """The parts of the open set, by id: the messages that are open at ``last_lsn``. Every run writes the last one."""
+    undecided: tuple[int, ...] = ()
+    """The first ids of the parts with a message that is staged or has undecided work: later records change it without
+    its id."""
     mark: Mark | None = None
     """None if the log had no batch that every later open keeps."""
     missing_before: Missing | None = None
@@ -279,6 +282,7 @@ class Manifest:
                 gaps=tuple(Span(**each) for each in content["gaps"]),
                 files=tuple(_file(each) for each in content["files"]),
                 open=_parts(content["open"]),
+                undecided=tuple(_number(each) for each in content.get("undecided", ())),
                 mark=None if content["mark"] is None else _mark(content["mark"]),
                 missing_before=_missing(content.get("missing_before")),
                 schema_version=schema_version,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.codec.placed import PlaceStates
 from logstore.codec.records import RecordType
 from logstore.core.extras import require
-from logstore.export.manifest import ExportDamaged, FileInfo, Span
+from logstore.export.manifest import ExportDamaged, Span
 from logstore.export.target import file_hash
 from logstore.inspect import Reader
 from logstore.rows.messages import REST_KEY
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from logstore.export.manifest import FileInfo, Manifest
     from logstore.holds import Hold
 
-__all__ = ["PART_ROWS", "changed_parts", "check_parts", "group_starts", "read_seed", "split_rows"]
+__all__ = ["PART_ROWS", "changed_parts", "check_parts", "group_starts", "has_undecided", "read_seed", "split_rows"]
 
 PART_ROWS: Final = 1 << 15
 """The largest number of messages in a part: what a run with one new message reads and writes."""
@@ -46,15 +47,16 @@ _CHANGING: Final = (
 
 
 def changed_parts(
-    source: Path, target: Path, parts: Sequence[FileInfo], span: Span, hold: Hold | None, keep_lsn: int | None
+    source: Path, manifest: Manifest, span: Span, hold: Hold | None, keep_lsn: int | None
 ) -> list[int]:
     """The numbers of the parts with messages that this range of the log may change, and of the last part; ascending.
 
-    Raises the errors of reading the log, and ``ExportDamaged`` for a part that is no Parquet file.
+    Raises the errors of reading the log.
     """
+    parts, undecided = manifest.open, set(manifest.undecided)
     every = set(range(len(parts)))
     last = len(parts) - 1
-    found = {last} | {number for number in every - {last} if _has_undecided(target / parts[number].path)}
+    found = {last} | {number for number in every if parts[number].first_id in undecided}
     if found != every:
         for ids in _changed_ids(source, parts[last].first_id, span, hold, keep_lsn):
             if ids is None:
@@ -128,22 +130,15 @@ def _neighbours(parts: Sequence[FileInfo], changed: set[int]) -> set[int]:
     return found
 
 
-def _has_undecided(path: Path) -> bool:
-    """Whether a message of the part has undecided work, or is staged: an outcome or an epoch without its id changes it.
-
-    Decided by the bounds in the file's footer. A file without bounds may have such messages.
-    """
-    arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    try:
-        metadata = parquet.read_metadata(path)
-    except (FileNotFoundError, arrow.ArrowException):
-        raise _damaged(path) from None
+def has_undecided(path: Path) -> bool:
+    """Whether a message of this part, which was just written, is staged or has undecided work, by the file's bounds."""
+    metadata = require("arrow", "pyarrow.parquet").read_metadata(path)
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         columns = [row_group.column(at) for at in range(row_group.num_columns)]
         for column in columns:
             if column.path_in_schema in ("pending", "staged") and (
-                column.statistics is None or not column.statistics.has_min_max or column.statistics.max
+                column.statistics is None or column.statistics.max
             ):
                 return True
     return False

@@ -32,7 +32,7 @@ from logstore.errors import StoreError
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import INTENT, MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
-from logstore.export.open_set import changed_parts, check_parts, group_starts
+from logstore.export.open_set import changed_parts, check_parts, group_starts, has_undecided
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export.target import Target, checked_manifest, explained
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
@@ -357,7 +357,9 @@ class Run:
         # A message that was open before a gap may have ended in it, so only the log after the gap counts.
         parts = () if before is None or gap is not None else before.open
         with explained(self._place.path):
-            changed = changed_parts(self._source, self._place.path, parts, span, self._held, keep_lsn) if parts else []
+            changed = (
+                [] if before is None or not parts else changed_parts(self._source, before, span, self._held, keep_lsn)
+            )
             check_parts(self._place.path, parts, changed)
         staging = self._place.begin()
         job = Job(
@@ -373,6 +375,7 @@ class Run:
         )
         with explained(self._place.path):
             files, opened = self.write(job, units, span, staging)
+            undecided = [part.first_id for part in opened if has_undecided(staging / part.staged)]
         if before is None:
             before = Manifest(
                 self._info.uuid,
@@ -383,8 +386,8 @@ class Run:
                 missing_before=self._plan.missing_before,
             )
         mark = find_mark(self._source, self._held, self._segments, span)
-        kept = [part for number, part in enumerate(parts) if number not in changed]
-        manifest = replace(before, options=self._plan.options).with_run(
+        kept = [part for number, part in enumerate(parts) if number not in changed]  # none of them is undecided
+        manifest = replace(before, options=self._plan.options, undecided=tuple(undecided)).with_run(
             span.stop_lsn, files, [*kept, *opened], gap, mark
         )
         self._place.commit(manifest, [*files, *opened])
