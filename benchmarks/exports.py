@@ -2,7 +2,8 @@
 
 A log is written under a hold, so that all of it stays. It is exported several times to new targets, alternating with a
 plain read of the same files, which is the upper bound, and with pyarrow writing the same tables, already in memory,
-with the same encodings in one thread. Two logs: contents of 1 KiB, and of 24 bytes; each message is published and consumed.
+with the same encodings in one thread. Two logs: contents of 1 KiB, and of 24 bytes; each message is published and
+consumed.
 ``--columns`` instead writes one row group with each possible encoding of each column, and prints size and time.
 ``--open N`` instead exports one new message beside N live ones, several times.
 """
