@@ -46,9 +46,7 @@ _CHANGING: Final = (
 )
 
 
-def changed_parts(
-    source: Path, manifest: Manifest, span: Span, hold: Hold | None, keep_lsn: int | None
-) -> list[int]:
+def changed_parts(source: Path, manifest: Manifest, span: Span, hold: Hold | None, keep_lsn: int | None) -> list[int]:
     """The numbers of the parts with messages that this range of the log may change, and of the last part; ascending.
 
     Raises the errors of reading the log.
@@ -137,9 +135,7 @@ def has_undecided(path: Path) -> bool:
         row_group = metadata.row_group(group)
         columns = [row_group.column(at) for at in range(row_group.num_columns)]
         for column in columns:
-            if column.path_in_schema in ("pending", "staged") and (
-                column.statistics is None or column.statistics.max
-            ):
+            if column.path_in_schema in ("pending", "staged") and (column.statistics is None or column.statistics.max):
                 return True
     return False
 
