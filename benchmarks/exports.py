@@ -1,9 +1,11 @@
 """How fast a log is exported: megabytes of the log per second, records and messages together.
 
 A log is written under a hold, so that all of it stays. It is exported several times to new targets, alternating with a
-plain read of the same files, which is the upper bound. Two logs: contents of 1 KiB, and of 24 bytes; each message is
-published and consumed. ``--columns`` instead writes one row group with each possible encoding of each column, and
-prints size and time.
+plain read of the same files, which is the upper bound, and with pyarrow writing the same tables, already in memory,
+with the same encodings in one thread. Two logs: contents of 1 KiB, and of 24 bytes; each message is published and
+consumed.
+``--columns`` instead writes one row group with each possible encoding of each column, and prints size and time.
+``--open N`` instead exports one new message beside N live ones, several times.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from rich.table import Table
 import logstore
 from logstore.arrow import read
 from logstore.export import export
+from logstore.export.files import GROUP_ROWS
+from logstore.export.files import _encodings as encodings
 from logstore.holds import Hold, hold
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 BATCH = 5000
 LIVE = 5000
+NESTED = ["places.list.element.queue", "places.list.element.reason"]
 CONTENTS = {"1 KiB contents": 1024, "24 byte contents": 24}
 ENCODINGS: dict[str, dict[str, object]] = {
     "plain": {},
@@ -90,6 +95,8 @@ class Figures:
     rate: float  # MB of the log per second
     cpu_rate: float  # MB of the log per second of processor time, which does not depend on other load
     size: float  # bytes of Parquet per byte of the log
+    ratio: float  # seconds that pyarrow needs for the same tables in memory, per second of the export
+    cpu_ratio: float  # the same of processor time
     records: int
     messages: int
 
@@ -100,10 +107,42 @@ def measure(path: Path, held: Hold, target: Path, compression: str) -> Iterator[
         cpu_s = time.process_time()
         report = export(path, target, hold=held, compression=compression)
         spent_s = time.process_time() - cpu_s
+        alone_s, alone_cpu_s = written_alone(target, compression)
         shutil.rmtree(target)
         mb = report.log_bytes / 1e6
         size = report.bytes / report.log_bytes
-        yield Figures(mb / report.seconds, mb / spent_s, size, report.records, report.messages)
+        yield Figures(
+            mb / report.seconds,
+            mb / spent_s,
+            size,
+            alone_s / report.seconds,
+            alone_cpu_s / spent_s,
+            report.records,
+            report.messages,
+        )
+
+
+def written_alone(target: Path, compression: str) -> tuple[float, float]:
+    """Seconds, and seconds of processor time, in which pyarrow writes the export's tables, which are in memory."""
+    codec, _, level = compression.partition(":")
+    spent_s = cpu_s = 0.0
+    for path in sorted(target.glob("[rmo]*/**/*.parquet")):
+        names = [field.name for field in pq.read_schema(path) if field.type == pa.string()]
+        rows = pq.read_table(path, partitioning=None, read_dictionary=[*names, *NESTED]).combine_chunks()
+        started, cpu = time.perf_counter(), time.process_time()
+        pq.write_table(
+            rows,
+            target / "alone",
+            row_group_size=GROUP_ROWS,
+            compression=codec,
+            compression_level=int(level) if level else None,
+            store_schema=False,
+            write_page_index=True,
+            **encodings(rows.schema),
+        )
+        spent_s += time.perf_counter() - started
+        cpu_s += time.process_time() - cpu
+    return spent_s, cpu_s
 
 
 def run(directory: Path, log_bytes: int, rounds: int, compressions: list[str]) -> Table:
@@ -116,6 +155,8 @@ def run(directory: Path, log_bytes: int, rounds: int, compressions: list[str]) -
         "MB per CPU second",
         "read alone, MB/s",
         "Parquet/log",
+        "of pyarrow's rate",
+        "of its CPU rate",
         "rows",
     )
     for name, content_bytes in CONTENTS.items():
@@ -141,6 +182,8 @@ def run(directory: Path, log_bytes: int, rounds: int, compressions: list[str]) -
                 f"{statistics.median(row.cpu_rate for row in rows):.0f}",
                 f"{statistics.median(reads):.0f}",
                 f"{rows[0].size:.3f}",
+                f"{statistics.median(row.ratio for row in rows):.2f}",
+                f"{statistics.median(row.cpu_ratio for row in rows):.2f}",
                 f"{rows[0].records:,} records, {rows[0].messages:,} messages",
             )
         shutil.rmtree(path)
@@ -163,6 +206,33 @@ def columns(directory: Path, log_bytes: int) -> Table:
     return table
 
 
+def beside_open(directory: Path, live: int, rounds: int) -> Table:
+    """The time of runs with one new message beside so many live ones, after the first run."""
+    path, target = directory / "log", directory / "target"
+    with logstore.open(path, durability="relaxed") as store:
+        queue = store.declare_queue("queue")
+        for at in range(0, live, BATCH):
+            store.publish_many(queue, [bytes(24)] * min(BATCH, live - at))
+    export(path, target)
+    spent = []
+    for _ in range(rounds):
+        with logstore.open(path) as store:
+            store.publish("queue", b"new")
+        started, cpu = time.perf_counter(), time.process_time()
+        report = export(path, target)
+        spent.append((time.perf_counter() - started, time.process_time() - cpu, report.bytes))
+    table = Table("live messages", "seconds", "seconds of CPU", "least and most", "bytes of records")
+    cpus = [cpu for _, cpu, _ in spent]
+    table.add_row(
+        f"{live:,}",
+        f"{statistics.median(one for one, _, _ in spent):.2f}",
+        f"{statistics.median(cpus):.2f}",
+        f"{min(cpus):.2f} to {max(cpus):.2f}",
+        f"{spent[0][2]:,}",
+    )
+    return table
+
+
 def _written(path: Path, rows: pa.Table, options: dict[str, object], level: int) -> str:
     if "column_encoding" in options:
         options |= {"column_encoding": {rows.column_names[0]: options["column_encoding"]}}
@@ -182,11 +252,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compression", default="zstd:1", help="several are given with commas")
     parser.add_argument("--columns", action="store_true")
+    parser.add_argument("--open", type=int, metavar="N")
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="exports-", dir=options.dir))
     try:
-        if options.columns:
+        if options.open is not None:
+            Console(width=120).print(beside_open(directory, options.open, options.rounds))
+        elif options.columns:
             Console(width=220).print(columns(directory, options.mib * MIB))
         else:
             Console(width=160).print(run(directory, options.mib * MIB, options.rounds, options.compression.split(",")))

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore.codec.files import FORMAT_VERSION
 from logstore.core.extras import require
-from logstore.export.manifest import OPEN_FILE, SCHEMA_VERSION, FileInfo, Span, staged_name
+from logstore.export.manifest import SCHEMA_VERSION, FileInfo, Span, staged_name
+from logstore.export.open_set import read_seed, split_rows
 from logstore.export.target import StagedFile
 from logstore.inspect import Reader
 from logstore.rows.messages import MessageScan
@@ -27,7 +28,7 @@ from logstore.rows.scan import RowScan
 from logstore.rows.schema import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     import pyarrow as pa
@@ -51,6 +52,7 @@ _DICTIONARIES: Final = frozenset(
 BOUNDED: Final = frozenset(  # of all datasets
     {"lsn", "type", "id", "time", "batch_lsn", "queue_id", "queue", "tx_id", "outcome", "effect_lsn", "effect_time"}
     | {"enqueue_lsn", "enqueue_time", "reason", "end_lsn", "end_time", "start_time", "dequeue_lsn", "dequeue_time"}
+    | {"pending", "staged"}
 )
 
 
@@ -67,8 +69,10 @@ class Job:
     compression: str
     keep_lsn: int | None = None
     """The LSN of a hold that another process has taken."""
-    open_set: str | None = None
-    """The file of the messages that were open at the start of the run; None if nothing was exported before."""
+    open_parts: Sequence[str] = ()
+    """The files of the open set that the run replaces: the messages open at its start that it may change."""
+    open_starts: Sequence[int] = (0,)
+    """The first ids of the sequences of these parts; see :func:`logstore.export.open_set.group_starts`."""
     file_rows: int = FILE_ROWS
 
 
@@ -347,16 +351,17 @@ def _known_places(job: Job) -> pa.Table | None:
 
     With them, the row of a dequeue does not depend on what a writer has recycled between two runs.
     """
-    if job.open_set is None:
+    if not job.open_parts:
         return None
-    found = os.stat(job.open_set)
-    return _places_in(job.open_set, found.st_ino, found.st_mtime_ns)
+    found = [os.stat(path) for path in job.open_parts]
+    return _places_in(tuple(job.open_parts), tuple((one.st_ino, one.st_mtime_ns) for one in found))
 
 
 @lru_cache(maxsize=1)  # for all units of a chunk
-def _places_in(open_set: str, _inode: int, _changed_ns: int) -> pa.Table:
-    parquet = require("arrow", "pyarrow.parquet")
-    return open_places(parquet.read_table(open_set, columns=["id", "places"]))
+def _places_in(open_parts: tuple[str, ...], _state: tuple[tuple[int, int], ...]) -> pa.Table:
+    arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
+    tables = [parquet.read_table(path, columns=["id", "places"], partitioning=None) for path in open_parts]
+    return arrow.concat_tables([open_places(table) for table in tables])
 
 
 # ---- Messages
@@ -370,30 +375,29 @@ def write_messages(
     hold: Hold | None = None,
     attempt: str = "",
     watch: Callable[[int], None] = lambda _: None,
-) -> tuple[list[FileInfo], FileInfo]:
+) -> tuple[list[FileInfo], list[FileInfo]]:
     """Writes the messages that ended in this range of the log, and those open at its end.
 
-    Returns the files and the open set's file. The range begins where the job's open set ends. Arguments and errors are
-    those of :func:`write_records`.
+    Returns the files of both; of the open set, the parts that take the place of the job's. The range begins where the
+    job's open set ends. Arguments and errors are those of :func:`write_records`.
     """
-    parquet = require("arrow", "pyarrow.parquet")
-    seed = None if job.open_set is None else parquet.read_table(job.open_set)
     with MessageScan(
         job.store_dir,
         start_lsn=run.start_lsn,
         stop_lsn=run.stop_lsn,
-        seed=seed,
+        seed=read_seed(job.open_parts),
         hold=hold,
         keep_lsn=None if hold is not None else job.keep_lsn,
         queue_names=job.queue_names,
     ) as scan:
         rows = _watched(scan, "end_lsn", run.start_lsn, watch)
         files = _write(job, "messages", run, Path(staging), "end_lsn", "end_time", rows, attempt)
-        return files, _write_open(job, scan.open_rows(), run, Path(staging), attempt)
+        parts = split_rows(scan.open_rows(), job.open_starts)
+        return files, [_write_part(job, first, rows, run, Path(staging), attempt) for first, rows in parts]
 
 
-def _write_open(job: Job, rows: pa.Table, run: Span, staging: Path, attempt: str) -> FileInfo:
-    writer = _Writer(job, staging / f".open-{run.stop_lsn:016x}{attempt}.part", rows.schema)
-    for start in range(0, rows.num_rows, GROUP_ROWS):
-        writer.write(rows.slice(start, GROUP_ROWS).to_batches())
-    return writer.finish("open", OPEN_FILE, Span(run.stop_lsn, run.stop_lsn), rows.num_rows)
+def _write_part(job: Job, first_id: int, rows: pa.Table, run: Span, staging: Path, attempt: str) -> FileInfo:
+    writer = _Writer(job, staging / f".open-{first_id:016x}{attempt}.part", rows.schema)
+    if rows.num_rows:
+        writer.write(rows.to_batches())
+    return writer.finish("open", f"open/open-{first_id:016x}.parquet", Span(first_id, run.stop_lsn), rows.num_rows)

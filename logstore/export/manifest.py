@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -41,6 +42,7 @@ __all__ = [
     "Missing",
     "Span",
     "is_file_path",
+    "is_open_path",
     "staged_name",
 ]
 
@@ -49,13 +51,18 @@ INTENT: Final = "_intent.json"
 STAGING: Final = "_staging"
 LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
-MANIFEST_VERSION: Final = 1
+"""The whole open set of an export by an older program."""
+
+MANIFEST_VERSION: Final = 2
+"""The version of the documents. Version 2 has the open set in parts; in version 1 it was :data:`OPEN_FILE`."""
+
 SCHEMA_VERSION: Final = 2
 """The version of the newest file's columns; a later version may have more. Version 2 has those of states of places."""
 
 _FILE_PATH = re.compile(
     r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})\.parquet"
 )
+_PART_PATH = re.compile(r"open/open-([0-9a-f]{16})\.parquet")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _COMPRESSION = re.compile(r"none|snappy|lz4|zstd(:(1?[0-9]|2[0-2]))?")
 COMPRESSIONS: Final = "none, snappy, lz4, zstd or zstd:1 to zstd:22"
@@ -157,7 +164,8 @@ class FileInfo:
     """The path relative to the target."""
     start_lsn: int
     stop_lsn: int
-    """The file has all rows of its dataset with start_lsn ≤ LSN < stop_lsn; the open set is the state at this LSN."""
+    """The file has all rows of its dataset with start_lsn ≤ LSN < stop_lsn. A part of the open set begins at the id
+    start_lsn, and has the state at stop_lsn, where the run that wrote it ended."""
     rows: int
     bytes: int
     xxh64: str
@@ -168,12 +176,18 @@ class FileInfo:
         """Its name in the staging directory."""
         return staged_name(self.path)
 
+    @property
+    def first_id(self) -> int:
+        """Of a part of the open set: its messages have this id or a later one."""
+        return 0 if self.path == OPEN_FILE else self.start_lsn
+
     def check(self) -> None:
         """Raises ValueError if no export can have written such a file."""
         found = _FILE_PATH.fullmatch(self.path)
         if self.dataset == "open":
-            if self.path != OPEN_FILE:
-                raise ValueError(f"{self.path!r} is not the path of the open set")
+            part = _PART_PATH.fullmatch(self.path)
+            if self.path != OPEN_FILE and (part is None or int(part[1], 16) != self.start_lsn):
+                raise ValueError(f"{self.path!r} is not the path of this part of the open set")
         elif found is None or {found[1], found[2]} != {self.dataset}:
             raise ValueError(f"{self.path!r} is not the path of a file of {self.dataset!r}")
         elif (int(found[3], 16), int(found[4], 16)) != (self.start_lsn, self.stop_lsn):
@@ -186,7 +200,12 @@ class FileInfo:
 
 def is_file_path(path: str) -> bool:
     """Whether an export can write a file with this relative path."""
-    return path == OPEN_FILE or _FILE_PATH.fullmatch(path) is not None
+    return is_open_path(path) or _FILE_PATH.fullmatch(path) is not None
+
+
+def is_open_path(path: str) -> bool:
+    """Whether a part of the open set can have this relative path."""
+    return path == OPEN_FILE or _PART_PATH.fullmatch(path) is not None
 
 
 def staged_name(path: str) -> str:
@@ -208,8 +227,11 @@ class Manifest:
     """The ranges that the store had recycled before they were exported."""
     files: tuple[FileInfo, ...] = ()
     """The files of records and messages, in log order."""
-    open: FileInfo | None = None
-    """The messages that are open at ``last_lsn``."""
+    open: tuple[FileInfo, ...] = ()
+    """The parts of the open set, by id: the messages that are open at ``last_lsn``. Every run writes the last one."""
+    undecided: tuple[int, ...] = ()
+    """The first ids of the parts with a message that is staged or has undecided work: later records change it without
+    its id."""
     mark: Mark | None = None
     """None if the log had no batch that every later open keeps."""
     missing_before: Missing | None = None
@@ -219,19 +241,22 @@ class Manifest:
     def of(self, dataset: str) -> list[FileInfo]:
         """The files of one dataset in order."""
         if dataset == "open":
-            return [] if self.open is None else [self.open]
+            return list(self.open)
         return [file for file in self.files if file.dataset == dataset]
 
     def with_run(
-        self, stop_lsn: int, files: list[FileInfo], opened: FileInfo, gap: Span | None, mark: Mark | None = None
+        self, stop_lsn: int, files: list[FileInfo], opened: list[FileInfo], gap: Span | None, mark: Mark | None = None
     ) -> Manifest:
-        """The manifest after one more run, with files of this version. The old mark stays unless there is a new one."""
+        """The manifest after one more run, with files of this version. The old mark stays unless there is a new one.
+
+        ``opened`` are all parts of the open set.
+        """
         return replace(
             self,
             schema_version=SCHEMA_VERSION,
             last_lsn=stop_lsn,
             files=self.files + tuple(sorted(files, key=lambda file: (file.start_lsn, file.dataset != "records"))),
-            open=opened,
+            open=tuple(sorted(opened, key=lambda part: part.first_id)),
             mark=self.mark if mark is None else mark,
             gaps=self.gaps if gap is None else (*self.gaps, gap),
         )
@@ -256,7 +281,8 @@ class Manifest:
                 options=ExportOptions(**content["options"]),
                 gaps=tuple(Span(**each) for each in content["gaps"]),
                 files=tuple(_file(each) for each in content["files"]),
-                open=None if content["open"] is None else _file(content["open"]),
+                open=_parts(content["open"]),
+                undecided=tuple(_number(each) for each in content.get("undecided", ())),
                 mark=None if content["mark"] is None else _mark(content["mark"]),
                 missing_before=_missing(content.get("missing_before")),
                 schema_version=schema_version,
@@ -274,8 +300,12 @@ class Manifest:
                 if file.start_lsn < at or file.stop_lsn > self.last_lsn:
                     raise ValueError(f"{file.path} overlaps the file before it, or lies outside the exported range")
                 at = file.stop_lsn
-        if self.open is None or self.open.stop_lsn != self.last_lsn:
+        if not self.open or self.open[-1].stop_lsn != self.last_lsn:
             raise ValueError("the open set does not belong to the last LSN")
+        if any(part.dataset != "open" or part.stop_lsn > self.last_lsn for part in self.open):
+            raise ValueError("a part of the open set is something else")
+        if any(one.first_id >= two.first_id for one, two in pairwise(self.open)):
+            raise ValueError("the parts of the open set overlap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +315,8 @@ class Intent:
     manifest_xxh64: str
     """The XXH64 of the manifest after this run."""
     files: tuple[FileInfo, ...]
+    removed: tuple[str, ...] = ()
+    """The paths of parts of the open set that the run has replaced by others."""
 
     def encode(self) -> bytes:
         """The bytes of the file in the target."""
@@ -295,7 +327,10 @@ class Intent:
         """Decodes the file. Raises the errors of :meth:`Manifest.decode`."""
         content = _decode("intent", raw, where)
         try:
-            return cls(str(content["manifest_xxh64"]), tuple(_file(each) for each in content["files"]))
+            files, removed = tuple(_file(each) for each in content["files"]), tuple(content.get("removed", ()))
+            if not all(isinstance(path, str) and is_open_path(path) for path in removed):
+                raise ValueError("a file to remove is no part of the open set")
+            return cls(str(content["manifest_xxh64"]), files, removed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ExportDamaged(f"{where} has contents that no export can have written ({error}): restore it") from None
 
@@ -312,6 +347,11 @@ def _file(content: dict[str, Any]) -> FileInfo:
     made = FileInfo(**content)
     made.check()
     return made
+
+
+def _parts(content: Any) -> tuple[FileInfo, ...]:
+    """The parts of the open set; version 1 has one file."""
+    return tuple(_file(each) for each in ([content] if isinstance(content, dict) else content or ()))
 
 
 def _mark(content: dict[str, Any]) -> Mark:

@@ -30,10 +30,11 @@ from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
 from logstore.export.files import Job, write_messages, write_records
-from logstore.export.manifest import INTENT, MANIFEST, OPEN_FILE, ExportDamaged, FileInfo, Manifest, Missing, Span
+from logstore.export.manifest import INTENT, MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
+from logstore.export.open_set import changed_parts, check_parts, group_starts, has_undecided
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
-from logstore.export.target import Target, checked_manifest, explained, file_hash
+from logstore.export.target import Target, checked_manifest, explained
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.records import queue_names
@@ -303,7 +304,6 @@ class Run:
             check_mark(self._source, self._held, self._segments, self._place.manifest.mark)
         if self._plan.units:
             self._force_tail()
-            self._check_open_set()
         gap = self._plan.gap
         for chunk in chunks(self._plan.units, self._segments, self.chunk_bytes):
             self._make_chunk(chunk, gap)
@@ -319,7 +319,7 @@ class Run:
             last_lsn=self._plan.stop_lsn if manifest is None else manifest.last_lsn,
             records=rows["records"],
             messages=rows["messages"],
-            open=0 if manifest is None or manifest.open is None else manifest.open.rows,
+            open=0 if manifest is None else sum(part.rows for part in manifest.open),
             files=len(self._made),
             bytes=sum(one.bytes for one in self._made),
             log_bytes=self._plan.log_bytes,
@@ -347,28 +347,21 @@ class Run:
                     said = f"{self._source / segment.name} cannot be forced to disk: {error.strerror}; check the disk"
                     raise StoreError(said) from error
 
-    def _check_open_set(self) -> None:
-        """Checks that the open set is the one that the last run wrote, because this run continues it."""
-        manifest = self._place.manifest
-        if manifest is None or manifest.open is None:
-            return
-        path = self._place.path / manifest.open.path
-        with explained(self._place.path):
-            try:
-                found = file_hash(path)
-            except FileNotFoundError:
-                found = 0, ""
-        if found != (manifest.open.bytes, manifest.open.xxh64):
-            raise ExportDamaged(
-                f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a "
-                "new target"
-            )
-
     def _make_chunk(self, units: list[Span], gap: Span | None) -> None:
         before = self._place.manifest
         span = Span(units[0].start_lsn, units[-1].stop_lsn)
-        staging = self._place.begin()
         begin_lsn = self._segments[0].first_lsn
+        # Without a hold, a writer may start at any moment; reading fails then if it recycles the part to be read.
+        # As with a hold, no row depends on the log below the first record that was not exported.
+        keep_lsn = None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn)
+        # A message that was open before a gap may have ended in it, so only the log after the gap counts.
+        parts = () if before is None or gap is not None else before.open
+        with explained(self._place.path):
+            changed = (
+                [] if before is None or not parts else changed_parts(self._source, before, span, self._held, keep_lsn)
+            )
+            check_parts(self._place.path, parts, changed)
+        staging = self._place.begin()
         job = Job(
             store_dir=str(self._source),
             store=self._info.uuid,
@@ -376,14 +369,13 @@ class Run:
             queue_names=self._names,
             body=self._plan.options.body,
             compression=self._plan.options.compression,
-            # Without a hold, a writer may start at any moment; reading fails then if it recycles the part to be read.
-            # As with a hold, no row depends on the log below the first record that was not exported.
-            keep_lsn=None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn),
-            # A message that was open before a gap may have ended in it, so only the log after the gap counts.
-            open_set=str(self._place.path / OPEN_FILE) if before is not None and gap is None else None,
+            keep_lsn=keep_lsn,
+            open_parts=tuple(str(self._place.path / parts[number].path) for number in changed),
+            open_starts=group_starts(parts, changed) if parts else (0,),
         )
         with explained(self._place.path):
             files, opened = self.write(job, units, span, staging)
+            undecided = [part.first_id for part in opened if has_undecided(staging / part.staged)]
         if before is None:
             before = Manifest(
                 self._info.uuid,
@@ -394,17 +386,20 @@ class Run:
                 missing_before=self._plan.missing_before,
             )
         mark = find_mark(self._source, self._held, self._segments, span)
-        manifest = replace(before, options=self._plan.options).with_run(span.stop_lsn, files, opened, gap, mark)
-        self._place.commit(manifest, [*files, opened])
+        kept = [part for number, part in enumerate(parts) if number not in changed]  # none of them is undecided
+        manifest = replace(before, options=self._plan.options, undecided=tuple(undecided)).with_run(
+            span.stop_lsn, files, [*kept, *opened], gap, mark
+        )
+        self._place.commit(manifest, [*files, *opened])
         self._made += files
         self._done += log_bytes(self._segments, span.start_lsn, span.stop_lsn)
         self._seen = self._done  # the watched bytes include gaps between epochs
 
-    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], list[FileInfo]]:
         """Writes the messages (one scan) and the records (unit by unit) at the same time, in two threads."""
         self._stopped = False
         with ThreadPoolExecutor(THREADS, "logstore-export") as pool:
-            messages: Future[tuple[list[FileInfo], FileInfo]] = pool.submit(
+            messages: Future[tuple[list[FileInfo], list[FileInfo]]] = pool.submit(
                 write_messages, job, span, staging, hold=self._held, watch=self._look
             )
             records = [

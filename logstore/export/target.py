@@ -5,8 +5,8 @@ moment the run counts. Then each file is renamed to its place, the manifest last
 export completes an intent that it finds; without an intent it deletes the staged files. So a crash at any moment leaves
 the export as before the run or as after it, once the next export has recovered it.
 
-Invariants: every file outside ``_staging`` is named by the manifest or the intent, and no file is ever replaced, except
-the open set, which one rename replaces. All names other than data files begin with an underscore, so that Spark and the
+Invariants: every file outside ``_staging`` is named by the manifest or the intent, and no file is ever replaced or
+removed, except parts of the open set. All names other than data files begin with an underscore, so that Spark and the
 patterns ``records/*/*.parquet`` of DuckDB and Polars ignore them.
 """
 
@@ -28,7 +28,6 @@ from logstore.export.manifest import (
     INTENT,
     LOCK,
     MANIFEST,
-    OPEN_FILE,
     STAGING,
     ExportDamaged,
     ExportError,
@@ -37,6 +36,7 @@ from logstore.export.manifest import (
     Intent,
     Manifest,
     is_file_path,
+    is_open_path,
 )
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ class Target:
         """
         with explained(self.path):
             raw = manifest.encode()
-            intent = Intent(self._stage(_STAGED_MANIFEST, raw), tuple(files))
+            earlier = () if self.manifest is None else self.manifest.open
+            removed = sorted({part.path for part in earlier} - {part.path for part in manifest.open})
+            intent = Intent(self._stage(_STAGED_MANIFEST, raw), tuple(files), tuple(removed))
             self._stage(_STAGED_INTENT, intent.encode())
             force_directory(self.staging)
             os.rename(self.staging / _STAGED_INTENT, self.path / INTENT)
@@ -244,6 +246,11 @@ class Target:
             force_directory(directory)
         self._move_manifest(intent)
         force_directory(self.path)
+        for path in intent.removed:
+            with suppress(FileNotFoundError):  # it was removed before the interruption
+                os.unlink(self.path / path)
+        if intent.removed:
+            force_directory((self.path / intent.removed[0]).parent)
         os.unlink(self.path / INTENT)
         force_directory(self.path)
 
@@ -287,13 +294,14 @@ def checked_manifest(path: Path) -> Manifest | None:
     manifest = read_manifest(path)
     named = {} if manifest is None else {file.path: file.bytes for file in (*manifest.files, *manifest.of("open"))}
     strangers = sorted(found.keys() - named.keys()) if not interrupted else []
+    strangers = [name for name in strangers if _size(path / name) is not None]  # not replaced meanwhile
     if strangers:
         where = f"{path / MANIFEST} is missing" if manifest is None else f"{path / MANIFEST} does not name all files"
         raise ExportDamaged(
             f"{where}, but {path / strangers[0]} was exported{_and_more(strangers)}: another export would duplicate "
             f"its rows. Restore {MANIFEST}, or export to a new target"
         )
-    lost = sorted(name for name, size in named.items() if name != OPEN_FILE and found.get(name) != size)
+    lost = sorted(name for name, size in named.items() if not is_open_path(name) and found.get(name) != size)
     lost = [name for name in lost if _size(path / name) != named[name]]
     if lost:
         raise ExportDamaged(

@@ -211,7 +211,7 @@ class ExportSource(Source):
             gaps=tuple(manifest.gaps),
         )
 
-    def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, bytes]:
+    def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, list[bytes]]:
         """A manifest and its open set; tries again if an export is between two renames."""
         for _ in range(TRIES):
             manifest = checked_manifest(self.path)
@@ -226,15 +226,18 @@ class ExportSource(Source):
             "run the export again, then this"
         )
 
-    def _open_bytes(self, manifest: Manifest) -> bytes | None:
-        """The open set if it is the one that this manifest names; the file is replaced by each export."""
-        if manifest.open is None:
-            return None
-        try:
-            raw, _ = read_start(self.path / manifest.open.path, manifest.open.bytes + 1)
-        except FileNotFoundError:
-            return None
-        return raw if xxh64_hexdigest(raw) == manifest.open.xxh64 else None
+    def _open_bytes(self, manifest: Manifest) -> list[bytes] | None:
+        """The parts of the open set if they are those that this manifest names; each export replaces some of them."""
+        found = []
+        for part in manifest.open:
+            try:
+                raw, _ = read_start(self.path / part.path, part.bytes + 1)
+            except FileNotFoundError:
+                return None
+            if xxh64_hexdigest(raw) != part.xxh64:
+                return None
+            found.append(raw)
+        return found
 
     def files(self, dataset: str) -> list[str]:
         """The paths of the Parquet files of one dataset, in order."""
@@ -266,7 +269,8 @@ class ExportSource(Source):
     def open_rows(self) -> Any:
         """The table of open messages, of the manifest's moment."""
         pyarrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
-        return parquet.read_table(pyarrow.BufferReader(self._opened))
+        parts = [parquet.read_table(pyarrow.BufferReader(raw)) for raw in self._opened]
+        return pyarrow.concat_tables([part.replace_schema_metadata(None) for part in parts])
 
     def names(self) -> dict[int, str]:
         """The names as the records have them."""

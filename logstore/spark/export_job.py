@@ -111,7 +111,7 @@ class _SparkRun(Run):
 
     spark: SparkSession
 
-    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], FileInfo]:
+    def write(self, job: Job, units: list[Span], span: Span, staging: Path) -> tuple[list[FileInfo], list[FileInfo]]:
         """One task for each unit, and one for the messages, which starts first because it takes longest."""
         from pyspark.errors import PySparkException
 
@@ -133,7 +133,7 @@ class _SparkRun(Run):
         made = {row["task"]: [FileInfo(**each) for each in json.loads(row["made"])] for row in rows}
         if sorted(made) != list(range(1 + len(units))):
             raise ExportError(f"of {1 + len(units)} tasks of the export only {sorted(made)} told what they wrote")
-        *messages, opened = made[0]
+        messages, opened = ([one for one in made[0] if (one.dataset == "open") is wanted] for wanted in (False, True))
         return [file for task in range(1, 1 + len(units)) for file in made[task]] + messages, opened
 
 

@@ -53,10 +53,10 @@ class Work:
         return cls(Job(**job), Span(**content["span"]), units, content["staging"])
 
     def do(self, task: int, attempt: str) -> list[FileInfo]:
-        """Writes the files of a task; the open set is the last one."""
+        """Writes the files of a task; those of the open set are the last ones."""
         if task == 0:
             files, opened = write_messages(self.job, self.span, self.staging, attempt=attempt)
-            return [*files, opened]
+            return [*files, *opened]
         return write_records(self.job, self.units[task - 1], self.staging, attempt=attempt)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import logstore
 from kit.killed import killed, quick_directory, remove
-from logstore.export import export
+from logstore.export import export, open_set
 from logstore.export.manifest import INTENT, MANIFEST, ExportError
 from logstore.export.target import read_manifest
 from logstore.export.verification import verify
@@ -45,11 +45,13 @@ class Case:
         with logstore.open(self.store) as store:
             queue = store.queue("orders")
             more = list(store.publish_many(queue, [bytes(20_000)] * 40))
-            store.dequeue_many(first[50:60] + more[:5], queue)
+            store.dequeue_many(first[50:90] + more[:5], queue)
         self.begin()
         self.export()
         self.wanted = contents(self.target)
-        assert set(contents(self.before)) < set(self.wanted)
+        assert set(self.wanted) - set(contents(self.before))
+        self.removed = sorted(set(contents(self.before)) - set(self.wanted))
+        assert len(self.removed) > 1  # a run removes parts, too
 
     def begin(self) -> None:
         """The target as it was before the second run."""
@@ -64,7 +66,7 @@ class Case:
         for path in self.target.glob("**/*.parquet"):
             name = path.relative_to(self.target).as_posix()
             before = self.before / name
-            assert path.read_bytes() in (self.wanted[name], before.read_bytes() if before.is_file() else b"none")
+            assert path.read_bytes() in (self.wanted.get(name), before.read_bytes() if before.is_file() else b"none")
         self.export()
         assert contents(self.target) == self.wanted
         assert verify(self.target).problems == ()
@@ -77,7 +79,9 @@ def contents(target: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def case() -> Iterator[Case]:
     place = quick_directory("export-")
-    yield Case(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_set, "PART_ROWS", 32)
+        yield Case(place)
     remove(place)
 
 
@@ -245,6 +249,10 @@ def test_everything_is_forced_in_the_order_that_a_power_failure_requires(case: C
     assert all(journal.last("fsync", os.path.dirname(about) or ".", told) > -1 for about in made)
     assert journal.last("fsync", "_staging/manifest.json", intended) > -1
     removed = calls.index(("unlink", INTENT))
+    parts = [at for at, (name, about) in enumerate(calls) if name == "unlink" and about in case.removed]
+    assert len(parts) == (0 if first else len(case.removed))
+    # A part that the old manifest names is removed after the new one stands, and before the intent that names it goes.
+    assert all(told < journal.last("fsync", ".", at) < at < journal.last("fsync", "open", removed) for at in parts)
     assert told < journal.last("fsync", ".", removed)
     assert calls[-1] == ("fsync", ".")
     assert len([place for place in renames if place.endswith(".parquet")]) >= 4

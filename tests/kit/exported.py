@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from xxhash import xxh64_hexdigest
 
 import logstore
 from logstore.arrow import export
-from logstore.export.manifest import MANIFEST, FileInfo, Manifest
+from logstore.export.manifest import MANIFEST, OPEN_FILE, FileInfo, Manifest
 from logstore.export.target import read_manifest
 from logstore.inspect import Reader
 
@@ -53,15 +54,19 @@ NEW_FIELDS = frozenset({"not_before", "expires", "note", "header_bytes"})  # of 
 
 
 def as_version_1(target: Path) -> None:
-    """Makes an export what a program made whose columns were of version 1: without those of states of places."""
+    """Makes an export what a program of version 1 made: without states of places, and with an open set in one file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     def older(file: FileInfo) -> FileInfo:
         path = target / file.path
+        if file.dataset == "open":
+            file = replace(file, path=OPEN_FILE, start_lsn=file.stop_lsn)
+            path = path.rename(target / OPEN_FILE)
         table = pq.read_table(path, partitioning=None)
         known = pq.read_metadata(path).metadata or {}
         told = {key: value for key, value in known.items() if key.startswith(b"logstore.")}
+        told[b"logstore.start_lsn"] = str(file.start_lsn).encode()
         table = table.drop_columns([name for name in table.column_names if name in NEW_COLUMNS])
         if "places" in table.column_names:
             at = table.schema.get_field_index("places")
@@ -79,10 +84,15 @@ def as_version_1(target: Path) -> None:
         return replace(file, bytes=len(raw), xxh64=xxh64_hexdigest(raw))
 
     manifest = manifest_of(target)
-    assert manifest.open is not None
+    (opened,) = manifest.open
     files = tuple(older(file) for file in manifest.files)
-    made = replace(manifest, files=files, open=older(manifest.open), schema_version=1)
-    (target / MANIFEST).write_bytes(made.encode())
+    made = replace(manifest, files=files, open=(older(opened),), schema_version=1)
+    document = json.loads(made.encode())
+    content = document["manifest"]
+    (content["open"],) = content["open"]
+    checked = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    document |= {"logstore_manifest": 1, "xxh64": xxh64_hexdigest(checked)}
+    (target / MANIFEST).write_text(json.dumps(document, indent=1) + "\n")
 
 
 def damage(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
-from kit.exported import export_with_a_gap
+from kit.exported import export_with_a_gap, manifest_of
 from kit.report_page import ReportPage, check_tiles
 from kit.row_histories import make_history
 from kit.row_oracle import message_rows, record_rows
@@ -359,7 +359,7 @@ def test_a_transaction_decided_in_a_later_export_is_counted_as_decided(
 def test_an_open_set_of_another_moment_is_refused(known: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     export(known, target)
-    (target / "open" / "open.parquet").unlink()
+    (target / manifest_of(target).open[0].path).unlink()
     with pytest.raises(StoreError, match="run the export again"):
         report(target)
 

@@ -1,0 +1,200 @@
+"""The open set of an export: the messages that are open at its end, in parts by id.
+
+A part has the open messages with first_id ≤ id < the next part's first_id. Its file is ``open/open-FIRST.parquet``, so
+the pattern ``open/*.parquet`` is the whole set. A run replaces the parts of the messages that its range of the log
+changes, and the last part, which gets the new messages and carries the state of the pass as a whole; it neither reads
+nor writes the others.
+
+Invariant: an id lies in one part, and every id that the range changes lies in a part that :func:`changed_parts` gives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+from logstore.codec.placed import PlaceStates
+from logstore.codec.records import RecordType
+from logstore.core.extras import require
+from logstore.export.manifest import ExportDamaged, Span
+from logstore.export.target import file_hash
+from logstore.inspect import Reader
+from logstore.rows.messages import REST_KEY
+from logstore.rows.records import Where, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from logstore.export.manifest import FileInfo, Manifest
+    from logstore.holds import Hold
+
+__all__ = ["PART_ROWS", "changed_parts", "check_parts", "group_starts", "has_undecided", "read_seed", "split_rows"]
+
+PART_ROWS: Final = 1 << 15
+"""The largest number of messages in a part: what a run with one new message reads and writes."""
+
+_STATES_MAX: Final = 1000  # more PLACE_STATES than these are not decoded: they count as a change of every part
+
+# All records that change messages, except those of transactions: a part with undecided work always counts as changed.
+_CHANGING: Final = (
+    *(each.name for each in RecordType if each.name.startswith("MESSAGE_")),
+    "QUEUE_DELETE",
+    "PLACE_STATES",
+)
+
+
+def changed_parts(source: Path, manifest: Manifest, span: Span, hold: Hold | None, keep_lsn: int | None) -> list[int]:
+    """The numbers of the parts with messages that this range of the log may change, and of the last part; ascending.
+
+    Raises the errors of reading the log.
+    """
+    parts, undecided = manifest.open, set(manifest.undecided)
+    every = set(range(len(parts)))
+    last = len(parts) - 1
+    found = {last} | {number for number in every if parts[number].first_id in undecided}
+    if found != every:
+        for ids in _changed_ids(source, parts[last].first_id, span, hold, keep_lsn):
+            if ids is None:
+                found = every
+            else:
+                found |= {part_of(parts, message) for message in ids}
+            if found == every:
+                break
+    return sorted(found | _neighbours(parts, found))
+
+
+def part_of(parts: Sequence[FileInfo], message_id: int) -> int:
+    """The number of the part in which a message with this id is, or is put."""
+    return max(0, bisect_right(parts, message_id, key=lambda part: part.first_id) - 1)
+
+
+def _changed_ids(
+    source: Path, below: int, span: Span, hold: Hold | None, keep_lsn: int | None
+) -> Iterator[set[int] | None]:
+    """The ids below this one that the range changes; None if it may change every message."""
+    compute = require("arrow", "pyarrow.compute")
+    states: list[int] = []
+    with read(
+        source,
+        start_lsn=span.start_lsn,
+        stop_lsn=span.stop_lsn,
+        columns=["lsn", "type", "id"],
+        where=Where(types=_CHANGING),
+        hold=hold,
+        keep_lsn=None if hold is not None else keep_lsn,
+        queue_names={},
+    ) as batches:
+        for batch in batches:
+            if compute.any(compute.equal(batch["type"], "QUEUE_DELETE")).as_py():
+                yield None
+            of_states = compute.equal(batch["type"], "PLACE_STATES")
+            states += batch["lsn"].filter(of_states).to_pylist()
+            if len(states) > _STATES_MAX:
+                yield None
+            older = compute.and_not(compute.less(batch["id"], below), of_states)
+            yield set(batch["id"].filter(older).unique().to_pylist()) - {None}
+    if states:
+        yield _ids_of_states(source, states, hold, keep_lsn)
+
+
+def _ids_of_states(source: Path, lsns: Sequence[int], hold: Hold | None, keep_lsn: int | None) -> set[int]:
+    """The messages whose places these PLACE_STATES change."""
+    ids: set[int] = set()
+    keep = None if hold is not None else keep_lsn
+    with Reader(source, from_lsn=lsns[0], hold=hold, keep_lsn=keep) as reader:
+        for record in reader.records(only=RecordType.PLACE_STATES):
+            if record.lsn > lsns[-1]:
+                break
+            if isinstance(record.body, PlaceStates):
+                ids |= {row.id for row in record.body.rows}
+            if record.lsn == lsns[-1]:
+                break
+    return ids
+
+
+def _neighbours(parts: Sequence[FileInfo], changed: set[int]) -> set[int]:
+    """Parts that a changed part with few rows takes in, so that parts do not stay small for ever."""
+    found = set()
+    for number in changed:
+        if parts[number].rows >= PART_ROWS // 4:
+            continue
+        for other in (number - 1, number + 1):
+            if 0 <= other < len(parts) and parts[number].rows + parts[other].rows <= PART_ROWS:
+                found.add(other)
+                break
+    return found
+
+
+def has_undecided(path: Path) -> bool:
+    """Whether a message of this part, which was just written, is staged or has undecided work, by the file's bounds."""
+    metadata = require("arrow", "pyarrow.parquet").read_metadata(path)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        columns = [row_group.column(at) for at in range(row_group.num_columns)]
+        for column in columns:
+            if column.path_in_schema in ("pending", "staged") and (column.statistics is None or column.statistics.max):
+                return True
+    return False
+
+
+def check_parts(target: Path, parts: Sequence[FileInfo], changed: Sequence[int]) -> None:
+    """Checks the hashes of the parts that a run continues, and that the others are there with their sizes.
+
+    Raises ``ExportDamaged``.
+    """
+    for number, part in enumerate(parts):
+        path = target / part.path
+        try:
+            if number in changed:
+                sound = file_hash(path) == (part.bytes, part.xxh64)
+            else:
+                sound = path.stat(follow_symlinks=False).st_size == part.bytes
+        except FileNotFoundError:
+            sound = False
+        if not sound:
+            raise _damaged(path)
+
+
+def _damaged(path: Path) -> ExportDamaged:
+    return ExportDamaged(
+        f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a new "
+        "target"
+    )
+
+
+def group_starts(parts: Sequence[FileInfo], changed: Sequence[int]) -> tuple[int, ...]:
+    """The first id of each sequence of changed parts without an unchanged one between them."""
+    return tuple(parts[number].first_id for number in changed if number == 0 or number - 1 not in changed)
+
+
+def read_seed(paths: Sequence[str]) -> pa.Table | None:
+    """The states of these parts, for the pass that continues them; None if there are none."""
+    arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
+    if not paths:
+        return None
+    tables = [parquet.read_table(path, columns=["id", "state"], partitioning=None) for path in paths]
+    rest = (tables[-1].schema.metadata or {}).get(REST_KEY, b"")
+    plain = [table.replace_schema_metadata(None) for table in tables]
+    return arrow.concat_tables(plain).replace_schema_metadata({REST_KEY: rest})
+
+
+def split_rows(rows: pa.Table, starts: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows, which are in the order of their ids, as parts with their first ids.
+
+    ``starts`` are those of :func:`group_starts`. A sequence without rows gives no part, except the last one.
+    """
+    ids: Any = rows["id"]
+    begins = [0, *(_first_at_or_above(ids, start) for start in starts[1:])]
+    for start, at, stop in zip(starts, begins, [*begins[1:], rows.num_rows], strict=True):
+        for first in range(at, max(stop, at + 1) if start == starts[-1] else stop, PART_ROWS):
+            part = rows.slice(first, min(PART_ROWS, stop - first))
+            lowest = ids[first].as_py() if part.num_rows else start
+            yield (min(start, lowest) if first == at else lowest), part
+
+
+def _first_at_or_above(ids: Any, start: int) -> int:
+    compute = require("arrow", "pyarrow.compute")
+    return int(compute.sum(compute.less(ids, start)).as_py() or 0)
