@@ -33,11 +33,12 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     Raises :class:`MissingExtra`.
     """
     need_pyspark()
+    from logstore.spark.shipping import shipped
     from logstore.spark.source import LogSource, PushingLogSource
 
     if pushdown:
         spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PushingLogSource if pushdown else LogSource)
+    spark.dataSource.register(shipped(PushingLogSource if pushdown else LogSource))
 
 
 def pushdown_is_sound(spark: SparkSession) -> bool:
@@ -97,6 +98,7 @@ def _read(
     need_pyspark()
     from logstore.spark.options import Options
     from logstore.spark.schema import spark_schema
+    from logstore.spark.shipping import explained, shipped
     from logstore.spark.source import LogSource, OncePushedLogSource
 
     checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
@@ -105,11 +107,12 @@ def _read(
     source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
     if source is OncePushedLogSource:
         spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(source)
+    spark.dataSource.register(shipped(source))
     snapshot = json.dumps({one: look(one, permissive=checked.permissive) for one in paths})
     reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
     reader = reader if schema is None else reader.schema(schema)
-    return reader.load(paths[0] if len(paths) == 1 else paths)
+    with explained():
+        return reader.load(paths[0] if len(paths) == 1 else paths)
 
 
 def read_stream(
@@ -124,12 +127,14 @@ def read_stream(
     need_pyspark()
     from logstore.spark.options import StreamOptions
     from logstore.spark.schema import spark_schema
+    from logstore.spark.shipping import explained
 
     (one,) = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
     register(spark)
     reader = spark.readStream.format("logstore").options(**_texts(options))
-    return (reader if schema is None else reader.schema(schema)).load(one)
+    with explained():
+        return (reader if schema is None else reader.schema(schema)).load(one)
 
 
 @contextmanager

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from logstore.errors import OptionError, StoreError
 from logstore.spark.options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
 from logstore.spark.plan import Range, cut, look, used_names
 from logstore.spark.schema import STORE, checked_columns, spark_schema, target_schema
+from logstore.spark.shipping import Shipped, plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
     from logstore.spark.plan import View
@@ -33,6 +35,11 @@ __all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartiti
 TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
 """Columns for which the scanner also reads the log before a range."""
 
+READ_ONLY = (
+    "Spark reads a log and does not write it: publish the rows to a broker, or with logstore.open(DIR).publish_many; "
+    "to keep rows as files, write them as Parquet"
+)
+
 
 class RangePartition(InputPartition):
     """The range of one task."""
@@ -41,7 +48,7 @@ class RangePartition(InputPartition):
         super().__init__(wanted)
 
 
-class LogSource(DataSource):
+class LogSource(Shipped, DataSource):
     """The format ``logstore``. Spark applies all conditions itself."""
 
     @classmethod
@@ -49,21 +56,36 @@ class LogSource(DataSource):
         """The name of the format."""
         return "logstore"
 
+    @plainly()
     def schema(self) -> StructType:
         """All columns; ``body`` with the option, ``store`` if there is more than one store."""
         given = {key.lower(): value for key, value in self.options.items()}
         made = spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
         return kept_with(made, given)
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one query."""
         return LogReader(schema, Options.read(given_for(schema, self.options)))
 
+    @plainly()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - as Spark has it
+        """Raises ``OptionError``: the log is only read."""
+        raise OptionError(READ_ONLY)
+
+    @plainly()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802 - same
+        """Raises ``OptionError``: the log is only read."""
+        raise OptionError(READ_ONLY)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
         """The reader of one streaming query."""
-        from logstore.spark.stream import LogStream
+        from logstore.spark.stream import LogStream, RefusedStream
 
-        return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
+        try:
+            return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
+        except StoreError as refused:
+            return RefusedStream(refused)
 
 
 class PushingLogSource(LogSource):
@@ -74,6 +96,7 @@ class PushingLogSource(LogSource):
     the frame with itself, then gets wrong rows. See :func:`logstore.spark.pushdown_is_sound`.
     """
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one query."""
         return PushingLogReader(schema, Options.read(given_for(schema, self.options)))
@@ -88,7 +111,7 @@ class OncePushedLogSource(PushingLogSource):
         return "logstore_pushed"
 
 
-class LogReader(DataSourceReader):
+class LogReader(Shipped, DataSourceReader):
     """Plans one query in the driver, and reads its ranges in executors."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -97,6 +120,7 @@ class LogReader(DataSourceReader):
         self._columns = checked_columns(schema)
         self._conditions = deepcopy(options.conditions)
 
+    @plainly()
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of whole segments, for each store as it is now."""
         if self._conditions.impossible:
@@ -155,7 +179,8 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; runs in an executor."""
         if partition.value is not None:  # Spark makes an empty partition if there are no ranges
-            yield from read_range(partition.value, self._schema, self._options)
+            with plainly():
+                yield from read_range(partition.value, self._schema, self._options)
 
 
 class PushingLogReader(LogReader):

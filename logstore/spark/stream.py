@@ -26,6 +26,7 @@ from logstore.holds import hold
 from logstore.inspect import LogRecycled
 from logstore.spark.plan import Range, View, cut, look, used_names
 from logstore.spark.schema import checked_columns
+from logstore.spark.shipping import Shipped, plainly
 from logstore.spark.source import RangePartition, read_range
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
     from logstore.holds import Hold
     from logstore.spark.options import StreamOptions
 
-__all__ = ["LogStream"]
+__all__ = ["LogStream", "RefusedStream"]
 
 logger = logging.getLogger("logstore.spark")
 
 Offset = dict[str, Any]
 
 
-class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query in the driver; executors read them."""
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
@@ -62,6 +63,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- Offsets
 
+    @plainly()
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
         """The start of a query without a checkpoint."""
         start = self._options.start
@@ -76,6 +78,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(view, view.stop_lsn)
         return _offset(view, self._keep(None))
 
+    @plainly()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's own name
         """The end of the next batch: the durable LSN, within the limit."""
         at = int(start["lsn"])
@@ -110,12 +113,14 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None  # only a progress report needs it
         return _offset(view, view.stop_lsn)
 
+    @plainly()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's own name
         """The query ends with what is durable now."""
         self._last_lsn = self._look().stop_lsn
 
     # ---- Batches
 
+    @plainly()
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The ranges of one batch."""
         at, stop = int(start["lsn"]), int(end["lsn"])
@@ -152,7 +157,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         wanted: Range = partition.value
         if self._options.fail_on_data_loss:
-            yield from read_range(wanted, self._schema, self._options)
+            with plainly():
+                yield from read_range(wanted, self._schema, self._options)
             return
         begun = False
         # The segment with the start of the batch may be recycled, but not this range.
@@ -270,6 +276,35 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return int(batch.column(0)[rows].as_py())
                 rows -= batch.num_rows
         return stop
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot begin: each call raises the error that tells why.
+
+    Where the making of a reader fails, Spark 4 shows an error of its own code instead.
+    """
+
+    def __init__(self, refused: StoreError) -> None:
+        self._refused = refused
+
+    @plainly()
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
+        """Raises the error."""
+        raise self._refused
+
+    @plainly()
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - of a stream without limits
+        """Raises the error."""
+        raise self._refused
+
+    @plainly()
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # noqa: ARG002 - Spark's own
+        """Raises the error."""
+        raise self._refused
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's own
+        """Raises the error."""
+        raise self._refused
 
 
 def _offset(view: View, lsn: int) -> Offset:

@@ -150,6 +150,7 @@ def test_a_stream_exports_new_records_and_a_repeated_batch_is_not_doubled(spark:
     assert [tuple(row) for row in found] == [(row["lsn"], row["type"]) for row in wanted]
 
 
+@pytest.mark.slow
 def test_the_module_is_a_program(mixed: Path, tmp_path: Path) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
