@@ -11,13 +11,15 @@ Files are open only while a range is read, because the objects here are pickled 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from logstore.errors import OptionError, StoreError
+from logstore.rows.properties import DECODED
+from logstore.spark.filters import listed
 from logstore.spark.options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
-from logstore.spark.plan import Range, cut, look, used_names
+from logstore.spark.plan import Range, cut, look, place_of, used_names
 from logstore.spark.schema import STORE, checked_columns, spark_schema, target_schema
 from logstore.spark.shipping import Shipped, plainly
 
@@ -147,10 +149,15 @@ class LogReader(Shipped, DataSourceReader):
         end_lsn = view.stop_lsn if held is None else held[1]
         stop_lsn = min(end_lsn, conditions.stop_lsn)
         start_lsn = max(conditions.start_lsn, 0 if held is None else held[0])
-        queue_ids = self._queue_ids(view)
+        queue_ids = conditions.queue_ids(view.names)
         if queue_ids == ():
             return
         base_lsn = view.base_lsn if held is None else held[0]
+        keep_lsn = None if held is None else max(1, base_lsn)
+        if options.starting is not None:
+            start_lsn = max(start_lsn, place_of(view, options.starting, keep_lsn, permissive=options.permissive))
+        if options.ending is not None:
+            stop_lsn = min(stop_lsn, place_of(view, options.ending, keep_lsn, permissive=options.permissive))
         for parts in cut(view.clipped(start_lsn, stop_lsn), options.partition_bytes, stores):
             first = parts[0][0]
             yield Range(
@@ -161,20 +168,12 @@ class LogReader(Shipped, DataSourceReader):
                 keep_lsn=max(1, base_lsn if TOLD_BY_EARLIER.intersection(self._columns) else first),
                 as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
                 names=used_names(view.names, self._columns),
-                types=_listed(conditions.wanted.get("type")),
+                types=listed(conditions.wanted.get("type")),
                 queue_ids=queue_ids,
-                ids=_listed(conditions.wanted.get("id")),
+                ids=listed(conditions.wanted.get("id")),
                 start_time=conditions.start_time,
                 stop_time=conditions.stop_time,
             )
-
-    def _queue_ids(self, view: View) -> tuple[int, ...] | None:
-        """The queue ids that a row must have one of; None: any."""
-        ids, names = self._conditions.wanted.get("queue_id"), self._conditions.wanted.get("queue")
-        if names is not None:
-            named = frozenset(id for id, name in view.names.items() if name in names)  # noqa: A001 - a queue's id
-            ids = named if ids is None else ids & named
-        return _listed(ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; runs in an executor."""
@@ -189,10 +188,6 @@ class PushingLogReader(LogReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's own name
         """Returns the conditions that Spark must apply."""
         return self._conditions.take(filters)
-
-
-def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(sorted(values))
 
 
 # ---- In executors
@@ -233,6 +228,11 @@ def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uu
     import pyarrow as pa
 
     arrays = [pa.repeat(pa.scalar(uuid), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+    # Spark's own types of structs and maps name their fields, or declare them null, in other ways.
+    arrays = [
+        array.cast(field.type) if field.name.lower() in DECODED else array
+        for array, field in zip(arrays, target, strict=True)
+    ]
     if not arrays:
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=target)

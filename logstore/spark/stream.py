@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -24,7 +25,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from logstore.errors import OptionError, StoreError, StoreLocked
 from logstore.holds import hold
 from logstore.inspect import LogRecycled
-from logstore.spark.plan import Range, View, cut, look, used_names
+from logstore.spark.filters import listed
+from logstore.spark.plan import Range, View, cut, look, place_of, used_names
 from logstore.spark.schema import checked_columns
 from logstore.spark.shipping import Shipped, plainly
 from logstore.spark.source import RangePartition, read_range
@@ -67,6 +69,11 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
         """The start of a query without a checkpoint."""
         start = self._options.start
+        starting = self._options.starting
+        if starting is not None:
+            if starting > datetime.now(UTC):
+                raise OptionError(f"startingTimestamp is {starting}, and that is yet to come: use start=latest")
+            start = place_of(self._look(), starting, self._keep(None))
         view = self._look()
         if isinstance(start, int):
             if start > view.stop_lsn:
@@ -84,11 +91,11 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = int(start["lsn"])
         try:
             self._keep(at)
-            view = self._look_from(at, durable=True)
+            view = self._look_from(at, names="queue" in self._options.conditions.wanted, durable=True)
         except StoreLocked:  # a writer is opening the store, so nothing new is durable
             return start
         self._same_store(start, view)
-        stop = view.stop_lsn if self._last_lsn is None else min(view.stop_lsn, self._last_lsn)
+        stop = self._stop(view, at)
         if stop <= at:
             return start
         if isinstance(limit, ReadMaxBytes):
@@ -96,6 +103,15 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadMaxRows):
             stop = self._after_rows(view, at, stop, limit.max_rows)
         return _offset(view, stop)
+
+    def _stop(self, view: View, at: int) -> int:
+        """The end of the log, or the place where the options stop the stream."""
+        stop = min(view.stop_lsn, self._options.conditions.stop_lsn)
+        if self._last_lsn is not None:
+            stop = min(stop, self._last_lsn)
+        if self._options.ending is not None and stop > at:
+            stop = min(stop, place_of(view, self._options.ending, at, start_lsn=at))
+        return stop
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's own name
         """The limit from the options."""
@@ -128,7 +144,8 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         self._keep(at)
         # After a crash the log may show an older durable LSN than the writer did, but it contains everything durable.
-        view = self._look_from(at, names="queue" in self._columns)
+        wanted = self._options.conditions.wanted
+        view = self._look_from(at, names="queue" in self._columns or "queue" in wanted)
         self._same_store(end, view)
         if view.stop_lsn < stop:
             raise StoreError(
@@ -136,20 +153,34 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "set back, by a restored backup perhaps; begin with a new checkpoint"
             )
         ranges = view.clipped(at, stop)
+        whole = self._range(view, ranges, stop)
+        if whole is None:
+            return []
         return [
-            RangePartition(
-                Range(
-                    path=self._path,
-                    uuid=str(view.uuid),
-                    start_lsn=parts[0][0],
-                    stop_lsn=parts[-1][1],
-                    keep_lsn=ranges[0][0],
-                    as_of_lsn=stop,
-                    names=used_names(view.names, self._columns),
-                )
-            )
+            RangePartition(replace(whole, start_lsn=parts[0][0], stop_lsn=parts[-1][1]))
             for parts in cut(ranges, self._options.partition_bytes)
         ]
+
+    def _range(self, view: View, ranges: Sequence[tuple[int, int]], stop: int) -> Range | None:
+        """All of these ranges as one; None if the options select nothing of it."""
+        conditions = self._options.conditions
+        queue_ids = conditions.queue_ids(view.names)
+        if not ranges or conditions.impossible or queue_ids == ():
+            return None
+        return Range(
+            path=self._path,
+            uuid=str(view.uuid),
+            start_lsn=ranges[0][0],
+            stop_lsn=stop,
+            keep_lsn=ranges[0][0],
+            as_of_lsn=stop,
+            names=used_names(view.names, self._columns),
+            types=listed(conditions.wanted.get("type")),
+            queue_ids=queue_ids,
+            ids=listed(conditions.wanted.get("id")),
+            start_time=conditions.start_time,
+            stop_time=conditions.stop_time,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; runs in an executor."""
@@ -258,15 +289,16 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The LSN of the record after this many, or ``stop`` if there are no more."""
         import logstore.arrow
 
-        start = view.clipped(at, stop)
-        if not start:
+        whole = self._range(view, view.clipped(at, stop), stop)
+        if whole is None:
             return stop
         with logstore.arrow.read(
             self._path,
             start_lsn=at,
             stop_lsn=stop,
             columns=["lsn"],
-            keep_lsn=start[0][0],
+            where=whole.where(),
+            keep_lsn=whole.keep_lsn,
             as_of_lsn=stop,
             queue_names={},
             batch_rows=min(rows + 1, self._options.batch_rows),

@@ -229,7 +229,9 @@ def test_batches_respect_their_limit_and_end_at_the_present_log(
     ("options", "says"),
     [
         ({"start": "later"}, "is no LSN"),
-        ({"stop_lsn": 5}, "no option stop_lsn; it has: path"),
+        ({"as_of_lsn": 5}, "no option as_of_lsn; it has: path"),
+        ({"stopLNS": 5}, "no option stoplns: is stop_lsn meant. it has: path"),
+        ({"startingOffsets": "latest", "startingTimestamp": 0}, "begins at one place"),
         ({"maxRecordsPerTrigger": 5, "maxBytesPerTrigger": 5}, "one limit"),
         ({"maxRecordsPerTrigger": 0}, "1 or more"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
