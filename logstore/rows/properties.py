@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.core.extras import require
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
-__all__ = ["DECODED", "decoded_column", "decoded_fields"]
+__all__ = ["DECODED", "decoded_columns", "decoded_fields"]
 
 DECODED: Final = ("properties", "headers")
 """The columns that are made from ``header``, and only on request."""
@@ -58,13 +60,17 @@ def decoded_fields() -> dict[str, pa.Field]:
     }
 
 
-def decoded_column(name: str, header: pa.Array) -> pa.Array:
-    """The column of this name for an array of message headers."""
+def decoded_columns(names: Sequence[str], header: pa.Array) -> dict[str, pa.Array]:
+    """Those of these columns that are made from ``header``, an array of message headers."""
     arrow = require("arrow", "pyarrow")
     compute = require("arrow", "pyarrow.compute")
     found = compute.binary_replace_slice(header, _TIME_BYTES.start, _TIME_BYTES.stop, b"").dictionary_encode()
-    values = [_decoded(each)[DECODED.index(name)] for each in found.dictionary.to_pylist()]
-    return arrow.array(values, decoded_fields()[name].type).take(found.indices)
+    values = [_decoded(each) for each in found.dictionary.to_pylist()]
+    return {
+        name: arrow.array([each[number] for each in values], decoded_fields()[name].type).take(found.indices)
+        for number, name in enumerate(DECODED)
+        if name in names
+    }
 
 
 @lru_cache(_CACHED)

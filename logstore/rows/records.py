@@ -16,7 +16,7 @@ from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
 from logstore.inspect import Reader, read_catalog
-from logstore.rows.properties import DECODED, decoded_column
+from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.scan import RowScan, check_known_places, type_bits
 from logstore.rows.schema import schema
 
@@ -154,10 +154,8 @@ def _batches(scan: RowScan, reader: Reader, made: pa.Schema, start_lsn: int, sto
     with scan:
         for batch in scan:
             if decodes:
-                header = batch.column("header")
-                arrays = [
-                    decoded_column(name, header) if name in DECODED else batch.column(name) for name in made.names
-                ]
+                made_here = decoded_columns(made.names, batch.column("header"))
+                arrays = [made_here[name] if name in DECODED else batch.column(name) for name in made.names]
                 yield arrow.RecordBatch.from_arrays(arrays, schema=made)
             else:
                 yield batch

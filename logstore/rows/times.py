@@ -40,6 +40,7 @@ def lsn_at(
     Raises ``OptionError`` and the errors of reading: ``LogRecycled``, ``CorruptLog``.
     """
     moment = arguments.moment("time", time)
+    start_lsn = arguments.integer("start_lsn", start_lsn, 0, arguments.LSN_MAX)
     with Reader(store_dir, keep_lsn=keep_lsn, permissive=permissive) as reader:
         segments = [one for one in reader.segments() if one.end_lsn > start_lsn]
         end_lsn = reader.last_lsn()
