@@ -191,7 +191,10 @@ def stream_export(
 
     source, place = Path(store_dir).absolute(), Path(target).absolute()
     given = {key: str(value) for key, value in (stream or {}).items()}
-    StreamOptions.read(given | {"path": str(source)})
+    asked = StreamOptions.read(given | {"path": str(source)})
+    selected = asked.conditions.wanted or asked.conditions.start_time or asked.conditions.stop_time
+    if selected or asked.starting is not None:
+        raise OptionError("an export has every record from where it ends: leave out what selects rows or a beginning")
     kept = hold_for(source, place, limit_bytes=options.pop("hold_limit_bytes", None))
     try:
         manifest = checked_manifest(place)

@@ -159,14 +159,17 @@ class StreamOptions(_Common):
         """Raises ``OptionError``."""
         text = _Text(given, STREAM_OPTIONS)
         common = _common(text)
-        if len(common["paths"]) != 1:
-            raise OptionError("a stream follows one store: make one for each, and union them")
         start = text.word("start", "earliest").lower()
         if text.get("start") is not None and common["starting"] is not None:
             raise OptionError("start and startingTimestamp are both given; a stream begins at one place")
         max_records, max_bytes = text.number("maxRecordsPerTrigger"), text.number("maxBytesPerTrigger")
         if max_records is not None and max_bytes is not None:
             raise OptionError("maxRecordsPerTrigger and maxBytesPerTrigger are both given; Spark applies one limit")
+        stores = len(common["paths"])
+        if stores > 1 and (start not in ("earliest", "latest") or text.get("stop_lsn") is not None):
+            raise OptionError("an LSN is of one store: with several use startingTimestamp and endingTimestamp")
+        if max_records is not None and max_records < stores:
+            raise OptionError(f"maxRecordsPerTrigger is {max_records} for {stores} stores: each has an equal share")
         loss = text.word("failOnDataLoss", "true").lower()
         if loss not in ("true", "false"):
             raise OptionError(f"the option failOnDataLoss is {loss!r}; it is true or false")

@@ -116,11 +116,15 @@ def _read(
 
 
 def read_stream(
-    spark: SparkSession, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, **options: object
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    **options: object,
 ) -> DataFrame:
-    """The records of one store as a stream that follows its writer, up to the durable LSN.
+    """The records of one or more stores as a stream that follows their writers, up to the durable LSNs.
 
-    ``options`` are the source's: ``start``, ``maxRecordsPerTrigger``, ``maxBytesPerTrigger``, ``failOnDataLoss`` ...
+    ``options`` are the source's: ``start``, ``startingTimestamp``, ``types``, ``maxRecordsPerTrigger`` ...
 
     Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
     """
@@ -129,12 +133,12 @@ def read_stream(
     from logstore.spark.schema import spark_schema
     from logstore.spark.shipping import explained
 
-    (one,) = StreamOptions.read(_texts(options, path)).paths
+    paths = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
     register(spark)
-    reader = spark.readStream.format("logstore").options(**_texts(options))
+    reader = spark.readStream.format("logstore").options(**_texts(options, paths))
     with explained():
-        return (reader if schema is None else reader.schema(schema)).load(one)
+        return (reader if schema is None else reader.schema(schema)).load()
 
 
 @contextmanager

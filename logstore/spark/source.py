@@ -83,9 +83,11 @@ class LogSource(Shipped, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
         """The reader of one streaming query."""
         from logstore.spark.stream import LogStream, RefusedStream
+        from logstore.spark.streams import ManyStreams
 
         try:
-            return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
+            options = StreamOptions.read(given_for(schema, self.options))
+            return (LogStream if len(options.paths) == 1 else ManyStreams)(schema, options)
         except StoreError as refused:
             return RefusedStream(refused)
 

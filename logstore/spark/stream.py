@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from logstore.holds import Hold
     from logstore.spark.options import StreamOptions
 
-__all__ = ["LogStream", "RefusedStream"]
+__all__ = ["LogStream", "Offset", "RefusedStream"]
 
 logger = logging.getLogger("logstore.spark")
 
@@ -52,16 +52,20 @@ Offset = dict[str, Any]
 class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query in the driver; executors read them."""
 
-    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+    def __init__(self, schema: StructType, options: StreamOptions, path: str | None = None) -> None:
         self._schema = schema
         self._options = options
         self._columns = checked_columns(schema)
-        self._path = options.paths[0]
+        self._path = options.paths[0] if path is None else path
         self._hold: Hold | None = None
         self._last_lsn: int | None = None  # with Trigger.AvailableNow: the LSN at which to end
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_hold": None}
+
+    def store(self) -> str:
+        """The UUID of the store."""
+        return str(self._look().uuid)
 
     # ---- Offsets
 
@@ -88,7 +92,7 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's own name
         """The end of the next batch: the durable LSN, within the limit."""
-        at = int(start["lsn"])
+        at = _lsn(start)
         try:
             self._keep(at)
             view = self._look_from(at, names="queue" in self._options.conditions.wanted, durable=True)
@@ -139,7 +143,7 @@ class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly()
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The ranges of one batch."""
-        at, stop = int(start["lsn"]), int(end["lsn"])
+        at, stop = _lsn(start), _lsn(end)
         if at >= stop:
             return []
         self._keep(at)
@@ -337,6 +341,13 @@ class RefusedStream(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's own
         """Raises the error."""
         raise self._refused
+
+
+def _lsn(offset: Offset) -> int:
+    if "lsn" not in offset:
+        stores = ", ".join(offset.get("stores", ()))
+        raise StoreError(f"the checkpoint is of the stores {stores}: name all of them in the list of paths")
+    return int(offset["lsn"])
 
 
 def _offset(view: View, lsn: int) -> Offset:

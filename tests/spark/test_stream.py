@@ -242,8 +242,9 @@ def test_a_stream_refuses_impossible_options(
 ) -> None:
     with pytest.raises(errors.OptionError, match=says):
         logstore.spark.read_stream(spark, mixed, **options)
-    with pytest.raises(errors.OptionError, match="one store"):
-        logstore.spark.read_stream(spark, [mixed, mixed.parent], columns=["lsn"])  # type: ignore[arg-type]  # wrong
+    for wrong in ({"start": 5}, {"stop_lsn": 5}, {"maxRecordsPerTrigger": 1}):
+        with pytest.raises(errors.OptionError, match="of one store|for 2 stores"):
+            logstore.spark.read_stream(spark, [mixed, mixed.parent], **wrong)
 
 
 def test_a_plain_stream_in_sql_words_refuses_it_too(spark: SparkSession, mixed: Path) -> None:
