@@ -1,4 +1,4 @@
-"""Reading the log in Spark: :func:`register`, :func:`read`, :func:`read_stream` and :func:`held`."""
+"""Reading the log in Spark: :func:`register`, :func:`read`, :func:`read_stream`, :func:`held`, :func:`read_exports`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 from contextlib import contextmanager
 from datetime import datetime
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 
     from logstore.holds import Hold
 
-__all__ = ["held", "pushdown_is_sound", "read", "read_stream", "register"]
+__all__ = ["held", "pushdown_is_sound", "read", "read_exports", "read_stream", "register"]
 
+EXPORTED: Final = ("records", "messages", "open")
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -139,6 +142,47 @@ def read_stream(
     reader = spark.readStream.format("logstore").options(**_texts(options, paths))
     with explained():
         return (reader if schema is None else reader.schema(schema)).load()
+
+
+def read_exports(
+    spark: SparkSession,
+    targets: Sequence[str | os.PathLike[str]],
+    table: str = "messages",
+) -> DataFrame:
+    """One table of the exports of several stores, with the column ``store``, each store's UUID.
+
+    ``targets`` are the directories of the exports, ``table`` is ``records``, ``messages`` or ``open``. A condition on
+    ``store`` or ``day`` reads only these exports and days. A column that an older export lacks is null there.
+
+    Raises :class:`MissingExtra`, ``OptionError`` for another table, for no target, for a target without an export and
+    for two exports of one store.
+    """
+    need_pyspark()
+    from pyspark.sql import functions as f
+
+    from logstore.export.target import read_manifest
+    from logstore.rows.schema import message_schema, open_schema, schema
+
+    if table not in EXPORTED:
+        raise OptionError(f"an export has no table {table!r}; it has {', '.join(EXPORTED)}")
+    if isinstance(targets, str | os.PathLike) or not targets:
+        raise OptionError(f"targets is {targets!r}; it is a list of directories with an export each")
+    frames: dict[str, DataFrame] = {}
+    for target in targets:
+        place = Path(target).absolute()
+        manifest = read_manifest(place)
+        if manifest is None:
+            raise OptionError(f"there is no export in {place}: name the target of an export")
+        store = str(manifest.store)
+        if store in frames:
+            raise OptionError(f"{place} is a second export of the store {store}: each row would come twice")
+        if (place / table).is_dir():
+            found = spark.read.option("mergeSchema", "true").parquet(str(place / table))
+        else:  # nothing ended yet
+            kinds = {"records": schema, "messages": message_schema, "open": open_schema}
+            found = spark.createDataFrame(kinds[table]().empty_table())
+        frames[store] = found.withColumn("store", f.lit(store))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames.values())
 
 
 @contextmanager
