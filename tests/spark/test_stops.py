@@ -70,7 +70,7 @@ def test_a_stream_stops_at_the_given_lsn_or_time(
     ):
         whole = [row["lsn"] for row in mixed_rows if low <= row["lsn"] < high]
         for limit, most in ((ReadAllAvailable(), 1 << 62), (ReadMaxRows(200), 200)):
-            batches = followed(stream(mixed, **options), limit)  # type: ignore[arg-type]  # of one type each
+            batches = followed(stream(mixed, **options), limit)
             assert [row["lsn"] for row in itertools.chain(*batches)] == whole
             assert max(map(len, batches)) <= most
 

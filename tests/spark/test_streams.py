@@ -66,7 +66,8 @@ def others(tmp_path: Path) -> list[Path]:
 def test_a_stream_of_several_stores_has_every_record_of_each_once(mixed: Path, others: list[Path]) -> None:
     for limit in (ReadAllAvailable(), ReadMaxRows(90), ReadMaxBytes(3_000_000)):
         reader = streams(mixed, *others)
-        at, found = reader.initialOffset(), set()
+        at = reader.initialOffset()
+        found: set[tuple[str, int]] = set()
         while (end := reader.latestOffset(at, limit)) != at:
             batch = rows(reader, at, end)
             assert found.isdisjoint(batch)
@@ -99,8 +100,7 @@ def test_a_store_is_added_to_a_running_checkpoint_and_one_that_is_done_is_left_o
     both.stop()
     with pytest.raises(errors.StoreError, match="the checkpoint is of the stores .*name all of them"):
         alone.latestOffset(at, ReadAllAvailable())
-    left = streams(one, one.parent / "three") if shutil.copytree(two, one.parent / "three") else None
-    assert left is not None
+    left = streams(one, shutil.copytree(two, one.parent / "three"))
     assert left.latestOffset(at, ReadAllAvailable()) == at  # the same store at another place
     left.stop()
     with open_small(one.parent / "new") as store:
