@@ -15,6 +15,7 @@ from logstore.core.imports import late
 from logstore.rows.records import BODY_BYTES, Where, open_places, queue_names, read
 from logstore.rows.scan import COLUMNS
 from logstore.rows.schema import message_schema, open_schema, schema
+from logstore.rows.times import lsn_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ __all__ = [
     "RECORDS",
     "Where",
     "export",
+    "lsn_at",
     "open_places",
     "queue_names",
     "read",

@@ -16,6 +16,7 @@ from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
 from logstore.inspect import Reader, read_catalog
+from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.scan import RowScan, check_known_places, type_bits
 from logstore.rows.schema import schema
 
@@ -78,7 +79,8 @@ def read(
     """The records with ``start_lsn`` ≤ LSN < ``stop_lsn`` (default: the whole log) as a stream of record batches.
 
     ``columns``: their names, in this order; by default all but ``body``. ``body``: the length in bytes to which a body
-    is cut (default 64 KiB); giving it adds the column to the default ones. Outcomes of transactions are those known
+    is cut (default 64 KiB); giving it adds the column to the default ones. ``properties`` and ``headers``, decoded from
+    ``header``, are made only where ``columns`` names them. Outcomes of transactions are those known
     below ``as_of_lsn`` (default: the end of the log). ``hold`` keeps the log while it is read; without one, a running
     writer may recycle it. ``keep_lsn`` stands for a hold of another process: everything from there on is read, or
     ``LogRecycled`` is raised. Without either, a ``start_lsn`` below the log's base means the base. ``queue_names``: the
@@ -113,7 +115,7 @@ def read(
             names = _names(store_dir, reader, connect, catalog) if "queue" in made.names else {}
         scan = RowScan(
             reader,
-            made,
+            _scanned(made),
             start_lsn=start,
             stop_lsn=stop,
             as_of_lsn=as_of if as_of_lsn is None else max(1, as_of),  # to the core 0 means the end
@@ -133,12 +135,30 @@ def read(
     if (stop_lsn is not None and stop <= start) or (where.types is not None and not where.types):
         scan.close()
         return arrow.RecordBatchReader.from_batches(made, iter(()))
-    return arrow.RecordBatchReader.from_batches(made, _batches(scan, reader, start, stop))
+    return arrow.RecordBatchReader.from_batches(made, _batches(scan, reader, made, start, stop))
 
 
-def _batches(scan: RowScan, reader: Reader, start_lsn: int, stop_lsn: int) -> Iterator[pa.RecordBatch]:
+def _scanned(made: pa.Schema) -> pa.Schema:
+    """The columns that the core makes: those of this schema, and ``header`` for what is decoded from it."""
+    names = [name for name in made.names if name not in DECODED]
+    if len(names) < len(made.names) and "header" not in names:
+        names.append("header")
+    return require("arrow", "pyarrow").schema(
+        [made.field(name) if name in made.names else schema([name]).field(name) for name in names]
+    )
+
+
+def _batches(scan: RowScan, reader: Reader, made: pa.Schema, start_lsn: int, stop_lsn: int) -> Iterator[pa.RecordBatch]:
+    arrow = require("arrow", "pyarrow")
+    decodes = not set(DECODED).isdisjoint(made.names)
     with scan:
-        yield from scan
+        for batch in scan:
+            if decodes:
+                made_here = decoded_columns(made.names, batch.column("header"))
+                arrays = [made_here[name] if name in DECODED else batch.column(name) for name in made.names]
+                yield arrow.RecordBatch.from_arrays(arrays, schema=made)
+            else:
+                yield batch
         warn_of_missing(reader, start_lsn, stop_lsn)
 
 

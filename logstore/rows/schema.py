@@ -13,6 +13,7 @@ from logstore._core import ffi, lib
 from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
+from logstore.rows.properties import decoded_fields
 from logstore.rows.scan import COLUMNS, DICTIONARIES, TYPES
 
 if TYPE_CHECKING:
@@ -27,16 +28,17 @@ def _record_fields() -> dict[str, pa.Field]:
 
 def schema(columns: Sequence[str] | None = None, *, body: bool = False, strings: str = "plain") -> pa.Schema:
     """The schema of :func:`read` with these arguments; ``body`` adds that column to the default ones.
+    ``properties`` and ``headers`` are there only by their names.
 
     Raises :class:`~logstore.errors.OptionError` for an unknown column, or one that is given twice.
     """
     arrow = require("arrow", "pyarrow")
     strings = arguments.choice("strings", strings, "plain", "dictionary")
     names = [name for name in COLUMNS if body or name != "body"] if columns is None else _wanted(columns)
-    fields = _record_fields()
+    fields = _record_fields() | decoded_fields()
     for name in names:
         if name not in fields:
-            raise OptionError(f"there is no column {arguments.shown(name)}; there are {', '.join(COLUMNS)}")
+            raise OptionError(f"there is no column {arguments.shown(name)}; there are {', '.join(fields)}")
         if names.count(name) > 1:
             raise OptionError(f"the column {name!r} is named twice")
         if strings == "dictionary" and name in DICTIONARIES:

@@ -31,7 +31,7 @@ from logstore.spark.analyses import (
 )
 from logstore.spark.export_job import export, stream_export
 from logstore.spark.java import Java, find_java, session
-from logstore.spark.reading import held, pushdown_is_sound, read, read_stream, register
+from logstore.spark.reading import held, pushdown_is_sound, read, read_exports, read_stream, register
 
 __all__ = [
     "Java",
@@ -41,6 +41,7 @@ __all__ = [
     "held",
     "pushdown_is_sound",
     "read",
+    "read_exports",
     "read_stream",
     "register",
     "session",

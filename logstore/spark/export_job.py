@@ -115,12 +115,13 @@ class _SparkRun(Run):
         """One task for each unit, and one for the messages, which starts first because it takes longest."""
         from pyspark.errors import PySparkException
 
+        from logstore.spark.shipping import shipped
         from logstore.spark.work import Work, WorkSource
 
         # A hold belongs to the process that took it, so the tasks get the LSN where it begins.
         job = job if self._held is None else replace(job, keep_lsn=self._held.lsn)
         work = Work(job, span, tuple(units), str(staging))
-        self.spark.dataSource.register(WorkSource)
+        self.spark.dataSource.register(shipped(WorkSource))
         tasks = self.spark.read.format(WorkSource.name()).option("work", work.encode()).load()
         with _kept_alive(self._held):
             try:
@@ -186,16 +187,20 @@ def stream_export(
     need_pyspark()
     from logstore.spark.options import StreamOptions
     from logstore.spark.ranges import RangeSource
+    from logstore.spark.shipping import shipped
 
     source, place = Path(store_dir).absolute(), Path(target).absolute()
     given = {key: str(value) for key, value in (stream or {}).items()}
-    StreamOptions.read(given | {"path": str(source)})
+    asked = StreamOptions.read(given | {"path": str(source)})
+    selected = asked.conditions.wanted or asked.conditions.start_time or asked.conditions.stop_time
+    if selected or asked.starting is not None:
+        raise OptionError("an export has every record from where it ends: leave out what selects rows or a beginning")
     kept = hold_for(source, place, limit_bytes=options.pop("hold_limit_bytes", None))
     try:
         manifest = checked_manifest(place)
         if manifest is not None:
             given.setdefault("start", str(manifest.last_lsn))
-        spark.dataSource.register(RangeSource)
+        spark.dataSource.register(shipped(RangeSource))
         frame = spark.readStream.format(RangeSource.name()).options(**given).load(str(source))
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(
             _exporting(source, place, options | {"hold": kept})

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.codec.records import LSN_LIMIT, RecordType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql.datasource import Filter
 
-__all__ = ["Conditions"]
+__all__ = ["Conditions", "listed"]
 
 MICROSECOND: Final = timedelta(microseconds=1)
 NEVER_NULL: Final = frozenset({"lsn", "type", "time", "stream", "epoch", "batch_lsn", "segment", "store"})
@@ -41,6 +41,14 @@ class Conditions:
         """Whether no row can meet them."""
         times = self.start_time is not None and self.stop_time is not None and self.start_time >= self.stop_time
         return self.start_lsn >= self.stop_lsn or times or any(not values for values in self.wanted.values())
+
+    def queue_ids(self, names: Mapping[int, str]) -> tuple[int, ...] | None:
+        """The queue ids that a row must have one of; None: any. ``names``: the names of queues by id."""
+        ids, wanted = self.wanted.get("queue_id"), self.wanted.get("queue")
+        if wanted is not None:
+            named = frozenset(id for id, name in names.items() if name in wanted)  # noqa: A001 - a queue's id
+            ids = named if ids is None else ids & named
+        return listed(ids)
 
     def take(self, filters: Sequence[Filter]) -> Iterable[Filter]:
         """Takes the filters, which are ANDed, and returns those that are not decided here."""
@@ -135,6 +143,11 @@ class Conditions:
         if column == "id" and self.wanted[column]:
             self.limit(min(self.wanted[column]), LSN_LIMIT)  # a chain's id is the LSN of its first record
         return True
+
+
+def listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
+    """The wanted values in order; None: any."""
+    return None if values is None else tuple(sorted(values))
 
 
 def _is(value: object, kind: type) -> bool:

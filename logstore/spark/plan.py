@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-__all__ = ["Range", "View", "cut", "look"]
+__all__ = ["Range", "View", "cut", "look", "place_of", "used_names"]
 
 TASKS_PER_CORE: Final = 2
 
@@ -102,6 +102,14 @@ def look(
         tuple((one.first_lsn, min(one.end_lsn, stop_lsn)) for one in segments if one.first_lsn < stop_lsn),
         {row.id: row.name for row in read_catalog(path, info, connect=connect, schema=catalog).queues} if names else {},
     )
+
+
+def place_of(view: View, time: datetime, keep_lsn: int | None, *, start_lsn: int = 0, permissive: bool = False) -> int:
+    """The LSN where the log reached this time; its end if it did not."""
+    from logstore.rows.times import lsn_at
+
+    found = lsn_at(view.path, time, start_lsn=start_lsn, keep_lsn=keep_lsn, permissive=permissive)
+    return min(found, view.stop_lsn)
 
 
 def cut(parts: Sequence[tuple[int, int]], partition_bytes: int, stores: int = 1) -> list[list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""Reading the log in Spark: :func:`register`, :func:`read`, :func:`read_stream` and :func:`held`."""
+"""Reading the log in Spark: :func:`register`, :func:`read`, :func:`read_stream`, :func:`held`, :func:`read_exports`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 from contextlib import contextmanager
 from datetime import datetime
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 
     from logstore.holds import Hold
 
-__all__ = ["held", "pushdown_is_sound", "read", "read_stream", "register"]
+__all__ = ["held", "pushdown_is_sound", "read", "read_exports", "read_stream", "register"]
 
+EXPORTED: Final = ("records", "messages", "open")
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -33,11 +36,12 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     Raises :class:`MissingExtra`.
     """
     need_pyspark()
+    from logstore.spark.shipping import shipped
     from logstore.spark.source import LogSource, PushingLogSource
 
     if pushdown:
         spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PushingLogSource if pushdown else LogSource)
+    spark.dataSource.register(shipped(PushingLogSource if pushdown else LogSource))
 
 
 def pushdown_is_sound(spark: SparkSession) -> bool:
@@ -97,6 +101,7 @@ def _read(
     need_pyspark()
     from logstore.spark.options import Options
     from logstore.spark.schema import spark_schema
+    from logstore.spark.shipping import explained, shipped
     from logstore.spark.source import LogSource, OncePushedLogSource
 
     checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
@@ -105,31 +110,79 @@ def _read(
     source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
     if source is OncePushedLogSource:
         spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(source)
+    spark.dataSource.register(shipped(source))
     snapshot = json.dumps({one: look(one, permissive=checked.permissive) for one in paths})
     reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
     reader = reader if schema is None else reader.schema(schema)
-    return reader.load(paths[0] if len(paths) == 1 else paths)
+    with explained():
+        return reader.load(paths[0] if len(paths) == 1 else paths)
 
 
 def read_stream(
-    spark: SparkSession, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, **options: object
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    **options: object,
 ) -> DataFrame:
-    """The records of one store as a stream that follows its writer, up to the durable LSN.
+    """The records of one or more stores as a stream that follows their writers, up to the durable LSNs.
 
-    ``options`` are the source's: ``start``, ``maxRecordsPerTrigger``, ``maxBytesPerTrigger``, ``failOnDataLoss`` ...
+    ``options`` are the source's: ``start``, ``startingTimestamp``, ``types``, ``maxRecordsPerTrigger`` ...
 
     Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
     """
     need_pyspark()
     from logstore.spark.options import StreamOptions
     from logstore.spark.schema import spark_schema
+    from logstore.spark.shipping import explained
 
-    (one,) = StreamOptions.read(_texts(options, path)).paths
+    paths = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
     register(spark)
-    reader = spark.readStream.format("logstore").options(**_texts(options))
-    return (reader if schema is None else reader.schema(schema)).load(one)
+    reader = spark.readStream.format("logstore").options(**_texts(options, paths))
+    with explained():
+        return (reader if schema is None else reader.schema(schema)).load()
+
+
+def read_exports(
+    spark: SparkSession,
+    targets: Sequence[str | os.PathLike[str]],
+    table: str = "messages",
+) -> DataFrame:
+    """One table of the exports of several stores, with the column ``store``, each store's UUID.
+
+    ``targets`` are the directories of the exports, ``table`` is ``records``, ``messages`` or ``open``. A condition on
+    ``store`` or ``day`` reads only these exports and days. A column that an older export lacks is null there.
+
+    Raises :class:`MissingExtra`, ``OptionError`` for another table, for no target, for a target without an export and
+    for two exports of one store.
+    """
+    need_pyspark()
+    from pyspark.sql import functions as f
+
+    from logstore.export.target import read_manifest
+    from logstore.rows.schema import message_schema, open_schema, schema
+
+    if table not in EXPORTED:
+        raise OptionError(f"an export has no table {table!r}; it has {', '.join(EXPORTED)}")
+    if isinstance(targets, str | os.PathLike) or not targets:
+        raise OptionError(f"targets is {targets!r}; it is a list of directories with an export each")
+    frames: dict[str, DataFrame] = {}
+    for target in targets:
+        place = Path(target).absolute()
+        manifest = read_manifest(place)
+        if manifest is None:
+            raise OptionError(f"there is no export in {place}: name the target of an export")
+        store = str(manifest.store)
+        if store in frames:
+            raise OptionError(f"{place} is a second export of the store {store}: each row would come twice")
+        if (place / table).is_dir():
+            found = spark.read.option("mergeSchema", "true").parquet(str(place / table))
+        else:  # nothing ended yet
+            kinds = {"records": schema, "messages": message_schema, "open": open_schema}
+            found = spark.createDataFrame(kinds[table]().empty_table())
+        frames[store] = found.withColumn("store", f.lit(store))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames.values())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
+from logstore.rows.properties import DECODED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ STORE: Final = "store"
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, store: bool = False) -> StructType:
-    """The source's schema: all columns but ``body``, or the given ones in their order.
+    """The source's schema: these columns in their order; by default all but ``body`` and those made from ``header``.
 
     Raises ``OptionError`` for an unknown name.
     """
@@ -31,7 +32,9 @@ def spark_schema(columns: Sequence[str] | None = None, *, body: bool = False, st
 
     known = _known(StructField(STORE, StringType(), False))
     if columns is None:
-        columns = [name for name in known if (name != STORE or store) and (name != "body" or body)]
+        columns = [
+            name for name in known if (name != STORE or store) and (name != "body" or body) and name not in DECODED
+        ]
     for name in columns:
         if name.lower() not in known:
             raise _unknown(name, known)
@@ -75,7 +78,8 @@ def _known(store: Any) -> dict[str, Any]:
 
     import logstore.arrow
 
-    fields = from_arrow_schema(logstore.arrow.schema(body=True, strings="plain"), prefer_timestamp_ntz=False).fields
+    columns = [*logstore.arrow.COLUMNS, *DECODED]
+    fields = from_arrow_schema(logstore.arrow.schema(columns, strings="plain"), prefer_timestamp_ntz=False).fields
     return {field.name: field for field in (store, *fields)}
 
 
@@ -85,6 +89,10 @@ def _unknown(name: str, known: dict[str, Any]) -> OptionError:
 
 def _nullable(kind: DataType) -> DataType:
     """A type with all its elements nullable, because Spark's nullability of elements may differ."""
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType), True) for field in kind.fields])
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
     return ArrayType(_nullable(kind.elementType), True) if isinstance(kind, ArrayType) else kind

@@ -11,19 +11,23 @@ Files are open only while a range is read, because the objects here are pickled 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from logstore.errors import OptionError, StoreError
+from logstore.rows.properties import DECODED
+from logstore.spark.filters import listed
 from logstore.spark.options import BODY_BYTES, Options, StreamOptions, given_for, kept_with, paths_of
-from logstore.spark.plan import Range, cut, look, used_names
+from logstore.spark.plan import Range, cut, look, place_of, used_names
 from logstore.spark.schema import STORE, checked_columns, spark_schema, target_schema
+from logstore.spark.shipping import Shipped, plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
     from logstore.spark.plan import View
@@ -33,6 +37,11 @@ __all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartiti
 TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
 """Columns for which the scanner also reads the log before a range."""
 
+READ_ONLY = (
+    "Spark reads a log and does not write it: publish the rows to a broker, or with logstore.open(DIR).publish_many; "
+    "to keep rows as files, write them as Parquet"
+)
+
 
 class RangePartition(InputPartition):
     """The range of one task."""
@@ -41,7 +50,7 @@ class RangePartition(InputPartition):
         super().__init__(wanted)
 
 
-class LogSource(DataSource):
+class LogSource(Shipped, DataSource):
     """The format ``logstore``. Spark applies all conditions itself."""
 
     @classmethod
@@ -49,21 +58,38 @@ class LogSource(DataSource):
         """The name of the format."""
         return "logstore"
 
+    @plainly()
     def schema(self) -> StructType:
         """All columns; ``body`` with the option, ``store`` if there is more than one store."""
         given = {key.lower(): value for key, value in self.options.items()}
         made = spark_schema(body="body" in given, store=len(paths_of(given)) > 1)
         return kept_with(made, given)
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one query."""
         return LogReader(schema, Options.read(given_for(schema, self.options)))
 
+    @plainly()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - as Spark has it
+        """Raises ``OptionError``: the log is only read."""
+        raise OptionError(READ_ONLY)
+
+    @plainly()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802 - same
+        """Raises ``OptionError``: the log is only read."""
+        raise OptionError(READ_ONLY)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's own name
         """The reader of one streaming query."""
-        from logstore.spark.stream import LogStream
+        from logstore.spark.stream import LogStream, RefusedStream
+        from logstore.spark.streams import ManyStreams
 
-        return LogStream(schema, StreamOptions.read(given_for(schema, self.options)))
+        try:
+            options = StreamOptions.read(given_for(schema, self.options))
+            return (LogStream if len(options.paths) == 1 else ManyStreams)(schema, options)
+        except StoreError as refused:
+            return RefusedStream(refused)
 
 
 class PushingLogSource(LogSource):
@@ -74,6 +100,7 @@ class PushingLogSource(LogSource):
     the frame with itself, then gets wrong rows. See :func:`logstore.spark.pushdown_is_sound`.
     """
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one query."""
         return PushingLogReader(schema, Options.read(given_for(schema, self.options)))
@@ -88,7 +115,7 @@ class OncePushedLogSource(PushingLogSource):
         return "logstore_pushed"
 
 
-class LogReader(DataSourceReader):
+class LogReader(Shipped, DataSourceReader):
     """Plans one query in the driver, and reads its ranges in executors."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -97,6 +124,7 @@ class LogReader(DataSourceReader):
         self._columns = checked_columns(schema)
         self._conditions = deepcopy(options.conditions)
 
+    @plainly()
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of whole segments, for each store as it is now."""
         if self._conditions.impossible:
@@ -123,10 +151,15 @@ class LogReader(DataSourceReader):
         end_lsn = view.stop_lsn if held is None else held[1]
         stop_lsn = min(end_lsn, conditions.stop_lsn)
         start_lsn = max(conditions.start_lsn, 0 if held is None else held[0])
-        queue_ids = self._queue_ids(view)
+        queue_ids = conditions.queue_ids(view.names)
         if queue_ids == ():
             return
         base_lsn = view.base_lsn if held is None else held[0]
+        keep_lsn = None if held is None else max(1, base_lsn)
+        if options.starting is not None:
+            start_lsn = max(start_lsn, place_of(view, options.starting, keep_lsn, permissive=options.permissive))
+        if options.ending is not None:
+            stop_lsn = min(stop_lsn, place_of(view, options.ending, keep_lsn, permissive=options.permissive))
         for parts in cut(view.clipped(start_lsn, stop_lsn), options.partition_bytes, stores):
             first = parts[0][0]
             yield Range(
@@ -137,25 +170,18 @@ class LogReader(DataSourceReader):
                 keep_lsn=max(1, base_lsn if TOLD_BY_EARLIER.intersection(self._columns) else first),
                 as_of_lsn=end_lsn if options.as_of_lsn is None else options.as_of_lsn,
                 names=used_names(view.names, self._columns),
-                types=_listed(conditions.wanted.get("type")),
+                types=listed(conditions.wanted.get("type")),
                 queue_ids=queue_ids,
-                ids=_listed(conditions.wanted.get("id")),
+                ids=listed(conditions.wanted.get("id")),
                 start_time=conditions.start_time,
                 stop_time=conditions.stop_time,
             )
 
-    def _queue_ids(self, view: View) -> tuple[int, ...] | None:
-        """The queue ids that a row must have one of; None: any."""
-        ids, names = self._conditions.wanted.get("queue_id"), self._conditions.wanted.get("queue")
-        if names is not None:
-            named = frozenset(id for id, name in view.names.items() if name in names)  # noqa: A001 - a queue's id
-            ids = named if ids is None else ids & named
-        return _listed(ids)
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; runs in an executor."""
         if partition.value is not None:  # Spark makes an empty partition if there are no ranges
-            yield from read_range(partition.value, self._schema, self._options)
+            with plainly():
+                yield from read_range(partition.value, self._schema, self._options)
 
 
 class PushingLogReader(LogReader):
@@ -164,10 +190,6 @@ class PushingLogReader(LogReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's own name
         """Returns the conditions that Spark must apply."""
         return self._conditions.take(filters)
-
-
-def _listed(values: frozenset[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(sorted(values))
 
 
 # ---- In executors
@@ -208,6 +230,11 @@ def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uu
     import pyarrow as pa
 
     arrays = [pa.repeat(pa.scalar(uuid), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+    # Spark's own types of structs and maps name their fields, or declare them null, in other ways.
+    arrays = [
+        array.cast(field.type) if field.name.lower() in DECODED else array
+        for array, field in zip(arrays, target, strict=True)
+    ]
     if not arrays:
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -24,8 +25,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from logstore.errors import OptionError, StoreError, StoreLocked
 from logstore.holds import hold
 from logstore.inspect import LogRecycled
-from logstore.spark.plan import Range, View, cut, look, used_names
+from logstore.spark.filters import listed
+from logstore.spark.plan import Range, View, cut, look, place_of, used_names
 from logstore.spark.schema import checked_columns
+from logstore.spark.shipping import Shipped, plainly
 from logstore.spark.source import RangePartition, read_range
 
 if TYPE_CHECKING:
@@ -39,32 +42,42 @@ if TYPE_CHECKING:
     from logstore.holds import Hold
     from logstore.spark.options import StreamOptions
 
-__all__ = ["LogStream"]
+__all__ = ["LogStream", "Offset", "RefusedStream"]
 
 logger = logging.getLogger("logstore.spark")
 
 Offset = dict[str, Any]
 
 
-class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStream(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query in the driver; executors read them."""
 
-    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+    def __init__(self, schema: StructType, options: StreamOptions, path: str | None = None) -> None:
         self._schema = schema
         self._options = options
         self._columns = checked_columns(schema)
-        self._path = options.paths[0]
+        self._path = options.paths[0] if path is None else path
         self._hold: Hold | None = None
         self._last_lsn: int | None = None  # with Trigger.AvailableNow: the LSN at which to end
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_hold": None}
 
+    def store(self) -> str:
+        """The UUID of the store."""
+        return str(self._look().uuid)
+
     # ---- Offsets
 
+    @plainly()
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
         """The start of a query without a checkpoint."""
         start = self._options.start
+        starting = self._options.starting
+        if starting is not None:
+            if starting > datetime.now(UTC):
+                raise OptionError(f"startingTimestamp is {starting}, and that is yet to come: use start=latest")
+            start = place_of(self._look(), starting, self._keep(None))
         view = self._look()
         if isinstance(start, int):
             if start > view.stop_lsn:
@@ -76,16 +89,17 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(view, view.stop_lsn)
         return _offset(view, self._keep(None))
 
+    @plainly()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's own name
         """The end of the next batch: the durable LSN, within the limit."""
-        at = int(start["lsn"])
+        at = _lsn(start)
         try:
             self._keep(at)
-            view = self._look_from(at, durable=True)
+            view = self._look_from(at, names="queue" in self._options.conditions.wanted, durable=True)
         except StoreLocked:  # a writer is opening the store, so nothing new is durable
             return start
         self._same_store(start, view)
-        stop = view.stop_lsn if self._last_lsn is None else min(view.stop_lsn, self._last_lsn)
+        stop = self._stop(view, at)
         if stop <= at:
             return start
         if isinstance(limit, ReadMaxBytes):
@@ -93,6 +107,15 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadMaxRows):
             stop = self._after_rows(view, at, stop, limit.max_rows)
         return _offset(view, stop)
+
+    def _stop(self, view: View, at: int) -> int:
+        """The end of the log, or the place where the options stop the stream."""
+        stop = min(view.stop_lsn, self._options.conditions.stop_lsn)
+        if self._last_lsn is not None:
+            stop = min(stop, self._last_lsn)
+        if self._options.ending is not None and stop > at:
+            stop = min(stop, place_of(view, self._options.ending, at, start_lsn=at))
+        return stop
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's own name
         """The limit from the options."""
@@ -110,20 +133,23 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None  # only a progress report needs it
         return _offset(view, view.stop_lsn)
 
+    @plainly()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's own name
         """The query ends with what is durable now."""
         self._last_lsn = self._look().stop_lsn
 
     # ---- Batches
 
+    @plainly()
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The ranges of one batch."""
-        at, stop = int(start["lsn"]), int(end["lsn"])
+        at, stop = _lsn(start), _lsn(end)
         if at >= stop:
             return []
         self._keep(at)
         # After a crash the log may show an older durable LSN than the writer did, but it contains everything durable.
-        view = self._look_from(at, names="queue" in self._columns)
+        wanted = self._options.conditions.wanted
+        view = self._look_from(at, names="queue" in self._columns or "queue" in wanted)
         self._same_store(end, view)
         if view.stop_lsn < stop:
             raise StoreError(
@@ -131,20 +157,34 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "set back, by a restored backup perhaps; begin with a new checkpoint"
             )
         ranges = view.clipped(at, stop)
+        whole = self._range(view, ranges, stop)
+        if whole is None:
+            return []
         return [
-            RangePartition(
-                Range(
-                    path=self._path,
-                    uuid=str(view.uuid),
-                    start_lsn=parts[0][0],
-                    stop_lsn=parts[-1][1],
-                    keep_lsn=ranges[0][0],
-                    as_of_lsn=stop,
-                    names=used_names(view.names, self._columns),
-                )
-            )
+            RangePartition(replace(whole, start_lsn=parts[0][0], stop_lsn=parts[-1][1]))
             for parts in cut(ranges, self._options.partition_bytes)
         ]
+
+    def _range(self, view: View, ranges: Sequence[tuple[int, int]], stop: int) -> Range | None:
+        """All of these ranges as one; None if the options select nothing of it."""
+        conditions = self._options.conditions
+        queue_ids = conditions.queue_ids(view.names)
+        if not ranges or conditions.impossible or queue_ids == ():
+            return None
+        return Range(
+            path=self._path,
+            uuid=str(view.uuid),
+            start_lsn=ranges[0][0],
+            stop_lsn=stop,
+            keep_lsn=ranges[0][0],
+            as_of_lsn=stop,
+            names=used_names(view.names, self._columns),
+            types=listed(conditions.wanted.get("type")),
+            queue_ids=queue_ids,
+            ids=listed(conditions.wanted.get("id")),
+            start_time=conditions.start_time,
+            stop_time=conditions.stop_time,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in LSN order; runs in an executor."""
@@ -152,7 +192,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         wanted: Range = partition.value
         if self._options.fail_on_data_loss:
-            yield from read_range(wanted, self._schema, self._options)
+            with plainly():
+                yield from read_range(wanted, self._schema, self._options)
             return
         begun = False
         # The segment with the start of the batch may be recycled, but not this range.
@@ -252,15 +293,16 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The LSN of the record after this many, or ``stop`` if there are no more."""
         import logstore.arrow
 
-        start = view.clipped(at, stop)
-        if not start:
+        whole = self._range(view, view.clipped(at, stop), stop)
+        if whole is None:
             return stop
         with logstore.arrow.read(
             self._path,
             start_lsn=at,
             stop_lsn=stop,
             columns=["lsn"],
-            keep_lsn=start[0][0],
+            where=whole.where(),
+            keep_lsn=whole.keep_lsn,
             as_of_lsn=stop,
             queue_names={},
             batch_rows=min(rows + 1, self._options.batch_rows),
@@ -270,6 +312,42 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return int(batch.column(0)[rows].as_py())
                 rows -= batch.num_rows
         return stop
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot begin: each call raises the error that tells why.
+
+    Where the making of a reader fails, Spark 4 shows an error of its own code instead.
+    """
+
+    def __init__(self, refused: StoreError) -> None:
+        self._refused = refused
+
+    @plainly()
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
+        """Raises the error."""
+        raise self._refused
+
+    @plainly()
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - of a stream without limits
+        """Raises the error."""
+        raise self._refused
+
+    @plainly()
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # noqa: ARG002 - Spark's own
+        """Raises the error."""
+        raise self._refused
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's own
+        """Raises the error."""
+        raise self._refused
+
+
+def _lsn(offset: Offset) -> int:
+    if "lsn" not in offset:
+        stores = ", ".join(offset.get("stores", ()))
+        raise StoreError(f"the checkpoint is of the stores {stores}: name all of them in the list of paths")
+    return int(offset["lsn"])
 
 
 def _offset(view: View, lsn: int) -> Offset:

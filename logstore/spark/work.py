@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import FileInfo, Span
+from logstore.spark.shipping import Shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +61,7 @@ class Work:
         return write_records(self.job, self.units[task - 1], self.staging, attempt=attempt)
 
 
-class WorkSource(DataSource):
+class WorkSource(Shipped, DataSource):
     """The format ``logstore_export``, read only by :func:`logstore.spark.export`."""
 
     @classmethod
@@ -77,7 +78,7 @@ class WorkSource(DataSource):
         return _WorkReader(Work.decode(self.options["work"]))
 
 
-class _WorkReader(DataSourceReader):
+class _WorkReader(Shipped, DataSourceReader):
     def __init__(self, work: Work) -> None:
         self._work = work
 

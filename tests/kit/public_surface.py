@@ -27,6 +27,7 @@ import signal
 import sys
 import threading
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -399,6 +400,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         "deliveries": lambda: [world.delivery()],
         "callback": lambda: len,
         "lsn": lambda: world.store.durable_lsn,
+        "time": lambda: datetime.now(UTC),
         "exchange": lambda: "x",
         "text": lambda: "1:61:62",
         "format_id": lambda: 1,

@@ -49,6 +49,6 @@ def test_every_analysis_and_option_that_the_page_names_is_one_that_there_is() ->
     assert named | {"places", "settled"} == set(spark_analyses.__all__)
     assert set(spark_analyses.__all__) <= set(logstore.spark.__all__)
     listed = PAGE.split("* **Options**:", 1)[1].split("\n* ", 1)[0]
-    options = set(re.findall(r"`([a-z_]+)`", listed)) - {"strict", "permissive"}
+    options = set(re.findall(r"`([a-zA-Z_]+)`", listed)) - {"strict", "permissive"}
     assert options == set(BATCH_OPTIONS) - {"path", "paths", "snapshot"}
-    assert {"start", "failondataloss", "maxrecordspertrigger"} <= set(STREAM_OPTIONS)
+    assert {"start", "failOnDataLoss", "maxRecordsPerTrigger"} <= set(STREAM_OPTIONS)

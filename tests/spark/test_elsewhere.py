@@ -99,6 +99,7 @@ def run(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_executors_in_processes_of_their_own_read_and_export(
     run: Callable[..., str], mixed: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_executors_in_processes_of_their_own_read_and_export(
     assert int(second.split()[0]) == len(rows)
 
 
+@pytest.mark.slow
 def test_a_session_through_spark_connect_reads_and_exports(
     run: Callable[..., str], mixed: Path, tmp_path: Path
 ) -> None:
@@ -213,6 +215,7 @@ def test_the_java_that_a_package_brings_is_started_without_the_module_that_it_la
     assert shown.stdout.splitlines() == [each for each in arguments if "incubator" not in each]
 
 
+@pytest.mark.slow
 def test_a_machine_without_java_runs_spark_on_the_packages_own(
     run: Callable[..., str], no_java: Path, mixed: Path
 ) -> None:

@@ -42,6 +42,7 @@ assert run(["report", store, "--spark", "-o", page]) == 0  # with this session, 
 """
 
 
+@pytest.mark.slow
 def test_spark_prints_nothing_on_stderr_but_errors_in_a_read_an_export_sketches_and_a_report(
     mixed: Path, tmp_path: Path
 ) -> None:

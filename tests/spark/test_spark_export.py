@@ -150,6 +150,7 @@ def test_a_stream_exports_new_records_and_a_repeated_batch_is_not_doubled(spark:
     assert [tuple(row) for row in found] == [(row["lsn"], row["type"]) for row in wanted]
 
 
+@pytest.mark.slow
 def test_the_module_is_a_program(mixed: Path, tmp_path: Path) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -170,3 +171,32 @@ def test_the_module_is_a_program(mixed: Path, tmp_path: Path) -> None:
     wrong = run(tmp_path, tmp_path / "other")
     assert wrong.returncode == 3
     assert "Traceback" not in wrong.stderr
+
+
+def test_exports_of_several_stores_are_one_table_with_the_store_on_each_row(
+    spark: SparkSession, mixed: Path, tmp_path: Path
+) -> None:
+    with open_small(tmp_path / "other") as store:
+        store.publish_many(store.declare_queue("q"), [b"x"] * 7)
+    counts = {}
+    for path, target in ((mixed, tmp_path / "one"), (tmp_path / "other", tmp_path / "two")):
+        report = logstore.export.export(path, target)
+        with Reader(path) as reader:
+            counts[str(reader.info.uuid)] = (report.records, report.messages, report.open)
+    targets = [tmp_path / "one", tmp_path / "two"]
+    for number, table in enumerate(("records", "messages", "open")):
+        found = logstore.spark.read_exports(spark, targets, table)
+        told = {row["store"]: row["count"] for row in found.groupBy("store").count().collect()}
+        assert told == {store: count[number] for store, count in counts.items() if count[number]}
+    whole = logstore.spark.read_exports(spark, targets, "records")
+    (second,) = (store for store, count in counts.items() if count[2] == 7)
+    plan = whole.where(f"store = '{second}'")._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("Relation [") == 1, "the other export is not read"
+    for wrong, table, says in (
+        ([*targets, tmp_path / "one"], "records", "second export of the store"),
+        ([mixed], "records", "no export in"),
+        (targets, "queues", "no table 'queues'; it has records, messages, open"),
+        (tmp_path / "one", "records", "a list of directories"),
+    ):
+        with pytest.raises(errors.OptionError, match=says):
+            logstore.spark.read_exports(spark, wrong, table)  # type: ignore[arg-type]  # wrong on purpose
