@@ -35,6 +35,8 @@ class Backend(Protocol):
 
     where: str  # for messages
     schema: str | None
+    statement_s: float
+    """How long a close waits for a statement that another thread executes. 0: it may take the connection away."""
 
     def make(self) -> None:
         """Makes everything that must exist before the first connection."""
@@ -75,7 +77,7 @@ class SqliteFile:
         self.path = Path(os.fspath(store_dir)).absolute() / FILE_NAME
         self.read_only = read_only
         self.at_rest = at_rest
-        self.timeout_s = timeout_s
+        self.timeout_s = self.statement_s = timeout_s
         self.where = f"the catalog {self.path}"
 
     def make(self) -> None:

@@ -181,16 +181,17 @@ class CatalogDatabase:
     def close(self) -> None:
         """Closes the connection. A second call does nothing, nor does a call in a forked child.
 
-        It waits for a change that another thread has in progress, but no longer than for an answer of the database;
-        then the connection ends with the process. If an exception interrupted the first call, the second one
-        finishes it.
+        A change that another thread has in progress ends first if the database is a file; if it does not end within
+        the timeout, the connection ends with the process. That of a server fails. If an exception interrupted the first
+        call, the second one finishes it.
         """
         self._closed = True
         if self._is_shut or os.getpid() != self._pid:
             return
-        # SQLite must not lose its connection in the middle of a statement.
-        if not self._change.acquire(timeout=self._backend.timeout_s):
-            return
+        wait_s = self._backend.statement_s
+        is_quiet = self._change.acquire(timeout=wait_s)
+        if wait_s and not is_quiet:
+            return  # SQLite crashes if it loses its connection in the middle of a statement
         try:
             if self._disturbed:
                 self._drop_connection()
@@ -199,7 +200,8 @@ class CatalogDatabase:
             self._disturbed = False
             self._is_shut = True
         finally:
-            self._change.release()
+            if is_quiet:
+                self._change.release()
 
     # ---- Asking the database
 

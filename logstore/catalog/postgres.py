@@ -48,6 +48,8 @@ _SHOWN: Final = ("host", "hostaddr", "port", "dbname", "service")  # safe to sho
 class PostgresSchema:
     """One schema of a PostgreSQL server."""
 
+    statement_s = 0.0  # a statement that has lost its connection fails
+
     def __init__(self, connect: str, schema: str | None, *, timeout_s: float, read_only: bool = False) -> None:
         self.url = _url(connect)
         self.timeout_s = timeout_s
