@@ -360,8 +360,11 @@ def _known_places(job: Job) -> pa.Table | None:
 @lru_cache(maxsize=1)  # for all units of a chunk
 def _places_in(open_parts: tuple[str, ...], _state: tuple[tuple[int, int], ...]) -> pa.Table:
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    tables = [parquet.read_table(path, columns=["id", "places"], partitioning=None) for path in open_parts]
-    return arrow.concat_tables([open_places(table) for table in tables])
+    tables = []
+    for path in open_parts:
+        with open(path, "rb") as file:  # as pyarrow does not take every path
+            tables.append(open_places(parquet.read_table(file, columns=["id", "places"])))
+    return arrow.concat_tables(tables)
 
 
 # ---- Messages

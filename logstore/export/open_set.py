@@ -130,7 +130,8 @@ def _neighbours(parts: Sequence[FileInfo], changed: set[int]) -> set[int]:
 
 def has_undecided(path: Path) -> bool:
     """Whether a message of this part, which was just written, is staged or has undecided work, by the file's bounds."""
-    metadata = require("arrow", "pyarrow.parquet").read_metadata(path)
+    with path.open("rb") as file:  # as pyarrow does not take every path
+        metadata = require("arrow", "pyarrow.parquet").read_metadata(file)
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         columns = [row_group.column(at) for at in range(row_group.num_columns)]
@@ -175,7 +176,10 @@ def read_seed(paths: Sequence[str]) -> pa.Table | None:
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
     if not paths:
         return None
-    tables = [parquet.read_table(path, columns=["id", "state"], partitioning=None) for path in paths]
+    tables = []
+    for path in paths:
+        with open(path, "rb") as file:
+            tables.append(parquet.read_table(file, columns=["id", "state"]))
     rest = (tables[-1].schema.metadata or {}).get(REST_KEY, b"")
     plain = [table.replace_schema_metadata(None) for table in tables]
     return arrow.concat_tables(plain).replace_schema_metadata({REST_KEY: rest})

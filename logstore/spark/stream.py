@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -326,21 +327,21 @@ class RefusedStream(DataSourceStreamReader):
     @plainly()
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's own name
         """Raises the error."""
-        raise self._refused
+        raise copy(self._refused)
 
     @plainly()
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - of a stream without limits
         """Raises the error."""
-        raise self._refused
+        raise copy(self._refused)
 
     @plainly()
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # noqa: ARG002 - Spark's own
         """Raises the error."""
-        raise self._refused
+        raise copy(self._refused)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's own
         """Raises the error."""
-        raise self._refused
+        raise copy(self._refused)
 
 
 def _lsn(offset: Offset) -> int:
