@@ -52,7 +52,7 @@ SYNC_S: Final = 0.5
 
 @dataclass
 class Sample:
-    """What one slice measured."""
+    """The figures of one slice."""
 
     messages: int
     seconds: float

@@ -270,7 +270,7 @@ class BeanstalkWire(_Stream):
 class PostgresWire(_Stream):
     """A table: INSERT; DELETE of rows chosen by SELECT … FOR UPDATE SKIP LOCKED, and the commit acknowledges them.
 
-    What is sent at once is one transaction, as in the pipeline mode of its drivers: so a window of 100 has 100 inserts,
+    Statements that are sent at once are one transaction, as in the pipeline mode of its drivers: so a window of 100 has 100 inserts,
     or up to 100 deletes, for each commit.
     """
 

@@ -6,7 +6,7 @@
 #include "os/error.h"
 
 /*
- * What is put at once: `n` rows of the block, from row `from`. Bit i of bits[k] is bit k of the marks of row i of them.
+ * The rows that are put at once: `n` rows of the block, from row `from`. Bit i of bits[k] is bit k of the marks of row i of them.
  */
 struct put {
     const struct ls_rows *rows;
@@ -214,7 +214,7 @@ static void put_queue_ids(struct column *lists, struct column *items, const stru
 
 /* ---- room ---- */
 
-/* What rows need in columns of variable length; 0 for a column that is not requested. */
+/* The bytes that rows need in columns of variable length; 0 for a column that is not requested. */
 struct need {
     uint64_t header_bytes, body_bytes, note_bytes, xid_bytes, items;
 };

@@ -10,7 +10,7 @@ collected one, with one exception: an acknowledgement may take effect after a la
 the two, the message is delivered again; none is lost. Confirms go to the channel's gate after both, so a confirm still
 means that every earlier acknowledgement on the channel is durable.
 
-What a full store refuses is kept until there is room (`space`); everything collected after it is stored behind it, and
+Publishes that a full store refuses are kept until there is room (`space`); those collected later follow them, and
 nothing more is read meanwhile.
 """
 

@@ -1,4 +1,4 @@
-"""What one connection holds of the broker's memory, besides its output: what was received, channels and consumers."""
+"""The memory of one connection besides its output: received bytes, channels and consumers."""
 
 from __future__ import annotations
 

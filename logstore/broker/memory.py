@@ -5,7 +5,7 @@ A share belongs to one kind of use. So a kind that has used up its own cannot ta
 Within a share, one user may hold at most as much as is still free (`Share.fits`). So no user ever has all of it, n
 users that want as much as they can get have a part of n + 1 each, and a newcomer always gets something.
 
-Invariant: whoever waits for bytes of a share is woken after bytes were given back, in turns of the loop, and asks
+Invariant: a user that waits for bytes of a share is woken after bytes were given back, in turns of the loop, and asks
 again. A user that holds nothing must not wait for bytes of others unless they are sure to be given back.
 """
 

@@ -39,7 +39,7 @@ _SIZE: Final = "I"  # of a header or a body, in an array
 
 
 class OverflowLog:
-    """What the queues in memory of one host have in the log. Belongs to its event loop."""
+    """The staged messages of the queues in memory of one host. Belongs to its event loop."""
 
     def __init__(self, wakeups: WakeUps) -> None:
         self.store = wakeups.store

@@ -49,7 +49,7 @@ class Publish(NamedTuple):
 
 
 class Total:
-    """What a block has for one route."""
+    """The number and size of a block's messages for one route."""
 
     __slots__ = ("count", "expires", "route", "size")
 

@@ -199,7 +199,7 @@ class _Commit:
         """
         loop, connection = self._channel.wakeups.loop, self._channel.connection
         try:
-            await in_turns(self._plan())
+            await connection.host.space.taken(connection, lambda: in_turns(self._plan()))
             while True:
                 try:
                     await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self._write))

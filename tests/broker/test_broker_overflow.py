@@ -327,7 +327,7 @@ def test_one_queue_that_nobody_reads_refuses_nobody_anything(start_broker: Calla
 
 
 def test_only_a_full_store_refuses_and_what_was_accepted_stays(on_store: Callable[..., tuple[Broker, Any]]) -> None:
-    broker, store = on_store(FullStore)
+    broker, store = on_store(FullStore, blocked_timeout_s=0.05)
     with_little_memory(broker)
     client = confirming(broker)
     client.declare("q")
@@ -369,7 +369,7 @@ class FullAfterCommit(FullStore):
 def test_a_transaction_that_is_durable_is_on_its_queues_though_the_store_is_full_then(
     on_store: Callable[..., tuple[Broker, Any]],
 ) -> None:
-    broker, store = on_store(FullAfterCommit)
+    broker, store = on_store(FullAfterCommit, blocked_timeout_s=0.05)
     with_little_memory(broker)
     client = broker.raw().open()
     client.declare("q")

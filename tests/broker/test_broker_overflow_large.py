@@ -173,7 +173,7 @@ def test_a_full_store_refuses_the_copy_for_queues_in_memory_and_with_it_the_mess
             self.full = True
             return bytes(self._store.load_content(*args))
 
-    broker, store = on_store(NoCopies)
+    broker, store = on_store(NoCopies, blocked_timeout_s=0.05)
     client = confirming(broker)
     declare(client, d=True, m=False)
     client.publish("", WHOLE, exchange="amq.fanout")

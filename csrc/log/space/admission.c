@@ -190,7 +190,7 @@ void admission_look_for_room(struct log *g) {
  */
 enum {
     LEAST_LOOKED = 1024, /* 1/1024 of a segment is appended between two looks */
-    /* An appended byte takes at most so many of what is left: a record of some 80 bytes puts a message on eight queues,
+    /* One appended byte uses up to 16 bytes of the room: a record of some 80 bytes puts a message on eight queues,
        each of which counts 128. */
     TAKEN_BY_A_BYTE = 16
 };
