@@ -270,8 +270,8 @@ class BeanstalkWire(_Stream):
 class PostgresWire(_Stream):
     """A table: INSERT; DELETE of rows chosen by SELECT … FOR UPDATE SKIP LOCKED, and the commit acknowledges them.
 
-    Statements that are sent at once are one transaction, as in the pipeline mode of its drivers: so a window of 100 has 100 inserts,
-    or up to 100 deletes, for each commit.
+    Statements that are sent at once are one transaction, as in the pipeline mode of its drivers. So a window of 100
+    has one commit for 100 inserts, or for up to 100 deletes.
     """
 
     _TABLE: Final = f"CREATE TABLE IF NOT EXISTS {QUEUE} (id bigserial PRIMARY KEY, body bytea NOT NULL)"
