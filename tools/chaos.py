@@ -34,13 +34,16 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from chaos_amqp_judge import AmqpJudge  # noqa: E402 - found by the line above
 from chaos_cluster import LOOK_S, PATIENCE_S, Cluster, Failure, Gone, Refused  # noqa: E402
-from chaos_copies import copy_number, differences, queues  # noqa: E402
+from chaos_copies import differences, queues  # noqa: E402
 from chaos_disks import missing_for  # noqa: E402
 from chaos_faults import NAMES, Faults, plan_of_round  # noqa: E402
 from chaos_journal import Journal, Journals  # noqa: E402
 from chaos_judge import Judge, RoundsJudge  # noqa: E402
+from chaos_member import HOST  # noqa: E402
 from chaos_network import Namespaces  # noqa: E402
 from chaos_network import missing as missing_for_namespaces  # noqa: E402
+
+from logstore.cluster.directory import copy_number  # noqa: E402
 
 QUICK = Path("/dev/shm")
 QUICK_BYTES = 200 << 20
@@ -66,7 +69,7 @@ class Chaos:
     def form(self) -> None:
         """Makes the members."""
         self.cluster.form()
-        self._copies = sum(copy_number(self.cluster.directory(member)) for member in self.cluster.members)
+        self._copies = self._copy_numbers()
 
     def round(self) -> None:
         """One round. Raises ``Failure``."""
@@ -117,6 +120,9 @@ class Chaos:
         self._waiting = []
         self.judge.stock(queue, term, time.monotonic_ns())
 
+    def _copy_numbers(self) -> int:
+        return sum(copy_number(self.cluster.directory(member) / HOST) for member in self.cluster.members)
+
     def finish(self) -> None:
         """Closes all members, and judges their copies."""
         cluster = self.cluster
@@ -125,7 +131,7 @@ class Chaos:
         standing = cluster.processes[member].ask("standing")
         directories = [cluster.directory(each) for each in cluster.members]
         cluster.close()
-        self.counts["updates"] = sum(copy_number(directory) for directory in directories) - self._copies
+        self.counts["updates"] = self._copy_numbers() - self._copies
         self.problems += differences(directories, standing["durable_index"])
         contents = queues(directories)
         if any(queue != contents[0] for queue in contents):

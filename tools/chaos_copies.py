@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from chaos_member import HOST, QUEUE, number_of
 
 import logstore
+from logstore.cluster.directory import copy_number
 from logstore.cluster.replica import Copy, detach
 from logstore.inspect import Reader
 from logstore.verify.verification import Verification
@@ -24,12 +25,7 @@ INDEX_AT = 88  # in a batch's bytes
 
 def copy_of(member_dir: Path) -> Path:
     """The directory of the member's present copy."""
-    return member_dir / HOST / f"copy-{copy_number(member_dir)}"
-
-
-def copy_number(member_dir: Path) -> int:
-    """Of the member's present copy: each update makes the next one. 0: it has none yet."""
-    return max((int(path.name.removeprefix("copy-")) for path in (member_dir / HOST).glob("copy-*")), default=0)
+    return member_dir / HOST / f"copy-{copy_number(member_dir / HOST)}"
 
 
 def remove_copy(member_dir: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logstore.cluster import config, founding, newcomer
-from logstore.cluster.directory import hosts
+from logstore.cluster.directory import copy_number, hosts
 from logstore.cluster.running import status
 from logstore.errors import OptionError, StoreError
 
@@ -87,12 +87,12 @@ class Demo:
             self._tell(f"  {each.name}  process {each.process.pid}  {address}  {each.directory}")
         there, here = shlex.quote(str(leader.directory)), shlex.quote(str(other.directory))
         (host_dir,) = hosts(other.directory)
-        copies = sorted(path for path in host_dir.iterdir() if path.name.startswith("copy-"))
+        copy = host_dir / f"copy-{copy_number(host_dir)}"
         self._tell("Try, in another terminal:")
         self._tell(f"  logstore cluster publish {HOST} orders 'the first message' --dir {there}")
         self._tell(f"  kill -9 {leader.process.pid}")
         self._tell(f"  logstore cluster status --watch --dir {here}")
-        self._tell(f"  logstore peek {shlex.quote(str(copies[-1]))} orders")
+        self._tell(f"  logstore peek {shlex.quote(str(copy))} orders")
         self._tell("Ctrl-C ends them all.")
 
     def watch(self) -> None:

@@ -87,6 +87,16 @@ def read_vote(host_dir: Path) -> Vote | None:
     return max(found, key=lambda one: one.sequence, default=None)
 
 
+def copy_number(host_dir: Path) -> int:
+    """N of ``copy-N``, where the member's copy is, as ``VOTE`` has it; 0: ``VOTE`` cannot be read.
+
+    Until a new member's first update has ended there is no such directory. A directory with a higher number belongs to
+    an update that has not ended, or never will.
+    """
+    vote = read_vote(host_dir)
+    return 0 if vote is None else vote.copy
+
+
 def takes_part(host_dir: Path) -> bool:
     """Whether the directory is a member's host whose replication has not ended.
 

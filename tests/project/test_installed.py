@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.on_disk, pytest.mark.timeout(900)]  # whole environments
 
-WHEEL_BYTES_MAX = 1_500_000
+WHEEL_BYTES_MAX = 1_700_000
 PUBLISHED_AT_LEAST = 100
 
 PUBLISHER = """

@@ -6,9 +6,11 @@ import itertools
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,15 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 sys.path.insert(0, str(ROOT / "tools"))
 
 import chaos_network  # found by the line above
+from chaos_copies import differences
 from chaos_disks import Disks
 from chaos_faults import COUNTED, DISK_FAULTS, OF_PROXIES, POWER_CUTS, plan_of_round
 from chaos_journal import Journal, Journals, Outstanding
 from chaos_judge import RULES, TERM_SHIFT, Judge
-from chaos_member import content_of, number_of
+from chaos_member import HOST, content_of, number_of
 
 from logstore.cluster.addresses import parse
+from logstore.cluster.founding import make_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +51,16 @@ def directory() -> Iterator[Path]:
     made = quick_directory("logstore-chaos-test-")
     yield made
     remove(made)
+
+
+def test_an_update_that_never_ended_is_not_the_copy_that_is_compared(tmp_path: Path) -> None:
+    members = [tmp_path / f"member-{number}" for number in (1, 2)]
+    host_dir = members[0] / HOST
+    host_dir.mkdir(parents=True)
+    make_host(host_dir, uuid.uuid4().bytes, (1, "one@127.0.0.1:1"), segment_size=None)
+    shutil.copytree(members[0], members[1])
+    (members[1] / HOST / "copy-2").mkdir()
+    assert differences(members, durable_index=1 << 60) == []
 
 
 # ---- runs ----
