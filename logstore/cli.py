@@ -72,7 +72,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "vhost",
         "user",
     ),
-    "Copy and report (works while a broker runs)": ("backup", "export", "report"),
+    "Copy and report (works while a broker runs)": ("backup", "export", "report", "sql"),
     "Rescue (needs a closed store)": ("recover", "salvage", "repair-catalog"),
     "Serve and measure": ("serve", "bench"),
     "Cluster": ("cluster",),

@@ -76,6 +76,10 @@ class Source(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the hold. A second call does nothing."""
         self._stack.close()
 
     @abstractmethod
@@ -157,8 +161,8 @@ class StoreSource(Source):
         """The names from the catalog."""
         return self._names
 
-    def records(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Read from the segments, on each call again."""
+    def records(self, columns: Sequence[str], *, body: int | None = None) -> Iterator[Any]:
+        """Read from the segments, on each call again. ``body``: the bytes to which ``body`` is cut, if it is named."""
         from logstore import arrow
 
         yield from arrow.read(
@@ -166,6 +170,7 @@ class StoreSource(Source):
             start_lsn=self.start_lsn,
             stop_lsn=self.stop_lsn,
             columns=columns,
+            body=body,
             hold=self.hold,
             queue_names=self._names,
         )

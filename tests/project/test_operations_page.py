@@ -73,6 +73,7 @@ COMMANDS = [
     Expected("logstore report DIR", 0, 0),
     Expected("logstore report TARGET", 0, 0),
     Expected("logstore report TARGET -o /var/www/log.html", 0, 0),
+    Expected("logstore sql DIR QUERY", 0, 0),
     Expected("logstore salvage DIR --dry-run", 3, 0),
     Expected("logstore salvage DIR NEW", 3, 0),
     Expected("logstore salvage DIR NEW --report lost.json", 3, 0),
@@ -131,7 +132,8 @@ def words(command: str, message_id: int) -> list[str]:
     """The command with real names for its placeholders."""
     target = "BACKUP" if command.startswith(("logstore backup", "logstore serve")) else "EXPORT"
     real = {
-        "TARGET": target, "QUEUE": "orders", "ID": str(message_id), "XID": str(XID), "N": "0", "SIZE": "1G",
+        "TARGET": target, "QUEUE": "orders", "QUERY": "FROM open", "ID": str(message_id), "XID": str(XID), "N": "0",
+        "SIZE": "1G",
         "SOMEWHERE/ELSE": "ELSE", "/var/www/log.html": "log.html", "/var/lib/logstore": "DIR", "/srv/export": "EXPORT",
     }  # fmt: skip
     made = [real.get(word, word) for word in command.partition(" > ")[0].split()[1:]]
@@ -215,6 +217,7 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
     # Rows of lists in the reports, and names of files of an export.
     known |= {"unsent_bytes", "waits_for", "blocked_s", "connected_s", "silent_s"}
     known |= {"queues_probable", "missing_before", "read_time", "open_refused", "_staging", "_manifest"}
+    known |= {column["name"] for column in told("sql", "DIR", "FROM transactions")["columns"]}
     known |= set(REPLICATION)  # of a copy of a replicated store
     assert set(re.findall(r"`(_?[a-z]+(?:_[a-z]+)+)`", PAGE)) <= known
 
