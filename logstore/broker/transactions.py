@@ -260,12 +260,16 @@ class _Commit:
                     item.content.upload.copy()
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
         has_durable = any(left.durable for left in self._left.values())
-        if not has_durable and not places:
-            return
+        if not has_durable:
+            self._check_blocks()
+            if not places:
+                return
         transaction = store.begin()
         try:
             if has_durable:
-                for publish in self._publishes():
+                for (
+                    publish
+                ) in self._publishes():  # also of queues in memory, so that each block is known to be readable
                     left = self._left[publish.route]
                     if left.durable:
                         _publish_within(store, transaction, publish, left)
@@ -278,6 +282,12 @@ class _Commit:
             raise
         self._wrote = True
         self._lsn = store.next_lsn
+
+    def _check_blocks(self) -> None:
+        """Raises `StoreError` if a block cannot be read. After the commit its messages could only be lost."""
+        for item in self._items:
+            if isinstance(item, Block):
+                self._channel.store.load_content(item.id)
 
     # After the store, in the event loop's thread.
 
