@@ -21,6 +21,7 @@ from pamqp import commands
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_places import place_bytes
+from logstore.broker.overflow import LogIsBusy
 from logstore.broker.queues import release_in_turns
 from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
 from logstore.broker.turns import TURN_UNITS, all_of, in_turns
@@ -158,7 +159,8 @@ class _Commit:
         self._totals: list[Sequence[Total]] = []  # of each item
         self._wrote = False
         self._lsn = 0
-        self._finishing: Generator[None] | None = None  # once the commit is durable
+        self._finishing: Generator[int] | None = None  # once the commit is durable
+        self._awaited_percent = 0  # of room in the log, for which the rest waits
         self._finished = False
 
     @property
@@ -185,7 +187,9 @@ class _Commit:
                     continue
                 break
         except BaseException as error:
-            if isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space():
+            if isinstance(error, LogIsBusy) or (
+                isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space()
+            ):
                 return self.run_in_background()
             self._undo()
             raise
@@ -199,13 +203,13 @@ class _Commit:
         """
         loop, connection = self._channel.wakeups.loop, self._channel.connection
         try:
-            await connection.host.space.taken(connection, lambda: in_turns(self._plan()))
+            await connection.host.space.taken(connection, self._planned)
             while True:
                 try:
                     await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self._write))
                 except UnknownQueue:
                     before = list(self._left.values())
-                    await in_turns(self._plan(leaving=True))
+                    await self._planned(leaving=True)
                     if not self._has_other_routes(before):
                         raise
                     continue
@@ -242,8 +246,17 @@ class _Commit:
             if at % TURN_UNITS == 0:
                 yield
 
+    async def _planned(self, *, leaving: bool = False) -> None:
+        """Determine the routes in turns; waits while the log has no room for blocks of queues in memory."""
+        while True:
+            try:
+                await in_turns(self._plan(leaving=leaving))
+                return
+            except LogIsBusy as busy:
+                await self._channel.wakeups.room(busy.percent)
+
     def _make_room(self, left: Route, size: int) -> None:
-        """Prepare the queues in memory for a message that takes `size` bytes there. Raises `StoreError`."""
+        """Prepare the queues in memory for a message of `size` bytes there. Raises `StoreError`; see `make_room`."""
         for queue in left.memory:
             if queue.make_room(size):
                 self._channel.connection.published = True
@@ -371,10 +384,15 @@ class _Commit:
         return filled
 
     def settle(self, durable_lsn: int) -> bool:
-        """Called after a group commit. True while this commit is not durable."""
-        if durable_lsn >= self._lsn:
+        """Called after a group commit, or when the log has room. True while this commit waits for one of them."""
+        if self._finishing is None:
+            if durable_lsn < self._lsn:
+                return True
             self._finish()
-        return self._finishing is None
+        elif self._channel.wakeups.store.room_percent >= self._awaited_percent:
+            self._awaited_percent = 0
+            self._channel.connection.turns.add(self)
+        return self._awaited_percent > 0
 
     def _unfinished_lsn(self) -> int | None:
         """Called at the channel's gate: the LSN of the commit, until it is finished."""
@@ -390,21 +408,28 @@ class _Commit:
     def take_turn(self) -> int:
         """Finish a part of the commit."""
         assert self._finishing is not None
-        for _ in self._finishing:
-            self._channel.connection.turns.add(self)
+        for percent in self._finishing:
+            self._awaited_percent = percent
+            if percent:
+                self._channel.wakeups.await_commit(self)
+            else:
+                self._channel.connection.turns.add(self)
             return TURN_UNITS
         self._finished = True
         if self._channel.waits:
             self._channel.connection.touch(self._channel)
         return TURN_UNITS
 
-    def _finish_parts(self) -> Generator[None]:
-        """Apply the commit to the memory queues, and return the consumers' credit."""
+    def _finish_parts(self) -> Generator[int]:
+        """Apply the commit to the memory queues, and return the consumers' credit.
+
+        Yields the room in the log, in percent, for which the next part waits; 0: it waits for a turn.
+        """
         for at, item in enumerate(self._items, 1):
             for publish in self._of(at - 1, lambda left: bool(left.memory)):
-                self._enqueue_in_memory(publish)
+                yield from self._enqueue_in_memory(publish)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
-                yield
+                yield 0
         destroy(self._channel, [item for item in self._items if isinstance(item, Block)])
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
@@ -412,13 +437,13 @@ class _Commit:
             elif not isinstance(acquired.queue, DurableQueue):
                 (acquired.reject if verdict is Verdict.REJECT else acquired.accept)()
             if at % TURN_UNITS == 0:
-                yield
+                yield 0
         if self._channel.is_open:
             self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
         self._items, self._settled, self._totals, self._left = [], [], [], {}
 
-    def _enqueue_in_memory(self, publish: Publish) -> None:
-        """The commit is durable, so no message may be refused any more.
+    def _enqueue_in_memory(self, publish: Publish) -> Generator[int]:
+        """The commit is durable, so no message may be refused any more. Yields as `_finish_parts`.
 
         If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
         because the next transaction is refused before its commit.
@@ -426,8 +451,15 @@ class _Commit:
         left, content = self._left[publish.route], publish.content
         header, body, upload = content.header(publish.expiration_ms), bytes(content.body), content.upload
         large = None if upload is None else upload.large
-        with contextlib.suppress(StoreError):
-            self._make_room(left, place_bytes(header, len(body)))
+        while True:
+            try:
+                self._make_room(left, place_bytes(header, len(body)))
+            except LogIsBusy as busy:
+                yield busy.percent
+                continue
+            except StoreError as error:
+                logger.debug("queues in memory have more than their part of memory: %s", error)
+            break
         for queue in left.memory:
             if not queue.deleted:
                 queue.enqueue(header, body, expires=publish.expiration_ms is not None, large=large)

@@ -169,6 +169,35 @@ def test_a_disk_that_fails_under_blocks_ends_the_connections_and_loses_nothing_d
         assert store.stats()["messages"] == 400
 
 
+@pytest.mark.parametrize("how", ["publish", "transaction"])
+def test_neighbours_are_answered_while_blocks_wait_for_a_disk_that_hangs(
+    serve: Callable[..., Served], tmp_path: Path, how: str
+) -> None:
+    disk = FaultyDisk(tmp_path)
+    served = serve(disk.environment)
+    client, other, count = served.filler, served.durable, 1000
+    for number in range(40):
+        client.declare(f"m{number}")
+        client.send(1, commands.Queue.Bind(queue=f"m{number}", exchange="amq.fanout"))
+        client.expect(commands.Queue.BindOk)
+    channel = 2 if how == "transaction" else 1
+    disk.hang()
+    for number in range(count):  # 40 MB in blocks; the log takes 2 MiB while it hangs
+        client.publish("", body_of(number), exchange="amq.fanout", channel=channel)
+    client.send(channel, commands.Tx.Commit() if how == "transaction" else commands.Basic.Qos())
+    other.publish("d", b"behind it")
+    for _ in range(20):  # each is answered by the loop that writes the blocks
+        newcomer = RawClient(served.process.port)
+        newcomer.start()
+        newcomer.expect(commands.Connection.Tune)
+        newcomer.socket.close()
+    disk.work()
+    client.expect(commands.Tx.CommitOk if how == "transaction" else commands.Basic.QosOk)
+    other.expect(commands.Basic.Ack)
+    for number in (0, 39):
+        assert get_all(other, f"m{number}") == [body_of(number) for number in range(count)]
+
+
 # ---- damage below a running broker -----------------------------------------------------------------------------------
 
 
