@@ -24,11 +24,12 @@ from logstore.broker.memory_places import place_bytes
 from logstore.broker.overflow import LogIsBusy
 from logstore.broker.queues import release_in_turns
 from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
-from logstore.broker.turns import TURN_UNITS, all_of, in_turns
+from logstore.broker.turns import TURN_UNITS, Parts, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
     from typing import Any
 
     from logstore import MessageStore, Transaction
@@ -72,6 +73,7 @@ class ChannelTransaction:
         self._reserved_bytes = 0  # counted in the budget
         self._tail_count = 0  # of the last publishes, which are to be written as a block
         self._tail_bytes = 0
+        self._last: _Commit | None = None
 
     @property
     def publish_count(self) -> int:
@@ -133,7 +135,8 @@ class ChannelTransaction:
 
         Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
-        commit = _Commit(self._channel, self._items, self._settled, self._reserved_bytes)
+        commit = _Commit(self._channel, self._items, self._settled, self._reserved_bytes, self._last)
+        self._last = commit
         self._items, self._settled = [], []
         self._reserved_bytes = self._tail_count = self._tail_bytes = 0
         if commit.is_large:
@@ -150,7 +153,9 @@ class _Commit:
         items: list[Publish | Block],
         settled: list[tuple[Acquired, Verdict]],
         reserved_bytes: int,
+        before: _Commit | None,
     ) -> None:
+        """`before`: the one before it on the channel."""
         self._channel = channel
         self._items = items
         self._settled = settled
@@ -159,9 +164,11 @@ class _Commit:
         self._totals: list[Sequence[Total]] = []  # of each item
         self._wrote = False
         self._lsn = 0
-        self._finishing: Generator[int] | None = None  # once the commit is durable
-        self._awaited_percent = 0  # of room in the log, for which the rest waits
+        self._finishing: Parts[None] | None = None  # once the commit is durable
+        self._waiting: asyncio.Task[None] | None = None  # for its next part; kept, as the loop does not
         self._finished = False
+        self._before = before  # finishes first, as the order of the queues is that of the commits
+        self._next: _Commit | None = None  # waits for the end of this one
 
     @property
     def is_large(self) -> bool:
@@ -306,6 +313,7 @@ class _Commit:
 
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
+        self._finished = True
         _drop_stored(self._channel, self._items)
         self._give_back()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
@@ -314,7 +322,7 @@ class _Commit:
         self._channel.vhost.budget.transactions.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
 
-    def _apply(self) -> Generator[None]:
+    def _apply(self) -> Parts[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
         self._give_back()
@@ -326,7 +334,7 @@ class _Commit:
             queue.enqueued(self._lsn, expires=expires, count=count)
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if at % TURN_UNITS == 0:
-                yield
+                yield None
             if verdict is Verdict.ACCEPT:
                 acquired.queue.acknowledged += 1
             if _is_in_store(acquired, verdict):
@@ -344,27 +352,31 @@ class _Commit:
                 channel.defer(self._unfinished_lsn)
             channel.reply(commands.Tx.CommitOk())
 
-    def _return_unroutable(self) -> Generator[None]:
+    def _return_unroutable(self) -> Parts[None]:
         for at, item in enumerate(self._items, 1):
-            for publish in self._of(at - 1, lambda left: not left.durable and not left.memory):
+            for publish in (yield from self._of(at - 1, lambda left: not left.durable and not left.memory)):
                 self._channel.publishing.return_unroutable(publish.content)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
-                yield
+                yield None
 
-    def _of(self, at: int, wanted: Callable[[Route], bool]) -> Iterator[Publish]:
-        """The publishes of an item with such routes. A block that cannot be read any more has none: it is logged."""
+    def _of(self, at: int, wanted: Callable[[Route], bool]) -> Parts[list[Publish]]:
+        """The publishes of an item with such routes; a block is read in another thread."""
         if not any(wanted(self._left[total.route]) for total in self._totals[at]):
-            return
+            return []
         item = self._items[at]
         if isinstance(item, Publish):
-            yield item
-            return
+            return [item]
+        reading = self._channel.wakeups.loop.run_in_executor(None, self._read, item)
+        yield reading
+        return [publish for publish in reading.result() if wanted(self._left[publish.route])]
+
+    def _read(self, block: Block) -> list[Publish]:
+        """The publishes of a block. One that cannot be read any more has none: it is logged."""
         try:
-            publishes = list(read(self._channel.store, item))
+            return list(read(self._channel.store, block))
         except StoreError as error:
             logger.error("messages of a committed transaction cannot be read, and go to no queue in memory: %s", error)
-            return
-        yield from (publish for publish in publishes if wanted(self._left[publish.route]))
+            return []
 
     def _filled(self) -> Generator[None, None, dict[DurableQueue, tuple[int, bool]]]:
         """The durable queues that got messages: how many, and whether any of those expires."""
@@ -384,15 +396,10 @@ class _Commit:
         return filled
 
     def settle(self, durable_lsn: int) -> bool:
-        """Called after a group commit, or when the log has room. True while this commit waits for one of them."""
-        if self._finishing is None:
-            if durable_lsn < self._lsn:
-                return True
+        """Called after a group commit. True while this commit is not durable."""
+        if durable_lsn >= self._lsn:
             self._finish()
-        elif self._channel.wakeups.store.room_percent >= self._awaited_percent:
-            self._awaited_percent = 0
-            self._channel.connection.turns.add(self)
-        return self._awaited_percent > 0
+        return self._finishing is None
 
     def _unfinished_lsn(self) -> int | None:
         """Called at the channel's gate: the LSN of the commit, until it is finished."""
@@ -400,36 +407,43 @@ class _Commit:
         return None if self._finished else self._lsn
 
     def _finish(self) -> None:
-        """The commit is durable: begin to finish it."""
-        if self._finishing is None:
-            self._finishing = self._finish_parts()
+        """The commit is durable: begin to finish it, or wait for the one before it."""
+        if self._finishing is not None:
+            return
+        self._finishing = self._finish_parts()
+        if self._before is None or self._before._finished:
             self.take_turn()
+        else:
+            self._before._next = self
 
     def take_turn(self) -> int:
         """Finish a part of the commit."""
         assert self._finishing is not None
-        for percent in self._finishing:
-            self._awaited_percent = percent
-            if percent:
-                self._channel.wakeups.await_commit(self)
-            else:
+        for waits in self._finishing:
+            if waits is None:
                 self._channel.connection.turns.add(self)
+            else:
+                self._waiting = self._channel.wakeups.loop.create_task(self._go_on_after(waits))
             return TURN_UNITS
         self._finished = True
+        self._before = None
+        if self._next is not None:
+            self._channel.connection.turns.add(self._next)
         if self._channel.waits:
             self._channel.connection.touch(self._channel)
         return TURN_UNITS
 
-    def _finish_parts(self) -> Generator[int]:
-        """Apply the commit to the memory queues, and return the consumers' credit.
+    async def _go_on_after(self, waits: Awaitable[object]) -> None:
+        await waits
+        self._channel.connection.turns.add(self)
 
-        Yields the room in the log, in percent, for which the next part waits; 0: it waits for a turn.
-        """
+    def _finish_parts(self) -> Parts[None]:
+        """Apply the commit to the memory queues, and return the consumers' credit."""
         for at, item in enumerate(self._items, 1):
-            for publish in self._of(at - 1, lambda left: bool(left.memory)):
+            for publish in (yield from self._of(at - 1, lambda left: bool(left.memory))):
                 yield from self._enqueue_in_memory(publish)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
-                yield 0
+                yield None
         destroy(self._channel, [item for item in self._items if isinstance(item, Block)])
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
@@ -437,13 +451,13 @@ class _Commit:
             elif not isinstance(acquired.queue, DurableQueue):
                 (acquired.reject if verdict is Verdict.REJECT else acquired.accept)()
             if at % TURN_UNITS == 0:
-                yield 0
+                yield None
         if self._channel.is_open:
             self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
         self._items, self._settled, self._totals, self._left = [], [], [], {}
 
-    def _enqueue_in_memory(self, publish: Publish) -> Generator[int]:
-        """The commit is durable, so no message may be refused any more. Yields as `_finish_parts`.
+    def _enqueue_in_memory(self, publish: Publish) -> Parts[None]:
+        """The commit is durable, so no message may be refused any more.
 
         If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
         because the next transaction is refused before its commit.
@@ -455,7 +469,7 @@ class _Commit:
             try:
                 self._make_room(left, place_bytes(header, len(body)))
             except LogIsBusy as busy:
-                yield busy.percent
+                yield self._channel.wakeups.room(busy.percent)
                 continue
             except StoreError as error:
                 logger.debug("queues in memory have more than their part of memory: %s", error)
