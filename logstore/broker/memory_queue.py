@@ -125,7 +125,7 @@ class MemoryQueue(BrokerQueue):
     def make_room(self, size: int) -> bool:
         """Prepare for a message that takes `size` bytes (`place_bytes`). True if a block was written.
 
-        Raises `StoreError` if neither the memory nor the log has room for it.
+        Raises `StoreError` if neither the memory nor the log has room for it, `LogIsBusy` if the log has room later.
         """
         back = self._back
         if back is None or not back.blocks:

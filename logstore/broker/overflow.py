@@ -9,6 +9,7 @@ until then a delivered message need not be in memory, because it can be read aga
 
 Invariants: a message is in one of the three, and their order is the order of the queue. No message of a block was ever
 taken. A large body is a staged message of its own (`LargeBody`), to which the places on queues in memory refer.
+A block is written on the event loop, so only while the log has room for it (`LogIsBusy`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
-from logstore.broker.wakeups import ANY_PERCENT
+from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -32,16 +33,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 128 * 1024  # memory of the messages that make a block
-LATER_BLOCK_BYTES: Final = 8 * BLOCK_BYTES  # while the log has little room, as its append would wait for the disk
 BLOCK_RECORD_BYTES: Final = 512  # memory of a block that is in the log; measured, rounded up
 _COUNT: Final = struct.Struct("=I")
 _SIZE: Final = "I"  # of a header or a body, in an array
+
+
+class LogIsBusy(StoreError):
+    """A block is to be written and the append would wait for the disk: wait for so much room, and try again."""
+
+    def __init__(self, percent: int) -> None:
+        super().__init__("the log has no room for a block of messages until what is in its buffers is on disk")
+        self.percent = percent
 
 
 class OverflowLog:
     """The staged messages of the queues in memory of one host. Belongs to its event loop."""
 
     def __init__(self, wakeups: WakeUps) -> None:
+        self._wakeups = wakeups
         self.store = wakeups.store
         self.loop = wakeups.loop
         self.held_bytes = 0  # of the contents
@@ -53,6 +62,12 @@ class OverflowLog:
     def staged_count(self) -> int:
         """The number of staged messages: blocks and large bodies, also those that are being destroyed."""
         return len(self._sizes)
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raises `LogIsBusy` if a block of so many bytes at most would wait for the disk."""
+        percent = ANY_PERCENT if size_bytes <= BLOCK_BYTES else PUBLISH_PERCENT
+        if self.store.room_percent < percent and not self._wakeups.stopped:
+            raise LogIsBusy(percent)
 
     def write(self, content: bytes) -> int:
         """Stage a block. Returns its id. Raises `StoreError`."""
@@ -223,13 +238,14 @@ class Back:
 
     def is_full(self, size_bytes: int, free_bytes: int) -> bool:
         """Whether the tail is to be written before a message of `size_bytes` is added; so much memory is free."""
-        if not self.tail:
-            return False
-        bytes_max = BLOCK_BYTES if self._log.store.room_percent >= ANY_PERCENT else LATER_BLOCK_BYTES
-        return size_bytes > free_bytes or self.tail_bytes + size_bytes > bytes_max
+        return bool(self.tail) and (size_bytes > free_bytes or self.tail_bytes + size_bytes > BLOCK_BYTES)
 
     def write_tail(self) -> int:
-        """Write the tail as a block. Returns the bytes of memory that are free now. Raises `StoreError`."""
+        """Write the tail as a block. Returns the bytes of memory that are free now.
+
+        Raises `StoreError`; `LogIsBusy` if it can be written later.
+        """
+        self._log.check_room(self.tail_bytes)
         self.blocks.append(Block(self._log, self.tail, self.tail_bytes, expires=self.expires))
         self.in_log_count += len(self.tail)
         freed = self.tail_bytes - BLOCK_RECORD_BYTES

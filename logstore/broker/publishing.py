@@ -36,6 +36,7 @@ from logstore.broker.fields import MalformedFields, Properties, check_properties
 from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header, encode_header
 from logstore.broker.limits import FRAME_OVERHEAD_BYTES
 from logstore.broker.memory_places import place_bytes
+from logstore.broker.overflow import LogIsBusy
 from logstore.broker.queues import now_ms
 from logstore.broker.runs import PublishForm
 from logstore.broker.streams import PIECE_BYTES, ReturnStream
@@ -43,7 +44,7 @@ from logstore.broker.uploads import Upload
 from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
     from logstore.broker.channel import Channel
@@ -366,7 +367,9 @@ class Publishing:
                 self._make_memory_room(route, header, content.body_size)
             left = self._store(route, header, content.body) if route.durable else route
         except StoreError as error:
-            if isinstance(error, StoreFull) and self.channel.connection.may_wait_for_space():
+            if isinstance(error, LogIsBusy) or (
+                isinstance(error, StoreFull) and self.channel.connection.may_wait_for_space()
+            ):
                 return self._store_large(tag, route, header, content, expires)  # it waits for room
             self.refuse(tag, error)
             return None
@@ -422,7 +425,10 @@ class Publishing:
         channel.defer(begin)
 
     def _make_memory_room(self, route: Route, header: bytes, body_size: int) -> None:
-        """Prepare the queues in memory for a message: a part of one may go to the log. Raises `StoreError`."""
+        """Prepare the queues in memory for a message: blocks of them may go to the log.
+
+        Raises `StoreError`; `LogIsBusy` if the log has room for further blocks later.
+        """
         size = place_bytes(header, body_size)
         for queue in route.memory:
             if queue.make_room(size):
@@ -498,9 +504,14 @@ class Publishing:
         """
         connection, loop = self.channel.connection, self.channel.wakeups.loop
 
-        def attempt() -> Awaitable[T]:
-            self._make_memory_room(route, header, body_size)
-            return loop.run_in_executor(None, put)
+        async def attempt() -> T:
+            while True:
+                try:
+                    self._make_memory_room(route, header, body_size)
+                    break
+                except LogIsBusy as busy:
+                    await self.channel.wakeups.room(busy.percent)
+            return await loop.run_in_executor(None, put)
 
         return await connection.host.space.taken(connection, attempt)
 
@@ -531,6 +542,7 @@ class Publishing:
             await self._append_last(upload, content)
         except StoreError as error:
             self.refuse(0, error)
+        await channel.wakeups.room()  # for a block of what was published before it
         if channel.tx is None or not channel.is_open:
             upload.drop()
             return

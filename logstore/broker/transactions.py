@@ -21,13 +21,15 @@ from pamqp import commands
 
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_places import place_bytes
+from logstore.broker.overflow import LogIsBusy
 from logstore.broker.queues import release_in_turns
 from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
-from logstore.broker.turns import TURN_UNITS, all_of, in_turns
+from logstore.broker.turns import TURN_UNITS, Parts, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
     from typing import Any
 
     from logstore import MessageStore, Transaction
@@ -71,6 +73,7 @@ class ChannelTransaction:
         self._reserved_bytes = 0  # counted in the budget
         self._tail_count = 0  # of the last publishes, which are to be written as a block
         self._tail_bytes = 0
+        self._last: _Commit | None = None
 
     @property
     def publish_count(self) -> int:
@@ -132,7 +135,8 @@ class ChannelTransaction:
 
         Raises `StoreError` or a channel exception if nothing was committed; that closes the channel.
         """
-        commit = _Commit(self._channel, self._items, self._settled, self._reserved_bytes)
+        commit = _Commit(self._channel, self._items, self._settled, self._reserved_bytes, self._last)
+        self._last = commit
         self._items, self._settled = [], []
         self._reserved_bytes = self._tail_count = self._tail_bytes = 0
         if commit.is_large:
@@ -149,7 +153,9 @@ class _Commit:
         items: list[Publish | Block],
         settled: list[tuple[Acquired, Verdict]],
         reserved_bytes: int,
+        before: _Commit | None,
     ) -> None:
+        """`before`: the one before it on the channel."""
         self._channel = channel
         self._items = items
         self._settled = settled
@@ -158,8 +164,11 @@ class _Commit:
         self._totals: list[Sequence[Total]] = []  # of each item
         self._wrote = False
         self._lsn = 0
-        self._finishing: Generator[None] | None = None  # once the commit is durable
+        self._finishing: Parts[None] | None = None  # once the commit is durable
+        self._waiting: asyncio.Task[None] | None = None  # for its next part; kept, as the loop does not
         self._finished = False
+        self._before = before  # finishes first, as the order of the queues is that of the commits
+        self._next: _Commit | None = None  # waits for the end of this one
 
     @property
     def is_large(self) -> bool:
@@ -185,7 +194,9 @@ class _Commit:
                     continue
                 break
         except BaseException as error:
-            if isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space():
+            if isinstance(error, LogIsBusy) or (
+                isinstance(error, StoreFull) and self._channel.connection.may_wait_for_space()
+            ):
                 return self.run_in_background()
             self._undo()
             raise
@@ -199,13 +210,13 @@ class _Commit:
         """
         loop, connection = self._channel.wakeups.loop, self._channel.connection
         try:
-            await connection.host.space.taken(connection, lambda: in_turns(self._plan()))
+            await connection.host.space.taken(connection, self._planned)
             while True:
                 try:
                     await connection.host.space.taken(connection, lambda: loop.run_in_executor(None, self._write))
                 except UnknownQueue:
                     before = list(self._left.values())
-                    await in_turns(self._plan(leaving=True))
+                    await self._planned(leaving=True)
                     if not self._has_other_routes(before):
                         raise
                     continue
@@ -242,8 +253,17 @@ class _Commit:
             if at % TURN_UNITS == 0:
                 yield
 
+    async def _planned(self, *, leaving: bool = False) -> None:
+        """Determine the routes in turns; waits while the log has no room for blocks of queues in memory."""
+        while True:
+            try:
+                await in_turns(self._plan(leaving=leaving))
+                return
+            except LogIsBusy as busy:
+                await self._channel.wakeups.room(busy.percent)
+
     def _make_room(self, left: Route, size: int) -> None:
-        """Prepare the queues in memory for a message that takes `size` bytes there. Raises `StoreError`."""
+        """Prepare the queues in memory for a message of `size` bytes there. Raises `StoreError`; see `make_room`."""
         for queue in left.memory:
             if queue.make_room(size):
                 self._channel.connection.published = True
@@ -260,12 +280,16 @@ class _Commit:
                     item.content.upload.copy()
         places = [(one, verdict) for one, verdict in self._settled if _is_in_store(one, verdict)]
         has_durable = any(left.durable for left in self._left.values())
-        if not has_durable and not places:
-            return
+        if not has_durable:
+            self._check_blocks()
+            if not places:
+                return
         transaction = store.begin()
         try:
             if has_durable:
-                for publish in self._publishes():
+                for (
+                    publish
+                ) in self._publishes():  # also of queues in memory, so that each block is known to be readable
                     left = self._left[publish.route]
                     if left.durable:
                         _publish_within(store, transaction, publish, left)
@@ -279,10 +303,17 @@ class _Commit:
         self._wrote = True
         self._lsn = store.next_lsn
 
+    def _check_blocks(self) -> None:
+        """Raises `StoreError` if a block cannot be read. After the commit its messages could only be lost."""
+        for item in self._items:
+            if isinstance(item, Block):
+                self._channel.store.load_content(item.id)
+
     # After the store, in the event loop's thread.
 
     def _undo(self) -> None:
         """Release everything after a failed commit. The channel is closed, so acknowledged messages are released."""
+        self._finished = True
         _drop_stored(self._channel, self._items)
         self._give_back()
         release_in_turns(self._channel.connection.turns, (acquired for acquired, _ in self._settled))
@@ -291,7 +322,7 @@ class _Commit:
         self._channel.vhost.budget.transactions.give_back(self._reserved_bytes)
         self._reserved_bytes = 0
 
-    def _apply(self) -> Generator[None]:
+    def _apply(self) -> Parts[None]:
         """The transaction is in the log: notify the queues, and reply when it is durable."""
         channel = self._channel
         self._give_back()
@@ -303,7 +334,7 @@ class _Commit:
             queue.enqueued(self._lsn, expires=expires, count=count)
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if at % TURN_UNITS == 0:
-                yield
+                yield None
             if verdict is Verdict.ACCEPT:
                 acquired.queue.acknowledged += 1
             if _is_in_store(acquired, verdict):
@@ -321,27 +352,31 @@ class _Commit:
                 channel.defer(self._unfinished_lsn)
             channel.reply(commands.Tx.CommitOk())
 
-    def _return_unroutable(self) -> Generator[None]:
+    def _return_unroutable(self) -> Parts[None]:
         for at, item in enumerate(self._items, 1):
-            for publish in self._of(at - 1, lambda left: not left.durable and not left.memory):
+            for publish in (yield from self._of(at - 1, lambda left: not left.durable and not left.memory)):
                 self._channel.publishing.return_unroutable(publish.content)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
-                yield
+                yield None
 
-    def _of(self, at: int, wanted: Callable[[Route], bool]) -> Iterator[Publish]:
-        """The publishes of an item with such routes. A block that cannot be read any more has none: it is logged."""
+    def _of(self, at: int, wanted: Callable[[Route], bool]) -> Parts[list[Publish]]:
+        """The publishes of an item with such routes; a block is read in another thread."""
         if not any(wanted(self._left[total.route]) for total in self._totals[at]):
-            return
+            return []
         item = self._items[at]
         if isinstance(item, Publish):
-            yield item
-            return
+            return [item]
+        reading = self._channel.wakeups.loop.run_in_executor(None, self._read, item)
+        yield reading
+        return [publish for publish in reading.result() if wanted(self._left[publish.route])]
+
+    def _read(self, block: Block) -> list[Publish]:
+        """The publishes of a block. One that cannot be read any more has none: it is logged."""
         try:
-            publishes = list(read(self._channel.store, item))
+            return list(read(self._channel.store, block))
         except StoreError as error:
             logger.error("messages of a committed transaction cannot be read, and go to no queue in memory: %s", error)
-            return
-        yield from (publish for publish in publishes if wanted(self._left[publish.route]))
+            return []
 
     def _filled(self) -> Generator[None, None, dict[DurableQueue, tuple[int, bool]]]:
         """The durable queues that got messages: how many, and whether any of those expires."""
@@ -372,29 +407,43 @@ class _Commit:
         return None if self._finished else self._lsn
 
     def _finish(self) -> None:
-        """The commit is durable: begin to finish it."""
-        if self._finishing is None:
-            self._finishing = self._finish_parts()
+        """The commit is durable: begin to finish it, or wait for the one before it."""
+        if self._finishing is not None:
+            return
+        self._finishing = self._finish_parts()
+        if self._before is None or self._before._finished:
             self.take_turn()
+        else:
+            self._before._next = self
 
     def take_turn(self) -> int:
         """Finish a part of the commit."""
         assert self._finishing is not None
-        for _ in self._finishing:
-            self._channel.connection.turns.add(self)
+        for waits in self._finishing:
+            if waits is None:
+                self._channel.connection.turns.add(self)
+            else:
+                self._waiting = self._channel.wakeups.loop.create_task(self._go_on_after(waits))
             return TURN_UNITS
         self._finished = True
+        self._before = None
+        if self._next is not None:
+            self._channel.connection.turns.add(self._next)
         if self._channel.waits:
             self._channel.connection.touch(self._channel)
         return TURN_UNITS
 
-    def _finish_parts(self) -> Generator[None]:
+    async def _go_on_after(self, waits: Awaitable[object]) -> None:
+        await waits
+        self._channel.connection.turns.add(self)
+
+    def _finish_parts(self) -> Parts[None]:
         """Apply the commit to the memory queues, and return the consumers' credit."""
         for at, item in enumerate(self._items, 1):
-            for publish in self._of(at - 1, lambda left: bool(left.memory)):
-                self._enqueue_in_memory(publish)
+            for publish in (yield from self._of(at - 1, lambda left: bool(left.memory))):
+                yield from self._enqueue_in_memory(publish)
             if at % TURN_UNITS == 0 or isinstance(item, Block):
-                yield
+                yield None
         destroy(self._channel, [item for item in self._items if isinstance(item, Block)])
         for at, (acquired, verdict) in enumerate(self._settled, 1):
             if verdict is Verdict.RELEASE:
@@ -402,12 +451,12 @@ class _Commit:
             elif not isinstance(acquired.queue, DurableQueue):
                 (acquired.reject if verdict is Verdict.REJECT else acquired.accept)()
             if at % TURN_UNITS == 0:
-                yield
+                yield None
         if self._channel.is_open:
             self._channel.consuming.return_credit(acquired for acquired, _ in self._settled)
         self._items, self._settled, self._totals, self._left = [], [], [], {}
 
-    def _enqueue_in_memory(self, publish: Publish) -> None:
+    def _enqueue_in_memory(self, publish: Publish) -> Parts[None]:
         """The commit is durable, so no message may be refused any more.
 
         If the log has become full, the queues get memory beyond their share for it: at most what the transaction had,
@@ -416,8 +465,15 @@ class _Commit:
         left, content = self._left[publish.route], publish.content
         header, body, upload = content.header(publish.expiration_ms), bytes(content.body), content.upload
         large = None if upload is None else upload.large
-        with contextlib.suppress(StoreError):
-            self._make_room(left, place_bytes(header, len(body)))
+        while True:
+            try:
+                self._make_room(left, place_bytes(header, len(body)))
+            except LogIsBusy as busy:
+                yield self._channel.wakeups.room(busy.percent)
+                continue
+            except StoreError as error:
+                logger.debug("queues in memory have more than their part of memory: %s", error)
+            break
         for queue in left.memory:
             if not queue.deleted:
                 queue.enqueue(header, body, expires=publish.expiration_ms is not None, large=large)

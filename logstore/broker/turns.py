@@ -14,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Parts = Generator[Awaitable[object] | None, None, T]
+"""Work in parts: yields None after each, or what it waits for before the next one."""
 
 TURN_UNITS: Final = 256  # of one connection, or other work
 LOOP_UNITS: Final = 1024  # of all of them, in one turn of the loop
@@ -111,20 +114,21 @@ class Turns:
             self._schedule()
 
 
-def all_of(parts: Generator[None, None, T]) -> T:
-    """Does all parts of some work now; returns its result."""
+def all_of(parts: Parts[T]) -> T:
+    """Does all parts of some work now, which waits for nothing; returns its result."""
     try:
         while True:
-            next(parts)
+            waits = next(parts)
+            assert waits is None
     except StopIteration as end:
         return cast("T", end.value)
 
 
-async def in_turns(parts: Generator[None, None, T]) -> T:
+async def in_turns(parts: Parts[T]) -> T:
     """Does each part of some work in another turn of the loop; returns its result."""
     try:
         while True:
-            next(parts)
-            await asyncio.sleep(0)
+            waits = next(parts)
+            await (asyncio.sleep(0) if waits is None else waits)
     except StopIteration as end:
         return cast("T", end.value)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.broker.errors import RESOURCE_ERROR, STORE_ENDED, ChannelException
 from logstore.broker.overflow import LargeBody
 from logstore.broker.streams import PIECE_BYTES
-from logstore.errors import StoreError
+from logstore.errors import StoreError, WrongState
 
 if TYPE_CHECKING:
     import asyncio
@@ -242,11 +242,14 @@ class Upload:
             self._uploads.store.append_content(self._id, piece)
 
     def copy(self) -> None:
-        """Copy it for queues in memory, piece by piece."""
-        if self._copy_id is not None:
-            return
+        """Copy it for queues in memory."""
+        if self._copy_id is None:
+            self._copy_id = self._copied(self._content.header(None))
+
+    def _copied(self, header: bytes) -> int:
+        """Stage it once more, piece by piece. Returns the id."""
         store = self._uploads.store
-        copy_id = store.stage(self._content.header(None))
+        copy_id = store.stage(header)
         try:
             for at in range(0, self.size, PIECE_BYTES):
                 store.append_content(copy_id, store.load_content(self.id, at, PIECE_BYTES))
@@ -254,28 +257,42 @@ class Upload:
             with contextlib.suppress(StoreError):  # report the first failure
                 store.destroy(copy_id, wait=False)
             raise
-        self._copy_id = copy_id
+        return copy_id
 
     def enqueue(
         self, queues: Sequence[DurableQueue], header: bytes, *, expires: bool, transaction: Transaction | None = None
     ) -> None:
         """Put it on all of these queues, or on none.
 
-        The staged header has the time at which the body began. If a time to live counts, the places have `header`.
+        The staged header has the time at which the body began. If a time to live counts, the places have `header`, or,
+        while a member of the cluster runs a program that does not know headers of places, a copy of the message has.
         """
-        assert self._id is not None
         store = self._uploads.store
+        handles = [queue.handle for queue in queues]
         if not expires and all(queue.ttl_ms is None for queue in queues):
-            store.enqueue(self._id, [queue.handle for queue in queues], transaction, wait=False)
-        elif transaction is not None or len(queues) == 1:
+            store.enqueue(self.id, handles, transaction, wait=False)
+            return
+        try:
+            self._enqueue_with_header(queues, header, transaction)
+        except WrongState:
+            copy_id = self._copied(header)
+            before, self._id = self.id, copy_id
+            store.destroy(before, wait=False)
+            store.enqueue(copy_id, handles, transaction, wait=False)
+
+    def _enqueue_with_header(
+        self, queues: Sequence[DurableQueue], header: bytes, transaction: Transaction | None
+    ) -> None:
+        store = self._uploads.store
+        if transaction is not None or len(queues) == 1:
             for queue in queues:
-                store.enqueue(self._id, queue.handle, transaction, header=header, wait=False)
-        else:
-            own = store.begin()
-            try:
-                self.enqueue(queues, header, expires=expires, transaction=own)
-                own.commit(wait=False)
-            except BaseException:
-                with contextlib.suppress(StoreError):  # report the first failure
-                    own.rollback(wait=False)
-                raise
+                store.enqueue(self.id, queue.handle, transaction, header=header, wait=False)
+            return
+        own = store.begin()
+        try:
+            self._enqueue_with_header(queues, header, own)
+            own.commit(wait=False)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # report the first failure
+                own.rollback(wait=False)
+            raise

@@ -118,12 +118,12 @@ class WakeUps:
         """Call `waiter.settle` after each group commit until it returns False."""
         self._waiters[waiter] = None
 
-    async def room(self) -> None:
-        """Returns in another turn of the loop, once the log has room for more acknowledgements, or has ended."""
+    async def room(self, percent: int = ANY_PERCENT) -> None:
+        """Returns in another turn of the loop, once the log has so much room, or has ended."""
         await asyncio.sleep(0)
         self._room_waiters += 1
         try:
-            while not self.stopped and self.store.room_percent < ANY_PERCENT:
+            while not self.stopped and self.store.room_percent < percent:
                 await self._room.wait()
         finally:
             self._room_waiters -= 1

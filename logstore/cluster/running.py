@@ -39,9 +39,12 @@ _LOOK_S: Final = 0.02
 _STOP_S: Final = 1.0
 
 
-def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], None]) -> None:
+def run(
+    directory: Path, limits: Arguments | None = None, *, opened: Callable[[], None], ready: Callable[[str], None]
+) -> None:
     """Runs the member of this directory until SIGINT or SIGTERM.
 
+    ``limits``: of its broker, by the fields of ``logstore.broker.Limits``.
     ``opened`` is called when its copies are open, and ``ready`` with one line when commands reach it, too. The main
     thread calls it. Raises ``StoreLocked`` if it runs already, and what :func:`config.read` and a start of ``Member``
     raise.
@@ -58,12 +61,18 @@ def run(directory: Path, *, opened: Callable[[], None], ready: Callable[[str], N
         member = ends.enter_context(Member(directory, file.config(directory)))
         opened()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_until_stopped(MemberSocket(directory, file, member, users), file, member, users, ready))
+            socket = MemberSocket(directory, file, member, users)
+            runner.run(_until_stopped(socket, file, member, users, ready, limits or {}))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
 
 
 async def _until_stopped(
-    commands: MemberSocket, file: MemberFile, member: Member, users: Catalog | None, ready: Callable[[str], None]
+    commands: MemberSocket,
+    file: MemberFile,
+    member: Member,
+    users: Catalog | None,
+    ready: Callable[[str], None],
+    limits: Arguments,
 ) -> None:
     loop = asyncio.get_running_loop()
     stops = asyncio.Event()
@@ -73,9 +82,10 @@ async def _until_stopped(
         # Last of all: a thread may still wait for a majority, and only this ends it.
         ends.push_async_callback(loop.run_in_executor, None, member.close)
         if users is not None:
+            from logstore.broker.limits import Limits
             from logstore.cluster.brokering import Brokering
 
-            broker = Brokering(member, file, users)
+            broker = Brokering(member, file, users, Limits(**limits))
             await broker.start()
             ends.push_async_callback(broker.stop)
         await commands.start()

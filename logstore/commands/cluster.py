@@ -14,6 +14,8 @@ import click
 
 from logstore.core.counts import counted
 from logstore.core.extras import install_command
+from logstore.errors import OptionError
+from logstore.terminal.broker_options import FLAGS, broker_options
 from logstore.terminal.options import SIZE, PathText, json_option
 from logstore.terminal.output import Failure, lines_that_fit, output_width, print_json, print_lines
 from logstore.terminal.stopping import Stopping
@@ -230,6 +232,7 @@ def _tell(whose: str, files: Files) -> None:
 
 @cluster.command()
 @_dir_option
+@broker_options
 @click.option(
     "--stop-timeout",
     type=click.FloatRange(0.1, 86_400),
@@ -238,16 +241,22 @@ def _tell(whose: str, files: Files) -> None:
     help="Seconds after SIGTERM when the process exits even if something hangs.",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log more (to stderr).")
-def run(directory: Path, stop_timeout: float, verbose: bool) -> None:
+def run(directory: Path, stop_timeout: float, verbose: bool, limits: dict[str, Any]) -> None:
     """Run a member until SIGTERM or Ctrl-C.
 
     Prints "ready: NAME listens on HOST:PORT, hosts: …" when the other members can connect. The log goes to stderr. If
-    its configuration has an address for AMQP, it serves clients of the hosts that it leads.
+    its configuration has an address for AMQP, it serves clients of the hosts that it leads. The options for messages
+    and memory are those of this broker.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("logstore").setLevel(logging.DEBUG if verbose else logging.INFO)
     with _with_extra():
-        from logstore.cluster import running
+        from logstore.cluster import config, running
+    if limits and not config.read(directory).amqp:
+        flags = ", ".join(FLAGS[name] for name in limits)
+        raise OptionError(
+            f"{flags}: this member runs no broker; set amqp in {directory / config.FILE_NAME}, or leave the option out"
+        )
     with Stopping(stop_timeout) as stopping, _with_extra():
 
         def opened() -> None:
@@ -255,7 +264,7 @@ def run(directory: Path, stop_timeout: float, verbose: bool) -> None:
             stopping.is_serving = True
 
         try:
-            running.run(directory, opened=opened, ready=lambda line: print(line, flush=True))
+            running.run(directory, limits, opened=opened, ready=lambda line: print(line, flush=True))
         except _Stopped:
             pass
         else:

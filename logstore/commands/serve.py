@@ -15,6 +15,7 @@ import click
 
 from logstore.core.counts import counted
 from logstore.errors import OptionError
+from logstore.terminal.broker_options import broker_options
 from logstore.terminal.directory_group import check_broker_is_installed
 from logstore.terminal.options import LIMIT, SIZE, catalog_options, store_argument
 from logstore.terminal.output import Failure, size_text
@@ -33,23 +34,8 @@ logger = logging.getLogger(__name__)
 _OF_ROOT = frozenset({"segment_size", "initial_segments", "max_log_bytes", "connect", "catalog_timeout"})
 
 
-MEMORY_BYTES_MIN = 16 << 20  # with less, a few clients with a few messages each would wait for each other
-
-
 class _Stopped(BaseException):
     """SIGTERM or Ctrl-C arrived after the store was opened and before the broker handles signals."""
-
-
-def _checked_body_bytes(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
-    if value == 0:
-        raise click.BadParameter("a message of 0 bytes at most is none; write 64K, 16MiB or 1G")
-    return value
-
-
-def _checked_memory(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
-    if value is not None and value < MEMORY_BYTES_MIN:
-        raise click.BadParameter(f"a broker needs {size_text(MEMORY_BYTES_MIN)} at least; write 64M, 512MiB or 4G")
-    return value
 
 
 @click.command()
@@ -68,23 +54,7 @@ def _checked_memory(_: click.Context, __: click.Parameter, value: int | None) ->
     type=LIMIT,
     help="The largest size of the log on disk, stored for later starts; none removes it [default: as stored].",
 )
-@click.option(
-    "--max-body-bytes",
-    type=SIZE,
-    callback=_checked_body_bytes,
-    help="The longest message that a client may publish [default: 128MiB].",
-)
-@click.option(
-    "--max-memory",
-    type=SIZE,
-    callback=_checked_memory,
-    help="The memory for messages, clients and what they have in progress, over all virtual hosts [default: 1GiB].",
-)
-@click.option(
-    "--blocked-timeout",
-    type=click.FloatRange(0.001, 86_400),
-    help="Seconds that a publish waits for room in a full store before it is refused [default: 30].",
-)
+@broker_options
 @click.option(
     "--max-undurable-bytes",
     type=SIZE,
@@ -129,9 +99,7 @@ def serve(
     schema: str | None,
     stop_timeout: float,
     verbose: bool,
-    max_body_bytes: int | None,
-    max_memory: int | None,
-    blocked_timeout: float | None,
+    limits: dict[str, Any],
     **options: Any,
 ) -> None:
     """Run an AMQP 0-9-1 broker on a store.
@@ -148,12 +116,6 @@ def serve(
     from logstore.broker.server import check_address
 
     descriptors.raise_limit()
-    set_here: dict[str, Any] = {
-        "body_bytes_max": max_body_bytes,
-        "memory_bytes_max": max_memory,
-        "blocked_timeout_s": blocked_timeout,
-    }
-    limits = Limits(**{name: value for name, value in set_here.items() if value is not None})
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check_address(host, port)
@@ -163,7 +125,7 @@ def serve(
             how = _recovered(store.recovery, store.segment_size)
             logger.info("logstore %s: store %s, %s", logstore.__version__, store.path, how)
             of_hosts = {name: value for name, value in given.items() if name not in _OF_ROOT}
-            run(store, host=host, port=port, limits=limits, host_options=of_hosts)
+            run(store, host=host, port=port, limits=Limits(**limits), host_options=of_hosts)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop is already in progress
         logger.info("stopped: the store is closed")
     except OptionError as error:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import body, commands, frame, header
 
-from kit.amqp_client import raw_frame
+from kit.amqp_client import publish_bytes, raw_frame
+from kit.broker_waits import send_until_paused
 from kit.command import run
 from kit.live_broker import message_bytes
 from kit.patience import wait_until
@@ -345,15 +346,8 @@ def test_returned_bodies_that_wait_at_the_gate_are_counted_and_the_client_is_not
     client.expect(commands.Confirm.SelectOk)
     disk.hold()
     client.publish("q", b"x")
-    client.socket.settimeout(0.5)
-    sent = 0
-    with contextlib.suppress(TimeoutError):
-        while sent < 200:
-            client.publish("nowhere", bytes(90_000), mandatory=True)
-            sent += 1
-    assert sent < 200
+    send_until_paused(broker, client, publish_bytes("nowhere", bytes(90_000), mandatory=True), Pause.REPLIES)
     [server_side] = broker.server.connections
-    assert broker.call(lambda: bool(server_side._pauses & Pause.REPLIES))
     assert output_bytes(broker) < 4 * MIB
     disk.let_go()
     wait_until(lambda: not broker.call(lambda: bool(server_side._pauses & Pause.REPLIES)), "it is read again")

@@ -9,9 +9,10 @@ import pytest
 from pamqp import commands
 
 from kit.amqp_client import RawClient
+from kit.live_broker import open_store
 from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import FullStore, NarrowLog, Proxy
-from logstore.broker import overflow
+from logstore.broker.errors import CONNECTION_FORCED, ConnectionException
 from logstore.broker.overflow import decode_block, encode_block
 from logstore.broker.statistics import broker_statistics
 from logstore.errors import StoreError
@@ -19,6 +20,7 @@ from logstore.store.statistics import sampled_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kit.live_broker import Broker
 
@@ -479,29 +481,90 @@ def test_the_figures_of_the_broker_say_what_is_in_memory_and_in_the_log(broker: 
     assert sizes - MEMORY < found["broker"]["overflow_bytes"] < 2 * sizes
 
 
-def test_blocks_grow_while_the_log_has_little_room(on_store: Callable[..., tuple[Broker, Any]]) -> None:
-    broker, store = on_store(NarrowLog)
+class OneBlock(NarrowLog):
+    """Each staged message takes all the room that the log has, once `is_narrow`."""
+
+    is_narrow = False
+
+    def stage(self, *args: Any, **options: Any) -> Any:
+        message_id = self._store.stage(*args, **options)
+        if self.is_narrow:
+            self.room_percent = 0
+        return message_id
+
+    def has_room(self) -> None:
+        """As after a group commit."""
+        self.room_percent = 100
+        self.let_go()
+
+
+def give_room(store: OneBlock, is_done: Callable[[], bool]) -> None:
+    """Again and again, until the given is so."""
+
+    def is_so() -> bool:
+        if store.room_percent == 0:
+            store.has_room()
+        return is_done()
+
+    wait_until(is_so, "all blocks are written")
+
+
+def with_fanout(broker: Broker, queues: list[str]) -> RawClient:
+    """A client, and queues in memory that are bound to a fanout."""
     client = broker.raw().open()
-    client.declare("q")
-    queue = queue_of(broker)
-    broker.server.budget.queues.bytes_max = 2 * overflow.LATER_BLOCK_BYTES
-    broker.server.budget.queues.used_bytes = overflow.LATER_BLOCK_BYTES  # of another queue
+    for queue in queues:
+        client.declare(queue)
+        client.send(1, commands.Queue.Bind(queue=queue, exchange="amq.fanout"))
+        client.expect(commands.Queue.BindOk)
+    return client
 
-    def fill(count: int) -> None:
-        for _ in range(count):
-            queue.make_room(1 << 14)
-            queue.enqueue(b"", bytes((1 << 14) - 256), expires=False)
 
-    broker.call(lambda: fill(33))
-    assert staged(broker) == 0
-    broker.call(lambda: fill(10))
-    assert staged(broker) == 1
-    store.room_percent = 39
-    broker.call(lambda: fill(11))
-    assert staged(broker) == 1
-    store.room_percent = 100
-    broker.call(lambda: fill(1))
-    assert staged(broker) == 2
+@pytest.mark.parametrize("how", ["publish", "transaction"])
+def test_blocks_wait_for_room_in_the_log_one_by_one_and_the_order_is_kept(
+    on_store: Callable[..., tuple[Broker, Any]], tmp_path: Path, how: str
+) -> None:
+    broker, store = on_store(OneBlock)
+    other = open_store(tmp_path / "other")
+    broker.call_async(lambda: broker.server.open_host("other", other))
+    broker.call(lambda: broker.server.users.change("guest", hosts=["/", "other"]))
+    with_little_memory(broker)
+    queues = ["a", "b", "c", "d"]
+    client, neighbour = with_fanout(broker, queues), broker.raw().open(virtual_host="other")
+    if how == "transaction":
+        client.send(1, commands.Tx.Select())
+        client.expect(commands.Tx.SelectOk)
+    store.is_narrow = True
+    for each in BODIES:
+        client.publish("", each, exchange="amq.fanout")
+    client.send(1, commands.Tx.Commit() if how == "transaction" else commands.Basic.Qos())
+    wait_until(lambda: store.room_percent == 0, "the first block")
+    count = staged(broker)
+    neighbour.declare("n")
+    neighbour.publish("n", b"meanwhile")
+    assert get_all(neighbour, "n") == [b"meanwhile"]
+    assert staged(broker) == count == 1  # the others wait
+    answered = client.socket
+    answered.setblocking(False)
+
+    def has_answer() -> bool:
+        try:
+            client.buffer += answered.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        return True
+
+    give_room(store, has_answer)
+    answered.settimeout(PATIENCE_S)
+    client.expect(commands.Tx.CommitOk if how == "transaction" else commands.Basic.QosOk)
+    give_room(store, lambda: all(queue_of(broker, each).ready_count == COUNT for each in queues))
+    assert staged(broker) > 8
+    store.is_narrow = False
+    store.has_room()
+    for each in queues:
+        assert get_all(client, each) == BODIES
+    end = ConnectionException(CONNECTION_FORCED, "the test ends")
+    broker.call_async(lambda: broker.server.close_host("other", end))
+    other.close()
 
 
 def test_a_block_has_what_was_put_into_it() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
 
 from kit.live_broker import message_bytes
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
+from kit.store_proxies import Proxy
 from logstore.broker.spool import SPOOL_BYTES
 
 if TYPE_CHECKING:
@@ -180,3 +182,58 @@ def test_a_transaction_that_the_log_may_not_hold_is_refused_and_has_no_effect(
     wait_for_nothing(broker)
     assert broker.store.queue("q").depth == 0
     assert broker.call(lambda: broker.server.budget.transactions.used_bytes) == 0
+
+
+@pytest.mark.parametrize("count", [600, COUNT])
+def test_transactions_of_one_channel_reach_queues_in_memory_in_the_order_of_their_commits(
+    start_broker: Callable[..., Broker], count: int
+) -> None:
+    broker = start_broker(memory_bytes_max=MEMORY)
+    client = transactional(broker)
+    for number in range(count):
+        client.publish("m", body_of(number))
+    client.publish("q", b"durable")
+    client.send(1, commands.Tx.Commit())
+    for number in range(count, count + 10):
+        client.publish("m", body_of(number))
+        client.send(1, commands.Tx.Commit())
+    for _ in range(11):
+        client.expect(commands.Tx.CommitOk)
+    assert bodies(client, "m") == [body_of(number) for number in range(count + 10)]
+
+
+class GatedReads(Proxy):
+    """After `free` reads the next one waits until `may_read`."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.free = COUNT
+        self.asked = threading.Event()
+        self.may_read = threading.Event()
+
+    def load_content(self, *args: Any) -> bytes:
+        self.free -= 1
+        if self.free < 0:
+            self.asked.set()
+            assert self.may_read.wait(PATIENCE_S)
+        return bytes(self._store.load_content(*args))
+
+
+def test_others_are_answered_while_a_block_of_a_committed_transaction_is_read(
+    on_store: Callable[..., tuple[Broker, Any]],
+) -> None:
+    broker, store = on_store(GatedReads, memory_bytes_max=MEMORY)
+    client, neighbour = transactional(broker), broker.raw().open()
+    publish_many(client, "m")
+    settled(client)
+    wait_for_blocks(broker)
+    store.free = staged(broker)  # each block is read before the commit
+    client.send(1, commands.Tx.Commit())
+    wait_until(store.asked.is_set, "a block is read after the commit")
+    neighbour.declare("n")
+    neighbour.publish("n", b"meanwhile")
+    assert bodies(neighbour, "n") == [b"meanwhile"]
+    store.may_read.set()
+    client.expect(commands.Tx.CommitOk)
+    assert bodies(client, "m") == [body_of(number) for number in range(COUNT)]
+    wait_for_nothing(broker)

@@ -6,14 +6,17 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pika
 import pytest
 
 pytest.importorskip("msgspec", reason="the extra cluster is not installed")
 pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
+from kit.amqp_trio import AmqpTrio
 from kit.copy_group import CLUSTER
 from kit.patience import wait_until
-from kit.trio import HOST, Trio, free_ports
+from kit.trio import HOST, Trio, free_ports, wait_for_all
+from logstore.broker.headers import decode_header
 from logstore.cluster import frames, member_loop
 from logstore.cluster.member import Member, MemberConfig
 from logstore.errors import WrongState
@@ -148,3 +151,51 @@ def test_a_member_with_an_older_program_is_not_added_once_the_log_has_states(
     trio.old.clear()
     with Member(directory, config):
         wait_until(lambda: 4 in {seat.member for seat in trio.members[leader].members(HOST)}, "the newer one is added")
+
+
+LARGE = bytes(range(256)) * (5 << 12)  # 5 MiB
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_large_message_with_a_time_to_live_is_stored_whether_or_not_every_member_knows_headers_of_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    old = 3
+
+    def me(real: Any, **given: Any) -> Any:
+        return real(**given, versions=(1, 1) if is_old and given["member"] == old else frames.VERSIONS)
+
+    monkeypatch.setattr(member_loop, "Me", partial(me, member_loop.Me))
+    amqp = AmqpTrio(tmp_path)
+    try:
+        amqp.start(1, 2)
+        leader = amqp.serving()
+        amqp.start(old)
+        store = amqp.trio.store()
+        message = store.publish("orders", b"content")
+        wait_for_all(amqp.trio)
+        if is_old:
+            assert not annotates(store, message)
+        else:
+            wait_until(lambda: annotates(store, message), "every member has said that it knows states")
+        channel = amqp.client(leader).channel()
+        for queue, arguments in (("plain", {}), ("brief", {"x-message-ttl": 3_600_000})):
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            channel.queue_bind(queue, "amq.fanout")
+        transactional = amqp.client(leader).channel()
+        transactional.tx_select()
+        channel.confirm_delivery()
+        expiring = pika.BasicProperties(delivery_mode=2, expiration="7200000")
+        for each in (channel, transactional):
+            each.basic_publish("", "plain", LARGE, expiring)
+            each.basic_publish("", "brief", LARGE)
+            each.basic_publish("amq.fanout", "", LARGE, expiring)
+        transactional.tx_commit()
+        for queue in ("plain", "brief"):
+            headers = [decode_header(bytes(each.header), b"") for each in store.messages(queue)]
+            expected = [7_200_000 if queue == "plain" else None, 7_200_000]
+            assert [each.expiration_ms for each in headers] == expected * 2
+            assert [channel.basic_get(queue, auto_ack=True)[2] for _ in range(4)] == [LARGE] * 4
+        wait_until(lambda: store.stats()["messages"] == store.queue("orders").depth, "nothing else is left")
+    finally:
+        amqp.close()

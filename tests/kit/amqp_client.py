@@ -21,6 +21,17 @@ def raw_frame(kind: int, channel: int, payload: bytes) -> bytes:
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
+def publish_bytes(key: str, content: bytes = b"", *, channel: int = 1, **options: Any) -> bytes:
+    """The frames of a publish."""
+    properties = options.pop("properties", None)
+    parts: list[Any] = [
+        commands.Basic.Publish(routing_key=key, **options),
+        header.ContentHeader(0, len(content), properties or commands.Basic.Properties()),
+    ]
+    parts += [body.ContentBody(content[at : at + 100_000]) for at in range(0, len(content), 100_000)]
+    return b"".join(frame.marshal(each, channel) for each in parts)
+
+
 class RawClient:
     """One socket. `expect` reads the next frame and asserts its type."""
 
@@ -136,14 +147,8 @@ class RawClient:
         self.send(1, commands.Queue.Declare(queue=queue, **options))
         return self.expect(commands.Queue.DeclareOk)
 
-    def publish(self, key: str, content: bytes = b"", *, channel: int = 1, **options: Any) -> None:
-        properties = options.pop("properties", None)
-        parts: list[Any] = [
-            commands.Basic.Publish(routing_key=key, **options),
-            header.ContentHeader(0, len(content), properties or commands.Basic.Properties()),
-        ]
-        parts += [body.ContentBody(content[at : at + 100_000]) for at in range(0, len(content), 100_000)]
-        self.send(channel, *parts)
+    def publish(self, key: str, content: bytes = b"", **options: Any) -> None:
+        self.socket.sendall(publish_bytes(key, content, **options))
 
     def content(self) -> tuple[header.ContentHeader, bytes]:
         """The content that follows a deliver, get-ok or return."""

@@ -549,7 +549,18 @@ CASES: dict[str, Case] = {
     **one_command("cluster remove", mistakes=Case((INIT, "cluster remove main m2 --dir m1"), store=None)),
     **one_command(
         "cluster run",
-        mistakes=Case(("cluster run m1", "cluster run --dir absent", "cluster run --stop-timeout 0"), store=None),
+        mistakes=Case(
+            (
+                "cluster run m1",
+                "cluster run --dir absent",
+                "cluster run --stop-timeout 0",
+                "cluster run --max-memory 1M",
+                "cluster run --max-body-bytes 0",
+                INIT,
+                "cluster run --dir m1 --max-memory 64M --blocked-timeout 5",
+            ),
+            store=None,
+        ),
     ),
     **one_command(
         "cluster status",

@@ -43,8 +43,9 @@ def leads(directory: Path, host: str = "main") -> dict[str, Any]:
 class MemberProcess(CommandProcess):
     """One run of ``cluster run``. Its error output goes to a file beside the directory."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory.with_name(directory.name + ".stderr"), "cluster", "run", "--dir", directory)
+    def __init__(self, directory: Path, *options: str) -> None:
+        errors = directory.with_name(directory.name + ".stderr")
+        super().__init__(errors, "cluster", "run", "--dir", directory, *options)
 
 
 @contextlib.contextmanager
