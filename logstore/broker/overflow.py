@@ -67,6 +67,7 @@ class OverflowLog:
         """Raises `LogIsBusy` if a block of so many bytes at most would wait for the disk."""
         percent = ANY_PERCENT if size_bytes <= BLOCK_BYTES else PUBLISH_PERCENT
         if self.store.room_percent < percent and not self._wakeups.stopped:
+            _ = self.store.next_lsn  # asks the flusher, as nobody may wait for what the log has
             raise LogIsBusy(percent)
 
     def write(self, content: bytes) -> int:
