@@ -115,13 +115,24 @@ def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str])
 
 
 def _joined(source: Path, path: Path, manifest: Manifest) -> Join:
-    with Reader(source) as reader:
+    with _reader(source, max(1, manifest.last_lsn)) as reader:
         segments = reader.segments()
         planned = plan_run(reader, manifest)  # raises for another store, another history and a gap
     check_mark(source, None, segments, manifest.mark)
     # Between two epochs no record is lost when the base passes the export's last LSN.
     keep_lsn = max(1, manifest.last_lsn, segments[0].first_lsn if segments else 0)
     return Join(source, path, manifest, keep_lsn, planned.stop_lsn, planned.log_bytes if planned.units else 0)
+
+
+def _reader(source: Path, keep_lsn: int) -> Reader:
+    """The log from this LSN on if it is there, as a hold may keep it below the base; else from the base.
+
+    Between two epochs the base passes an LSN although no record is lost.
+    """
+    try:
+        return Reader(source, keep_lsn=keep_lsn)
+    except LogRecycled:
+        return Reader(source)
 
 
 def with_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str], work: Callable[[Join], Made]) -> Made:

@@ -236,7 +236,8 @@ def _with_places(frame: DataFrame, known: DataFrame) -> DataFrame:
     f = _functions()
     known = known.toDF("place_id", "place_queue_id", "place_lsn", "place_time")
     left = f.when(f.col("type") == "MESSAGE_MOVE", f.col("from_queue_id")).otherwise(f.col("queue_id"))
-    missing = f.col("type").isin("MESSAGE_DEQUEUE", "MESSAGE_MOVE") & f.col("enqueue_lsn").isNull()
+    # Of a message that was moved the scanner knows the LSN, but not the time.
+    missing = f.col("type").isin("MESSAGE_DEQUEUE", "MESSAGE_MOVE") & f.col("enqueue_time").isNull()
     same = missing & (f.col("id") == f.col("place_id")) & (left == f.col("place_queue_id"))
     return frame.join(f.broadcast(known), same, "left").withColumns(
         {

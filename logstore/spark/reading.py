@@ -242,12 +242,12 @@ def read_stream(
 
 def read_exports(
     spark: SparkSession,
-    targets: Sequence[str | os.PathLike[str]],
+    targets: Exports,
     table: str = "messages",
 ) -> DataFrame:
     """One table of the exports of several stores, with the column ``store``, each store's UUID.
 
-    ``targets`` are the directories of the exports, ``table`` is ``records``, ``messages`` or ``open``. A condition on
+    ``targets`` are the directories of the exports, or one directory that has them; ``table`` is ``records``, ``messages`` or ``open``. A condition on
     ``store`` or ``day`` reads only these exports and days. A column that an older export lacks is null there.
 
     Raises :class:`MissingExtra`, ``OptionError`` for another table, for no target, for a target without an export and
@@ -261,8 +261,12 @@ def read_exports(
 
     if table not in EXPORTED:
         raise OptionError(f"an export has no table {table!r}; it has {', '.join(EXPORTED)}")
-    if isinstance(targets, str | os.PathLike) or not targets:
-        raise OptionError(f"targets is {targets!r}; it is a list of directories with an export each")
+    if isinstance(targets, str | os.PathLike):
+        targets = exports_in(targets)
+        if not targets:
+            raise OptionError("targets is one directory without exports in it; it is that, or a list of exports")
+    elif not targets:
+        raise OptionError("targets is empty; it is a list of directories with an export each")
     frames: dict[str, DataFrame] = {}
     for target in targets:
         place = Path(target).absolute()
