@@ -247,7 +247,8 @@ def read_exports(
 ) -> DataFrame:
     """One table of the exports of several stores, with the column ``store``, each store's UUID.
 
-    ``targets`` are the directories of the exports, or one directory that has them; ``table`` is ``records``, ``messages`` or ``open``. A condition on
+    ``targets`` are the directories of the exports, or one directory that has them. ``table`` is ``records``,
+    ``messages`` or ``open``. A condition on
     ``store`` or ``day`` reads only these exports and days. A column that an older export lacks is null there.
 
     Raises :class:`MissingExtra`, ``OptionError`` for another table, for no target, for a target without an export and
@@ -320,7 +321,9 @@ def held(
         def taken(one: str | os.PathLike[str], lsn: int | None = None) -> Hold:
             if hold is not None:
                 if lsn is not None and hold.lsn > lsn:
-                    raise OptionError(f"the hold {hold.name} begins at LSN {hold.lsn}, and the export ends at LSN {lsn}")
+                    raise OptionError(
+                        f"the hold {hold.name} begins at LSN {hold.lsn}, and the export ends at LSN {lsn}"
+                    )
                 return hold
             name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
             limits: dict[str, Any] = {"limit_bytes": hold_limit_bytes, "expires_s": hold_expires_s}
