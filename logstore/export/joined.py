@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import FileInfo
 
-__all__ = ["DECIDING", "UNDECIDED", "Join", "decisions", "find_join", "known_places", "tail_messages", "with_join"]
+__all__ = [
+    "DECIDING",
+    "UNDECIDED",
+    "Join",
+    "decision_table",
+    "decisions",
+    "find_join",
+    "known_places",
+    "tail_messages",
+    "with_join",
+]
 
 UNDECIDED: Final = ("open", "prepared")
 """Outcomes that a later record changes."""
@@ -221,6 +231,27 @@ def decisions(join: Join) -> pa.Table:
     ) as rows:
         found = rows.read_all()
     return found.filter(compute.less(found["id"], join.last_lsn))
+
+
+def decision_table(found: pa.Table) -> pa.RecordBatch | None:
+    """What these decisions make of each transaction: ``id, outcome, lsn, time`` of the last one; None if there are
+    none.
+    """
+    arrow = require("arrow", "pyarrow")
+    order = list(DECIDING)
+    rows = sorted(found.to_pylist(), key=lambda row: (order.index(row["type"]), row["lsn"]))
+    last = {row["id"]: row for row in rows}
+    if not last:
+        return None
+    return arrow.RecordBatch.from_arrays(
+        [
+            arrow.array(list(last), arrow.int64()),
+            arrow.array([DECIDING[row["type"]] for row in last.values()], arrow.string()),
+            arrow.array([row["lsn"] for row in last.values()], arrow.int64()),
+            arrow.array([row["time"] for row in last.values()], arrow.timestamp("us", tz="UTC")),
+        ],
+        names=["id", "outcome", "lsn", "time"],
+    )
 
 
 # ---- Messages

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.errors import OptionError
-from logstore.export.joined import DECIDING, UNDECIDED, decisions, known_places, tail_messages, with_join
+from logstore.export.joined import (
+    DECIDING,
+    UNDECIDED,
+    decision_table,
+    decisions,
+    known_places,
+    tail_messages,
+    with_join,
+)
 from logstore.export.manifest import ExportDamaged
 from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.records import queue_names, read
@@ -33,8 +41,6 @@ EAGER_BYTES: Final = 64 << 20
 BATCH_ROWS: Final = 1 << 15
 _DECIDED_LATER: Final = frozenset({"outcome", "effect_lsn", "effect_time", "enqueue_lsn", "enqueue_time"})
 _ENDS: Final = ("MESSAGE_DEQUEUE", "MESSAGE_MOVE")
-
-Batches = "Iterator[pa.RecordBatch]"
 
 
 def read_table(
@@ -134,7 +140,7 @@ class _Records:
             arrays = [columns[name] for name in self._made.names]
             yield require("arrow", "pyarrow").RecordBatch.from_arrays(arrays, schema=self._made)
 
-    def _decisions(self) -> pa.Table | None:
+    def _decisions(self) -> pa.RecordBatch | None:
         """What became of the transactions that are undecided in a file: ``id, outcome, lsn, time``; None if nothing."""
         arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
         wanted = schema(["tx_id", "outcome"])
@@ -151,27 +157,17 @@ class _Records:
             decide = batch.filter(compute.is_in(batch.column("type"), types))
             found.append(arrow.Table.from_batches([decide]))
         rows = arrow.concat_tables(found)
-        rows = rows.filter(compute.is_in(rows["id"], ids))
-        order = compute.index_in(rows["type"], types)  # of two decisions the later type counts
-        last = rows.append_column("order", order).sort_by([("order", "descending"), ("lsn", "descending")])
-        if not last.num_rows:
-            return None
-        first = arrow.array(
-            sorted({value: at for at, value in reversed(list(enumerate(last["id"].to_pylist())))}.values())
-        )
-        last = last.take(first)
-        outcomes = arrow.array(list(DECIDING.values())).take(last["order"].combine_chunks())
-        return arrow.table({"id": last["id"], "outcome": outcomes, "lsn": last["lsn"], "time": last["time"]})
+        return decision_table(rows.filter(compute.is_in(rows["id"], ids)))
 
-    def _decided(self, batch: pa.RecordBatch, known: pa.Table) -> pa.RecordBatch:
+    def _decided(self, batch: pa.RecordBatch, known: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the outcomes that are known now."""
         arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
         undecided = compute.is_in(batch.column("outcome"), arrow.array(UNDECIDED))
         if not compute.any(undecided).as_py():
             return batch
-        at = compute.index_in(batch.column("tx_id"), known["id"].combine_chunks())
+        at = compute.index_in(batch.column("tx_id"), known["id"])
         at = compute.if_else(undecided, at, arrow.scalar(None, arrow.int32()))
-        told = {name: known[name].combine_chunks().take(at) for name in ("outcome", "lsn", "time")}
+        told = {name: known[name].take(at) for name in ("outcome", "lsn", "time")}
         committed = compute.fill_null(compute.equal(told["outcome"], "committed"), False)
         manifest = self._join.manifest
         # The place that a dequeue ends became visible with the same commit if its own transaction made it.

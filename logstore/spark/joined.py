@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.codec.records import LSN_LIMIT
 from logstore.core.extras import require
 from logstore.errors import OptionError
-from logstore.export.joined import DECIDING, UNDECIDED, Join, decisions, known_places, tail_messages
+from logstore.export.joined import DECIDING, UNDECIDED, Join, decision_table, decisions, known_places, tail_messages
 from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.records import Where, queue_names, read
-from logstore.rows.schema import message_schema, open_schema
+from logstore.rows.schema import message_schema, open_schema, schema
 from logstore.rows.times import lsn_at
 from logstore.spark.filters import listed
 from logstore.spark.options import BODY_BYTES
@@ -138,41 +138,33 @@ class _Records:
         if not found:
             return whole
         known = self._decisions([row["tx_id"] for row in found])
-        names = {path.rsplit("/", 1)[1] for row in found if row["tx_id"] in known for path in row["paths"]}
-        if not names:
+        if known is None:
             return whole
+        decided = set(known.column("id").to_pylist())
+        names = {path.rsplit("/", 1)[1] for row in found if row["tx_id"] in decided for path in row["paths"]}
         stale = self._files(schema, lambda file: file.path.rsplit("/", 1)[1] in names)
         rest = self._files(schema, lambda file: file.path.rsplit("/", 1)[1] not in names)
         return rest.unionByName(self._decided(stale, known).select(*rest.columns))
 
-    def _decisions(self, transactions: list[int]) -> dict[int, tuple[str, int, datetime]]:
-        """What became of these transactions: outcome, and the LSN and the time of the record that says it."""
+    def _decisions(self, transactions: list[int]) -> pa.RecordBatch | None:
+        """What became of these transactions; see :func:`logstore.export.joined.decision_table`."""
         f, arrow = _functions(), _arrow()
         columns = ["id", "type", "lsn", "time"]
-        wanted = self._spark.createDataFrame(arrow.table({"id": arrow.array(transactions, arrow.int64())}))
+        ids = arrow.array(transactions, arrow.int64())
+        wanted = self._spark.createDataFrame(arrow.table({"id": ids}))
         deciding = _parquet(self._spark, self._join, "records", spark_schema(columns))
         exported = deciding.where(f.col("type").isin(*DECIDING)).join(f.broadcast(wanted), "id", "left_semi")
-        tables = [exported.select(*columns).toArrow()]
-        tables += [decisions(self._join)] if self._join.tail_bytes else []
-        rows = [row for table in tables for row in table.select(columns).to_pylist() if row["id"] in set(transactions)]
-        order = list(DECIDING)
-        rows.sort(key=lambda row: (order.index(row["type"]), row["lsn"]))
-        return {row["id"]: (DECIDING[row["type"]], row["lsn"], row["time"]) for row in rows}
+        above = decisions(self._join).select(columns) if self._join.tail_bytes else None
+        tables = [exported.select(*columns).toArrow(), *([] if above is None else [above])]
+        rows = arrow.concat_tables([table.cast(schema(columns)) for table in tables])
+        return decision_table(rows.filter(require("spark", "pyarrow.compute").is_in(rows["id"], ids)))
 
-    def _decided(self, frame: DataFrame, known: dict[int, tuple[str, int, datetime]]) -> DataFrame:
-        f, arrow = _functions(), _arrow()
-        times = arrow.timestamp("us", tz="UTC")
-        made = arrow.table(
-            {
-                "decided": arrow.array(list(known), arrow.int64()),
-                "decision": arrow.array([outcome for outcome, _, _ in known.values()], arrow.string()),
-                "decided_lsn": arrow.array([lsn for _, lsn, _ in known.values()], arrow.int64()),
-                "decided_time": arrow.array([moment for _, _, moment in known.values()], times),
-            }
-        )
-        later = f.broadcast(self._spark.createDataFrame(made))
+    def _decided(self, frame: DataFrame, known: pa.RecordBatch) -> DataFrame:
+        f = _functions()
+        made = _arrow().Table.from_batches([known])
+        later = self._spark.createDataFrame(made).toDF("decided", "decision", "decided_lsn", "decided_time")
         undecided = f.col("outcome").isin(*UNDECIDED)
-        joined = frame.join(later, (f.col("tx_id") == f.col("decided")) & undecided, "left")
+        joined = frame.join(f.broadcast(later), (f.col("tx_id") == f.col("decided")) & undecided, "left")
         committed = f.col("decision") == "committed"
         # The place that a dequeue ends became visible with the same commit if its own transaction made it.
         manifest = self._join.manifest
