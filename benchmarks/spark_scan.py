@@ -6,6 +6,10 @@ and from the exported records, of which Parquet reads only used columns. Also on
 one queue were consumed in a twenty-fourth of the log's time (an hour of a day), and after how long; from the records of
 the log, and from the exported messages.
 
+Then the log goes on for a hundredth of its length, and the same scans, and a count, read the table of the export and
+the log above it: "table". They are compared with Spark on the Parquet files of a second export, which has all of these
+records: "whole export". "table of a long tail" is the same with the log's side read by tasks.
+
 Everything runs in one session with two cores; reported are medians and the middle half of the turns.
 """
 
@@ -27,6 +31,7 @@ import logstore
 import logstore.spark
 from logstore.export import export
 from logstore.holds import hold
+from logstore.spark import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 BATCH = 5000
 QUEUES = 8
 HOURS = 24
+
+TAIL = 100  # the table's log side is this part of the log
 
 SCANS: dict[str, list[str]] = {
     "two columns": ["lsn", "record_bytes"],
@@ -63,7 +70,9 @@ def write_log(path: Path, records: int) -> None:
 
 def scanned(frame: DataFrame, name: str) -> None:
     """Reads these columns of all rows."""
-    if name == "two columns":
+    if name == "count":
+        frame.count()
+    elif name == "two columns":
         frame.selectExpr("sum(lsn)", "sum(record_bytes)").collect()
     elif name == "four columns":
         frame.groupBy("type", "queue").agg({"lsn": "max", "record_bytes": "sum"}).collect()
@@ -130,10 +139,37 @@ def measure(spark: SparkSession, path: Path, target: Path, held: Hold, turns: in
     return found
 
 
+def measure_table(spark: SparkSession, path: Path, target: Path, whole: Path, turns: int) -> dict[str, list[float]]:
+    """Seconds of each turn: the table of the export in ``target`` and the log above it, and the equal export."""
+    seconds: dict[str, list[float]] = {}
+    equal = spark.read.parquet(str(whole / "records")).drop("day")
+    rows = equal.count()
+    eager = joined.EAGER_BYTES
+    for turn in range(-1, turns):
+        for name in ("count", *SCANS):
+            columns = SCANS.get(name) or None
+            times = {}
+            for way, limit in (("table", eager), ("table of a long tail", 0)):
+                joined.EAGER_BYTES = limit
+                made = time.perf_counter()
+                frame = logstore.spark.read(spark, path, export=target, columns=columns)
+                seconds.setdefault(f"{name}, made {way}", []).append(time.perf_counter() - made)
+                if turn < 0 and frame.count() != rows:
+                    raise SystemExit(f"the table has {frame.count()} rows, and the equal export {rows}")
+                times[way] = took(lambda frame=frame, name=name: scanned(frame, name))
+            times["whole export"] = took(lambda name=name: scanned(equal, name))
+            if turn >= 0:
+                for way, one in times.items():
+                    seconds.setdefault(f"{name}, {way}", []).append(one)
+    joined.EAGER_BYTES = eager
+    return seconds
+
+
 def show(found: dict[str, Any]) -> None:
     count, seconds = found["records"], found["seconds"]
     table = Table("what", "seconds", "middle half", "million records/s", "ratio", title=f"{count:,} records")
     goals = {"source": ("parquet", "of Parquet's speed (goal 0.8)"), "exported": ("log", "× the log's speed (goal 5)")}
+    goals |= dict.fromkeys(("table", "table of a long tail"), ("whole export", "of Parquet's (goal 0.85)"))
     for name, samples in seconds.items():
         middle = statistics.median(samples)
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else samples * 3
@@ -166,6 +202,10 @@ def main() -> None:
             conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"}
             spark = logstore.spark.session(log_level="FATAL", conf=conf)
             found = measure(spark, path, target, held, turns)
+            write_log(path, records // TAIL)
+            shutil.copytree(target, place / "whole")
+            export(path, place / "whole", hold=moving)
+            found["seconds"] |= measure_table(spark, path, target, place / "whole", turns)
             spark.stop()
         if given.json:
             print(json.dumps(found))

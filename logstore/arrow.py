@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.export import export
+    from logstore.export.joined_rows import read_table
 
     # Made on first access, so that importing this module does not import pyarrow.
     RECORDS: pa.Schema
@@ -39,6 +40,7 @@ __all__ = [
     "open_places",
     "queue_names",
     "read",
+    "read_table",
     "schema",
 ]
 
@@ -49,6 +51,11 @@ def __getattr__(name: str) -> Any:
         from logstore.export import export
 
         return export
+    if name == "read_table":
+        late("logstore.export.joined_rows")
+        from logstore.export.joined_rows import read_table
+
+        return read_table
     made = {"RECORDS": schema, "MESSAGES": message_schema, "OPEN": open_schema}.get(name)
     if made is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

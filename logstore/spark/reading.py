@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
@@ -14,13 +15,15 @@ from logstore.errors import OptionError
 from logstore.spark.java import need_pyspark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
     from logstore.holds import Hold
 
 __all__ = ["held", "pushdown_is_sound", "read", "read_exports", "read_stream", "register"]
+
+Exports = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 EXPORTED: Final = ("records", "messages", "open")
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -63,12 +66,19 @@ def pushdown_is_sound(spark: SparkSession) -> bool:
 def read(
     spark: SparkSession,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    table: str = "records",
     *,
+    export: Exports | None = None,
     columns: Sequence[str] | None = None,
     pushdown: bool | None = None,
     **options: object,
 ) -> DataFrame:
     """The records of one or more stores as a DataFrame; all its queries see the stores as they are at this call.
+
+    ``export``: the target of an export of the store, a list of targets, or a directory with a target for each store.
+    Then the frame has the exported rows, read by Spark's Parquet reader, and above the export's last LSN those of the
+    log; each row once, also while the export and the log move on. ``table`` may then be ``messages`` (those that ended)
+    or ``open``, too. docs/spark.md has what it costs and where its values differ from those of the log alone.
 
     ``columns`` are the columns to read, in their order. Spark cannot tell a source which columns a query uses, so
     naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
@@ -78,16 +88,102 @@ def read(
     :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
 
     There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
-    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and the errors of
-    opening a :class:`~logstore.inspect.Reader`.
+    :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column, table or option, the errors of
+    opening a :class:`~logstore.inspect.Reader`, and with an export ``ExportGap`` if the log has recycled records that
+    the export does not have, ``ExportMismatch`` for the export of another store, and ``ExportDamaged``.
     """
     from logstore.inspect import Reader
+
+    _check_table(table, export)
+    if export is not None:
+        return _read_joined(spark, path, table, export, columns, pushdown, options)
 
     def look(one: str, *, permissive: bool) -> tuple[int, int]:
         with Reader(one, permissive=permissive) as reader:
             return reader.info.base_lsn, reader.info.end_lsn
 
     return _read(spark, path, columns, pushdown, options, look)
+
+
+def _check_table(table: str, export: Exports | None) -> None:
+    if table not in EXPORTED:
+        raise OptionError(f"there is no table {table!r}; there are {', '.join(EXPORTED)}")
+    if export is None and table != "records":
+        raise OptionError(f"the table {table} is made of an export and the log: name the target of an export in export")
+
+
+def _read_joined(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    table: str,
+    export: Exports,
+    columns: Sequence[str] | None,
+    pushdown: bool | None,
+    options: dict[str, object],
+    hold_from: Callable[[str | os.PathLike[str], int], object] | None = None,
+) -> DataFrame:
+    """The frame of :func:`read` with an export; ``hold_from`` takes a hold on a store, from an LSN on."""
+    need_pyspark()
+    from logstore.export.joined import Join, with_join
+    from logstore.spark.joined import joined_table
+    from logstore.spark.options import Options
+
+    checked = Options.read(_texts(options, path))
+    wanted = None if columns is None else _columns(columns)
+    rest = {name: value for name, value in options.items() if not _is_bound(name)}
+
+    def made(join: Join) -> DataFrame:
+        if hold_from is not None:
+            hold_from(join.source, join.keep_lsn)
+
+        def tail(names: list[str], start: int, stop: int) -> DataFrame:
+            bounds = {"start_lsn": start, "stop_lsn": stop}
+            return _read(
+                spark, join.source, names, pushdown, rest | bounds, lambda *_, **__: (join.keep_lsn, join.end_lsn)
+            )
+
+        return joined_table(spark, join, table, wanted, checked, tail, store=len(checked.paths) > 1)
+
+    targets = _targets_of(checked.paths, export)
+    frames = [with_join(one, target, made) for one, target in targets.items()]
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _is_bound(option: str) -> bool:
+    return option.replace("_", "").lower() in ("startlsn", "stoplsn", "startingtimestamp", "endingtimestamp")
+
+
+def _targets_of(paths: Sequence[str], export: Exports) -> dict[str, Path]:
+    """The target of each store. Raises ``OptionError`` for a store without one."""
+    from logstore.export.target import read_manifest
+    from logstore.inspect import Reader
+
+    if len(paths) == 1 and isinstance(export, str | os.PathLike) and not exports_in(export):
+        return {paths[0]: Path(export)}
+    by_store: dict[str, Path] = {}
+    for target in exports_in(export) if isinstance(export, str | os.PathLike) else [Path(one) for one in export]:
+        manifest = read_manifest(target)
+        if manifest is None:
+            raise OptionError(f"there is no export in {target}: name the target of an export")
+        if str(manifest.store) in by_store:
+            raise OptionError(f"{target} is a second export of the store {manifest.store}: name one of the two")
+        by_store[str(manifest.store)] = target
+    found = {}
+    for path in paths:
+        with Reader(path, from_lsn=(1 << 63) - 1) as reader:
+            store = str(reader.info.uuid)
+        if store not in by_store:
+            raise OptionError(f"none of the exports is of {path}, the store {store}: export it, or leave it out")
+        found[path] = by_store[store]
+    return found
+
+
+def exports_in(root: str | os.PathLike[str]) -> list[Path]:
+    """The targets that lie in this directory, by name; none if it is a target itself."""
+    from logstore.export.manifest import MANIFEST
+
+    place = Path(root).absolute()
+    return [] if (place / MANIFEST).exists() else sorted(one.parent for one in place.glob(f"*/{MANIFEST}"))
 
 
 def _read(
@@ -146,12 +242,13 @@ def read_stream(
 
 def read_exports(
     spark: SparkSession,
-    targets: Sequence[str | os.PathLike[str]],
+    targets: Exports,
     table: str = "messages",
 ) -> DataFrame:
     """One table of the exports of several stores, with the column ``store``, each store's UUID.
 
-    ``targets`` are the directories of the exports, ``table`` is ``records``, ``messages`` or ``open``. A condition on
+    ``targets`` are the directories of the exports, or one directory that has them. ``table`` is ``records``,
+    ``messages`` or ``open``. A condition on
     ``store`` or ``day`` reads only these exports and days. A column that an older export lacks is null there.
 
     Raises :class:`MissingExtra`, ``OptionError`` for another table, for no target, for a target without an export and
@@ -165,8 +262,12 @@ def read_exports(
 
     if table not in EXPORTED:
         raise OptionError(f"an export has no table {table!r}; it has {', '.join(EXPORTED)}")
-    if isinstance(targets, str | os.PathLike) or not targets:
-        raise OptionError(f"targets is {targets!r}; it is a list of directories with an export each")
+    if isinstance(targets, str | os.PathLike):
+        targets = exports_in(targets)
+        if not targets:
+            raise OptionError("targets is one directory without exports in it; it is that, or a list of exports")
+    elif not targets:
+        raise OptionError("targets is empty; it is a list of directories with an export each")
     frames: dict[str, DataFrame] = {}
     for target in targets:
         place = Path(target).absolute()
@@ -189,7 +290,9 @@ def read_exports(
 def held(
     spark: SparkSession,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    table: str = "records",
     *,
+    export: Exports | None = None,
     columns: Sequence[str] | None = None,
     pushdown: bool | None = None,
     hold: Hold | None = None,
@@ -201,6 +304,7 @@ def held(
 
     No writer recycles it, unless the hold ends early, by ``hold_limit_bytes`` or ``hold_expires_s``. ``hold`` is the
     caller's own hold on the only store; the log is then read from the hold's LSN on, even if the base has passed it.
+    With ``export`` the hold begins at the export's last LSN.
 
     Raises the errors of :func:`read` and :func:`logstore.holds.hold`.
     """
@@ -214,14 +318,27 @@ def held(
         raise OptionError("a hold is on one store: without it, one is taken on each of several")
     with ExitStack() as stack:
 
-        def look(one: str, *, permissive: bool) -> tuple[int, int]:
+        def taken(one: str | os.PathLike[str], lsn: int | None = None) -> Hold:
+            if hold is not None:
+                if lsn is not None and hold.lsn > lsn:
+                    raise OptionError(
+                        f"the hold {hold.name} begins at LSN {hold.lsn}, and the export ends at LSN {lsn}"
+                    )
+                return hold
             name = f"spark-{os.getpid()}-{secrets.token_hex(4)}"
             limits: dict[str, Any] = {"limit_bytes": hold_limit_bytes, "expires_s": hold_expires_s}
-            kept = stack.enter_context(take(one, name, **limits)) if hold is None else hold
+            return stack.enter_context(take(one, name, lsn=lsn, **limits))
+
+        def look(one: str, *, permissive: bool) -> tuple[int, int]:
+            kept = taken(one)
             with Reader(one, hold=kept, permissive=permissive) as reader:
                 return kept.lsn, reader.info.end_lsn
 
-        yield _read(spark, path, columns, pushdown, options, look)
+        _check_table(table, export)
+        if export is None:
+            yield _read(spark, path, columns, pushdown, options, look)
+        else:
+            yield _read_joined(spark, path, table, export, columns, pushdown, options, taken)
 
 
 def _columns(columns: Sequence[str]) -> Sequence[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from logstore.spark.plan import View
 
-__all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range"]
+__all__ = ["LogSource", "OncePushedLogSource", "PushingLogSource", "RangePartition", "read_range", "shaped"]
 
 TOLD_BY_EARLIER = frozenset({"enqueue_lsn", "enqueue_time", "outcome"})
 """Columns for which the scanner also reads the log before a range."""
@@ -223,10 +223,11 @@ def read_range(wanted: Range, schema: StructType, options: Options | StreamOptio
         permissive=isinstance(options, Options) and options.permissive,
     ) as reader:
         for batch in reader:
-            yield _shaped(batch, columns, target, wanted.uuid)
+            yield shaped(batch, columns, target, wanted.uuid)
 
 
-def _shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uuid: str) -> pa.RecordBatch:
+def shaped(batch: pa.RecordBatch, columns: Sequence[str], target: pa.Schema, uuid: str) -> pa.RecordBatch:
+    """The batch with these columns in this order, in Spark's types; ``uuid`` is the store's."""
     import pyarrow as pa
 
     arrays = [pa.repeat(pa.scalar(uuid), batch.num_rows) if name == STORE else batch.column(name) for name in columns]

@@ -445,6 +445,7 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         "Hold.advance.lsn": lambda: info().end_lsn,
         "Inspection.whereabouts.message_id": lambda: next(iter(owners(world)["Inspection"]().places(1)))[0],
         "verify.target": exported,
+        "read_table.target": exported,
         "report.start": lambda: None,
     }
 

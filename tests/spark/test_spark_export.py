@@ -196,7 +196,8 @@ def test_exports_of_several_stores_are_one_table_with_the_store_on_each_row(
         ([*targets, tmp_path / "one"], "records", "second export of the store"),
         ([mixed], "records", "no export in"),
         (targets, "queues", "no table 'queues'; it has records, messages, open"),
-        (tmp_path / "one", "records", "a list of directories"),
+        (tmp_path / "one", "records", "or a list of exports"),
+        ([], "records", "a list of directories"),
     ):
         with pytest.raises(errors.OptionError, match=says):
             logstore.spark.read_exports(spark, wrong, table)  # type: ignore[arg-type]  # wrong on purpose
