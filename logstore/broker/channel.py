@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
+    from logstore.broker.limits import Limits
     from logstore.broker.streams import Stream
     from logstore.broker.transactions import ChannelTransaction
+    from logstore.broker.vhost import VirtualHost
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +70,10 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.vhost = connection.host.vhost
+        self.vhost: VirtualHost = connection.host.vhost
         self.wakeups = connection.host.wakeups
         self.store = connection.host.store
-        self.limits = connection.server.limits
+        self.limits: Limits = connection.server.limits
         self.is_open = True
         self.flowing = True  # false after channel.flow(active=false)
         self.last_queue: str | None = None  # the meaning of an empty queue name

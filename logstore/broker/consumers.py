@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from logstore.broker import frames
+from logstore.broker.acquired import Acquired, release_in_turns
 from logstore.broker.consumer import Consumer, fits, too_large
 from logstore.broker.errors import (
     ACCESS_REFUSED,
@@ -28,7 +29,6 @@ from logstore.broker.errors import (
 )
 from logstore.broker.memory import CONSUMER_BYTES, DELIVERY_BYTES
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.broker.queues import Acquired, release_in_turns
 from logstore.broker.streams import BodyStream, FrontWait
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError

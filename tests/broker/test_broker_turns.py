@@ -17,6 +17,7 @@ from kit.patience import PATIENCE_S, wait_until
 from logstore.broker import connection as connections
 from logstore.broker import turns as turn_module
 from logstore.broker.heartbeats import Heartbeats
+from logstore.broker.receiving import Pause
 from logstore.broker.turns import LOOP_UNITS, TURN_UNITS, Turns, all_of
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Peer:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.aborted = False
-        self.transport = self.outbox = self.limits = self
+        self.transport = self.outbox = self.limits = self.receiving = self
         self.socket_is_full = False
         self.stall_s = 60.0
 
@@ -356,7 +357,7 @@ def test_a_client_that_asks_for_ever_and_reads_nothing_is_not_read_any_more(brok
     [server_side] = broker.server.connections
 
     def is_paused() -> bool:
-        return bool(server_side._pauses & connections.Pause.REPLIES)
+        return bool(server_side.receiving.pauses & Pause.REPLIES)
 
     wait_until(lambda: broker.call(is_paused), "nothing is read")
     assert broker.call(lambda: server_side.replies_held) <= connections.REPLIES_HELD_MAX + TURN_UNITS
