@@ -45,6 +45,8 @@ class Channel:
     """The state of one open channel."""
 
     __slots__ = (
+        "_answer",
+        "_answered",
         "_changed",
         "_gate_bytes",
         "_gate_lsn",
@@ -89,6 +91,8 @@ class Channel:
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] | None = None
         self._replies_held = 0
         self._gate_bytes = 0  # of everything that waits
+        self._answer = b""  # the confirm that was left with the store
+        self._answered: tuple[int, int, int] = (0, 0, 0)  # the same, as it waited at the gate
         self._stream: Stream | None = None  # at the gate, before everything else
 
     # The gate.
@@ -150,6 +154,31 @@ class Channel:
             self.wakeups.await_commit(self)
         else:
             self.connection.touch(self)
+
+    def leave_confirm(self, socket: int) -> bool:
+        """Leave the confirm of one publish with the store if nothing else waits at the gate."""
+        waiting = self._waiting
+        if waiting is None or len(waiting) != 1 or self._changed or self._stream is not None:
+            return False
+        lsn, tag, count = waiting[0]
+        if count != 1 or not isinstance(tag, int):
+            return False
+        self._answer = frames.basic_ack(self.number, tag, multiple=False)
+        if not self.wakeups.answer(self, lsn, socket, self._answer):
+            return False
+        self._answered = waiting.popleft()
+        return True
+
+    def answered(self, sent_bytes: int) -> None:
+        """The store has sent so many bytes of the confirm; -1: it sends none, and the confirm waits at the gate again."""
+        self.connection.answers = False
+        if sent_bytes < 0:
+            self._at_gate().appendleft(self._answered)
+            self.wakeups.await_commit(self)
+            return
+        self._gate_holds(0, -HELD_BYTES)
+        if sent_bytes < len(self._answer):
+            self.connection.send_rest(self._answer[sent_bytes:])
 
     def _at_gate(self) -> collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]]:
         if self._waiting is None:

@@ -105,6 +105,10 @@ class Connection(asyncio.Protocol):
         self._output_share = server.budget.output
         self.holdings = Holdings(self)
         self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
+        self.answers = False  # the store has a confirm for its client
+        self.has_written = False  # maybe in this turn of the loop
+        self._notes_writes = False
+        self._socket = -1
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -135,6 +139,8 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=min(SOCKET_BYTES, self.limits.unsent_bytes_high), low=0)
+        made = transport.get_extra_info("socket") if self.handover is None else None
+        self._socket = -1 if made is None else made.fileno()
         self.holdings.begin()
         if not self.server.connection_made(self):
             self.transport.abort()
@@ -142,6 +148,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: release everything that it held."""
         logger.debug("%s is gone: %s", self, exc)
+        self._recall()
         self.state = State.CLOSED
         self._cancel_timer()
         if self._task is not None and self.handshake.checks_password:
@@ -404,7 +411,13 @@ class Connection(asyncio.Protocol):
         parts = self.outbox.take()
         if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
+        if self.answers:
+            self._recall()
         self.heartbeats.sent()
+        self.has_written = True
+        if self._notes_writes:
+            self._notes_writes = False
+            self.loop.call_soon(self._have_written)
         if len(parts) == 1:
             self.transport.write(parts[0])
         else:
@@ -418,6 +431,25 @@ class Connection(asyncio.Protocol):
                 self.blocked_at = self.loop.time()
         if outbox.was_starved():
             self.wake_consumers()
+
+    def _have_written(self) -> None:
+        """The loop has passed on what was written to the transport."""
+        self.has_written = False
+
+    def leave_confirm(self, channel: Channel) -> None:
+        """Leave the confirm of a client that waits for it with the store, if there is nothing else to do for it.
+
+        Nothing that was written before may wait in the transport.
+        """
+        if self.has_written:
+            self._notes_writes = True
+        elif self._socket >= 0 and not self._touched and not self.transport.get_write_buffer_size():
+            self.answers = channel.leave_confirm(self._socket)
+
+    def send_rest(self, data: bytes) -> None:
+        """Send the rest of a frame of which the store has sent a part, before everything else."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def wake_consumers(self) -> None:
         """There is room for deliveries: wake the queues with consumers on this connection, and go on with bodies."""
@@ -460,6 +492,7 @@ class Connection(asyncio.Protocol):
             logger.warning("login from %s refused: %s", self.peer_text, error)
         else:
             logger.debug("%s: %s", self, error)
+        self._recall()
         self._give_up()
         for channel in self.channels.values():
             channel.forget_replies()
@@ -473,6 +506,7 @@ class Connection(asyncio.Protocol):
 
     def on_client_close(self) -> None:
         """End everything after the client's connection.close; the answer waits until all is durable."""
+        self._recall()
         lsn = max((channel.gate_lsn for channel in self.channels.values()), default=0)
         self._give_up()
         self.state = State.CLOSING
@@ -501,6 +535,10 @@ class Connection(asyncio.Protocol):
         self._abort_later()
         self.transport.close()
 
+    def _recall(self) -> None:
+        if self.answers:
+            self.host.wakeups.recall()
+
     def _give_up(self) -> None:
         self.batches.flush()
         channels = list(self.channels.values())
@@ -525,6 +563,7 @@ class Connection(asyncio.Protocol):
 
     def settle_all(self) -> None:
         """Send every reply and confirm that is durable."""
+        self._recall()
         for channel in self.channels.values():
             channel.settle(self.host.wakeups.settled_lsn)
         self.flush()
