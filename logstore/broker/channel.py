@@ -92,7 +92,8 @@ class Channel:
         self._replies_held = 0
         self._gate_bytes = 0  # of everything that waits
         self._answer = b""  # the confirm that was left with the store
-        self._answered: tuple[int, int, int] = (0, 0, 0)  # the same, as it waited at the gate
+        # The same, as it waited at the gate.
+        self._answered: tuple[int, bytes | int | Callable[[], int | None], int] = (0, 0, 0)
         self._stream: Stream | None = None  # at the gate, before everything else
 
     # The gate.
@@ -170,7 +171,7 @@ class Channel:
         return True
 
     def answered(self, sent_bytes: int) -> None:
-        """The store has sent so many bytes of the confirm; -1: it sends none, and the confirm waits at the gate again."""
+        """The store has sent so many bytes of the confirm; -1: none, and the confirm waits at the gate again."""
         self.connection.answers = False
         if sent_bytes < 0:
             self._at_gate().appendleft(self._answered)
@@ -193,7 +194,7 @@ class Channel:
     def _gate_holds(self, count: int, size: int) -> None:
         self._replies_held += count
         self._gate_bytes += size
-        self.connection.gate_holds(count, size)
+        self.connection.replies.hold(count, size)
 
     @property
     def waits(self) -> bool:

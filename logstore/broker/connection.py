@@ -35,6 +35,7 @@ from logstore.broker.holdings import Holdings
 from logstore.broker.outbox import SOCKET_BYTES, Outbox
 from logstore.broker.receiving import Pause, Receiving
 from logstore.broker.relay import Relay
+from logstore.broker.replies import Replies
 from logstore.broker.runs import Runs
 from logstore.broker.users import address_of
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
@@ -59,8 +60,6 @@ _OPENING: Final = State.OPENING
 _OPEN: Final = State.OPEN
 _CLOSED: Final = State.CLOSED
 _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
-
-REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
 
 
 class Connection(asyncio.Protocol):
@@ -100,11 +99,9 @@ class Connection(asyncio.Protocol):
         self.published = False  # to the store, since the undurable bytes were last checked
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
-        self.replies_held = 0  # at the gates of its channels
-        self._gate_bytes = 0  # of these, and of confirms that wait
-        self._output_share = server.budget.output
+        self.replies = Replies(self, server.budget.output)
         self.holdings = Holdings(self)
-        self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
+        self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, server.budget.output)
         self.answers = False  # the store has a confirm for its client
         self.has_written = False  # maybe in this turn of the loop
         self._notes_writes = False
@@ -156,8 +153,7 @@ class Connection(asyncio.Protocol):
         self.heartbeats.stop()
         self.receiving.end()
         self._give_up()
-        self._output_share.give_back(self._gate_bytes)
-        self._gate_bytes = 0
+        self.replies.end()
         self.outbox.close()
         self.holdings.end()
         self.server.connection_lost(self)
@@ -310,39 +306,6 @@ class Connection(asyncio.Protocol):
     def may_wait_for_space(self) -> bool:
         """Whether a publish that the store has just refused as it is full is kept, and tried again."""
         return self.host.space.may_wait(self)
-
-    @property
-    def has_too_many_replies(self) -> bool:
-        """Whether nothing is read, acknowledgements neither, until replies have left the gates."""
-        return bool(self.receiving.pauses & Pause.REPLIES)
-
-    def _pause_for_replies(self) -> None:
-        if not self.has_too_many_replies:
-            self.receiving.pause(Pause.REPLIES)
-            for channel in self.channels.values():
-                if channel.waits:
-                    self.touch(channel)  # one that waits for an acknowledgement must not wait any more
-
-    def gate_holds(self, count: int, size: int) -> None:
-        """So many more replies, and bytes of replies and confirms, wait at the gate of a channel, or fewer."""
-        if self.state is State.CLOSED:
-            return
-        self.replies_held += count
-        self._gate_bytes += size
-        if size > 0:
-            self._output_share.add(size)
-        else:
-            self._output_share.give_back(-size)
-        most = self.limits.unsent_bytes_max
-        if self.replies_held > REPLIES_HELD_MAX or self._gate_bytes > most:
-            self._pause_for_replies()
-        elif not self._output_share.fits(self._gate_bytes):
-            if size > 0:
-                self._pause_for_replies()
-            elif not self._gate_bytes:
-                self.receiving.resume(Pause.REPLIES)
-        elif self.replies_held <= REPLIES_HELD_MAX // 2 and self._gate_bytes <= most // 2:
-            self.receiving.resume(Pause.REPLIES)
 
     # Sending.
 
@@ -524,6 +487,7 @@ class Connection(asyncio.Protocol):
         if durable_lsn < self._close_ok_lsn:
             return True
         self._close_ok_lsn = None
+        self.settle_all()  # the report of the commit may still be on its way
         self.send(frames.method(0, commands.Connection.CloseOk()))
         self.shut()
         return False

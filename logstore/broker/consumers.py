@@ -241,7 +241,7 @@ class Consuming:
         if queue.deleted:
             raise not_found("queue", queue.name, channel.vhost.name)
         if not no_ack and not self._that_fit(1):
-            if connection.has_too_many_replies:  # then the acknowledgements that it waits for are not read
+            if connection.replies.are_too_many:  # then the acknowledgements that it waits for are not read
                 raise ChannelException(
                     RESOURCE_ERROR,
                     "too many messages are unacknowledged and too many replies wait: acknowledge some first",

@@ -11,7 +11,6 @@ it was set, or by the end of the connection.
 from __future__ import annotations
 
 import collections
-import enum
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -37,17 +36,17 @@ _PUBLISHES: Final = (frames.PUBLISH_START, _COMMIT)
 HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
 
 
-class Pause(enum.IntFlag):
-    """Why nothing is read from a connection."""
+class Pause:
+    """Why nothing is read from a connection: bits of an int, as the operators of an enumeration are calls."""
 
-    STOPPING = 8  # the broker ends
-    TASK = 1  # one of its methods is still in progress
-    UNSENT = 2  # the client does not read fast enough
-    UNDURABLE = 4  # the disk is slower than its publishing
-    HELD = 16  # too many frames wait for the end of a slow method
-    REPLIES = 32  # too many replies wait at the gates of its channels
-    SPACE = 64  # its next frame publishes, and the log has little room
-    MEMORY = 128  # its unfinished contents have more than its part of the memory for such
+    TASK: Final = 1  # one of its methods is still in progress
+    UNSENT: Final = 2  # the client does not read fast enough
+    UNDURABLE: Final = 4  # the disk is slower than its publishing
+    STOPPING: Final = 8  # the broker ends
+    HELD: Final = 16  # too many frames wait for the end of a slow method
+    REPLIES: Final = 32  # too many replies wait at the gates of its channels
+    SPACE: Final = 64  # its next frame publishes, and the log has little room
+    MEMORY: Final = 128  # its unfinished contents have more than its part of the memory for such
 
 
 class Receiving:
@@ -71,7 +70,7 @@ class Receiving:
         self._limits = connection.limits
         self._turns = connection.turns
         self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self._limits.frame_bytes_max))
-        self.pauses = Pause(0)
+        self.pauses = 0  # bits of `Pause`
         self._backlog: collections.deque[frames.Received] = collections.deque()
         self._waits_for_turn = False
         self._reading = True
@@ -101,7 +100,8 @@ class Receiving:
         """Handle what was received: as much as a turn allows. Returns the units."""
         connection = self._connection
         self._waits_for_turn = False
-        if self.pauses or connection.state in _DONE:
+        pauses = self.pauses
+        if pauses or connection.state in _DONE:
             return 0
         if connection.holdings.waiting_bytes:
             connection.holdings.count_waiting(0)
@@ -235,12 +235,12 @@ class Receiving:
         """True while nothing is read, so that the peer's heartbeats cannot be seen."""
         return bool(self.pauses) or self._waits_for_turn
 
-    def pause(self, why: Pause) -> None:
+    def pause(self, why: int) -> None:
         """Read and handle nothing until `resume`."""
         self.pauses |= why
         self._stop_reading()
 
-    def resume(self, why: Pause) -> None:
+    def resume(self, why: int) -> None:
         """End a pause, and go on in the next turn if there is no other one."""
         if self.pauses & why:
             self.pauses &= ~why
@@ -302,7 +302,7 @@ class Receiving:
     def only_close(self) -> None:
         """Earlier frames no longer matter, but the client's answer to connection.close must be read."""
         self._backlog.clear()
-        self.pauses = Pause(0)
+        self.pauses = 0
         self.go_on()
 
     def end(self) -> None:

@@ -14,10 +14,10 @@ from kit.command import run
 from kit.live_broker import message_bytes
 from kit.patience import wait_until
 from kit.serve_process import ServeProcess
-from logstore.broker.connection import REPLIES_HELD_MAX
 from logstore.broker.holdings import CLIENT_BYTES_FREE
 from logstore.broker.memory import CHANNEL_BYTES, DELIVERY_BYTES, MemoryBudget, Share
 from logstore.broker.receiving import Pause
+from logstore.broker.replies import REPLIES_HELD_MAX
 from logstore.broker.streams import PIECE_BYTES
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from logstore.broker import connection as connections
 from logstore.broker import turns as turn_module
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.receiving import Pause
+from logstore.broker.replies import REPLIES_HELD_MAX
 from logstore.broker.turns import LOOP_UNITS, TURN_UNITS, Turns, all_of
 
 if TYPE_CHECKING:
@@ -352,7 +353,7 @@ def test_a_client_that_asks_for_ever_and_reads_nothing_is_not_read_any_more(brok
     for _ in range(3):
         broker.store.publish(queue, bytes(16 << 20), header=b"")
     get = frame.marshal(commands.Basic.Get(queue="q"), 1)
-    most = 5 * connections.REPLIES_HELD_MAX
+    most = 5 * REPLIES_HELD_MAX
     client.send_bytes(get * most)
     [server_side] = broker.server.connections
 
@@ -360,7 +361,7 @@ def test_a_client_that_asks_for_ever_and_reads_nothing_is_not_read_any_more(brok
         return bool(server_side.receiving.pauses & Pause.REPLIES)
 
     wait_until(lambda: broker.call(is_paused), "nothing is read")
-    assert broker.call(lambda: server_side.replies_held) <= connections.REPLIES_HELD_MAX + TURN_UNITS
+    assert broker.call(lambda: server_side.replies.count) <= REPLIES_HELD_MAX + TURN_UNITS
     for _ in range(3):
         client.expect(commands.Basic.GetOk)
         client.content()
