@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: release everything that it held."""
         logger.debug("%s is gone: %s", self, exc)
-        self._recall()
+        self.recall()
         self.state = State.CLOSED
         self._cancel_timer()
         if self._task is not None and self.handshake.checks_password:
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
         if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
         if self.answers:
-            self._recall()
+            self.recall()
         self.heartbeats.sent()
         self.has_written = True
         if self._notes_writes:
@@ -455,7 +455,7 @@ class Connection(asyncio.Protocol):
             logger.warning("login from %s refused: %s", self.peer_text, error)
         else:
             logger.debug("%s: %s", self, error)
-        self._recall()
+        self.recall()
         self._give_up()
         for channel in self.channels.values():
             channel.forget_replies()
@@ -469,7 +469,7 @@ class Connection(asyncio.Protocol):
 
     def on_client_close(self) -> None:
         """End everything after the client's connection.close; the answer waits until all is durable."""
-        self._recall()
+        self.recall()
         lsn = max((channel.gate_lsn for channel in self.channels.values()), default=0)
         self._give_up()
         self.state = State.CLOSING
@@ -499,7 +499,8 @@ class Connection(asyncio.Protocol):
         self._abort_later()
         self.transport.close()
 
-    def _recall(self) -> None:
+    def recall(self) -> None:
+        """Take a confirm back from the store."""
         if self.answers:
             self.host.wakeups.recall()
 
@@ -527,7 +528,7 @@ class Connection(asyncio.Protocol):
 
     def settle_all(self) -> None:
         """Send every reply and confirm that is durable."""
-        self._recall()
+        self.recall()
         for channel in self.channels.values():
             channel.settle(self.host.wakeups.settled_lsn)
         self.flush()

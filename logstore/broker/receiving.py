@@ -103,6 +103,8 @@ class Receiving:
         pauses = self.pauses
         if pauses or connection.state in _DONE:
             return 0
+        if connection.answers:
+            connection.recall()
         if connection.holdings.waiting_bytes:
             connection.holdings.count_waiting(0)
         received, units = self._next_received() if self._backlog else self.reader.take(TURN_UNITS)

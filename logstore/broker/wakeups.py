@@ -123,7 +123,7 @@ class WakeUps:
     def await_commit(self, waiter: Waiter) -> None:
         """Call `waiter.settle` after each group commit until it returns False."""
         if self._answerer is not None:
-            self.recall()
+            self._hear()
         self._waiters[waiter] = None
 
     # The confirm of a client that waits for each one, alone: the store sends it, and the loop sleeps on.
@@ -142,7 +142,7 @@ class WakeUps:
         return True
 
     def recall(self) -> None:
-        """Take the confirm back from the store, before anything else waits for a group commit or goes to its client."""
+        """Take the confirm back from the store, before anything else goes to its client."""
         channel, self._answerer = self._answerer, None
         if channel is not None:
             sent_bytes = self._answers.answered()
@@ -150,10 +150,16 @@ class WakeUps:
                 self._usual = USUAL_AFTER
             channel.answered(sent_bytes)
 
+    def _hear(self) -> None:
+        """Something waits for a group commit: the last one may have been without a signal."""
+        if self._answerer is not None:
+            self.recall()
+            self.loop.call_soon(self._committed, 0)
+
     async def room(self) -> None:
         """Returns in another turn of the loop, once the log has room for more acknowledgements, or has ended."""
         await asyncio.sleep(0)
-        self.recall()
+        self._hear()
         self._room_waiters += 1
         try:
             while not self.stopped and self.store.room_percent < ANY_PERCENT:
@@ -164,7 +170,7 @@ class WakeUps:
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
         """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
         if self._answerer is not None:
-            self.recall()
+            self._hear()
         self._undurable[queue] = lsn
 
     def forget(self, queue: BrokerQueue) -> None:
@@ -215,7 +221,7 @@ class WakeUps:
                 self.turns.add(self)
                 break
             if not self._queues or self.store.room_percent < SERVE_PERCENT:
-                self.recall()
+                self._hear()
                 break  # those that are left are served when there is room
             queue, _ = self._queues.popitem(last=False)
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from kit.patience import wait_until
+from kit.patience import PATIENCE_S, wait_until
 from logstore.broker.wakeups import USUAL_AFTER
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_client_that_goes_while_the_store_has_its_confirm_takes_nothing_along(
 
 
 class Interrupted:
-    """The store sends a part of each answer, and signals the commit."""
+    """The store sends a part of each answer, and signals the commit; or it sends all, and does not."""
 
     def __init__(self, wakeups: WakeUps, sent_bytes: int) -> None:
         self.wakeups, self.sent_bytes = wakeups, sent_bytes
@@ -127,7 +127,8 @@ class Interrupted:
     def answer(self, lsn: int, socket: int, data: bytes) -> bool:
         os.write(socket, data[: self.sent_bytes])
         self.count += 1
-        self.wakeups.loop.call_soon(self.wakeups._committed, lsn)
+        if self.sent_bytes < len(data):
+            self.wakeups.loop.call_soon(self.wakeups._committed, lsn)
         return True
 
     def answered(self) -> int:
@@ -144,3 +145,24 @@ def test_the_rest_of_a_confirm_that_was_sent_in_part_comes_before_all_else(broke
     while made.count < 3:
         tags.append(confirmed(client))
     assert tags == list(range(1, len(tags) + 1))
+
+
+class Waiter:
+    """Waits for an LSN that is durable already."""
+
+    def __init__(self) -> None:
+        self.settled = threading.Event()
+
+    def settle(self, _durable_lsn: int) -> bool:
+        self.settled.set()
+        return False
+
+
+def test_what_begins_to_wait_after_a_commit_without_a_signal_goes_on(broker: Broker) -> None:
+    client = publisher(broker)
+    wakeups = wakeups_of(broker)
+    broker.call(lambda: setattr(wakeups, "_answers", Interrupted(wakeups, 21)))
+    left_with_the_store(broker, client)
+    waiter = Waiter()
+    broker.call(lambda: wakeups.await_commit(waiter))
+    assert waiter.settled.wait(PATIENCE_S)
