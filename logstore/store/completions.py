@@ -142,11 +142,12 @@ class _Loop(Waiters):
     # The answer to one client, which the store sends (`ls_event_answer`).
 
     def answer(self, lsn: int, socket: int, data: bytes) -> bool:
-        """Leaves bytes for a socket with the store, which sends them when ``lsn`` is durable, and does not wake the loop.
+        """Leaves bytes for a socket with the store: it sends them when ``lsn`` is durable, without waking the loop.
 
-        False: it does not take them, or a task of the loop waits for group commits, too.
+        False: it does not take them, or something else of the loop hears of group commits: a task, or a callback
+        besides that of the caller.
         """
-        if self.waiting or self.failed is not None or self._answers:
+        if self.waiting or len(self.callbacks) > 1 or self.failed is not None or self._answers:
             return False
         self._answers = lib.ls_event_answer(self._c, self._fd, lsn, socket, data, len(data)) == lib.LS_OK
         return self._answers
@@ -244,7 +245,9 @@ class Completions:
         from that loop's thread.
         """
         if loop is not None:
-            return self.of(loop).callbacks.add(callback, weak=weak)
+            mine = self.of(loop)
+            mine.must_hear()
+            return mine.callbacks.add(callback, weak=weak)
         with self._lock:
             self._listen()
             made = self._callbacks.add(callback, weak=weak)
