@@ -226,6 +226,19 @@ int ls_flush_soon(ls_store *store);
    closed. The store closes it in ls_event_end or ls_free. LS_OPTION: there are LS_EVENTS_MAX already. */
 int ls_event_fd(ls_store *store, int *fd);
 void ls_event_end(ls_store *store, int fd);
+#define LS_ANSWER_BYTES_MAX 64
+/*
+ * Leaves an answer for a client with the store: the thread that makes `lsn` durable sends these bytes, at most
+ * LS_ANSWER_BYTES_MAX, to this socket, without waiting, and does not signal the eventfd for that group commit unless more
+ * than `lsn` is durable or not all bytes could be sent. A store has one answer at a time. LS_WOULD_WAIT: there is one, or
+ * `lsn` is durable already, or it never will be, and nothing is sent. LS_OPTION: no eventfd of this store, or too many
+ * bytes. The caller takes the answer back with ls_event_answered before it closes the socket, writes to it, or waits
+ * for any LSN up to this one.
+ */
+int ls_event_answer(ls_store *store, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count);
+/* Takes the answer back. Returns how many of its bytes were sent; -1: `lsn` was not durable, or there is no answer, and
+   none will be sent. */
+int64_t ls_event_answered(ls_store *store, int fd);
 /* 1: everything below `lsn` is durable. 0: not yet; the flusher is asked for everything appended so far. LS_WOULD_WAIT:
    not yet, and with LS_TRY in the flags the store's lock is not waited for. */
 int ls_durable_soon(ls_store *store, uint64_t lsn, int flags);

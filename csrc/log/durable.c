@@ -176,7 +176,7 @@ static inline void wake_helpers(struct log *g) {
         tell_clients(g);
     }
     if (g->event_count > 0) {
-        log_signal(g);
+        log_signal_commit(g);
     }
     bool dead = has_dead_segment(g);
     bool unnamed = g->threads_running && g->busy == 0 && log_base_lsn(g) > g->named_base_lsn;

@@ -273,7 +273,11 @@ uint32_t log_room_percent(struct log *g);
 /* An event that is signalled at each group commit. LS_OPTION, LS_IO. */
 int log_event_new(struct log *g, int *fd);
 void log_event_end(struct log *g, int fd);
-void log_signal(struct log *g); /* signals the events; the log itself does so at each commit */
+void log_signal(struct log *g);        /* signals the events */
+void log_signal_commit(struct log *g); /* the same at a group commit, which sends the answer if it waits for that */
+/* See ls_event_answer and ls_event_answered. */
+int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count);
+int64_t log_answered(struct log *g, int fd);
 
 /* ---- files ---- */
 

@@ -225,6 +225,18 @@ struct relocation {
     unsigned compacting;     /* threads that have asked for that */
 };
 
+/* Bytes for a socket that whoever makes lsn durable sends, in place of signalling an event; see events.c. */
+struct answer {
+    uint64_t lsn; /* 0: there is none */
+    int event;
+    int socket;
+    int64_t sent; /* bytes; ANSWER_WAITS: it was not sent yet */
+    size_t bytes_count;
+    uint8_t bytes[LS_ANSWER_BYTES_MAX];
+};
+
+enum { ANSWER_WAITS = -1 };
+
 struct log {
     struct log_front front; /* first: see lock.h */
 #ifdef LOGSTORE_POISON
@@ -257,6 +269,7 @@ struct log {
     _Atomic int poison;        /* errno of the failed write or sync */
     int events[LS_EVENTS_MAX]; /* signalled when more is durable */
     int event_count;
+    struct answer answer;
 
     struct segment **segments; /* by LSN; the last one is the current */
     size_t segment_count;

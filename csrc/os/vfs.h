@@ -76,6 +76,7 @@ struct vfs {
     int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
     int (*event_signal)(vfs *v, int event);          /* adds one; a full counter is not an error */
     int (*event_close)(vfs *v, int event);
+    int64_t (*send)(vfs *v, int socket, const void *from, size_t bytes); /* what fits now; -EAGAIN: nothing */
 };
 
 /* The Linux implementation; one static table, never freed. */

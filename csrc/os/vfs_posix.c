@@ -32,6 +32,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -468,6 +469,13 @@ static int posix_event_signal(vfs *v, int event) {
     return transferred == (ssize_t)sizeof one ? 0 : -EIO;
 }
 
+static int64_t posix_send(vfs *v, int socket, const void *from, size_t bytes) {
+    ssize_t transferred = send(socket, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    (void)v;
+    return transferred < 0 ? error_now() : transferred;
+}
+
 void vfs_advise_large_pages(void *memory, size_t bytes) {
     const uintptr_t page = LARGE_PAGE_BYTES;
     uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = ((uintptr_t)memory + bytes) / page * page;
@@ -508,6 +516,7 @@ vfs *vfs_posix(void) {
         .event_new = posix_event_new,
         .event_signal = posix_event_signal,
         .event_close = posix_close,
+        .send = posix_send,
     };
 
     return &table;

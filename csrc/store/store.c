@@ -292,6 +292,24 @@ void ls_event_end(ls_store *store, int fd) {
     log_unlock(store->log);
 }
 
+int ls_event_answer(ls_store *store, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count) {
+    int rc = store_enter(store);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    return store_leave(store, log_answer(store->log, fd, lsn, socket, bytes, count), LEAVE_QUIETLY);
+}
+
+int64_t ls_event_answered(ls_store *store, int fd) {
+    if (atomic_load(&store->foreign)) {
+        return -1;
+    }
+    log_lock(store->log);
+    int64_t sent = log_answered(store->log, fd);
+    log_unlock(store->log);
+    return sent;
+}
+
 void ls_stats_get(ls_store *store, ls_stats *stats) {
     struct log *g = store->log;
     *stats = (ls_stats){.relaxed = store->relaxed};

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from logstore.broker.channel import Channel
     from logstore.broker.connection import Connection
+    from logstore.broker.contents import Content
     from logstore.broker.limits import Limits
     from logstore.broker.memory import Share
-    from logstore.broker.publishing import Content
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Arriving:
         now = self.clock()
         for content, progress in list(self._contents.items()):
             channel = progress.channel
-            waits = channel.connection.is_paused or channel.held is not None
+            waits = channel.connection.receiving.is_paused or channel.held is not None
             if content.missing != progress.missing or waits:
                 progress.missing, progress.since = content.missing, now
             elif now - progress.since >= self._stall_s:

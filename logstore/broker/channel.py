@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from logstore.broker.connection import Connection
     from logstore.broker.errors import ChannelException
+    from logstore.broker.limits import Limits
     from logstore.broker.streams import Stream
     from logstore.broker.transactions import ChannelTransaction
+    from logstore.broker.vhost import VirtualHost
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class Channel:
     """The state of one open channel."""
 
     __slots__ = (
+        "_answer",
+        "_answered",
         "_changed",
         "_gate_bytes",
         "_gate_lsn",
@@ -68,10 +72,10 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.vhost = connection.host.vhost
+        self.vhost: VirtualHost = connection.host.vhost
         self.wakeups = connection.host.wakeups
         self.store = connection.host.store
-        self.limits = connection.server.limits
+        self.limits: Limits = connection.server.limits
         self.is_open = True
         self.flowing = True  # false after channel.flow(active=false)
         self.last_queue: str | None = None  # the meaning of an empty queue name
@@ -87,6 +91,9 @@ class Channel:
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] | None = None
         self._replies_held = 0
         self._gate_bytes = 0  # of everything that waits
+        self._answer = b""  # the confirm that was left with the store
+        # The same, as it waited at the gate.
+        self._answered: tuple[int, bytes | int | Callable[[], int | None], int] = (0, 0, 0)
         self._stream: Stream | None = None  # at the gate, before everything else
 
     # The gate.
@@ -149,6 +156,31 @@ class Channel:
         else:
             self.connection.touch(self)
 
+    def leave_confirm(self, socket: int) -> bool:
+        """Leave the confirm of one publish with the store if nothing else waits at the gate."""
+        waiting = self._waiting
+        if waiting is None or len(waiting) != 1 or self._changed or self._stream is not None:
+            return False
+        lsn, tag, count = waiting[0]
+        if count != 1 or not isinstance(tag, int):
+            return False
+        self._answer = frames.basic_ack(self.number, tag, multiple=False)
+        if not self.wakeups.answer(self, lsn, socket, self._answer):
+            return False
+        self._answered = waiting.popleft()
+        return True
+
+    def answered(self, sent_bytes: int) -> None:
+        """The store has sent so many bytes of the confirm; -1: none, and the confirm waits at the gate again."""
+        self.connection.answers = False
+        if sent_bytes < 0:
+            self._at_gate().appendleft(self._answered)
+            self.wakeups.await_commit(self)
+            return
+        self._gate_holds(0, -HELD_BYTES)
+        if sent_bytes < len(self._answer):
+            self.connection.send_rest(self._answer[sent_bytes:])
+
     def _at_gate(self) -> collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]]:
         if self._waiting is None:
             self._waiting = collections.deque()
@@ -162,7 +194,7 @@ class Channel:
     def _gate_holds(self, count: int, size: int) -> None:
         self._replies_held += count
         self._gate_bytes += size
-        self.connection.gate_holds(count, size)
+        self.connection.replies.hold(count, size)
 
     @property
     def waits(self) -> bool:

@@ -1,10 +1,7 @@
-"""One client connection: receiving and sending frames, within the limits.
+"""One client connection: its life, its methods, and what it sends, within the limits.
 
-Reading stops while any `Pause` is set, and what was received waits: bytes in the `reader`, frames in `_backlog`. So
-the order on a connection is kept, and no client can make the broker hold more than the limits allow. The frames are
-made and handled in turns (`turns`); reading stops, too, while the connection waits for its next turn. Output is
-collected for one turn of the event loop. Consumers of this connection get no messages while too many bytes wait for
-the socket (`outbox`).
+What it receives is read, and handled in turns, by `receiving`. Output is collected for one turn of the event loop.
+Consumers of this connection get no messages while too many bytes wait for the socket (`outbox`).
 
 Invariant: no bytes that a peer sends cause a traceback or a hang. Every exception while a frame is
 handled goes to `on_error`, which closes the channel or the connection.
@@ -14,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -36,13 +32,12 @@ from logstore.broker.errors import (
 from logstore.broker.handshake import Handshake
 from logstore.broker.heartbeats import Heartbeats
 from logstore.broker.holdings import Holdings
-from logstore.broker.limits import FRAME_BYTES_BEFORE_TUNE
 from logstore.broker.outbox import SOCKET_BYTES, Outbox
+from logstore.broker.receiving import Pause, Receiving
 from logstore.broker.relay import Relay
-from logstore.broker.runs import PublishRun, Runs
-from logstore.broker.turns import TURN_UNITS, UNIT_BYTES
+from logstore.broker.replies import Replies
+from logstore.broker.runs import Runs
 from logstore.broker.users import address_of
-from logstore.broker.wakeups import ANY_PERCENT, PUBLISH_PERCENT
 from logstore.errors import CatalogOvertaken, OptionError, StoreError, StoreFull
 
 if TYPE_CHECKING:
@@ -65,24 +60,6 @@ _OPENING: Final = State.OPENING
 _OPEN: Final = State.OPEN
 _CLOSED: Final = State.CLOSED
 _DONE: Final = (State.RELAYED, State.CLOSED)  # nothing that was received is handled
-_COMMIT: Final = commands.Tx.Commit.index.to_bytes(4, "big")
-_PUBLISHES: Final = (frames.PUBLISH_START, _COMMIT)
-
-HELD_FRAME_BYTES: Final = 128  # memory of a held frame in addition to its payload
-REPLIES_HELD_MAX: Final = 1024  # at the gates of the channels; above it nothing is read
-
-
-class Pause(enum.IntFlag):
-    """Why nothing is read from a connection."""
-
-    STOPPING = 8  # the broker ends
-    TASK = 1  # one of its methods is still in progress
-    UNSENT = 2  # the client does not read fast enough
-    UNDURABLE = 4  # the disk is slower than its publishing
-    HELD = 16  # too many frames wait for the end of a slow method
-    REPLIES = 32  # too many replies wait at the gates of its channels
-    SPACE = 64  # its next frame publishes, and the log has little room
-    MEMORY = 128  # its unfinished contents have more than its part of the memory for such
 
 
 class Connection(asyncio.Protocol):
@@ -116,23 +93,19 @@ class Connection(asyncio.Protocol):
         self.channels_max = self.limits.channels_max
         self.channels: dict[int, Channel] = {}
         self.heartbeats = Heartbeats(self)
-        self.reader = frames.FrameReader(min(FRAME_BYTES_BEFORE_TUNE, self.limits.frame_bytes_max))
+        self.receiving = Receiving(self)
         self.runs = Runs()
         self.handshake = Handshake(self)
-        self._backlog: collections.deque[frames.Received] = collections.deque()
-        self._pauses = Pause(0)
-        self._waits_for_turn = False
-        self._reading = True
         self.published = False  # to the store, since the undurable bytes were last checked
         self.batches = Batches(self)
         self._task: asyncio.Task[None] | None = None
-        self._held_bytes = 0  # of frames on channels that wait for a slow method
-        self._received_bytes = 0  # at once, the last time
-        self.replies_held = 0  # at the gates of its channels
-        self._gate_bytes = 0  # of these, and of confirms that wait
-        self._output_share = server.budget.output
+        self.replies = Replies(self, server.budget.output)
         self.holdings = Holdings(self)
-        self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, self._output_share)
+        self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, server.budget.output)
+        self.answers = False  # the store has a confirm for its client
+        self.has_written = False  # maybe in this turn of the loop
+        self._notes_writes = False
+        self._socket = -1
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -163,6 +136,8 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=min(SOCKET_BYTES, self.limits.unsent_bytes_high), low=0)
+        made = transport.get_extra_info("socket") if self.handover is None else None
+        self._socket = -1 if made is None else made.fileno()
         self.holdings.begin()
         if not self.server.connection_made(self):
             self.transport.abort()
@@ -170,15 +145,15 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: release everything that it held."""
         logger.debug("%s is gone: %s", self, exc)
+        self.recall()
         self.state = State.CLOSED
         self._cancel_timer()
         if self._task is not None and self.handshake.checks_password:
             self._task.cancel()  # nobody waits for the check any more
         self.heartbeats.stop()
-        self._forget_received()
+        self.receiving.end()
         self._give_up()
-        self._output_share.give_back(self._gate_bytes)
-        self._gate_bytes = 0
+        self.replies.end()
         self.outbox.close()
         self.holdings.end()
         self.server.connection_lost(self)
@@ -195,14 +170,11 @@ class Connection(asyncio.Protocol):
                 data = self.handshake.on_header(data)
                 if not data:
                     return
-            if self.state is State.CLOSING and self.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
+            if self.state is State.CLOSING and self.receiving.reader.error and data.endswith(frames.CLOSE_OK_FRAME):
                 # Frames can no longer be separated, but these bytes are the answer to our close.
                 self.shut()
                 return
-        self._received_bytes = len(data)
-        self.reader.put(data)
-        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
-            self.turns.at_once(self)
+        self.receiving.put(data)
 
     def pause_writing(self) -> None:
         """The socket's buffer has more than a few KiB: they are counted."""
@@ -215,122 +187,12 @@ class Connection(asyncio.Protocol):
         self.outbox.socket_has(0)
         self.blocked_at = None
         self.wake_consumers()
-        self.resume(Pause.UNSENT)
+        self.receiving.resume(Pause.UNSENT)
 
-    # Receiving.
+    # Methods.
 
-    def _go_on(self) -> None:
-        """Handle what was received, from the next turn on, unless there is a pause."""
-        if not (self._pauses or self._waits_for_turn or self.state in _DONE):
-            self._wait_for_turn()
-
-    def _wait_for_turn(self) -> None:
-        self._waits_for_turn = True
-        self._stop_reading()
-        self.turns.add(self)
-
-    def take_turn(self) -> int:
-        """Handle what was received: as much as a turn allows. Returns the units."""
-        self._waits_for_turn = False
-        if self._pauses or self.state in _DONE:
-            return 0
-        self.holdings.count_waiting(0)
-        received, units = self._next_received() if self._backlog else self.reader.take(TURN_UNITS)
-        outbox = self.outbox
-        sent_before = outbox.added_bytes
-        outbox.will_be_flushed()
-        try:
-            self._handle_all(received)
-        finally:
-            self.flush()
-        if self.published:
-            self._pause_while_undurable()
-        units += (outbox.added_bytes - sent_before) // UNIT_BYTES
-        if not self._pauses and self.state not in _DONE:
-            if self._backlog or self.reader.has_more:
-                self._wait_for_turn()
-            elif not self._reading:
-                self._read_on()
-        elif self._pauses:
-            self.holdings.count_waiting(self._received_bytes if self._backlog else self.reader.held_bytes)
-        return units
-
-    def _next_received(self) -> tuple[list[frames.Received], int]:
-        received: list[frames.Received] = []
-        units = 0
-        while self._backlog and units < TURN_UNITS:
-            each = self._backlog.popleft()
-            units += 1 + len(each[2]) // UNIT_BYTES if isinstance(each, tuple) else (each.count + 1) // 2
-            received.append(each)
-        if units < TURN_UNITS:
-            more, more_units = self.reader.take(TURN_UNITS - units)
-            return received + more if received else more, units + more_units
-        return received, units
-
-    def _forget_received(self) -> None:
-        self._backlog.clear()
-        self._waits_for_turn = False
-        self.turns.discard(self)
-
-    def _handle_all(self, received: list[frames.Received]) -> None:
-        at = 0
-        is_open = self.state is _OPEN
-        room = self.host.store.room_percent if is_open else 100
-        is_short = is_open and self.host.space.is_short
-        while at < len(received):
-            if room < PUBLISH_PERCENT and self._waits_for_room(received[at], room):
-                self._pause(Pause.UNDURABLE)
-                self.host.wakeups.await_commit(self)
-            elif is_short and self._waits_for_space(received[at]):
-                self._pause(Pause.SPACE)
-            if self._pauses:
-                self._backlog.extendleft(reversed(received[at:]))
-                break
-            if self.is_over:
-                break
-            taken = self.batches.collect(received, at) if self.state is _OPEN else 0
-            if taken:
-                at += taken
-                continue
-            frame = received[at]
-            if not isinstance(frame, tuple):
-                received[at : at + 1] = frame.raw_frames()
-                continue
-            self.batches.flush()
-            if self.batches.keeps:
-                continue
-            self._handle(*frame)
-            at += 1
-            if self.outbox.size_bytes > self.limits.unsent_bytes_max:
-                self.flush()
-        self.batches.flush()
-        if self.reader.error is not None and not self._backlog and not self._pauses:
-            self.fail(self.reader.error, 0)
-
-    def _waits_for_room(self, item: frames.Received, room: int) -> bool:
-        """Whether this item is not handled while the log has so little room."""
-        if self.state is not State.OPEN:
-            return False
-        publishes = _publishes(item)
-        if publishes:
-            self.host.blocking.watch(self)
-        return publishes or room < ANY_PERCENT
-
-    def _waits_for_space(self, item: frames.Received) -> bool:
-        """Whether this item is not handled while the store is nearly full."""
-        if self.state is not State.OPEN or not _publishes(item):
-            return False
-        channel = self.channels.get(item[1] if isinstance(item, tuple) else item.channel)
-        if channel is None or not channel.is_open:
-            return False
-        is_commit = isinstance(item, tuple) and item[0] == frames.METHOD and item[2][:4] == _COMMIT
-        if is_commit and (channel.tx is None or not channel.tx.publish_count):
-            return False
-        waits = self.host.space.holds(self)
-        self.host.blocking.watch(self)
-        return waits
-
-    def _handle(self, kind: int, number: int, payload: bytes) -> None:
+    def handle(self, kind: int, number: int, payload: bytes) -> None:
+        """Handle a frame by itself. An exception closes the channel or the connection."""
         if self.state is State.CLOSED:
             return
         index = frames.method_index(payload) if kind == frames.METHOD and len(payload) >= 4 else 0
@@ -373,7 +235,7 @@ class Connection(asyncio.Protocol):
 
     def suspend(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method in a task; nothing is read and no frame is handled until it ends."""
-        self._pause(Pause.TASK)
+        self.receiving.pause(Pause.TASK)
         self._task = self.loop.create_task(self._finish(channel, index, work))
 
     async def _finish(self, channel: Channel | None, index: int, work: Coroutine[Any, Any, None]) -> None:
@@ -383,7 +245,7 @@ class Connection(asyncio.Protocol):
             self.on_error(channel, index, error)
         finally:
             self._task = None
-            self.resume(Pause.TASK)
+            self.receiving.resume(Pause.TASK)
 
     def suspend_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         """Run a method, or write a piece of a body, in a task; only later frames on its channel wait for its end."""
@@ -392,22 +254,6 @@ class Connection(asyncio.Protocol):
         if not channel.publishing.expects_content:  # a broker that stops does not wait for bodies
             self.host.vhost.changes.keep(channel.work)
 
-    def hold(self, held: collections.deque[frames.RawFrame], frame: frames.RawFrame) -> None:
-        """Keep a frame for a channel with a slow method, until that ends."""
-        held.append(frame)
-        self._count_held(HELD_FRAME_BYTES + len(frame[2]))
-        if self._held_bytes > self.limits.unsent_bytes_high:
-            self._pause(Pause.HELD)
-
-    def take_held(self, held: collections.deque[frames.RawFrame]) -> None:
-        """The slow method takes the first frame that waits behind it."""
-        _, _, payload = held.popleft()
-        self._count_held(-HELD_FRAME_BYTES - len(payload))
-
-    def _count_held(self, size: int) -> None:
-        self._held_bytes += size
-        self.holdings.count_held(size)
-
     async def _finish_on_channel(self, channel: Channel, index: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
@@ -415,12 +261,7 @@ class Connection(asyncio.Protocol):
             self.on_error(channel, index, error)
         finally:
             held, channel.held = channel.held or (), None
-            self._count_held(-sum(HELD_FRAME_BYTES + len(payload) for _, _, payload in held))
-        if self.has_given_up:
-            return
-        self._backlog.extendleft(reversed(held))  # they came before the backlog
-        self._pauses &= ~Pause.HELD
-        self._go_on()
+            self.receiving.release_held(held)
 
     @property
     def is_over(self) -> bool:
@@ -437,11 +278,6 @@ class Connection(asyncio.Protocol):
         return self.state in (State.CLOSING, State.CLOSED)
 
     @property
-    def is_paused(self) -> bool:
-        """True while nothing is read, so that the peer's heartbeats cannot be seen."""
-        return bool(self._pauses) or self._waits_for_turn
-
-    @property
     def waits_for(self) -> str | None:
         """The cause of a wait; None: it does not wait.
 
@@ -452,11 +288,12 @@ class Connection(asyncio.Protocol):
             return "client"
         if self.state is State.OPEN and self.host.space.waits(self):
             return "space"
-        if self._pauses & Pause.UNDURABLE or self.waits_since is not None:
+        pauses = self.receiving.pauses
+        if pauses & Pause.UNDURABLE or self.waits_since is not None:
             return self.host.blocking.cause
-        if self._pauses & Pause.MEMORY:
+        if pauses & Pause.MEMORY:
             return "memory"
-        return "method" if self._pauses & (Pause.TASK | Pause.HELD) else None
+        return "method" if pauses & (Pause.TASK | Pause.HELD) else None
 
     @property
     def waits_since(self) -> float | None:
@@ -466,110 +303,9 @@ class Connection(asyncio.Protocol):
         since = self.host.space.waits_since(self)
         return self.host.blocking.since if since is None else since
 
-    def _pause(self, why: Pause) -> None:
-        self._pauses |= why
-        self._stop_reading()
-
-    def _stop_reading(self) -> None:
-        if self._reading and not self.transport.is_closing():
-            self._reading = False
-            self.transport.pause_reading()
-            if self.state is State.OPENING:
-                self.server.admission.handshakes.wait_for_broker(self)
-
-    def resume(self, why: Pause) -> None:
-        """End a pause, and go on in the next turn if there is no other one."""
-        if self._pauses & why:
-            self._pauses &= ~why
-            self._go_on()
-
     def may_wait_for_space(self) -> bool:
         """Whether a publish that the store has just refused as it is full is kept, and tried again."""
         return self.host.space.may_wait(self)
-
-    def resume_for_space(self) -> None:
-        """There is room for publishes, or the connection has waited for it long enough."""
-        self.resume(Pause.SPACE)
-
-    def pause_for_memory(self) -> None:
-        """Read nothing until there is memory for more of its contents."""
-        self._pause(Pause.MEMORY)
-        self.holdings.await_bytes()
-
-    def look_for_memory(self) -> None:
-        """Memory for contents was given back."""
-        if self.has_given_up or self.server.arriving.may_read(self):
-            self.resume(Pause.MEMORY)
-        else:
-            self.holdings.await_bytes()
-
-    @property
-    def has_too_many_replies(self) -> bool:
-        """Whether nothing is read, acknowledgements neither, until replies have left the gates."""
-        return bool(self._pauses & Pause.REPLIES)
-
-    def _pause_for_replies(self) -> None:
-        if not self._pauses & Pause.REPLIES:
-            self._pause(Pause.REPLIES)
-            for channel in self.channels.values():
-                if channel.waits:
-                    self.touch(channel)  # one that waits for an acknowledgement must not wait any more
-
-    def gate_holds(self, count: int, size: int) -> None:
-        """So many more replies, and bytes of replies and confirms, wait at the gate of a channel, or fewer."""
-        if self.state is State.CLOSED:
-            return
-        self.replies_held += count
-        self._gate_bytes += size
-        if size > 0:
-            self._output_share.add(size)
-        else:
-            self._output_share.give_back(-size)
-        most = self.limits.unsent_bytes_max
-        if self.replies_held > REPLIES_HELD_MAX or self._gate_bytes > most:
-            self._pause_for_replies()
-        elif not self._output_share.fits(self._gate_bytes):
-            if size > 0:
-                self._pause_for_replies()
-            elif not self._gate_bytes:
-                self.resume(Pause.REPLIES)
-        elif self.replies_held <= REPLIES_HELD_MAX // 2 and self._gate_bytes <= most // 2:
-            self.resume(Pause.REPLIES)
-
-    def _read_on(self) -> None:
-        if not self.transport.is_closing():
-            self.heartbeats.received()  # the peer was silent because the broker did not read
-            self._reading = True
-            self.transport.resume_reading()
-            if self.state is State.OPENING:
-                self.server.admission.handshakes.wait_for_client(self)
-
-    def _pause_while_undurable(self) -> None:
-        # Only connections that publish have to wait for the disk.
-        self.published = False
-        self.host.space.published(self)
-        self.host.blocking.watch(self)
-        store = self.host.store
-        if store.next_lsn - store.durable_lsn > self.limits.undurable_bytes_max:
-            self._pause(Pause.UNDURABLE)
-            self.host.wakeups.await_commit(self)
-
-    def settle(self, durable_lsn: int) -> bool:
-        """After a group commit: read again, or answer the client's close."""
-        if self._close_ok_lsn is not None:
-            if durable_lsn < self._close_ok_lsn:
-                return True
-            self._close_ok_lsn = None
-            self.send(frames.method(0, commands.Connection.CloseOk()))
-            self.shut()
-            return False
-        if self._pauses & Pause.UNDURABLE:
-            store = self.host.store
-            is_full = store.next_lsn - durable_lsn > self.limits.undurable_bytes_max
-            if is_full or store.room_percent < PUBLISH_PERCENT:
-                return True
-            self.resume(Pause.UNDURABLE)
-        return False
 
     # Sending.
 
@@ -638,7 +374,13 @@ class Connection(asyncio.Protocol):
         parts = self.outbox.take()
         if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
+        if self.answers:
+            self.recall()
         self.heartbeats.sent()
+        self.has_written = True
+        if self._notes_writes:
+            self._notes_writes = False
+            self.loop.call_soon(self._have_written)
         if len(parts) == 1:
             self.transport.write(parts[0])
         else:
@@ -647,11 +389,30 @@ class Connection(asyncio.Protocol):
         if self._counts_socket:
             outbox.socket_has(self.transport.get_write_buffer_size())
             if outbox.exceeds(self.limits.unsent_bytes_max):
-                self._pause(Pause.UNSENT)
+                self.receiving.pause(Pause.UNSENT)
             if self.blocked_at is None and outbox.socket_is_full:
                 self.blocked_at = self.loop.time()
         if outbox.was_starved():
             self.wake_consumers()
+
+    def _have_written(self) -> None:
+        """The loop has passed on what was written to the transport."""
+        self.has_written = False
+
+    def leave_confirm(self, channel: Channel) -> None:
+        """Leave the confirm of a client that waits for it with the store, if there is nothing else to do for it.
+
+        Nothing that was written before may wait in the transport.
+        """
+        if self.has_written:
+            self._notes_writes = True
+        elif self._socket >= 0 and not self._touched and not self.transport.get_write_buffer_size():
+            self.answers = channel.leave_confirm(self._socket)
+
+    def send_rest(self, data: bytes) -> None:
+        """Send the rest of a frame of which the store has sent a part, before everything else."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def wake_consumers(self) -> None:
         """There is room for deliveries: wake the queues with consumers on this connection, and go on with bodies."""
@@ -670,7 +431,7 @@ class Connection(asyncio.Protocol):
         self.host = host
         self.vhost_name = host.name
         self.state = State.OPEN
-        self.reader.runs = self.runs
+        self.receiving.reader.runs = self.runs
 
     def relay_to(
         self, name: str, leader: Leader, upstream: asyncio.Transport, upstream_gone: Callable[[], object]
@@ -679,9 +440,7 @@ class Connection(asyncio.Protocol):
         logger.debug("%s: user %r has opened vhost %r, which %s leads", self, self.user, name, leader.name)
         self.heartbeats.stop()  # those of the leader and of the client pass
         self.state = State.RELAYED
-        pending = b"".join(frames.raw(each) for each in self._backlog if isinstance(each, tuple)) + self.reader.rest()
-        self._forget_received()
-        self._reading = True  # the relay stops and resumes it
+        pending = self.receiving.hand_over()  # to the relay
         self.relay = Relay(self, name, leader, upstream, upstream_gone)
         self.relay.start(pending)
 
@@ -696,6 +455,7 @@ class Connection(asyncio.Protocol):
             logger.warning("login from %s refused: %s", self.peer_text, error)
         else:
             logger.debug("%s: %s", self, error)
+        self.recall()
         self._give_up()
         for channel in self.channels.values():
             channel.forget_replies()
@@ -705,13 +465,11 @@ class Connection(asyncio.Protocol):
         self.send(frames.method(0, close))
         self._abort_later()
         self.flush()
-        # Earlier frames no longer matter, but the close-ok must be read.
-        self._backlog.clear()
-        self._pauses = Pause(0)
-        self._go_on()
+        self.receiving.only_close()
 
     def on_client_close(self) -> None:
         """End everything after the client's connection.close; the answer waits until all is durable."""
+        self.recall()
         lsn = max((channel.gate_lsn for channel in self.channels.values()), default=0)
         self._give_up()
         self.state = State.CLOSING
@@ -722,12 +480,29 @@ class Connection(asyncio.Protocol):
         elif self.settle(self.host.wakeups.settled_lsn):
             self.host.wakeups.await_commit(self)
 
+    def settle(self, durable_lsn: int) -> bool:
+        """After a group commit: answer the client's close when everything before it is durable."""
+        if self._close_ok_lsn is None:
+            return False
+        if durable_lsn < self._close_ok_lsn:
+            return True
+        self._close_ok_lsn = None
+        self.settle_all()  # the report of the commit may still be on its way
+        self.send(frames.method(0, commands.Connection.CloseOk()))
+        self.shut()
+        return False
+
     def shut(self) -> None:
         """Send the remaining output, then close the socket."""
         self.flush()
         self.state = State.CLOSED
         self._abort_later()
         self.transport.close()
+
+    def recall(self) -> None:
+        """Take a confirm back from the store."""
+        if self.answers:
+            self.host.wakeups.recall()
 
     def _give_up(self) -> None:
         self.batches.flush()
@@ -751,12 +526,9 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def stop_reading(self) -> None:
-        """Stop reading for good, because the broker ends."""
-        self._pause(Pause.STOPPING)
-
     def settle_all(self) -> None:
         """Send every reply and confirm that is durable."""
+        self.recall()
         for channel in self.channels.values():
             channel.settle(self.host.wakeups.settled_lsn)
         self.flush()
@@ -768,11 +540,3 @@ class Connection(asyncio.Protocol):
     def reply(self, method: base.Frame) -> None:
         """Send a method on channel 0."""
         self.send(frames.method(0, method))
-
-
-def _publishes(item: frames.Received) -> bool:
-    """Whether this item is a publish, a part of one, or a commit."""
-    if not isinstance(item, tuple):
-        return isinstance(item, PublishRun)
-    kind, _, payload = item
-    return kind in (frames.HEADER, frames.BODY) or (kind == frames.METHOD and payload[:4] in _PUBLISHES)

@@ -13,9 +13,10 @@ from logstore.broker.streams import BodyStream
 from logstore.errors import StoreError
 
 if TYPE_CHECKING:
+    from logstore.broker.acquired import Acquired
     from logstore.broker.channel import Channel
     from logstore.broker.headers import Envelope
-    from logstore.broker.queues import Acquired, BrokerQueue
+    from logstore.broker.queues import BrokerQueue
 
 UNLIMITED: Final = 1 << 30
 

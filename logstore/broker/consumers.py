@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from logstore.broker import frames
+from logstore.broker.acquired import Acquired, release_in_turns
 from logstore.broker.consumer import Consumer, fits, too_large
 from logstore.broker.errors import (
     ACCESS_REFUSED,
@@ -28,7 +29,6 @@ from logstore.broker.errors import (
 )
 from logstore.broker.memory import CONSUMER_BYTES, DELIVERY_BYTES
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.broker.queues import Acquired, release_in_turns
 from logstore.broker.streams import BodyStream, FrontWait
 from logstore.broker.transactions import Verdict
 from logstore.errors import StoreError
@@ -241,7 +241,7 @@ class Consuming:
         if queue.deleted:
             raise not_found("queue", queue.name, channel.vhost.name)
         if not no_ack and not self._that_fit(1):
-            if connection.has_too_many_replies:  # then the acknowledgements that it waits for are not read
+            if connection.replies.are_too_many:  # then the acknowledgements that it waits for are not read
                 raise ChannelException(
                     RESOURCE_ERROR,
                     "too many messages are unacknowledged and too many replies wait: acknowledge some first",

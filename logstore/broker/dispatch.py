@@ -58,7 +58,7 @@ def dispatch(
     elif channel is None:
         _on_unknown_channel(connection, kind, number, index, payload)
     elif channel.held is not None:
-        connection.hold(channel.held, (kind, number, payload))
+        connection.receiving.hold(channel.held, (kind, number, payload))
     elif not channel.is_open:
         _on_closing_channel(connection, channel, kind, index)
     else:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import Route
-from logstore.broker.queues import Acquired, BrokerQueue
+from logstore.broker.queues import BrokerQueue
 from logstore.errors import StoreError, UnknownMessage, UnknownQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logstore import Delivery, MessageStore, Queue, Transaction
+    from logstore.broker.acquired import Acquired
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumer import Consumer
     from logstore.broker.memory_queue import MemoryQueue

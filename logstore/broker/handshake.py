@@ -169,7 +169,7 @@ class Handshake:
         connection.frame_bytes_max = _negotiated(
             "frame_max", method.frame_max, connection.frame_bytes_max, FRAME_BYTES_MIN
         )
-        connection.reader.frame_bytes_max = connection.frame_bytes_max
+        connection.receiving.reader.frame_bytes_max = connection.frame_bytes_max
         connection.heartbeats.start(method.heartbeat)
         self._heartbeat_s = method.heartbeat
         self._step = _Step.OPEN
@@ -215,7 +215,7 @@ class Handshake:
         connection = self._connection
         connection.user = handover.user
         connection.channels_max = min(handover.channels_max, connection.channels_max)
-        connection.frame_bytes_max = connection.reader.frame_bytes_max = handover.frame_bytes_max
+        connection.frame_bytes_max = connection.receiving.reader.frame_bytes_max = handover.frame_bytes_max
         connection.wants_cancel_notice = handover.wants_cancel_notice
         connection.wants_blocked_notice = handover.wants_blocked_notice
         connection.prefetch_is_shared = handover.prefetch_is_shared

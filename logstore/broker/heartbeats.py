@@ -80,7 +80,7 @@ class Heartbeats:
         self._schedule()
 
     def _is_silent(self, now: float) -> bool:
-        return now - self.received_at > MISSED_MAX * self._interval_s and not self._connection.is_paused
+        return now - self.received_at > MISSED_MAX * self._interval_s and not self._connection.receiving.is_paused
 
     def _give_up(self) -> None:
         """The peer was silent. It is given up if nothing of it was in the socket."""

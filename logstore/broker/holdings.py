@@ -16,7 +16,7 @@ CLIENT_BYTES_FREE: Final = 64 * 1024  # the channels and consumers that a connec
 class Holdings:
     """The counts of one connection in the shares for contents and clients."""
 
-    __slots__ = ("_clients", "_connection", "_contents", "_waiting_bytes", "arriving_bytes", "client_bytes")
+    __slots__ = ("_clients", "_connection", "_contents", "arriving_bytes", "client_bytes", "waiting_bytes")
 
     def __init__(self, connection: Connection) -> None:
         budget = connection.server.budget
@@ -24,7 +24,7 @@ class Holdings:
         self._contents = budget.contents
         self._clients = budget.clients
         self.arriving_bytes = 0  # of contents that are not complete; kept by `arriving`
-        self._waiting_bytes = 0  # that were received and are not handled, counted while the connection is paused
+        self.waiting_bytes = 0  # that were received and are not handled, counted while the connection is paused
         self.client_bytes = 0  # of itself, its channels and its consumers
 
     def begin(self) -> None:
@@ -40,8 +40,8 @@ class Holdings:
 
     def count_waiting(self, size: int) -> None:
         """So many bytes that were received wait for the end of a pause."""
-        if self._waiting_bytes or size:
-            before, self._waiting_bytes = self._waiting_bytes, size
+        if self.waiting_bytes or size:
+            before, self.waiting_bytes = self.waiting_bytes, size
             self._contents.add(size)
             self._contents.give_back(before)
 
@@ -58,7 +58,7 @@ class Holdings:
 
     def has_bytes(self) -> None:
         """Bytes were given back."""
-        self._connection.look_for_memory()
+        self._connection.receiving.look_for_memory()
 
     def count(self, size: int) -> None:
         """Count a channel or a consumer. Raises 506 if memory has no room for it."""

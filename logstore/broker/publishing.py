@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pamqp import commands
 
 from logstore.broker import frames
+from logstore.broker.contents import Content
 from logstore.broker.errors import (
     ACCESS_REFUSED,
     CONTENT_TOO_LARGE,
@@ -57,54 +58,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
-_MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 _ROUTING_AT: Final = 6  # after the method id and a reserved short
 _BASIC: Final = commands.Basic.frame_id
 _NOTHING_WANTED: Final = Properties(None, None)
-_OWN_PIECE_BYTES: Final = 2048  # a shorter frame is added to the piece before it, as an object takes memory, too
-
-
-class Content:
-    """A message that is arriving: the method first, then the header, then the body in pieces."""
-
-    __slots__ = ("body_size", "flags", "missing", "pieces", "properties", "reserved", "routing", "upload", "wanted")
-
-    def __init__(self, routing: bytes, flags: int) -> None:
-        self.routing = routing
-        self.flags = flags
-        self.properties: bytes | None = None  # None until the header arrives
-        self.wanted = Properties(None, None)
-        self.body_size = 0
-        self.missing = 0
-        self.pieces: list[bytes | bytearray] = []  # of the body, without what is in the store
-        self.reserved = 0  # bytes reserved in the memory budget meanwhile
-        self.upload: Upload | None = None  # of a large body
-
-    def add(self, payload: bytes) -> None:
-        """Add a frame of the body."""
-        last = self.pieces[-1] if self.pieces else b""
-        if isinstance(last, bytearray) and len(last) < PIECE_BYTES:
-            last += payload
-        elif len(payload) < min(_OWN_PIECE_BYTES, self.body_size):
-            self.pieces.append(bytearray(payload))
-        else:
-            self.pieces.append(payload)
-
-    @property
-    def body(self) -> bytes | bytearray:
-        """The body in one piece; b"" if it is in the store."""
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-
-    @property
-    def is_mandatory(self) -> bool:
-        """Whether it is returned if it goes to no queue."""
-        return bool(self.flags & _MANDATORY)
-
-    def header(self, expiration_ms: int | None) -> bytes:
-        """The encoded header, with the present time. The properties must have arrived."""
-        assert self.properties is not None
-        return encode_header(self.routing, self.properties, now_ms(), expiration_ms)
 
 
 class Publishing:
@@ -291,7 +248,7 @@ class Publishing:
         if upload is not None and (content.reserved >= PIECE_BYTES or not fits):
             return self._append(upload, content)
         if not fits:
-            connection.pause_for_memory()
+            connection.receiving.pause_for_memory()
         return None
 
     async def _append(self, upload: Upload, content: Content) -> None:

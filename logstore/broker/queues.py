@@ -16,29 +16,25 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from logstore.broker.acquired import GONE, Acquired
 from logstore.broker.errors import STORE_ENDED
 from logstore.broker.exchanges import NOWHERE, Binding, Route
 from logstore.broker.frames import short_string
 from logstore.broker.headers import PLAIN_BYTES, PLAIN_START, Envelope, MessageHeader, decode_header
-from logstore.broker.memory import DELIVERY_BYTES
-from logstore.broker.turns import TURN_UNITS
 from logstore.broker.wakeups import SERVE_PERCENT
 from logstore.core.directory import with_directory
-from logstore.errors import NotEnqueued, StoreError, UnknownMessage, UnknownQueue
+from logstore.errors import StoreError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
 
     from logstore.broker.arguments import QueueArguments
     from logstore.broker.consumer import Consumer
     from logstore.broker.consumers import Consuming
     from logstore.broker.durable_queue import DurableQueue
-    from logstore.broker.memory import Share
     from logstore.broker.memory_queue import MemoryQueue
     from logstore.broker.outbox import Outbox
     from logstore.broker.places import Place
-    from logstore.broker.turns import Turns
     from logstore.broker.wakeups import WakeUps
 
 logger = logging.getLogger(__name__)
@@ -48,79 +44,6 @@ TURN_MAX: Final = 512  # deliveries before other queues and sockets get their tu
 BATCH_BYTES_AIM: Final = 256 * 1024  # for the bodies of one batch, estimated from earlier bodies
 LOCKED_HEAD_RETRY_S: Final = 1.0
 EXPIRY_CHECK_S: Final = 0.01  # a queue in use has a new first message all the time: it is looked up once in this time
-# The message is already off the queue: by a purge, a deletion or another program.
-_GONE: Final = (NotEnqueued, UnknownMessage, UnknownQueue)
-
-
-class Acquired:
-    """A place taken by one consumer (or a get), with its decoded envelope.
-
-    If `accept` or `reject` raises `StoreError`, the place is still taken and can be released.
-    """
-
-    __slots__ = ("consumer", "envelope", "place", "queue", "tag")
-
-    def __init__(self, queue: BrokerQueue, place: Place, envelope: Envelope) -> None:
-        self.queue = queue
-        self.place = place
-        self.envelope = envelope
-        self.consumer: Consumer | None = None
-        self.tag = 0  # the delivery tag, once there is one
-
-    def accept(self) -> None:
-        """Remove the message: it was processed. Durable after the next group commit."""
-        self._settle(self.place.accept)
-
-    def reject(self) -> None:
-        """Move the message to the dead-letter queue, or remove it if there is none."""
-        if self._settle(self.place.reject):
-            self.queue.rejected()
-
-    def _settle(self, settle: Callable[..., object]) -> bool:
-        """True if it was settled now; False if the message was already off the queue. Raises `StoreError`."""
-        is_settled = False
-        if not self.queue.deleted:  # else the store has removed its places
-            with contextlib.suppress(*_GONE):
-                settle(wait=False)
-                is_settled = True
-        self.queue.settled(self.place)
-        return is_settled
-
-    def release(self, *, unseen: bool = False) -> None:
-        """Return the message to its old position, for any consumer. `unseen`: nothing of it was sent to a client."""
-        self.queue.give_back(self.place, unseen=unseen)
-
-
-class _Releases:
-    """Deliveries that nobody has any more: they go back to their queues in order, in turns."""
-
-    def __init__(self, turns: Turns, taken: Iterable[Acquired], share: Share | None) -> None:
-        self._turns = turns
-        self._taken = collections.deque(taken)
-        self._share = share  # counts them
-
-    def take_turn(self) -> int:
-        taken = self._taken
-        before = len(taken)
-        for _ in range(min(before, 2 * TURN_UNITS)):
-            acquired = taken.popleft()
-            try:
-                acquired.release()
-            except STORE_ENDED:
-                taken.clear()  # the next open of the host offers them again
-                break
-            except StoreError as error:
-                logger.warning("a message of queue %r cannot be released: %s", acquired.queue.name, error)
-        if self._share is not None:
-            self._share.give_back((before - len(taken)) * DELIVERY_BYTES)
-        if taken:
-            self._turns.add(self)
-        return TURN_UNITS
-
-
-def release_in_turns(turns: Turns, taken: Iterable[Acquired], share: Share | None = None) -> None:
-    """Release these deliveries in order: some now, and the others in turns. `share`: the one that counts them."""
-    _Releases(turns, taken, share).take_turn()
 
 
 class BrokerQueue(abc.ABC):
@@ -376,7 +299,7 @@ class BrokerQueue(abc.ABC):
 
     def unreadable(self, place: Place, error: StoreError) -> None:
         """Handle a taken message that cannot be read: it is gone, or the log is damaged there."""
-        if isinstance(error, _GONE):
+        if isinstance(error, GONE):
             self.settled(place)
             return
         # It stays taken, so that it is not lost and does not block the queue. A restart offers it again. The place is
@@ -446,7 +369,7 @@ class BrokerQueue(abc.ABC):
         """Return a taken message to its old position. `unseen`: nothing of it was sent to a client."""
         self.settled(place)
         if not self.deleted:  # else the store has removed its places
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*GONE):
                 place.release(unseen=unseen)
             self.came_back()
 

@@ -36,6 +36,7 @@ from logstore.broker.hosting import Hosting
 from logstore.broker.limits import Limits
 from logstore.broker.listener import Listener, addresses, listening_sockets
 from logstore.broker.memory import MemoryBudget
+from logstore.broker.receiving import Pause
 from logstore.broker.relay import NotLed
 from logstore.broker.turns import Turns
 from logstore.broker.users import Users
@@ -192,7 +193,7 @@ class Server:
 
     async def _finish_publishes(self, timeout_s: float) -> None:
         for connection in self.connections:
-            connection.stop_reading()
+            connection.receiving.pause(Pause.STOPPING)
         await asyncio.gather(*(self._force(host, timeout_s) for host in self.hosts.values()))
         # Two turns of the loop: one for the report of the commit, one for the frames that it releases.
         await asyncio.sleep(0)

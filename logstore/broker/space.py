@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from logstore.broker.receiving import Pause
 from logstore.errors import StoreError, StoreFull
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Space:
     def _go_on(connection: Connection, wait: _Wait) -> None:
         if wait.is_paused:
             wait.is_paused = False
-            connection.resume_for_space()
+            connection.receiving.resume(Pause.SPACE)
 
     # The store.
 

@@ -22,6 +22,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from logstore.broker.contents import Content
 from logstore.broker.headers import header_bytes
 from logstore.errors import StoreError
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from logstore import MessageStore
     from logstore.broker.channel import Channel
     from logstore.broker.exchanges import Route
-    from logstore.broker.publishing import Content
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +105,6 @@ def write(channel: Channel, publishes: Iterable[Publish]) -> Block:
 
 def read(store: MessageStore, block: Block) -> Iterator[Publish]:
     """The publishes of a block. Raises `StoreError` if it cannot be read."""
-    from logstore.broker.publishing import Content
-
     data = store.load_content(block.id)
     at = 0
     while at < len(data):

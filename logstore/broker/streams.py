@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from logstore.broker.acquired import Acquired
     from logstore.broker.channel import Channel
     from logstore.broker.consumer import Consumer
     from logstore.broker.memory_queue import MemoryQueue
-    from logstore.broker.queues import Acquired
     from logstore.broker.uploads import Upload
 
 logger = logging.getLogger(__name__)

@@ -143,7 +143,7 @@ def _further(
         return None
     if change is None or change.key in keys:
         return None
-    channel.connection.take_held(held)
+    channel.connection.receiving.take_held(held)
     return change
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pamqp import commands
 
+from logstore.broker.acquired import release_in_turns
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.memory_places import place_bytes
 from logstore.broker.overflow import LogIsBusy
-from logstore.broker.queues import release_in_turns
 from logstore.broker.spool import BLOCK_BYTES, SPOOL_BYTES, Block, Publish, Total, destroy, read, write
 from logstore.broker.turns import TURN_UNITS, Parts, all_of, in_turns
 from logstore.errors import NotEnqueued, StoreError, StoreFull, UnknownMessage, UnknownQueue
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from logstore import MessageStore, Transaction
+    from logstore.broker.acquired import Acquired
     from logstore.broker.channel import Channel
+    from logstore.broker.contents import Content
     from logstore.broker.exchanges import Route
-    from logstore.broker.publishing import Content
-    from logstore.broker.queues import Acquired
 
 logger = logging.getLogger(__name__)
 

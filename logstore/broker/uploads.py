@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from logstore import MessageStore, Transaction
     from logstore.broker.channel import Channel
     from logstore.broker.connection import Connection
+    from logstore.broker.contents import Content
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.limits import Limits
-    from logstore.broker.publishing import Content
     from logstore.broker.wakeups import WakeUps
 
 logger = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore import Listener, MessageStore, Queue
+    from logstore.broker.channel import Channel
     from logstore.broker.queues import BrokerQueue
     from logstore.broker.turns import Turns
 
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 PUBLISH_PERCENT: Final = 75
 SERVE_PERCENT: Final = 60  # below it consumers get nothing, as outcomes need room
 ANY_PERCENT: Final = 40
+# Confirms that take the usual way after the store had to give one back, as something else waited.
+USUAL_AFTER: Final = 64
 
 
 class Waiter(Protocol):
@@ -71,6 +74,9 @@ class WakeUps:
         self._watched: dict[BrokerQueue, list[Listener]] = {}
         # With relaxed durability the store does not wait for the disk, and so the broker does not either.
         self._relaxed = store.stats()["durability"] == "relaxed"
+        self._answers = store._answers_of(loop)
+        self._answerer: Channel | None = None  # whose confirm the store sends
+        self._usual = 0  # so many confirms take the usual way
         self._listeners = [store.on_durable(self._committed, loop=loop), store._on_room(self._has_room, loop=loop)]
 
     def stop(self) -> None:
@@ -116,11 +122,44 @@ class WakeUps:
 
     def await_commit(self, waiter: Waiter) -> None:
         """Call `waiter.settle` after each group commit until it returns False."""
+        if self._answerer is not None:
+            self._hear()
         self._waiters[waiter] = None
+
+    # The confirm of a client that waits for each one, alone: the store sends it, and the loop sleeps on.
+
+    def answer(self, channel: Channel, lsn: int, socket: int, data: bytes) -> bool:
+        """Leave a confirm with the store if nothing but this channel waits for a group commit."""
+        if self._usual:
+            self._usual -= 1
+            return False
+        if len(self._waiters) != 1 or channel not in self._waiters:
+            return False
+        if self._undurable or self._queues or self._room_waiters or not self._answers.answer(lsn, socket, data):
+            return False
+        del self._waiters[channel]
+        self._answerer = channel
+        return True
+
+    def recall(self) -> None:
+        """Take the confirm back from the store, before anything else goes to its client."""
+        channel, self._answerer = self._answerer, None
+        if channel is not None:
+            sent_bytes = self._answers.answered()
+            if sent_bytes < 0:
+                self._usual = USUAL_AFTER
+            channel.answered(sent_bytes)
+
+    def _hear(self) -> None:
+        """Something waits for a group commit: the last one may have been without a signal."""
+        if self._answerer is not None:
+            self.recall()
+            self.loop.call_soon(self._committed, 0)
 
     async def room(self, percent: int = ANY_PERCENT) -> None:
         """Returns in another turn of the loop, once the log has so much room, or has ended."""
         await asyncio.sleep(0)
+        self._hear()
         self._room_waiters += 1
         try:
             while not self.stopped and self.store.room_percent < percent:
@@ -130,6 +169,8 @@ class WakeUps:
 
     def wake_after_commit(self, queue: BrokerQueue, lsn: int) -> None:
         """Wake a queue when everything below `lsn` is durable: only then can its places be acquired."""
+        if self._answerer is not None:
+            self._hear()
         self._undurable[queue] = lsn
 
     def forget(self, queue: BrokerQueue) -> None:
@@ -144,6 +185,8 @@ class WakeUps:
         if isinstance(report, Exception):
             self._on_poison(report)
             return
+        if self._answerer is not None:
+            self.recall()
         if self._undurable:
             durable_lsn = self.store.durable_lsn
             for queue in list(self._undurable):
@@ -178,6 +221,7 @@ class WakeUps:
                 self.turns.add(self)
                 break
             if not self._queues or self.store.room_percent < SERVE_PERCENT:
+                self._hear()
                 break  # those that are left are served when there is room
             queue, _ = self._queues.popitem(last=False)
             try:

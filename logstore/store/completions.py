@@ -85,6 +85,8 @@ class _Loop(Waiters):
         self.fullness = _FullnessListeners(handle, self._unused)
         self.near = _FullnessListeners(handle, self._unused, near=True)
         self._idle = 0  # group commits for which nobody waited
+        self._answers = False  # an answer is with the store, so a group commit may be without a signal
+        self._sent_bytes = -1  # of the last answer, which was taken back
         self._fd = -1
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -136,6 +138,32 @@ class _Loop(Waiters):
         self._idle += 1
         if self._idle > _IDLE_MAX:
             self._all_of.retire(self)
+
+    # The answer to one client, which the store sends (`ls_event_answer`).
+
+    def answer(self, lsn: int, socket: int, data: bytes) -> bool:
+        """Leaves bytes for a socket with the store: it sends them when ``lsn`` is durable, without waking the loop.
+
+        False: it does not take them, or something else of the loop hears of group commits: a task, or a callback
+        besides that of the caller.
+        """
+        if self.waiting or len(self.callbacks) > 1 or self.failed is not None or self._answers:
+            return False
+        self._answers = lib.ls_event_answer(self._c, self._fd, lsn, socket, data, len(data)) == lib.LS_OK
+        return self._answers
+
+    def answered(self) -> int:
+        """Takes the answer back. Returns the number of bytes sent; -1: its LSN was not durable, and none are sent."""
+        if self._answers:
+            self._answers = False
+            self._sent_bytes = lib.ls_event_answered(self._c, self._fd)
+        return self._sent_bytes
+
+    def must_hear(self) -> None:
+        """A task is about to wait for a group commit."""
+        if self._answers:
+            self.answered()
+            self.loop.call_soon(self._ready)
 
     def fail(self, failed: Callable[[], Exception], *, callbacks: bool = True) -> None:
         """Gives every waiter an exception that ``failed`` makes. The loop has then no further use for this store."""
@@ -217,7 +245,9 @@ class Completions:
         from that loop's thread.
         """
         if loop is not None:
-            return self.of(loop).callbacks.add(callback, weak=weak)
+            mine = self.of(loop)
+            mine.must_hear()
+            return mine.callbacks.add(callback, weak=weak)
         with self._lock:
             self._listen()
             made = self._callbacks.add(callback, weak=weak)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logstore._core import ls_store_ptr
-    from logstore.store.completions import Completions
+    from logstore.store.completions import Completions, _Loop
     from logstore.store.listeners import Listener
 
 
@@ -73,6 +73,7 @@ class Durability(StoreCalls):
                 raise
             all_of = self._completions
             while (waiters := all_of.loops.get(loop) or all_of.of(loop)).reported_lsn < wanted:
+                waiters.must_hear()
                 await waiters.until(wanted)
 
     def _undurable_slow(self, lsn: int) -> int:
@@ -105,3 +106,7 @@ class Durability(StoreCalls):
         Call it from that loop, as :meth:`on_durable`, whose callbacks are called at each group commit.
         """
         return self._completions.of(loop).room.add(callback, weak=False)
+
+    def _answers_of(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+        """Where a program leaves the answer to one client with the store. Call it from that loop."""
+        return self._completions.of(loop)

@@ -189,7 +189,7 @@ def test_with_little_room_in_the_log_publishes_wait_first_then_deliveries_then_a
         queue, connections = broker.server.hosts["/"].vhost.queues["q"], broker.server.hosts["/"].connections
 
         def counts() -> tuple[int, int, int]:
-            return queue.published, queue.acknowledged, sum(each.is_paused for each in connections)
+            return queue.published, queue.acknowledged, sum(each.receiving.is_paused for each in connections)
 
         log.room_percent = room
         client.publish("q", b"third")

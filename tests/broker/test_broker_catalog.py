@@ -143,9 +143,9 @@ def test_too_many_frames_behind_a_change_pause_reading_and_all_are_served_afterw
     sender = threading.Thread(target=lambda: [client.publish("busy", bytes(100_000)) for _ in range(40)])
     sender.start()
     [connection] = broker.server.connections
-    while not connection.is_paused:
+    while not connection.receiving.is_paused:
         sender.join(0.01)
-    assert connection._held_bytes < 3 * broker.server.limits.unsent_bytes_high
+    assert connection.receiving._held_bytes < 3 * broker.server.limits.unsent_bytes_high
     store.go_on()
     client.expect(commands.Queue.DeclareOk)
     sender.join(PATIENCE_S)

@@ -61,7 +61,7 @@ def test_declarations_of_one_packet_share_a_commit_and_are_answered_in_order(han
     assert [client.expect(commands.Queue.DeclareOk).queue for _ in names] == names
     assert len(store.made) <= 3
     assert queue_names(broker) == set(names)
-    assert broker.server.connections.copy().pop()._held_bytes == 0
+    assert broker.server.connections.copy().pop().receiving._held_bytes == 0
 
 
 def test_declarations_of_several_connections_share_a_commit(hanging: Hanging) -> None:

@@ -15,9 +15,10 @@ from kit.command import run
 from kit.live_broker import message_bytes
 from kit.patience import wait_until
 from kit.serve_process import ServeProcess
-from logstore.broker.connection import REPLIES_HELD_MAX, Pause
 from logstore.broker.holdings import CLIENT_BYTES_FREE
 from logstore.broker.memory import CHANNEL_BYTES, DELIVERY_BYTES, MemoryBudget, Share
+from logstore.broker.receiving import Pause
+from logstore.broker.replies import REPLIES_HELD_MAX
 from logstore.broker.streams import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ def test_returned_bodies_that_wait_at_the_gate_are_counted_and_the_client_is_not
     [server_side] = broker.server.connections
     assert output_bytes(broker) < 4 * MIB
     disk.let_go()
-    wait_until(lambda: not broker.call(lambda: bool(server_side._pauses & Pause.REPLIES)), "it is read again")
+    wait_until(lambda: not broker.call(lambda: bool(server_side.receiving.pauses & Pause.REPLIES)), "it is read again")
     client.socket.close()
     wait_until(lambda: message_bytes(broker.server) == 0, "all is given back")
 
@@ -373,7 +374,7 @@ def contents_bytes(broker: Broker) -> int:
 
 
 def paused_for_memory(broker: Broker) -> int:
-    return broker.call(lambda: sum(bool(each._pauses & Pause.MEMORY) for each in broker.server.connections))
+    return broker.call(lambda: sum(bool(each.receiving.pauses & Pause.MEMORY) for each in broker.server.connections))
 
 
 BODY = 240_000  # of three frames, and not large

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kit.live_broker import open_store
+from logstore.broker.acquired import Acquired
 from logstore.broker.arguments import QueueArguments, parse_queue_arguments
 from logstore.broker.headers import encode_header
 from logstore.broker.memory import Share
 from logstore.broker.memory_places import place_bytes
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.overflow import LargeBody, OverflowLog
-from logstore.broker.queues import Acquired, now_ms
+from logstore.broker.queues import now_ms
 from logstore.broker.turns import Turns, all_of
 from logstore.broker.wakeups import WakeUps
 

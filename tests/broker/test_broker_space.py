@@ -92,7 +92,7 @@ def space(broker: Broker) -> Any:
 
 
 def paused(broker: Broker) -> int:
-    return broker.call(lambda: sum(each.is_paused for each in broker.server.hosts["/"].connections))
+    return broker.call(lambda: sum(each.receiving.is_paused for each in broker.server.hosts["/"].connections))
 
 
 def depth(broker: Broker) -> int:

@@ -145,7 +145,7 @@ def test_a_client_that_goes_away_during_a_body_without_acknowledgement_has_not_t
     consume(client, no_ack=True)
     client.expect(commands.Basic.Deliver)
     client.send(1, commands.Queue.Declare(queue="q", durable=True))  # its answer waits for the end of the body
-    wait_until(lambda: broker.call(lambda: any(each.replies_held > 1 for each in broker.server.connections)))
+    wait_until(lambda: broker.call(lambda: any(each.replies.count > 1 for each in broker.server.connections)))
     client.socket.close()
     broker.wait_for_connections(0)
     publish(broker, b"another")  # a commit, after which nothing waits for one

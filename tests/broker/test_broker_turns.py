@@ -17,6 +17,8 @@ from kit.patience import PATIENCE_S, wait_until
 from logstore.broker import connection as connections
 from logstore.broker import turns as turn_module
 from logstore.broker.heartbeats import Heartbeats
+from logstore.broker.receiving import Pause
+from logstore.broker.replies import REPLIES_HELD_MAX
 from logstore.broker.turns import LOOP_UNITS, TURN_UNITS, Turns, all_of
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ class Peer:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.aborted = False
-        self.transport = self.outbox = self.limits = self
+        self.transport = self.outbox = self.limits = self.receiving = self
         self.socket_is_full = False
         self.stall_s = 60.0
 
@@ -351,15 +353,15 @@ def test_a_client_that_asks_for_ever_and_reads_nothing_is_not_read_any_more(brok
     for _ in range(3):
         broker.store.publish(queue, bytes(16 << 20), header=b"")
     get = frame.marshal(commands.Basic.Get(queue="q"), 1)
-    most = 5 * connections.REPLIES_HELD_MAX
+    most = 5 * REPLIES_HELD_MAX
     client.send_bytes(get * most)
     [server_side] = broker.server.connections
 
     def is_paused() -> bool:
-        return bool(server_side._pauses & connections.Pause.REPLIES)
+        return bool(server_side.receiving.pauses & Pause.REPLIES)
 
     wait_until(lambda: broker.call(is_paused), "nothing is read")
-    assert broker.call(lambda: server_side.replies_held) <= connections.REPLIES_HELD_MAX + TURN_UNITS
+    assert broker.call(lambda: server_side.replies.count) <= REPLIES_HELD_MAX + TURN_UNITS
     for _ in range(3):
         client.expect(commands.Basic.GetOk)
         client.content()

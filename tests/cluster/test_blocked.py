@@ -105,7 +105,7 @@ def test_who_goes_on_publishing_stops_neither_the_broker_nor_acknowledgements_an
             publisher.publish(QUEUE, bytes(1000))
             other.send(1, commands.Basic.Qos(0, 1))
             other.expect(commands.Basic.QosOk)  # the broker's loop has gone on
-        wait_until(lambda: broker.call(lambda: any(each.is_paused for each in _of(broker))), "it is not read")
+        wait_until(lambda: broker.call(lambda: any(each.receiving.is_paused for each in _of(broker))), "it is not read")
         assert broker.call(lambda: queue.published) < 5 + MORE
         for tag in tags:
             consumer.send(1, commands.Basic.Ack(tag))

@@ -31,7 +31,7 @@ def send_until_paused(broker: Broker, client: RawClient, frames: bytes, pause: P
         with contextlib.suppress(BlockingIOError):
             unsent = unsent or frames
             unsent = unsent[client.socket.send(unsent) :]
-        return broker.call(lambda: any(each._pauses & pause for each in broker.server.connections))
+        return broker.call(lambda: any(each.receiving.pauses & pause for each in broker.server.connections))
 
     client.socket.setblocking(False)
     wait_until(is_paused, f"{pause!r}")

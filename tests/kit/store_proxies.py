@@ -44,8 +44,21 @@ class Registered:
             self._callbacks.remove(self._callback)
 
 
+class _NoAnswers:
+    """The store sends no confirm by itself: it does not know what a proxy reports as durable."""
+
+    def answer(self, _lsn: int, _socket: int, _data: bytes) -> bool:
+        return False
+
+    def answered(self) -> int:
+        return -1
+
+
 class HeldDisk(Proxy):
     """Between `hold` and `let_go` no new operation is reported as durable."""
+
+    def _answers_of(self, _loop: asyncio.AbstractEventLoop) -> _NoAnswers:
+        return _NoAnswers()
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)

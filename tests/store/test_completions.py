@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import errno
 import gc
+import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -561,3 +562,36 @@ def test_a_commit_right_after_registration_is_reported_even_if_the_thread_starts
     wanted = store.durable_lsn
     published.set()
     wait_until(lambda: heard and heard[-1] >= wanted, "the commit was not told")
+
+
+def test_a_task_that_waits_while_the_store_has_an_answer_to_send_is_resumed(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    here, there = socket.socketpair()
+
+    async def main() -> None:
+        answers = store._answers_of(asyncio.get_running_loop())
+        for number in range(50):
+            store.publish(queue, b"x", wait=False)
+            lsn = store.next_lsn
+            answers.answer(lsn, here.fileno(), b"%d" % number)
+            await store.durable(lsn)
+            assert store.durable_lsn >= lsn
+            assert answers.answered() in (-1, len(b"%d" % number))
+
+    with here, there:
+        asyncio.run(main())
+
+
+def test_a_loop_with_a_second_callback_hears_of_every_commit(store: MessageStore) -> None:
+    here, there = socket.socketpair()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        store.on_durable(lambda _: None, loop=loop)
+        answers = store._answers_of(loop)
+        store.on_durable(lambda _: None, loop=loop)
+        store.publish(store.declare_queue("q"), b"x", wait=False)
+        assert not answers.answer(store.next_lsn, here.fileno(), b"x")
+
+    with here, there:
+        asyncio.run(main())

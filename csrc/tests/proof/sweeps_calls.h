@@ -145,6 +145,10 @@ static int seen_event_close(vfs *v, int event) {
     (void)v;
     SEEN(VFS_SIM_EVENT_CLOSE, real->event_close(real, event));
 }
+static int64_t seen_send(vfs *v, int socket, const void *from, size_t bytes) {
+    (void)v;
+    SEEN(VFS_SIM_SEND, real->send(real, socket, from, bytes));
+}
 static int seen_wait_s(vfs *v, pthread_cond_t *signal, pthread_mutex_t *held, unsigned seconds) {
     (void)v;
     return real->wait_s(real, signal, held, seconds);
@@ -192,6 +196,7 @@ static vfs seen_table = {
     .event_new = seen_event_new,
     .event_signal = seen_event_signal,
     .event_close = seen_event_close,
+    .send = seen_send,
 };
 
 /* ---- one failure ---- */

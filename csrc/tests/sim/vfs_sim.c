@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 
 static int file_of(sim_call *c, int number, sim_handle **h, sim_node **n) {
     int result = sim_handle_of(c->sim, number, SIM_HANDLE_FILE, h);
@@ -530,6 +531,19 @@ static int sim_table_event_close(vfs *v, int event) {
     return (int)sim_finish(&c, result != 0 ? result : found);
 }
 
+/* The sockets are not simulated: the program that runs the simulation made them. */
+static int64_t sim_table_send(vfs *v, int socket, const void *from, size_t bytes) {
+    sim_call c;
+    int64_t result = sim_begin(&c, v, VFS_SIM_SEND, -1);
+
+    c.event.bytes = bytes;
+    if (result == 0) {
+        result = send(socket, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        result = result < 0 ? -errno : result;
+    }
+    return sim_finish(&c, result);
+}
+
 const vfs sim_table = {
     .open_dir = sim_table_open_dir,
     .make_dir = sim_table_make_dir,
@@ -560,4 +574,5 @@ const vfs sim_table = {
     .event_new = sim_table_event_new,
     .event_signal = sim_table_event_signal,
     .event_close = sim_table_event_close,
+    .send = sim_table_send,
 };

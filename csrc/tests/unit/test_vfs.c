@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -276,6 +277,23 @@ static void an_event_takes_any_number_of_signals(const place *p) {
     check(p->v->event_signal(p->v, e) == -EBADF);
 }
 
+static void a_socket_takes_what_fits_and_no_call_waits_or_signals(const place *p) {
+    uint8_t bytes[4096] = {1}, got[4096];
+    int ends[2];
+
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    check(p->v->send(p->v, ends[0], bytes, 5) == 5 && recv(ends[1], got, sizeof got, MSG_DONTWAIT) == 5);
+    int64_t sent;
+    do
+        sent = p->v->send(p->v, ends[0], bytes, sizeof bytes);
+    while (sent > 0);
+    check(sent == -EAGAIN);
+    (void)close(ends[1]);
+    check(p->v->send(p->v, ends[0], bytes, 5) == -EPIPE);
+    (void)close(ends[0]);
+    check(p->v->send(p->v, ends[0], bytes, 5) == -EBADF);
+}
+
 typedef struct {
     const place *p;
     int file;
@@ -454,6 +472,7 @@ static const struct {
     TEST(direct_transfers_are_aligned_and_agree_with_buffered_ones),
     TEST(clocks_advance_and_random_bytes_differ),
     TEST(an_event_takes_any_number_of_signals),
+    TEST(a_socket_takes_what_fits_and_no_call_waits_or_signals),
     TEST(threads_do_not_disturb_each_other),
     {"links_pipes_and_umasks_do_not_mislead", links_pipes_and_umasks_do_not_mislead, true},
 };
