@@ -19,7 +19,7 @@ from kit.live_broker import Broker, open_store
 from kit.patience import PATIENCE_S, wait_until
 from kit.store_proxies import HeldDisk
 from logstore.broker import Limits
-from logstore.broker.connection import Pause
+from logstore.broker.receiving import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

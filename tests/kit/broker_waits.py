@@ -12,7 +12,7 @@ from kit.patience import PATIENCE_S, wait_until
 if TYPE_CHECKING:
     from kit.amqp_client import RawClient
     from kit.live_broker import Broker
-    from logstore.broker.connection import Pause
+    from logstore.broker.receiving import Pause
 
 
 def nothing_comes(client: RawClient) -> None:
