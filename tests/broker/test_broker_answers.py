@@ -162,7 +162,11 @@ def test_what_begins_to_wait_after_a_commit_without_a_signal_goes_on(broker: Bro
     client = publisher(broker)
     wakeups = wakeups_of(broker)
     broker.call(lambda: setattr(wakeups, "_answers", Interrupted(wakeups, 21)))
-    left_with_the_store(broker, client)
     waiter = Waiter()
-    broker.call(lambda: wakeups.await_commit(waiter))
+
+    def begins_to_wait() -> bool:
+        confirmed(client)
+        return broker.call(lambda: wakeups._answerer is not None and wakeups.await_commit(waiter) is None)
+
+    wait_until(begins_to_wait, "it begins to wait while the store has a confirm")
     assert waiter.settled.wait(PATIENCE_S)
