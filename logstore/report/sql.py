@@ -113,8 +113,9 @@ class Database:
         try:
             yield
         except (self._errors, arrow.ArrowException, OSError) as problem:
-            if self._problem is not None:
-                raise self._problem from None
+            told, self._problem = self._problem, None
+            if told is not None:
+                raise told from None
             if isinstance(problem, self._errors):
                 raise OptionError(str(problem).partition("\n\nLINE ")[0]) from None
             raise

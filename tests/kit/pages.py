@@ -23,6 +23,7 @@ NEEDS_SPARK: Final = re.compile(r"\bspark\b")
 # Page, beginning of the block, and why it is not run.
 NOT_RUN: Final = (
     ("README.md", " publishers ──▶", "a picture"),
+    ("docs/operations.md", "-- the oldest messages", "queries for `logstore sql`; test_sql_command.py runs them"),
     ("README.md", "make run ", "installs the package; test_commands.py compares the targets with the Makefile"),
     ("docs/architecture.md", " publish ──▶", "a picture"),
     ("docs/architecture.md", " acquire ──▶", "a picture"),
