@@ -117,8 +117,10 @@ class Receiving:
             connection.flush()
         if connection.published:
             self._pause_while_undurable()
-            if units == 1 and outbox.added_bytes == sent_before and isinstance(received[0], PublishRun):
-                connection.leave_confirm(connection.channels[received[0].channel])
+            if units == 1 and outbox.added_bytes == sent_before and not self.pauses:
+                run = received[0]
+                if isinstance(run, PublishRun):
+                    connection.leave_confirm(connection.channels[run.channel])
         units += (outbox.added_bytes - sent_before) // UNIT_BYTES
         if not self.pauses and connection.state not in _DONE:
             if self._backlog or self.reader.has_more:

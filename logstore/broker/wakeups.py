@@ -135,7 +135,9 @@ class WakeUps:
             return False
         if len(self._waiters) != 1 or channel not in self._waiters:
             return False
-        if self._undurable or self._queues or self._room_waiters or not self._answers.answer(lsn, socket, data):
+        if self._undurable or self._queues or self._room_waiters:
+            return False
+        if not self._answers.answer(lsn, socket, data, self.recall):
             return False
         del self._waiters[channel]
         self._answerer = channel

@@ -85,8 +85,8 @@ class _Loop(Waiters):
         self.fullness = _FullnessListeners(handle, self._unused)
         self.near = _FullnessListeners(handle, self._unused, near=True)
         self._idle = 0  # group commits for which nobody waited
-        self._answers = False  # an answer is with the store, so a group commit may be without a signal
-        self._sent_bytes = -1  # of the last answer, which was taken back
+        # Takes the answer back that is with the store; meanwhile a group commit may be without a signal.
+        self._take_back: Callable[[], object] | None = None
         self._fd = -1
         fd = ffi.new("int *")
         check(lib.ls_event_fd(handle, fd))
@@ -141,28 +141,29 @@ class _Loop(Waiters):
 
     # The answer to one client, which the store sends (`ls_event_answer`).
 
-    def answer(self, lsn: int, socket: int, data: bytes) -> bool:
+    def answer(self, lsn: int, socket: int, data: bytes, take_back: Callable[[], object]) -> bool:
         """Leaves bytes for a socket with the store: it sends them when ``lsn`` is durable, without waking the loop.
 
-        False: it does not take them, or something else of the loop hears of group commits: a task, or a callback
+        Once something else of the loop begins to wait for group commits, ``take_back`` is called, which calls
+        :meth:`answered`. False: the store does not take them, or something else waits already: a task, or a callback
         besides that of the caller.
         """
-        if self.waiting or len(self.callbacks) > 1 or self.failed is not None or self._answers:
+        if self.waiting or len(self.callbacks) > 1 or self.failed is not None or self._take_back is not None:
             return False
-        self._answers = lib.ls_event_answer(self._c, self._fd, lsn, socket, data, len(data)) == lib.LS_OK
-        return self._answers
+        if lib.ls_event_answer(self._c, self._fd, lsn, socket, data, len(data)) != lib.LS_OK:
+            return False
+        self._take_back = take_back
+        return True
 
     def answered(self) -> int:
         """Takes the answer back. Returns the number of bytes sent; -1: its LSN was not durable, and none are sent."""
-        if self._answers:
-            self._answers = False
-            self._sent_bytes = lib.ls_event_answered(self._c, self._fd)
-        return self._sent_bytes
+        self._take_back = None
+        return int(lib.ls_event_answered(self._c, self._fd))
 
     def must_hear(self) -> None:
         """A task is about to wait for a group commit."""
-        if self._answers:
-            self.answered()
+        if self._take_back is not None:
+            self._take_back()
             self.loop.call_soon(self._ready)
 
     def fail(self, failed: Callable[[], Exception], *, callbacks: bool = True) -> None:

@@ -124,7 +124,7 @@ class Interrupted:
         self.wakeups, self.sent_bytes = wakeups, sent_bytes
         self.count = 0
 
-    def answer(self, lsn: int, socket: int, data: bytes) -> bool:
+    def answer(self, lsn: int, socket: int, data: bytes, _take_back: Any) -> bool:
         os.write(socket, data[: self.sent_bytes])
         self.count += 1
         if self.sent_bytes < len(data):
@@ -170,3 +170,66 @@ def test_what_begins_to_wait_after_a_commit_without_a_signal_goes_on(broker: Bro
 
     wait_until(begins_to_wait, "it begins to wait while the store has a confirm")
     assert waiter.settled.wait(PATIENCE_S)
+
+
+def test_a_reply_outside_of_a_turn_comes_after_a_confirm_that_was_taken_back_for_a_task(broker: Broker) -> None:
+    """A task of the program awaits an LSN of the store on the broker's loop."""
+    client = publisher(broker)
+    wakeups = wakeups_of(broker)
+    left_with_the_store(broker, client)
+    connection = broker.call(lambda: next(iter(broker.server.connections)))
+    leave = connection.leave_confirm
+    interfered: list[int] = []
+
+    def leave_and_interfere(channel: Any) -> None:
+        leave(channel)
+        if connection.answers:
+            wakeups._answers.must_hear()
+            broker.store.force()
+            interfered.append(channel.publishing._next_tag - 1)
+            channel.reply(commands.Basic.Cancel(str(interfered[-1])))
+
+    broker.call(lambda: setattr(connection, "leave_confirm", leave_and_interfere))
+    confirmed_tag = 0
+    for _ in range(4 * USUAL_AFTER):
+        client.publish(QUEUE, b"x")
+        _, frame = client.receive()
+        while not isinstance(frame, commands.Basic.Ack):
+            assert int(frame.consumer_tag) <= confirmed_tag
+            _, frame = client.receive()
+        confirmed_tag = frame.delivery_tag
+    assert interfered
+
+
+class LittleRoom:
+    """The log has little room, until the publish waits for it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.room_percent = store, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_publish_on_a_channel_that_is_not_open_waits_for_room_behind_a_large_one(broker: Broker) -> None:
+    client = publisher(broker)
+    left_with_the_store(broker, client)
+    client.send(1, commands.Channel.Close(200, "", 0, 0))
+    client.expect(commands.Channel.CloseOk)
+
+    def begin() -> None:
+        (connection,) = broker.server.connections
+        connection.published = True  # the end of a large publish, in a task
+        connection.host.store = LittleRoom(broker.store)
+
+    broker.call(begin)
+    client.publish(QUEUE, b"x")
+    (connection,) = broker.server.connections
+    wait_until(lambda: broker.call(lambda: connection.receiving.pauses), "it waits")
+
+    def end() -> None:
+        connection.host.store = broker.store
+        connection.receiving.settle(broker.store.durable_lsn)
+
+    broker.call(end)
+    client.expect_connection_close(504)

@@ -47,7 +47,7 @@ class Registered:
 class _NoAnswers:
     """The store sends no confirm by itself: it does not know what a proxy reports as durable."""
 
-    def answer(self, _lsn: int, _socket: int, _data: bytes) -> bool:
+    def answer(self, _lsn: int, _socket: int, _data: bytes, _take_back: Any) -> bool:
         return False
 
     def answered(self) -> int:
