@@ -231,7 +231,7 @@ void ls_event_end(ls_store *store, int fd);
  * Leaves an answer for a client with the store: the thread that makes `lsn` durable sends these bytes, at most
  * LS_ANSWER_BYTES_MAX, to this socket, without waiting, and does not signal the eventfd for that group commit unless more
  * than `lsn` is durable or not all bytes could be sent. A store has one answer at a time. LS_WOULD_WAIT: there is one, or
- * `lsn` is durable already, or it never will be, and nothing is sent. LS_OPTION: no eventfd of this store, or too many
+ * `lsn` is durable already, or it never will be, or no descriptor is left, and nothing is sent. LS_OPTION: no eventfd of this store, or too many
  * bytes. The caller takes the answer back with ls_event_answered before it closes the socket, writes to it, or waits
  * for any LSN up to this one.
  */

@@ -86,6 +86,7 @@ void log_free(struct log *g) {
     if (g == NULL) {
         return;
     }
+    log_answer_drop(g);
     for (int i = 0; i < g->event_count; i++) {
         (void)g->v->event_close(g->v, g->events[i]);
     }

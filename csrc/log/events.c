@@ -6,6 +6,9 @@
  * the loop sleeps on. The loop takes the answer back before it waits for any other LSN or writes to the socket, and then
  * knows whether it was sent.
  *
+ * The answer has a descriptor of its own for the socket: if a loop ends without taking it back, the number of the closed
+ * socket may be that of another client's, or of a file.
+ *
  * Always holds, under the lock: an answer is sent at most once, and only when its LSN is durable. A loop whose answer was
  * not sent, or not as a whole, gets its signal.
  */
@@ -33,7 +36,9 @@ void log_event_end(struct log *g, int fd) {
     for (int i = 0; i < g->event_count; i++) {
         if (g->events[i] == fd) {
             g->events[i] = g->events[--g->event_count];
-            g->answer.lsn = g->answer.event == fd ? 0 : g->answer.lsn;
+            if (g->answer.event == fd) {
+                log_answer_drop(g);
+            }
             (void)g->v->event_close(g->v, fd);
             return;
         }
@@ -46,6 +51,18 @@ void log_signal(struct log *g) {
     }
 }
 
+static void close_socket(struct log *g) {
+    if (g->answer.lsn != 0 && g->answer.socket >= 0) {
+        (void)g->v->socket_close(g->v, g->answer.socket);
+        g->answer.socket = -1;
+    }
+}
+
+void log_answer_drop(struct log *g) {
+    close_socket(g);
+    g->answer.lsn = 0;
+}
+
 /* Sends the answer if it is due. Returns the event that need not be signalled at this commit, or -1. */
 static int send_answer(struct log *g) {
     struct answer *a = &g->answer;
@@ -54,6 +71,7 @@ static int send_answer(struct log *g) {
     }
     int64_t sent = g->v->send(g->v, a->socket, a->bytes, a->bytes_count);
     a->sent = sent > 0 ? sent : 0;
+    close_socket(g);
     return a->sent == (int64_t)a->bytes_count && a->lsn == g->front.durable_lsn ? a->event : -1;
 }
 
@@ -84,7 +102,11 @@ int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *b
     if (lsn <= g->front.durable_lsn || lsn > g->front.end_lsn || g->poison != 0 || g->answer.lsn != 0) {
         return LS_WOULD_WAIT;
     }
-    g->answer = (struct answer){.lsn = lsn, .event = fd, .socket = socket, .sent = ANSWER_WAITS, .bytes_count = count};
+    int own = g->v->socket_dup(g->v, socket);
+    if (own < 0) {
+        return LS_WOULD_WAIT;
+    }
+    g->answer = (struct answer){.lsn = lsn, .event = fd, .socket = own, .sent = ANSWER_WAITS, .bytes_count = count};
     memcpy(g->answer.bytes, bytes, count);
     return LS_OK;
 }
@@ -93,6 +115,6 @@ int64_t log_answered(struct log *g, int fd) {
     if (g->answer.lsn == 0 || g->answer.event != fd) {
         return ANSWER_WAITS;
     }
-    g->answer.lsn = 0;
+    log_answer_drop(g);
     return g->answer.sent;
 }

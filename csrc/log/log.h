@@ -278,6 +278,7 @@ void log_signal_commit(struct log *g); /* the same at a group commit, which send
 /* See ls_event_answer and ls_event_answered. */
 int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count);
 int64_t log_answered(struct log *g, int fd);
+void log_answer_drop(struct log *g); /* forgets the answer */
 
 /* ---- files ---- */
 

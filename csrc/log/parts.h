@@ -229,7 +229,7 @@ struct relocation {
 struct answer {
     uint64_t lsn; /* 0: there is none */
     int event;
-    int socket;
+    int socket;   /* the answer's own descriptor; -1: it was sent */
     int64_t sent; /* bytes; ANSWER_WAITS: it was not sent yet */
     size_t bytes_count;
     uint8_t bytes[LS_ANSWER_BYTES_MAX];

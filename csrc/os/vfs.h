@@ -76,7 +76,9 @@ struct vfs {
     int (*event_new)(vfs *v);                        /* an eventfd, non-blocking, close-on-exec */
     int (*event_signal)(vfs *v, int event);          /* adds one; a full counter is not an error */
     int (*event_close)(vfs *v, int event);
+    int (*socket_dup)(vfs *v, int socket);                               /* a second descriptor, close-on-exec */
     int64_t (*send)(vfs *v, int socket, const void *from, size_t bytes); /* what fits now; -EAGAIN: nothing */
+    int (*socket_close)(vfs *v, int socket);
 };
 
 /* The Linux implementation; one static table, never freed. */

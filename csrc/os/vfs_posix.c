@@ -469,6 +469,13 @@ static int posix_event_signal(vfs *v, int event) {
     return transferred == (ssize_t)sizeof one ? 0 : -EIO;
 }
 
+static int posix_socket_dup(vfs *v, int socket) {
+    int made = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+
+    (void)v;
+    return made < 0 ? error_now() : made;
+}
+
 static int64_t posix_send(vfs *v, int socket, const void *from, size_t bytes) {
     ssize_t transferred = send(socket, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -516,7 +523,9 @@ vfs *vfs_posix(void) {
         .event_new = posix_event_new,
         .event_signal = posix_event_signal,
         .event_close = posix_close,
+        .socket_dup = posix_socket_dup,
         .send = posix_send,
+        .socket_close = posix_close,
     };
 
     return &table;

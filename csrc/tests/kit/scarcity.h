@@ -47,6 +47,8 @@ PASS_ON(int, lock, (vfs * v, int file, int exclusive), file, exclusive)
 PASS_ON(int, event_new, (vfs * v))
 PASS_ON(int, event_signal, (vfs * v, int event), event)
 PASS_ON(int, event_close, (vfs * v, int event), event)
+PASS_ON(int, socket_dup, (vfs * v, int socket), socket)
+PASS_ON(int, socket_close, (vfs * v, int socket), socket)
 PASS_ON(int64_t, send, (vfs * v, int socket, const void *from, size_t bytes), socket, from, bytes)
 
 /* The listing calls back into the core, whose allocations are counted again. */
@@ -102,7 +104,9 @@ static vfs *quiet_table(vfs_sim *disk) {
     table.event_new = quiet_event_new;
     table.event_signal = quiet_event_signal;
     table.event_close = quiet_event_close;
+    table.socket_dup = quiet_socket_dup;
     table.send = quiet_send;
+    table.socket_close = quiet_socket_close;
     return &table;
 }
 

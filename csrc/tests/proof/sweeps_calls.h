@@ -145,6 +145,14 @@ static int seen_event_close(vfs *v, int event) {
     (void)v;
     SEEN(VFS_SIM_EVENT_CLOSE, real->event_close(real, event));
 }
+static int seen_socket_dup(vfs *v, int socket) {
+    (void)v;
+    SEEN(VFS_SIM_SOCKET_DUP, real->socket_dup(real, socket));
+}
+static int seen_socket_close(vfs *v, int socket) {
+    (void)v;
+    return real->socket_close(real, socket);
+}
 static int64_t seen_send(vfs *v, int socket, const void *from, size_t bytes) {
     (void)v;
     SEEN(VFS_SIM_SEND, real->send(real, socket, from, bytes));
@@ -196,7 +204,9 @@ static vfs seen_table = {
     .event_new = seen_event_new,
     .event_signal = seen_event_signal,
     .event_close = seen_event_close,
+    .socket_dup = seen_socket_dup,
     .send = seen_send,
+    .socket_close = seen_socket_close,
 };
 
 /* ---- one failure ---- */

@@ -9,9 +9,11 @@
 #undef NDEBUG /* assertions stay on in release */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 static int file_of(sim_call *c, int number, sim_handle **h, sim_node **n) {
     int result = sim_handle_of(c->sim, number, SIM_HANDLE_FILE, h);
@@ -532,6 +534,22 @@ static int sim_table_event_close(vfs *v, int event) {
 }
 
 /* The sockets are not simulated: the program that runs the simulation made them. */
+static int sim_table_socket_dup(vfs *v, int socket) {
+    sim_call c;
+    int64_t result = sim_begin(&c, v, VFS_SIM_SOCKET_DUP, -1);
+
+    if (result == 0) {
+        result = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+        result = result < 0 ? -errno : result;
+    }
+    return (int)sim_finish(&c, result);
+}
+
+static int sim_table_socket_close(vfs *v, int socket) {
+    (void)v;
+    return close(socket) == 0 ? 0 : -errno;
+}
+
 static int64_t sim_table_send(vfs *v, int socket, const void *from, size_t bytes) {
     sim_call c;
     int64_t result = sim_begin(&c, v, VFS_SIM_SEND, -1);
@@ -574,5 +592,7 @@ const vfs sim_table = {
     .event_new = sim_table_event_new,
     .event_signal = sim_table_event_signal,
     .event_close = sim_table_event_close,
+    .socket_dup = sim_table_socket_dup,
     .send = sim_table_send,
+    .socket_close = sim_table_socket_close,
 };

@@ -61,6 +61,7 @@ enum {
     VFS_SIM_EVENT_SIGNAL,
     VFS_SIM_EVENT_CLOSE,
     VFS_SIM_REMOVE_DIR,
+    VFS_SIM_SOCKET_DUP,
     VFS_SIM_SEND,
     VFS_SIM_CALL_KINDS, /* one more than the last call */
     VFS_SIM_PUT,        /* vfs_sim_put */

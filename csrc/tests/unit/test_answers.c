@@ -70,6 +70,32 @@ static void the_signal_comes_too_if_more_than_the_answer_waits_for_is_durable(vo
     done();
 }
 
+/* As of a loop that ended without taking its answer back. */
+static void an_answer_goes_to_its_own_client_though_another_one_has_the_number_of_the_socket(void) {
+    int others[2];
+
+    fresh();
+    check(leave(put()) == LS_OK);
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, others) == 0 && dup2(others[0], ends[0]) == ends[0]);
+    check(ls_force(r.store, 0) == LS_OK && heard() == sizeof answer);
+    uint8_t into[1];
+    check(recv(others[1], into, sizeof into, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+    check(ls_event_answered(r.store, event) == sizeof answer);
+    check(recv(ends[1], into, sizeof into, MSG_DONTWAIT) == 0); /* nobody holds its socket any more */
+    (void)close(others[0]);
+    (void)close(others[1]);
+    done();
+}
+
+static void without_a_descriptor_the_answer_is_left_to_the_loop(void) {
+    fresh();
+    uint64_t before = signals();
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SOCKET_DUP, .nth = 1, .error = EMFILE});
+    check(leave(put()) == LS_WOULD_WAIT);
+    check(ls_force(r.store, 0) == LS_OK && heard() == 0 && signals() == before + 1);
+    done();
+}
+
 static void every_other_event_is_signalled(void) {
     int other;
 
@@ -135,6 +161,8 @@ int main(void) {
     static void (*const tests[])(void) = {
         an_answer_is_sent_once_when_its_lsn_is_durable_and_takes_the_place_of_the_signal,
         the_signal_comes_too_if_more_than_the_answer_waits_for_is_durable,
+        an_answer_goes_to_its_own_client_though_another_one_has_the_number_of_the_socket,
+        without_a_descriptor_the_answer_is_left_to_the_loop,
         every_other_event_is_signalled,
         an_answer_that_was_taken_back_is_not_sent,
         an_answer_that_cannot_be_sent_as_a_whole_leaves_the_rest_to_the_loop,

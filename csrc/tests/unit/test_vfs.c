@@ -290,8 +290,12 @@ static void a_socket_takes_what_fits_and_no_call_waits_or_signals(const place *p
     check(sent == -EAGAIN);
     (void)close(ends[1]);
     check(p->v->send(p->v, ends[0], bytes, 5) == -EPIPE);
+    int second = p->v->socket_dup(p->v, ends[0]);
+    require(second >= 0 && second != ends[0]);
     (void)close(ends[0]);
-    check(p->v->send(p->v, ends[0], bytes, 5) == -EBADF);
+    check(p->v->send(p->v, ends[0], bytes, 5) == -EBADF && p->v->send(p->v, second, bytes, 5) == -EPIPE);
+    check(p->v->socket_close(p->v, second) == 0 && p->v->send(p->v, second, bytes, 5) == -EBADF);
+    check(p->v->socket_dup(p->v, second) == -EBADF);
 }
 
 typedef struct {
