@@ -6,6 +6,7 @@ only the pictures are inserted unchanged, because their names are escaped alread
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 from logstore.core.counts import counted
 from logstore.core.extras import require
 from logstore.report.figures import age_s
-from logstore.report.plots import count_text, pictures, queue_text, size_short, span_text
+from logstore.report.names import short
+from logstore.report.plots import pictures
+from logstore.report.texts import count_text, size_short, span_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["page"]
 
+ANSWERS_SHOWN = 12
+HOLDING = frozenset(
+    {"in_doubt", "transaction", "queue", "dead_letters", "behind"}
+)  # kinds that can hold the oldest segment
 STATES = {
     "live": "open in a writer while this was read",
     "closed": "closed cleanly",
@@ -31,20 +38,20 @@ def page(found: dict[str, Any]) -> str:
     """The HTML text for a document of :func:`logstore.report.report`."""
     jinja2 = require("report", "jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["short"] = short
     template = environment.from_string(files("logstore.report").joinpath("page.html").read_text("utf-8"))
     drawn = pictures(found)
     made = template.render(
-        title=found["title"], lines=_lines(found), tiles=_tiles(found), sections=_sections(found, drawn)
+        title=found["title"],
+        lines=_lines(found),
+        answers=_answers(found),
+        tiles=_tiles(found),
+        sections=_sections(found, drawn),
     )
     return str(made)
 
 
 # ---- Texts
-
-
-def whole(number: float) -> str:
-    """A whole number with separated thousands."""
-    return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def depth_text(depth: int | None) -> str:
@@ -91,6 +98,59 @@ def _lines(found: dict[str, Any]) -> list[str]:
             f"only from {time_text(found['from'] or found['first_time'])} to {time_text(found['to'] or 'now')}"
         )
     return [place, told, *asked]
+
+
+# ---- Answers
+
+
+def _answers(found: dict[str, Any]) -> dict[str, Any]:
+    """The answers for people: the facts of each in one line, and the limits of all."""
+    listed = found["answers"]
+    levels = Counter(one["level"] for one in listed)
+    said = [
+        f"{whole(levels[level])} {one if levels[level] == 1 else many}"
+        for level, one, many in (
+            ("stuck", "needs a decision", "need a decision"),
+            ("costs", "keeps room", "keep room"),
+            ("waits", "waits for its time", "wait for their time"),
+        )
+        if levels[level]
+    ]
+    return {
+        "said": f"{', '.join(said)}." if said else _all_well(found),
+        "listed": [_answer(found, one) for one in listed[:ANSWERS_SHOWN]],
+        "more": f"{whole(len(listed) - ANSWERS_SHOWN)} more: --json" if len(listed) > ANSWERS_SHOWN else "",
+        "limits": found["not_known"],
+    }
+
+
+def _all_well(found: dict[str, Any]) -> str:
+    said = found["summary"]
+    if not said["places"]:
+        return "Nothing is stuck: no message waits."
+    waits = f"{counted(whole(said['places']), 'place')} of messages {'waits' if said['places'] == 1 else 'wait'}"
+    return f"Nothing is stuck: {waits}, none for long."
+
+
+def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    facts = []
+    if one["since"] is not None:
+        age = _age(age_s(one["since"], found["read_time"]), one["at_least"])
+        facts.append(
+            ("for", f"{age}, since {time_text(one['since'])[:16]} UTC{' or longer' if one['at_least'] else ''}")
+        )
+    size = "" if one["content_bytes"] is None else f", {size_short(one['content_bytes'])} of content"
+    if one["messages"] is not None:
+        noun = "operation" if one["tx_id"] is not None else "message"
+        facts.append(("how much", f"{counted(whole(one['messages']), noun)}{size}"))
+    if one["held_bytes"]:
+        facts.append(
+            ("costs", f"with what it holds back, {size_short(one['held_bytes'])} of dead log stay on the disk")
+        )
+    elif found["kind"] == "store" and one["kind"] in HOLDING:
+        facts.append(("costs", "only its own bytes: it does not hold back the log"))
+    facts += [("note", detail) for detail in one["details"]]
+    return {name: one[name] for name in ("kind", "level", "text", "queue", "remedy", "commands")} | {"facts": facts}
 
 
 def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -163,7 +223,12 @@ def _table(
     """``columns``: the prefix ``#`` marks a column of numbers, ``*`` one of long texts; others have short texts."""
     kinds = {"#": "n", "*": "words"}
     named = [
-        {"name": name.lstrip("#*"), "right": name[:1] == "#", "kind": kinds.get(name[:1], "name")} for name in columns
+        {
+            "name": name[1:] if name[:1] in kinds else name,
+            "right": name[:1] == "#",
+            "kind": kinds.get(name[:1], "name"),
+        }
+        for name in columns
     ]
     made = [{"cells": list(map(str, row)), "sum": False} for row in rows]
     if last is not None:
@@ -213,15 +278,15 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
 
     shown = _table(
         ("queue", "#enqueued", "#ended", "#deepest", "#at the end"),
-        [cells(one, queue_text(one)) for one in depth["queues"][:top]],
+        [cells(one, one["label"]) for one in depth["queues"][:top]],
         last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
     )
-    series = [*depth["series"], *([{**rest, "queue_id": 0, "queue": "others"}] if rest else [])]
+    series = [*depth["series"], *([{**rest, "label": "others"}] if rest else [])]
     moments = [
         [time_text(time), *(depth_text(one["values"][index]) for one in series), depth_text(depth["total"][index])]
         for index, time in enumerate(found["times"])
     ]
-    columns = ("start of the interval (UTC)", *(f"#{queue_text(one)}" for one in series), "#all")
+    columns = ("start of the interval (UTC)", *(f"#{one['label']}" for one in series), "#all")
     details = _table(columns, moments) | {"summary": f"each interval of {_interval(found)}"}
     return _Section("depth", "Queue depth", drawn, tables=[shown], details=details)
 
@@ -306,7 +371,7 @@ def _latency(found: dict[str, Any], drawn: Any) -> _Section:
     rest = latency["rest"]
     shown = _table(
         ("queue", "#taken", "#least", "#half", "#90 %", "#99 %", "#99.9 %", "#most", "#mean"),
-        [cells(one, queue_text(one)) for one in latency["queues"][:top]],
+        [cells(one, one["label"]) for one in latency["queues"][:top]],
         last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
         note="By the times of the batches that made enqueue and dequeue durable. Percentiles are right to 0.8 %. "
         "Not counted: expired, purged and dead-lettered messages, and deleted queues.",
@@ -352,7 +417,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             tables.append(_table(("hold", "#from LSN", "#keeps", "state"), holds))
     rows_oldest = [
         (
-            queue_text(one),
+            one["label"],
             str(one["id"]),
             time_text(one["since"]),
             _age(age_s(one["since"], found["read_time"]), one["at_least"]),
@@ -417,7 +482,7 @@ def _bytes(found: dict[str, Any], drawn: Any) -> _Section:
         return [name, *numbers, *sizes, _ratio(one["write_amplification"])]
 
     rest = cost["rest"]
-    rows = [cells(one, queue_text(one)) for one in cost["queues"][:top]]
+    rows = [cells(one, one["label"]) for one in cost["queues"][:top]]
     if rest:
         rows.append(cells(rest, f"{whole(rest['queues'])} others together"))
     shown = _table(
@@ -440,7 +505,7 @@ def _redeliveries(found: dict[str, Any]) -> _Section:
         ("queue", "#ended", "#told", "#redelivered", "#share", "#deliveries", "#most for one"),
         [
             (
-                queue_text(one),
+                one["label"],
                 whole(one["settled"]),
                 whole(one["told"]),
                 whole(one["redelivered"]),
@@ -463,7 +528,7 @@ def _dead(found: dict[str, Any]) -> _Section:
         ("queue that they left", "#dead-lettered", "#of all that ended", "#last (UTC)"),
         [
             (
-                queue_text(one),
+                one["label"],
                 whole(one["dead_lettered"]),
                 f"{100 * one['dead_lettered'] / one['settled']:.3g} %",
                 time_text(one["last_dead_lettered"]),
