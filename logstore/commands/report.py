@@ -83,9 +83,9 @@ def report(
     """Report on the queues of a store or an export, as a page.
 
     One HTML page says first what is stuck, since when, and what would free it; then it shows depth, throughput,
-    latency, bytes, and what holds the tail. DIR is a store (its broker may be running, and is asked for its clients), or
-    the target of an export. With --json the same figures are printed, and a page is written only if -o
-    names it. Needs the extra: pip install '/path/to/checkout[report]'
+    latency, bytes, and what holds the tail. DIR is a store, whose broker is asked for its clients if one runs, or the
+    target of an export. With --json the same figures are printed, and a page is written only if -o names it. Needs the
+    extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must be before --to")

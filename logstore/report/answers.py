@@ -27,7 +27,7 @@ __all__ = ["KINDS", "STUCK_S", "Known", "answers", "not_known"]
 STUCK_S: Final = 60  # a message that waits less is on its way
 BEHIND_S: Final = 600  # for a queue from which something leaves
 QUEUES_NAMED: Final = 3
-# Level by kind, in the order in which they are shown: "stuck" needs a decision, "costs" keeps room, "waits" is intended.
+# Level by kind, in the order shown: "stuck" needs a decision, "costs" keeps room, "waits" is intended.
 KINDS: Final = {
     "full": "stuck",
     "in_doubt": "stuck",
@@ -205,7 +205,7 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
     left_us = None if known.left_us is None else known.left_us.get(queue_id)
     quiet = left_us is None or known.now_us - left_us >= max(STUCK_S * 1_000_000, known.step_us)
     consumers = None if row is None else row["consumers"]
-    is_dead = queue_id in known.dead_letter_ids or 2 * one.dead >= one.places
+    is_dead = queue_id in known.dead_letter_ids or (one.dead > 0 and 2 * one.dead >= one.places - one.unknown)
     name, told = known.label(queue_id), _of_queue(known, queue_id, one)
     told |= {"since": _iso(since), "at_least": at_least}
     waits = f"{counted(whole(one.offered), 'message')} of {name} {'waits' if one.offered == 1 else 'wait'}"

@@ -144,9 +144,7 @@ def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
         noun = "operation" if one["tx_id"] is not None else "message"
         facts.append(("how much", f"{counted(whole(one['messages']), noun)}{size}"))
     if one["held_bytes"]:
-        facts.append(
-            ("costs", f"with what it holds back, {size_short(one['held_bytes'])} of dead log stay on the disk")
-        )
+        facts.append(("costs", f"holds back the log: {size_short(one['held_bytes'])} that nothing needs stay on disk"))
     elif found["kind"] == "store" and one["kind"] in HOLDING:
         facts.append(("costs", "only its own bytes: it does not hold back the log"))
     facts += [("note", detail) for detail in one["details"]]

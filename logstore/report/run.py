@@ -82,7 +82,6 @@ def report(
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
     require("report", "pyarrow")
-
     with as_store_error(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
