@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -37,10 +36,12 @@ def plain(text: str) -> str:
 def short(text: str, columns: int = SHORT) -> str:
     """The text in at most this many columns, cut in the middle, where names of one kind differ least.
 
-    Chinese, Japanese and Korean characters and emoji take two columns, combining characters none.
+    As on a terminal, Chinese, Japanese and Korean characters and emoji take two columns, combining characters none.
     """
+    from rich.cells import cell_len
+
     text = plain(text)
-    widths = [_columns(char) for char in text]
+    widths = list(map(cell_len, text))
     if sum(widths) <= columns:
         return text
     room = columns - 1
@@ -55,9 +56,3 @@ def short(text: str, columns: int = SHORT) -> str:
         begin += widths[head]
         head += 1
     return f"{text[:head]}…{text[tail:]}"
-
-
-def _columns(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

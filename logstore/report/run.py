@@ -238,6 +238,7 @@ def _known(
     facts = source.facts
     now_us = (facts.read_us if facts.state == "live" else None) or (0 if span is None else span[1])
     work = source.work()
+    content = content_bytes_of(live, {message_id for one in work or () for message_id in one.message_ids})
     return Known(
         place="DIR" if facts.kind == "export" else str(source.path),
         labels=labels(counts.names),
@@ -251,7 +252,7 @@ def _known(
         now_us=now_us,
         doubts=counts.doubts,
         work=work,
-        work_bytes={one.tx_id: content_bytes_of(live, one.message_ids) for one in work or ()},
+        work_bytes={one.tx_id: sum(content.get(message_id, 0) for message_id in one.message_ids) for one in work or ()},
         tail=source.tail(),
         holding=source.holding(),
         dead_letter_ids=source.dead_letter_ids(),
