@@ -214,7 +214,7 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
     if is_dead:
         text = f"{counted(whole(one.offered), 'dead letter')} on {name}"
         made = _answer(
-            "dead_letters", text, "read them, then consume or purge them", _commands(known, queue_id), **told
+            "dead_letters", text, "look at them, then consume or purge them", _commands(known, queue_id), **told
         )
     elif quiet or consumers == 0:
         why = (
@@ -226,7 +226,9 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
         )
         text = f"{waits}{why}"
         remedy = (
-            "a consumer, or drop the messages" if not consumers else "its consumers acknowledge, or drop the messages"
+            "a consumer takes them, or a purge drops them"
+            if not consumers
+            else "its consumers acknowledge, or drop the messages"
         )
         made = _answer("queue", text, remedy, _commands(known, queue_id), **told)
         if known.left_us is None:
@@ -238,7 +240,7 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
     elif age_us is not None and age_us >= BEHIND_S * 1_000_000:
         text = f"{waits}; some are taken, but not the oldest"
         made = _answer(
-            "behind", text, "more or faster consumers, or drop the messages", _commands(known, queue_id), **told
+            "behind", text, "more or faster consumers, or a purge, which drops them", _commands(known, queue_id), **told
         )
     else:
         return []

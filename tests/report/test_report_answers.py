@@ -152,6 +152,48 @@ def test_a_store_in_which_nothing_is_stuck_says_so_in_one_line(
     assert "Nothing is stuck: 1 place of messages waits, none for long." in page(fresh)
 
 
+OPEN_FOR_HOURS = """
+import json, struct, sys
+import logstore
+from logstore.report import report
+from kit.stores import SMALL_SEGMENT
+
+def at(seconds):
+    with open(sys.argv[2], "r+b") as clock:
+        clock.write(struct.pack("=qq", seconds, 1))
+
+now = int(sys.argv[3])
+at(now - 3 * 3600)
+store = logstore.open(sys.argv[1], segment_size=SMALL_SEGMENT)
+orders = store.declare_queue("orders")
+begun = store.begin()
+store.publish(orders, bytes(500), transaction=begun)
+store.force()
+at(now - 30)
+young = store.begin()
+store.publish(orders, b"x", transaction=young)
+store.force()
+at(now)
+print(json.dumps({"id": begun.id, "report": report(sys.argv[1])}))
+begun.rollback()
+young.rollback()
+store.close()
+"""
+
+
+def test_a_transaction_that_is_open_for_hours_is_an_answer_and_a_young_one_is_not(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    place = (str(tmp_path / "store"), clock.environment["CLOCK_JUMPS"], str(NOW_S))
+    made = json.loads(as_child(clock, "-c", OPEN_FOR_HOURS, *place))
+    (one,) = made["report"]["answers"]
+    assert (one["kind"], one["level"], one["tx_id"], one["xid"]) == ("transaction", "stuck", made["id"], None)
+    assert (one["queue"], one["messages"], one["content_bytes"]) == ("orders", 1, 500)
+    assert one["since"] == "2026-03-02T06:00:00+00:00"
+    assert one["held_bytes"] is not None, "it holds the oldest segment"
+    assert "“orders”: it was neither committed nor rolled back" in one["text"]
+
+
 def test_a_hold_is_an_answer_with_what_it_keeps_and_its_process(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
