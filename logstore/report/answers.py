@@ -68,6 +68,8 @@ class Known:
     work_bytes: Mapping[int, int] = field(default_factory=dict)
     """The content bytes of the messages of ``work``, by transaction."""
     tail: Mapping[str, Any] | None = None
+    dead_bytes: int = 0
+    """Bytes of the log that nothing needs."""
     holding: frozenset[tuple[str, int]] = frozenset()
     """What needs the oldest segment: ("queue" or "transaction", id)."""
     dead_letter_ids: frozenset[int] = frozenset()
@@ -96,7 +98,7 @@ class Known:
         """The bytes that nothing needs behind the oldest segment, if this needs it; None if not, or if not known."""
         if self.tail is None or (kind, number) not in self.holding:
             return None
-        return int(sum(one["dead_bytes"] for one in self.tail["segments"]))
+        return self.dead_bytes
 
 
 def answers(known: Known) -> list[dict[str, Any]]:
@@ -310,6 +312,7 @@ def _holds(known: Known) -> list[dict[str, Any]]:
 def _clients(known: Known, stuck: Mapping[str | None, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The clients of the broker that have not acknowledged, or do not read."""
     found = []
+    ids = {name: queue_id for queue_id, name in known.names.items()}
     for one in () if known.broker is None else known.broker["connections"] or ():
         asked = known.queues_asked
         if asked is not None and not any(known.names.get(queue_id) in one["queues"] for queue_id in asked):
@@ -321,7 +324,6 @@ def _clients(known: Known, stuck: Mapping[str | None, Mapping[str, Any]]) -> lis
             continue
         seconds = blocked if reads_not else silent if silent >= STUCK_S else None
         since = min((each["since"] for each in on_stuck if each["since"]), default=None)
-        ids = {name: queue_id for queue_id, name in known.names.items()}
         queues = known.listed([ids[name] for name in one["queues"] if name in ids])
         user = "" if one["user"] is None else f" of user “{short(one['user'])}”"
         what = f"has {counted(whole(one['unacknowledged']), 'unacknowledged message')}"

@@ -6,27 +6,23 @@ only the pictures are inserted unchanged, because their names are escaped alread
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from logstore.core.counts import counted
 from logstore.core.extras import require
+from logstore.report.answer_texts import answer_section
 from logstore.report.figures import age_s
 from logstore.report.names import short
 from logstore.report.plots import pictures
-from logstore.report.texts import count_text, size_short, span_text, whole
+from logstore.report.texts import age_text, count_text, depth_text, size_short, span_text, time_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["page"]
 
-ANSWERS_SHOWN = 12
-HOLDING = frozenset(
-    {"in_doubt", "transaction", "queue", "dead_letters", "behind"}
-)  # kinds that can hold the oldest segment
 STATES = {
     "live": "open in a writer while this was read",
     "closed": "closed cleanly",
@@ -44,7 +40,7 @@ def page(found: dict[str, Any]) -> str:
     made = template.render(
         title=found["title"],
         lines=_lines(found),
-        answers=_answers(found),
+        answers=answer_section(found),
         tiles=_tiles(found),
         sections=_sections(found, drawn),
     )
@@ -52,16 +48,6 @@ def page(found: dict[str, Any]) -> str:
 
 
 # ---- Texts
-
-
-def depth_text(depth: int | None) -> str:
-    """A depth; a dash where it is not known."""
-    return "–" if depth is None else whole(depth)
-
-
-def time_text(iso: str | None) -> str:
-    """A readable time in UTC."""
-    return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -100,57 +86,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return [place, told, *asked]
 
 
-# ---- Answers
-
-
-def _answers(found: dict[str, Any]) -> dict[str, Any]:
-    """The answers for people: the facts of each in one line, and the limits of all."""
-    listed = found["answers"]
-    levels = Counter(one["level"] for one in listed)
-    said = [
-        f"{whole(levels[level])} {one if levels[level] == 1 else many}"
-        for level, one, many in (
-            ("stuck", "needs a decision", "need a decision"),
-            ("costs", "keeps room", "keep room"),
-            ("waits", "waits for its time", "wait for their time"),
-        )
-        if levels[level]
-    ]
-    return {
-        "said": f"{', '.join(said)}." if said else _all_well(found),
-        "listed": [_answer(found, one) for one in listed[:ANSWERS_SHOWN]],
-        "more": f"{whole(len(listed) - ANSWERS_SHOWN)} more: --json" if len(listed) > ANSWERS_SHOWN else "",
-        "limits": found["not_known"],
-    }
-
-
-def _all_well(found: dict[str, Any]) -> str:
-    said = found["summary"]
-    if not said["places"]:
-        return "Nothing is stuck: no message waits."
-    waits = f"{counted(whole(said['places']), 'place')} of messages {'waits' if said['places'] == 1 else 'wait'}"
-    return f"Nothing is stuck: {waits}, none for long."
-
-
-def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    facts = []
-    if one["since"] is not None:
-        age = _age(age_s(one["since"], found["read_time"]), one["at_least"])
-        facts.append(
-            ("for", f"{age}, since {time_text(one['since'])[:16]} UTC{' or longer' if one['at_least'] else ''}")
-        )
-    size = "" if one["content_bytes"] is None else f", {size_short(one['content_bytes'])} of content"
-    if one["messages"] is not None:
-        noun = "operation" if one["tx_id"] is not None else "message"
-        facts.append(("how much", f"{counted(whole(one['messages']), noun)}{size}"))
-    if one["held_bytes"]:
-        facts.append(("costs", f"holds back the log: {size_short(one['held_bytes'])} that nothing needs stay on disk"))
-    elif found["kind"] == "store" and one["kind"] in HOLDING:
-        facts.append(("costs", "only its own bytes: it does not hold back the log"))
-    facts += [("note", detail) for detail in one["details"]]
-    return {name: one[name] for name in ("kind", "level", "text", "queue", "remedy", "commands")} | {"facts": facts}
-
-
 def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     said = found["summary"]
     since, known = said["oldest_since"], said["oldest_is_known"]
@@ -174,7 +109,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         },
         {
             "name": "Oldest live message",
-            "value": ("" if known or since is None else "≥ ") + _age(age_s(since, found["read_time"])),
+            "value": ("" if known or since is None else "≥ ") + age_text(age_s(since, found["read_time"])),
             "more": _oldest(since, known, said["open"]),
         },
         {
@@ -202,10 +137,6 @@ def _oldest(since: str | None, known: bool, open_messages: int) -> str:
     if since is None:
         return "the log no longer has the time" if open_messages else "no live messages"
     return f"since {time_text(since)}" + ("" if known else " or longer")
-
-
-def _age(seconds: float | None, at_least: bool = False) -> str:
-    return "–" if seconds is None else span_text(seconds * 1e6) + (" or more" if at_least else "")
 
 
 def _ratio(number: float | None) -> str:
@@ -404,7 +335,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
                 f"{one['kind']} {one['id']}",
                 whole(one["lsn"]),
                 size_short(one["bytes"]),
-                _age(one["age_s"], one["at_least"]),
+                age_text(one["age_s"], one["at_least"]),
                 one["remedy"],
             )
             for one in tail["holders"]
@@ -418,7 +349,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             one["label"],
             str(one["id"]),
             time_text(one["since"]),
-            _age(age_s(one["since"], found["read_time"]), one["at_least"]),
+            age_text(age_s(one["since"], found["read_time"]), one["at_least"]),
             size_short(one["content_bytes"]),
             whole(one["places"]),
             ", ".join(word for word in ("moved", "staged") if one[word]) or "",

@@ -237,7 +237,7 @@ def _known(
     """What the answers need. A queue of a store that nobody has open stood still only up to the last record."""
     facts = source.facts
     now_us = (facts.read_us if facts.state == "live" else None) or (0 if span is None else span[1])
-    work = source.work()
+    work, tail = source.work(), source.tail()
     content = content_bytes_of(live, {message_id for one in work or () for message_id in one.message_ids})
     return Known(
         place="DIR" if facts.kind == "export" else str(source.path),
@@ -253,7 +253,8 @@ def _known(
         doubts=counts.doubts,
         work=work,
         work_bytes={one.tx_id: sum(content.get(message_id, 0) for message_id in one.message_ids) for one in work or ()},
-        tail=source.tail(),
+        tail=tail,
+        dead_bytes=0 if tail is None else sum(one["dead_bytes"] for one in tail["segments"]),
         holding=source.holding(),
         dead_letter_ids=source.dead_letter_ids(),
         broker=broker,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count_text", "size_short", "span_text", "whole"]
+__all__ = ["age_text", "count_text", "depth_text", "size_short", "span_text", "time_text", "whole"]
 
 
 def whole(number: float) -> str:
@@ -34,3 +34,18 @@ def span_text(us: float, _: object = None) -> str:
         if us >= size:
             return f"{us / size:.3g} {unit}"
     return f"{us:.3g} µs"
+
+
+def depth_text(depth: int | None) -> str:
+    """A depth; a dash where it is not known."""
+    return "–" if depth is None else whole(depth)
+
+
+def time_text(iso: str | None) -> str:
+    """A readable time in UTC."""
+    return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
+
+
+def age_text(seconds: float | None, at_least: bool = False) -> str:
+    """An age; a dash where it is not known."""
+    return "–" if seconds is None else span_text(seconds * 1e6) + (" or more" if at_least else "")

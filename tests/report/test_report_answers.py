@@ -137,6 +137,14 @@ def test_a_page_begins_with_the_answers_and_has_the_text_of_each(found: dict[str
     assert "3 need a decision, 2 keep room, 1 waits for its time." in text
 
 
+def test_of_many_answers_of_one_kind_the_page_shows_the_first_and_counts_the_others(found: dict[str, Any]) -> None:
+    (idle,) = [one for one in found["answers"] if one["queue"] == IDLE]
+    others = [one for one in found["answers"] if one["kind"] != "queue"]
+    text = page(found | {"answers": [*others, *[idle] * 1200]})
+    assert text.count('<li class="answer ') == len(others) + 5
+    assert "Not shown: 1\u202f195 queues from which nothing is taken; --json has all." in text
+
+
 def test_a_store_in_which_nothing_is_stuck_says_so_in_one_line(
     open_store: Callable[..., MessageStore], store_dir: Path
 ) -> None:
