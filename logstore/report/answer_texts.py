@@ -23,9 +23,8 @@ KIND_TEXTS = {
     "expired": "queues with expired messages",
     "scheduled": "queues whose messages wait for their time",
 }
-HOLDING = frozenset(
-    {"in_doubt", "transaction", "queue", "dead_letters", "behind"}
-)  # kinds that can hold the oldest segment
+# These can hold the oldest segment.
+HOLDING = frozenset({"in_doubt", "transaction", "queue", "dead_letters", "behind"})
 
 
 def answer_section(found: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +67,8 @@ def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
     facts = []
     if one["since"] is not None:
         age = age_text(age_s(one["since"], found["read_time"]), one["at_least"])
-        facts.append(
-            ("for", f"{age}, since {time_text(one['since'])[:16]} UTC{' or longer' if one['at_least'] else ''}")
-        )
+        since = f"{'before ' if one['at_least'] else ''}{time_text(one['since'])[:16]} UTC"
+        facts.append(("for", f"{age}, since {since}"))
     size = "" if one["content_bytes"] is None else f", {size_short(one['content_bytes'])} of content"
     if one["messages"] is not None:
         noun = "operation" if one["tx_id"] is not None else "message"

@@ -219,19 +219,16 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
             "dead_letters", text, "look at them, then consume or purge them", _commands(known, queue_id), **told
         )
     elif quiet or consumers == 0:
-        why = (
-            ", and it has no consumer"
-            if consumers == 0
-            else ""
-            if known.left_us is None
-            else ", and nothing takes them"
-        )
+        why = ", and nothing takes them"
+        remedy = "a consumer takes them, or a purge drops them"
+        if consumers == 0:
+            why = ", and it has no consumer"
+        elif row is not None and row["unacknowledged"]:
+            why = ", and nothing is acknowledged"
+            remedy = "its consumers acknowledge them or end; a purge drops what they do not have"
+        elif known.left_us is None:
+            why = ""
         text = f"{waits}{why}"
-        remedy = (
-            "a consumer takes them, or a purge drops them"
-            if not consumers
-            else "its consumers acknowledge, or drop the messages"
-        )
         made = _answer("queue", text, remedy, _commands(known, queue_id), **told)
         if known.left_us is None:
             pass  # only a part of the time was counted

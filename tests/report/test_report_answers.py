@@ -264,6 +264,7 @@ def test_a_running_broker_names_the_consumer_that_does_not_acknowledge(clock: Ju
     assert hangs["messages"] == 2
     assert re.fullmatch(r"127\.0\.0\.1:\d+", hangs["consumer"])
     assert f"Client {hangs['consumer']} of user “guest” has 2 unacknowledged messages" in hangs["text"]
+    assert by_kind["queue", "orders"]["text"] == "5 messages of “orders” wait, and nothing is acknowledged"
     assert "1 consumer, 2 messages not acknowledged" in by_kind["queue", "orders"]["details"]
     assert "it has no consumer" in by_kind["queue", "idle"]["text"]
     assert document["not_known"] == []
