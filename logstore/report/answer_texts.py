@@ -8,6 +8,7 @@ from typing import Any
 from logstore.core.counts import counted
 from logstore.report.figures import age_s
 from logstore.report.texts import age_text, size_short, time_text, whole
+from logstore.store.base_holders import HOLDERS_MAX
 
 __all__ = ["answer_section"]
 
@@ -63,6 +64,11 @@ def _all_well(found: dict[str, Any]) -> str:
     return f"Nothing is stuck: {waits}, none for long."
 
 
+def _all_holders_known(tail: dict[str, Any] | None) -> bool:
+    """Whether all that needs the oldest segment was looked at."""
+    return tail is not None and tail["holding_messages"] + tail["holding_transactions"] <= HOLDERS_MAX
+
+
 def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
     facts = []
     if one["since"] is not None:
@@ -75,7 +81,7 @@ def _answer(found: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
         facts.append(("how much", f"{counted(whole(one['messages']), noun)}{size}"))
     if one["held_bytes"]:
         facts.append(("costs", f"holds back the log: {size_short(one['held_bytes'])} that nothing needs stay on disk"))
-    elif found["kind"] == "store" and one["kind"] in HOLDING:
+    elif one["kind"] in HOLDING and _all_holders_known(found["tail"]):
         facts.append(("costs", "only its own bytes: it does not hold back the log"))
     facts += [("note", detail) for detail in one["details"]]
     return {name: one[name] for name in ("kind", "level", "text", "queue", "remedy", "commands")} | {"facts": facts}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.counts import counted
@@ -95,7 +96,7 @@ class Known:
         return shlex.join(["logstore", name, self.place, *rest])
 
     def held_bytes(self, kind: str, number: int) -> int | None:
-        """The bytes that nothing needs behind the oldest segment, if this needs it; None if not, or if not known."""
+        """The bytes that nothing needs behind the oldest segment, if this is known to need it; else None."""
         if self.tail is None or (kind, number) not in self.holding:
             return None
         return self.dead_bytes
@@ -117,7 +118,11 @@ def _answer(kind: str, text: str, remedy: str, commands: Sequence[str] = (), **m
 
 
 def _iso(us: int | None) -> str | None:
-    return None if us is None else moment(us).isoformat()
+    return None if us is None else _time(us)
+
+
+def _time(us: int) -> str:
+    return moment(us).isoformat()
 
 
 def _full(known: Known) -> list[dict[str, Any]]:
@@ -222,7 +227,7 @@ def _offered(known: Known, queue_id: int, one: Waiting, row: Mapping[str, Any] |
         why = ", and nothing takes them"
         remedy = "a consumer takes them, or a purge drops them"
         if consumers == 0:
-            why = ", and it has no consumer"
+            why = "; the queue has no consumer"
         elif row is not None and row["unacknowledged"]:
             why = ", and nothing is acknowledged"
             remedy = "its consumers acknowledge them or end; a purge drops what they do not have"
@@ -320,7 +325,9 @@ def _clients(known: Known, stuck: Mapping[str | None, Mapping[str, Any]]) -> lis
         if not reads_not and not (one["unacknowledged"] and (silent >= STUCK_S or on_stuck)):
             continue
         seconds = blocked if reads_not else silent if silent >= STUCK_S else None
-        since = min((each["since"] for each in on_stuck if each["since"]), default=None)
+        stood = [each["since"] for each in on_stuck if each["since"]]
+        connected = _time(known.now_us - int(one["connected_s"] * 1e6))
+        since = max(min(stood, default=connected), connected, key=datetime.fromisoformat)
         queues = known.listed([ids[name] for name in one["queues"] if name in ids])
         user = "" if one["user"] is None else f" of user “{short(one['user'])}”"
         what = f"has {counted(whole(one['unacknowledged']), 'unacknowledged message')}"

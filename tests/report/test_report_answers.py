@@ -265,8 +265,9 @@ def test_a_running_broker_names_the_consumer_that_does_not_acknowledge(clock: Ju
     assert re.fullmatch(r"127\.0\.0\.1:\d+", hangs["consumer"])
     assert f"Client {hangs['consumer']} of user “guest” has 2 unacknowledged messages" in hangs["text"]
     assert by_kind["queue", "orders"]["text"] == "5 messages of “orders” wait, and nothing is acknowledged"
+    assert hangs["since"] > by_kind["queue", "orders"]["since"], "it was not connected yesterday"
     assert "1 consumer, 2 messages not acknowledged" in by_kind["queue", "orders"]["details"]
-    assert "it has no consumer" in by_kind["queue", "idle"]["text"]
+    assert "the queue has no consumer" in by_kind["queue", "idle"]["text"]
     assert document["not_known"] == []
     assert document["answers"][0] is hangs, "a client comes before the queue that waits for it"
 
@@ -277,6 +278,23 @@ def test_a_store_that_no_broker_serves_says_that_consumers_are_not_known(
     open_store()
     (said,) = told("report", store_dir)["not_known"]
     assert said.startswith("Consumers and unacknowledged messages are not known: no broker serves this store")
+
+
+def test_what_holds_back_the_log_is_not_denied_if_not_all_of_it_was_looked_at(
+    open_store: Callable[..., MessageStore], store_dir: Path
+) -> None:
+    store = open_store()
+    store.publish_many(store.declare_queue("first"), [b"x"] * 1500)
+    store.publish(store.declare_queue("second"), b"x")
+    document = report(store_dir)
+    known = Known("DIR", {}, {}, {}, {}, 1, None, 0)
+    answer = {"kind": "queue", "level": "stuck", "text": "", "details": [], "remedy": "", "commands": []}
+    empty = dict.fromkeys(("since", "messages", "content_bytes", "held_bytes", "queue", "tx_id"))
+    denied = "it does not hold back the log"
+    assert known.held_bytes("queue", 2) is None
+    assert denied not in page(document | {"answers": [answer | empty]})
+    fewer = document["tail"] | {"holding_messages": 1}
+    assert denied in page(document | {"answers": [answer | empty], "tail": fewer})
 
 
 def test_a_full_log_comes_before_all_else(troubled: Path) -> None:
