@@ -227,7 +227,7 @@ def show(console: Any, title: str, table: Any, columns: dict[str, str], limit: i
 
 def cell(name: str, value: Any) -> str:
     """A value as text, in the unit of its column."""
-    from logstore.report.plots import size_short, span_text
+    from logstore.report.texts import size_short, span_text
 
     if value is None:
         return "(none)" if name == "queue" else ""

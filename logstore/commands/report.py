@@ -16,6 +16,7 @@ from logstore.report.run import TOP, TOP_MAX
 from logstore.report.sources import check_source
 from logstore.terminal.options import PathText, catalog_options, json_option, store_argument
 from logstore.terminal.output import print_json
+from logstore.terminal.sampling import clients
 from logstore.terminal.working import working
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ def report(
 ) -> None:
     """Report on the queues of a store or an export, as a page.
 
-    One HTML page shows depth, throughput, latency, bytes, and what holds the tail. DIR is a store (its broker may be
-    running), or the target of an export. With --json the same figures are printed, and a page is written only if -o
-    names it. Needs the extra: pip install '/path/to/checkout[report]'
+    One HTML page says first what is stuck, since when, and what would free it; then it shows depth, throughput,
+    latency, bytes, and what holds the tail. DIR is a store, whose broker is asked for its clients if one runs, or the
+    target of an export. With --json the same figures are printed, and a page is written only if -o names it. Needs the
+    extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must be before --to")
@@ -104,6 +106,7 @@ def report(
                 spark=session,
                 connect=connect,
                 catalog=schema,
+                broker=clients(store_dir),
                 show=show,
             )
     finally:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from logstore.report.counts import Grid
 
-__all__ = ["RECORD_COLUMNS", "count", "time_range"]
+__all__ = ["NONE", "RECORD_COLUMNS", "count", "groups", "ints", "one_of", "parents_of", "time_range"]
 
 # Columns for the bytes written, and for transactions without an outcome.
 RECORD_COLUMNS: Final = (
@@ -51,9 +51,9 @@ def time_range(
             if resumed is None and gap_stop_lsn is not None:
                 behind = batch.filter(pc.greater_equal(batch.column("lsn"), gap_stop_lsn))
                 resumed = pc.min(behind.column("time").cast("int64")).as_py()
-            gone = _one_of(batch.column("type"), ("QUEUE_DELETE",))
+            gone = one_of(batch.column("type"), ("QUEUE_DELETE",))
             if gone.any():
-                rows = zip(_ints(batch.column("queue_id"))[gone], _ints(batch.column("lsn"))[gone], strict=True)
+                rows = zip(ints(batch.column("queue_id"))[gone], ints(batch.column("lsn"))[gone], strict=True)
                 deletions |= {int(queue_id): int(lsn) for queue_id, lsn in rows}
     return (None if first is None else (first, last)), deletions, resumed
 
@@ -86,7 +86,7 @@ def count(
     return counts
 
 
-def _ints(column: Any) -> Any:
+def ints(column: Any) -> Any:
     """A numpy array of int64, with NONE for null and times in µs."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -101,7 +101,7 @@ def _flags(column: Any) -> Any:
     return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
 
 
-def _one_of(column: Any, texts: Iterable[str]) -> Any:
+def one_of(column: Any, texts: Iterable[str]) -> Any:
     """True where a text column, dictionary-encoded or not, has one of these values; false for null."""
     import numpy as np
     import pyarrow as pa
@@ -111,7 +111,7 @@ def _one_of(column: Any, texts: Iterable[str]) -> Any:
     if not pa.types.is_dictionary(column.type):
         return _flags(pc.is_in(column, value_set=wanted))
     found = _flags(pc.is_in(column.dictionary.cast(pa.string()), value_set=wanted))
-    codes = _ints(column.indices)
+    codes = ints(column.indices)
     return np.append(found, False)[codes]
 
 
@@ -129,7 +129,7 @@ class _Flows:
         import numpy as np
 
         grid, wanted = self._grid, self._scope.queues
-        for queue_id, rows in _groups(queue_ids):
+        for queue_id, rows in groups(queue_ids):
             if queue_id == NONE or (wanted is not None and queue_id not in wanted):
                 continue
             mine = times[rows]
@@ -180,13 +180,13 @@ class _Written:
     def _add(self, batch: Any) -> None:
         import numpy as np
 
-        times = _ints(batch.column("time"))
+        times = ints(batch.column("time"))
         inside = _within(times, self._scope) & (times >= self._grid.start_us) & (times < self._grid.stop_us)
         at = (times - self._grid.start_us) // self._grid.step_us
         copy = _flags(batch.column("relocated"))
-        length, content = _ints(batch.column("record_bytes")), np.maximum(_ints(batch.column("content_bytes")), 0)
-        kinds = {name: _one_of(batch.column("type"), (name,)) for name in ("TX_COMMIT", "TX_ROLLBACK")}
-        starts = _one_of(batch.column("type"), _STARTS)
+        length, content = ints(batch.column("record_bytes")), np.maximum(ints(batch.column("content_bytes")), 0)
+        kinds = {name: one_of(batch.column("type"), (name,)) for name in ("TX_COMMIT", "TX_ROLLBACK")}
+        starts = one_of(batch.column("type"), _STARTS)
         wanted: dict[str, tuple[Any, Any]] = {
             "records": (inside, None),
             "record_bytes": (inside, length),
@@ -201,23 +201,23 @@ class _Written:
 
     def _operations(self, batch: Any) -> None:
         """Counts the operations that took effect according to their own rows."""
-        done = ~_flags(batch.column("relocated")) & (_ints(batch.column("effect_lsn")) != NONE)
+        done = ~_flags(batch.column("relocated")) & (ints(batch.column("effect_lsn")) != NONE)
         for sign, types in ((1, _PUBLISHING), (-1, ("MESSAGE_DEQUEUE",))):
-            chosen = batch.filter(_mask(done & _one_of(batch.column("type"), types)))
+            chosen = batch.filter(_mask(done & one_of(batch.column("type"), types)))
             if chosen.num_rows:
                 lists = chosen.column("queue_ids")
-                rows = _parents(lists)
-                times, lsns = (_ints(chosen.column(name))[rows] for name in ("effect_time", "effect_lsn"))
-                self._flows.add(sign, _ints(lists.flatten()), times, lsns)
-        leaves = done & (_ints(batch.column("from_queue_id")) != NONE)
+                rows = parents_of(lists)
+                times, lsns = (ints(chosen.column(name))[rows] for name in ("effect_time", "effect_lsn"))
+                self._flows.add(sign, ints(lists.flatten()), times, lsns)
+        leaves = done & (ints(batch.column("from_queue_id")) != NONE)
         if leaves.any():
             moves = batch.filter(_mask(leaves))
-            left, times, lsns = (_ints(moves.column(name)) for name in ("from_queue_id", "effect_time", "effect_lsn"))
+            left, times, lsns = (ints(moves.column(name)) for name in ("from_queue_id", "effect_time", "effect_lsn"))
             self._flows.add(-1, left, times, lsns)
 
     def _undecided(self, batch: Any) -> None:
         """Notes transactions without an outcome, and later outcomes of such."""
-        waits = _one_of(batch.column("outcome"), _UNDECIDED) & (_ints(batch.column("tx_id")) != NONE)
+        waits = one_of(batch.column("outcome"), _UNDECIDED) & (ints(batch.column("tx_id")) != NONE)
         for row in batch.filter(_mask(waits)).to_pylist() if waits.any() else ():
             one = self._waiting.setdefault(
                 row["tx_id"],
@@ -245,8 +245,8 @@ class _Written:
         """Applies outcomes to transactions that earlier parts of the log left undecided."""
         import numpy as np
 
-        ends = _one_of(batch.column("type"), _OUTCOMES)
-        ends &= np.isin(_ints(batch.column("id")), list(self._waiting))
+        ends = one_of(batch.column("type"), _OUTCOMES)
+        ends &= np.isin(ints(batch.column("id")), list(self._waiting))
         for row in batch.filter(_mask(ends)).to_pylist() if ends.any() else ():
             self._decided.add(row["id"])
             work = self._waiting[row["id"]].pop("work", [])
@@ -298,7 +298,7 @@ class _Messages:
     def closed(self, batch: Any) -> None:
         """Counts a batch of ended messages."""
         self._rows(batch)
-        ended = _within(_ints(batch.column("end_time")), self._scope) & self._on(_ints(batch.column("queue_id")))
+        ended = _within(ints(batch.column("end_time")), self._scope) & self._on(ints(batch.column("queue_id")))
         for outcome, number in _value_counts(batch.column("outcome").filter(_mask(ended))):
             self._counts.outcomes[outcome] = self._counts.outcomes.get(outcome, 0) + number
 
@@ -308,25 +308,25 @@ class _Messages:
 
         self._rows(batch)
         counts, places = self._counts, batch.column("places")
-        flat, parents = places.flatten(), _parents(places)
-        here = self._on(_ints(flat.field("queue_id")))
-        on_these = self._on(_ints(batch.column("queue_id")))
+        flat, parents = places.flatten(), parents_of(places)
+        here = self._on(ints(flat.field("queue_id")))
+        on_these = self._on(ints(batch.column("queue_id")))
         on_these[parents[here]] = True
-        waits = here & (_ints(flat.field("dequeue_lsn")) == NONE)
+        waits = here & (ints(flat.field("dequeue_lsn")) == NONE)
         waiting = np.bincount(parents[waits], minlength=batch.num_rows)[on_these]
-        for queue_id, rows in _groups(_ints(flat.field("queue_id"))[waits]):
+        for queue_id, rows in groups(ints(flat.field("queue_id"))[waits]):
             self._flows.waiting[queue_id] = self._flows.waiting.get(queue_id, 0) + len(rows)
         chosen = batch.filter(_mask(on_these))
         counts.open_messages += chosen.num_rows
         counts.open_places += int(waiting.sum())
-        content, pending, staged = (_ints(chosen.column(name)) for name in ("content_bytes", "pending", "staged"))
+        content, pending, staged = (ints(chosen.column(name)) for name in ("content_bytes", "pending", "staged"))
         counts.open_bytes += int(content.sum())
         counts.open_pending += int(np.count_nonzero(pending))
         counts.open_staged += int(np.count_nonzero(staged))
-        ids = _ints(chosen.column("id"))
-        enqueued, started = _ints(chosen.column("enqueue_time")), _ints(chosen.column("start_time"))
+        ids = ints(chosen.column("id"))
+        enqueued, started = ints(chosen.column("enqueue_time")), ints(chosen.column("start_time"))
         since = np.where(enqueued != NONE, enqueued, started)
-        moved = _ints(chosen.column("copy_count")) > 0
+        moved = ints(chosen.column("copy_count")) > 0
         for at in np.lexsort((ids, since))[:OLDEST]:
             held = Held(
                 id=int(ids[at]),
@@ -362,21 +362,21 @@ class _Messages:
         self._bytes(batch)
         flat = batch.column("places").flatten()
         if len(flat):
-            queues = _ints(flat.field("queue_id"))
+            queues = ints(flat.field("queue_id"))
             chosen = self._on(queues) & (queues != NONE)
             flat, queues = flat.filter(_mask(chosen)), queues[chosen]
-            for queue_id, rows in _groups(queues):
+            for queue_id, rows in groups(queues):
                 self._places(queue_id, flat.take(rows))
 
     def _bytes(self, batch: Any) -> None:
-        began = _ints(batch.column("start_time"))
-        began = _where_known(began, _ints(batch.column("enqueue_time")))
-        queues = _ints(batch.column("queue_id"))
+        began = ints(batch.column("start_time"))
+        began = _where_known(began, ints(batch.column("enqueue_time")))
+        queues = ints(batch.column("queue_id"))
         everything = self._scope.start_us is None and self._scope.stop_us is None
         chosen = self._on(queues) & (_within(began, self._scope) | everything)
         names = ("place_count", "content_bytes", "record_bytes", "copied_bytes")
-        columns = [_ints(batch.column(name)) for name in names]
-        for queue_id, rows in _groups(queues):
+        columns = [ints(batch.column(name)) for name in names]
+        for queue_id, rows in groups(queues):
             kept = rows[chosen[rows]]
             if len(kept):
                 key = None if queue_id == NONE else queue_id
@@ -387,29 +387,29 @@ class _Messages:
         """Counts the places of one queue."""
         import numpy as np
 
-        came, went = _ints(flat.field("enqueue_time")), _ints(flat.field("dequeue_time"))
-        ended = _ints(flat.field("dequeue_lsn")) != NONE
-        dropped = went[_one_of(flat.field("reason"), ("queue_deleted",))]  # one record ended all of these
+        came, went = ints(flat.field("enqueue_time")), ints(flat.field("dequeue_time"))
+        ended = ints(flat.field("dequeue_lsn")) != NONE
+        dropped = went[one_of(flat.field("reason"), ("queue_deleted",))]  # one record ended all of these
         self._flows.add(-1, np.full(len(dropped), queue_id), dropped)
         settled = ended & _within(went, self._scope)
         if settled.any():
             self._deliveries(queue_id, flat.filter(_mask(settled)), went[settled])
             reasons = flat.field("reason")
-            taken = settled & (came != NONE) & (_one_of(reasons, _TAKEN) | ~_flags(reasons.is_valid()))
+            taken = settled & (came != NONE) & (one_of(reasons, _TAKEN) | ~_flags(reasons.is_valid()))
             self._latency(queue_id, np.maximum(went[taken] - came[taken], 0))
 
     def _deliveries(self, queue_id: int, flat: Any, times: Any) -> None:
         import numpy as np
 
         one = self._counts.deliveries.setdefault(queue_id, Deliveries())
-        told = _ints(flat.field("delivery_count"))
+        told = ints(flat.field("delivery_count"))
         told = told[told != NONE]
         one.settled += len(flat)
         one.told += len(told)
         one.redelivered += int(np.count_nonzero(told > 1))
         one.deliveries += int(told.sum())
         one.most = max(one.most, int(told.max(initial=0)))
-        dead = times[_one_of(flat.field("reason"), ("dead_lettered",))]
+        dead = times[one_of(flat.field("reason"), ("dead_lettered",))]
         if len(dead):
             one.dead += len(dead)
             one.last_dead_us = max(int(dead.max()), one.last_dead_us or 0)
@@ -427,7 +427,7 @@ class _Messages:
         latency.add(found, int(waited.sum()), int(waited.min()), int(waited.max()))
 
 
-def _parents(places: Any) -> Any:
+def parents_of(places: Any) -> Any:
     """The row of each flattened element."""
     import pyarrow.compute as pc
 
@@ -446,7 +446,7 @@ def _value_counts(column: Any) -> Iterator[tuple[str, int]]:
             yield one["values"], one["counts"]
 
 
-def _groups(keys: Any) -> Iterator[tuple[int, Any]]:
+def groups(keys: Any) -> Iterator[tuple[int, Any]]:
     """Yields each key with the rows that have it."""
     import numpy as np
 

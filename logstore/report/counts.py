@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from logstore.report.names import nameless
+
 __all__ = ["Counts", "Deliveries", "Doubt", "Grid", "Held", "Latency", "QueueBytes", "Scope", "step_us"]
 
 SECOND_US: Final = 1_000_000
@@ -197,6 +199,19 @@ class Doubt:
     queue_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """A transaction without an outcome, and the messages that it would add or take."""
+
+    tx_id: int
+    xid: str | None
+    prepared: bool
+    since_us: int | None
+    message_ids: tuple[int, ...]
+    """One for each operation."""
+    queue_ids: tuple[int, ...]
+
+
 WRITTEN: Final = ("records", "record_bytes", "copied_bytes", "messages", "content_bytes", "commits", "rollbacks")
 
 
@@ -208,6 +223,8 @@ class Counts:
     scope: Scope = field(default_factory=Scope)
     names: dict[int, str] = field(default_factory=dict)
     """The names of queues by id; a deleted queue has none."""
+    labels: dict[int, str] = field(default_factory=dict)
+    """The same for people: see :func:`logstore.report.names.labels`."""
     known_from_us: int | None = None
     """The first time after the last gap of an export: depths before it are not known. None: all are known."""
     opening: dict[int, int] = field(default_factory=dict)
@@ -229,6 +246,12 @@ class Counts:
     open_staged: int = 0
     oldest: list[Held] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
+
+    def label(self, queue_id: int | None) -> str:
+        """The queue for people, whether it has a name or not."""
+        if queue_id is None or queue_id not in self.labels:
+            return nameless(queue_id)
+        return self.labels[queue_id]
 
     def anchor(self, waiting: dict[int, int], later: dict[int, int]) -> None:
         """Computes the depths at the beginning from those at the end.
@@ -254,6 +277,12 @@ class Counts:
             end = min(self.grid.start_us + (index + 1) * self.grid.step_us, stop)
             found.append(depth if self._knows(end) else None)
         return found
+
+    def last_left_us(self, queue_id: int) -> int | None:
+        """The end of the last interval in which something left a queue; None if nothing did."""
+        went = self.went.get(queue_id, ())
+        last = max((index for index, number in enumerate(went) if number), default=None)
+        return None if last is None else self.grid.start_us + (last + 1) * self.grid.step_us
 
     def _knows(self, us: int) -> bool:
         """Whether all changes of depth from this time on are in the log."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.report.counts import Latency, QueueBytes, moment
+from logstore.report.names import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +28,7 @@ def figures(counts: Counts, facts: dict[str, Any], top: int, tail: dict[str, Any
 
     ``tail``: the tail in the form of ``logstore tail --json``; None for an export.
     """
+    counts.labels = labels(counts.names)
     oldest = [_held(counts, held) for held in counts.oldest]
     tail = None if tail is None else _dated(tail, oldest, facts["read_time"])
     return {
@@ -102,8 +104,9 @@ def _iso(us: int | None) -> str | None:
 
 
 def _named(counts: Counts, queue_id: int | None) -> dict[str, Any]:
-    """The queue's id and name; both None for messages that were never on a queue."""
-    return {"queue_id": queue_id, "queue": None if queue_id is None else counts.names.get(queue_id)}
+    """The queue's id, name and label; id and name are None for messages that were never on a queue."""
+    name = None if queue_id is None else counts.names.get(queue_id)
+    return {"queue_id": queue_id, "queue": name, "label": counts.label(queue_id)}
 
 
 def _summary(counts: Counts) -> dict[str, Any]:
@@ -171,7 +174,7 @@ def _depth(counts: Counts, top: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "known_from": _iso(counts.known_from_us),
         "queues": [{name: value for name, value in one.items() if name != "values"} for one in queues],
-        "series": [{name: one[name] for name in ("queue_id", "queue", "values")} for one in queues[:top]],
+        "series": [{name: one[name] for name in ("queue_id", "queue", "label", "values")} for one in queues[:top]],
         "rest": None,
         "total": _known_sum((one["values"] for one in queues), buckets),
         "enqueued": _sum(counts.came.values(), buckets),

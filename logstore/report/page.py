@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.core.counts import counted
 from logstore.core.extras import require
+from logstore.report.answer_texts import answer_section
 from logstore.report.figures import age_s
-from logstore.report.plots import count_text, pictures, queue_text, size_short, span_text
+from logstore.report.names import short
+from logstore.report.plots import pictures
+from logstore.report.texts import age_text, count_text, depth_text, size_short, span_text, time_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,30 +34,20 @@ def page(found: dict[str, Any]) -> str:
     """The HTML text for a document of :func:`logstore.report.report`."""
     jinja2 = require("report", "jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["short"] = short
     template = environment.from_string(files("logstore.report").joinpath("page.html").read_text("utf-8"))
     drawn = pictures(found)
     made = template.render(
-        title=found["title"], lines=_lines(found), tiles=_tiles(found), sections=_sections(found, drawn)
+        title=found["title"],
+        lines=_lines(found),
+        answers=answer_section(found),
+        tiles=_tiles(found),
+        sections=_sections(found, drawn),
     )
     return str(made)
 
 
 # ---- Texts
-
-
-def whole(number: float) -> str:
-    """A whole number with separated thousands."""
-    return f"{number:,.0f}".replace(",", "\u202f")
-
-
-def depth_text(depth: int | None) -> str:
-    """A depth; a dash where it is not known."""
-    return "–" if depth is None else whole(depth)
-
-
-def time_text(iso: str | None) -> str:
-    """A readable time in UTC."""
-    return "not known" if iso is None else iso.replace("T", " ").replace("+00:00", "")[:23]
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -116,7 +109,7 @@ def _tiles(found: dict[str, Any]) -> list[dict[str, Any]]:
         },
         {
             "name": "Oldest live message",
-            "value": ("" if known or since is None else "≥ ") + _age(age_s(since, found["read_time"])),
+            "value": ("" if known or since is None else "≥ ") + age_text(age_s(since, found["read_time"])),
             "more": _oldest(since, known, said["open"]),
         },
         {
@@ -146,10 +139,6 @@ def _oldest(since: str | None, known: bool, open_messages: int) -> str:
     return f"since {time_text(since)}" + ("" if known else " or longer")
 
 
-def _age(seconds: float | None, at_least: bool = False) -> str:
-    return "–" if seconds is None else span_text(seconds * 1e6) + (" or more" if at_least else "")
-
-
 def _ratio(number: float | None) -> str:
     return "–" if number is None else f"{number:.3g}"
 
@@ -163,7 +152,12 @@ def _table(
     """``columns``: the prefix ``#`` marks a column of numbers, ``*`` one of long texts; others have short texts."""
     kinds = {"#": "n", "*": "words"}
     named = [
-        {"name": name.lstrip("#*"), "right": name[:1] == "#", "kind": kinds.get(name[:1], "name")} for name in columns
+        {
+            "name": name[1:] if name[:1] in kinds else name,
+            "right": name[:1] == "#",
+            "kind": kinds.get(name[:1], "name"),
+        }
+        for name in columns
     ]
     made = [{"cells": list(map(str, row)), "sum": False} for row in rows]
     if last is not None:
@@ -213,15 +207,15 @@ def _depth(found: dict[str, Any], drawn: Any) -> _Section:
 
     shown = _table(
         ("queue", "#enqueued", "#ended", "#deepest", "#at the end"),
-        [cells(one, queue_text(one)) for one in depth["queues"][:top]],
+        [cells(one, one["label"]) for one in depth["queues"][:top]],
         last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
     )
-    series = [*depth["series"], *([{**rest, "queue_id": 0, "queue": "others"}] if rest else [])]
+    series = [*depth["series"], *([{**rest, "label": "others"}] if rest else [])]
     moments = [
         [time_text(time), *(depth_text(one["values"][index]) for one in series), depth_text(depth["total"][index])]
         for index, time in enumerate(found["times"])
     ]
-    columns = ("start of the interval (UTC)", *(f"#{queue_text(one)}" for one in series), "#all")
+    columns = ("start of the interval (UTC)", *(f"#{one['label']}" for one in series), "#all")
     details = _table(columns, moments) | {"summary": f"each interval of {_interval(found)}"}
     return _Section("depth", "Queue depth", drawn, tables=[shown], details=details)
 
@@ -306,7 +300,7 @@ def _latency(found: dict[str, Any], drawn: Any) -> _Section:
     rest = latency["rest"]
     shown = _table(
         ("queue", "#taken", "#least", "#half", "#90 %", "#99 %", "#99.9 %", "#most", "#mean"),
-        [cells(one, queue_text(one)) for one in latency["queues"][:top]],
+        [cells(one, one["label"]) for one in latency["queues"][:top]],
         last=cells(rest, f"{whole(rest['queues'])} others together") if rest else None,
         note="By the times of the batches that made enqueue and dequeue durable. Percentiles are right to 0.8 %. "
         "Not counted: expired, purged and dead-lettered messages, and deleted queues.",
@@ -341,7 +335,7 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
                 f"{one['kind']} {one['id']}",
                 whole(one["lsn"]),
                 size_short(one["bytes"]),
-                _age(one["age_s"], one["at_least"]),
+                age_text(one["age_s"], one["at_least"]),
                 one["remedy"],
             )
             for one in tail["holders"]
@@ -352,10 +346,10 @@ def _tail(found: dict[str, Any], drawn: Any) -> _Section:
             tables.append(_table(("hold", "#from LSN", "#keeps", "state"), holds))
     rows_oldest = [
         (
-            queue_text(one),
+            one["label"],
             str(one["id"]),
             time_text(one["since"]),
-            _age(age_s(one["since"], found["read_time"]), one["at_least"]),
+            age_text(age_s(one["since"], found["read_time"]), one["at_least"]),
             size_short(one["content_bytes"]),
             whole(one["places"]),
             ", ".join(word for word in ("moved", "staged") if one[word]) or "",
@@ -417,7 +411,7 @@ def _bytes(found: dict[str, Any], drawn: Any) -> _Section:
         return [name, *numbers, *sizes, _ratio(one["write_amplification"])]
 
     rest = cost["rest"]
-    rows = [cells(one, queue_text(one)) for one in cost["queues"][:top]]
+    rows = [cells(one, one["label"]) for one in cost["queues"][:top]]
     if rest:
         rows.append(cells(rest, f"{whole(rest['queues'])} others together"))
     shown = _table(
@@ -440,7 +434,7 @@ def _redeliveries(found: dict[str, Any]) -> _Section:
         ("queue", "#ended", "#told", "#redelivered", "#share", "#deliveries", "#most for one"),
         [
             (
-                queue_text(one),
+                one["label"],
                 whole(one["settled"]),
                 whole(one["told"]),
                 whole(one["redelivered"]),
@@ -463,7 +457,7 @@ def _dead(found: dict[str, Any]) -> _Section:
         ("queue that they left", "#dead-lettered", "#of all that ended", "#last (UTC)"),
         [
             (
-                queue_text(one),
+                one["label"],
                 whole(one["dead_lettered"]),
                 f"{100 * one['dead_lettered'] / one['settled']:.3g} %",
                 time_text(one["last_dead_lettered"]),

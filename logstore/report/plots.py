@@ -10,18 +10,21 @@ import io
 import logging
 import math
 import re
-import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.extras import require
+from logstore.report import sentences
+from logstore.report.names import plain, short
+from logstore.report.texts import count_text, size_short, span_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Picture", "count_text", "only_errors", "pictures", "size_short", "span_text"]
+__all__ = ["Picture", "only_errors", "pictures"]
 
 WIDTHS: Final = {"wide": 1000, "narrow": 344}  # pixels; a phone has 390, and the page pads
 COLOURS: Final = 10  # for series; the page has as many variables
@@ -32,8 +35,9 @@ _REST: Final = "#0000ef"
 _VARIABLES: Final = {_INK: "var(--ink)", _FAINT: "var(--line)", _REST: "var(--rest)"} | {
     colour: f"var(--c{index})" for index, colour in enumerate(_SERIES)
 }
+_TOKEN: Final = "row-{}"
 _ONE: Final = timedelta(seconds=1)
-_NAME_LENGTH: Final = {"wide": 60, "narrow": 34}
+_NAME_COLUMNS: Final = {"wide": 90, "narrow": 34}  # of 7 to 10 pixels each
 _BYTE_STEPS: Final = [step << shift for shift in (0, 10, 20, 30, 40) for step in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
 _STRIP_CELLS: Final = {"wide": 120, "narrow": 48}
 
@@ -46,34 +50,10 @@ class Picture:
     unit: str
     wide: str
     narrow: str
-    legend: tuple[tuple[str, str, str], ...]
-    """CSS colour, meaning, and the mark unless it is a patch of that colour."""
-
-
-def size_short(size: float, _: object = None) -> str:
-    """Bytes in a few characters."""
-    sign, size = ("-", -size) if size < 0 else ("", size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{sign}{size:.4g} {unit}"
-        size /= 1024
-    return ""
-
-
-def count_text(number: float, _: object = None) -> str:
-    """A number in a few characters."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(number) >= 10 * size or (abs(number) >= size and number % (size / 10) == 0):
-            return f"{number / size:.4g} {unit}"
-    return f"{number:.6g}"
-
-
-def span_text(us: float, _: object = None) -> str:
-    """A span of time in its unit."""
-    for unit, size in (("d", 86_400e6), ("h", 3600e6), ("min", 60e6), ("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} µs"
+    legend: tuple[tuple[str, str, str, str], ...]
+    """CSS colour, meaning, its short form, and the mark unless it is a patch of that colour."""
+    says: str
+    """What it shows, in a sentence."""
 
 
 def pictures(found: dict[str, Any]) -> dict[str, Picture]:
@@ -84,7 +64,7 @@ def pictures(found: dict[str, Any]) -> dict[str, Picture]:
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Turns off matplotlib's messages about its caches and fonts: a page needs neither, as the browser draws texts.
+    """Turns off matplotlib's messages about its caches and fonts: a page needs neither, as the browser draws names.
 
     The first import of matplotlib belongs in it. Errors are still logged; afterwards all is as before.
     """
@@ -92,9 +72,7 @@ def only_errors() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            yield
+        yield
     finally:
         logger.setLevel(level)
 
@@ -115,24 +93,26 @@ def _pictures(found: dict[str, Any]) -> dict[str, Picture]:
     return drawn
 
 
-def queue_text(one: dict[str, Any]) -> str:
-    """The display name of a queue."""
-    if one.get("queue_id") is None:
-        return "(no queue)"
-    return one["queue"] if one["queue"] is not None else f"queue {one['queue_id']} (deleted)"
-
-
 # ---- The frame
 
 
 def _draw(
-    name: str, title: str, unit: str, height: Any, legend: Any, paint: Callable[[Any, Any, str], None]
+    name: str,
+    title: str,
+    unit: str,
+    height: int,
+    legend: Any,
+    paint: Callable[[Any, Any, str], None],
+    says: str,
+    rows: Sequence[str] = (),
 ) -> Picture:
+    """``rows``: the names that :func:`_rows` put into the picture."""
     made = {}
     for kind, width in WIDTHS.items():
-        made[kind] = _svg(f"{name}-{kind}", title, width, height(kind) if callable(height) else height, kind, paint)
-    marked = tuple((colour, name, mark[0] if mark else "") for colour, name, *mark in legend)
-    return Picture(title, unit, made["wide"], made["narrow"], marked)
+        drawn = _svg(f"{name}-{kind}", f"{title}: {says}", width, height, kind, paint)
+        made[kind] = _named(drawn, rows, kind)
+    marked = tuple((colour, name, short(name), mark[0] if mark else "") for colour, name, *mark in legend)
+    return Picture(title, unit, made["wide"], made["narrow"], marked, says)
 
 
 def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Callable[[Any, Any, str], None]) -> str:
@@ -173,8 +153,6 @@ def _svg(name: str, title: str, width: int, height: int, kind: str, paint: Calla
 
 def _inlined(svg: str, name: str, title: str, width: int, height: int) -> str:
     """The picture for use inside a page: no prologue, unique ids, and the page's colours."""
-    from html import escape
-
     body = svg[svg.index("<svg") :]
     body = body[body.index(">") + 1 :]
     body = re.sub(r"#0000[ef][0-9f]", lambda found: _VARIABLES.get(found[0], found[0]), body)
@@ -230,7 +208,7 @@ def _of_bytes(axis: Any, most: float, count: int) -> None:
 
 def _depth(found: dict[str, Any], times: list[datetime]) -> Picture:
     depth = found["depth"]
-    series = [(queue_text(one), _drawn(one["values"])) for one in depth["series"]]
+    series = [(one["label"], _drawn(one["values"])) for one in depth["series"]]
     colours = [_SERIES[index % COLOURS] for index in range(len(series))]
     if depth["rest"]:
         series.append((f"{depth['rest']['queues']} others together", _drawn(depth["rest"]["values"])))
@@ -245,7 +223,8 @@ def _depth(found: dict[str, Any], times: list[datetime]) -> Picture:
         _whole(axes, count_text)
 
     legend = [(_VARIABLES[colour], name) for (name, _), colour in zip(series, colours, strict=True)]
-    return _draw("depth", "Queue depth over time", "messages waiting at the end of each interval", 300, legend, paint)
+    unit = "messages waiting at the end of each interval"
+    return _draw("depth", "Queue depth over time", unit, 300, legend, paint, sentences.depth(found))
 
 
 def _drawn(values: list[int | None]) -> list[float]:
@@ -265,7 +244,7 @@ def _flow(found: dict[str, Any], times: list[datetime]) -> Picture:
 
     legend = [(_VARIABLES[_SERIES[0]], "enqueued"), (_VARIABLES[_SERIES[1]], "ended: dequeued or queue deleted")]
     unit = "places per second; a message counts on each of its queues"
-    return _draw("flow", "Throughput", unit, 240, legend, paint)
+    return _draw("flow", "Throughput", unit, 240, legend, paint, sentences.flow(found))
 
 
 def _written(found: dict[str, Any], times: list[datetime]) -> Picture:
@@ -285,33 +264,39 @@ def _written(found: dict[str, Any], times: list[datetime]) -> Picture:
         _of_bytes(axes.yaxis, max(both, default=0), 5)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
-    return _draw("written", "Bytes written", "bytes of records per second, whole log", 220, legend, paint)
+    unit = "bytes of records per second, whole log"
+    return _draw("written", "Bytes written", unit, 220, legend, paint, sentences.written(found))
 
 
-def _rows(axes: Any, names: list[str], kind: str) -> None:
-    """One row for each name; the name stands above its row, so that long names fit on a phone."""
-    for index, name in enumerate(names):
-        short = name if len(name) <= _NAME_LENGTH[kind] else name[: _NAME_LENGTH[kind] - 1] + "…"
+def _rows(axes: Any, count: int) -> None:
+    """One row for each name; the name stands above its row, so that long names fit on a phone.
+
+    Matplotlib draws a token, for which :func:`_named` puts the name: the browser has fonts for every script.
+    """
+    for index in range(count):
         axes.annotate(
-            _plain(short),
+            _TOKEN.format(index),
             (0, index),
             xycoords=axes.get_yaxis_transform(),
             xytext=(0, 7),
             textcoords="offset points",
             parse_math=False,
         )
-    axes.set_ylim(len(names) - 0.5, -0.8)
+    axes.set_ylim(count - 0.5, -0.8)
     axes.set_yticks([])
     axes.grid(axis="x", linewidth=0.8)
 
 
-def _plain(text: str) -> str:
-    """The text without characters that XML forbids."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+def _named(svg: str, names: Sequence[str], kind: str) -> str:
+    """The picture with the names of its rows, each cut to the width and with the whole name as its tooltip."""
+    for index, name in enumerate(names):
+        text = f"<title>{escape(plain(name))}</title>{escape(short(name, _NAME_COLUMNS[kind]))}"
+        svg = svg.replace(f">{_TOKEN.format(index)}<", f">{text}<")
+    return svg
 
 
 def _latency(found: dict[str, Any]) -> Picture:
-    rows = [(queue_text(one), one) for one in found["latency"]["queues"][: found["top"]]]
+    rows = [(one["label"], one) for one in found["latency"]["queues"][: found["top"]]]
     if found["latency"]["rest"]:
         rows.append((f"{found['latency']['rest']['queues']} others together", found["latency"]["rest"]))
     marks = (("p50_us", "o", 0), ("p90_us", "D", 2), ("p99_us", "s", 3), ("p999_us", "|", 1))
@@ -325,7 +310,7 @@ def _latency(found: dict[str, Any]) -> Picture:
             axes.plot([low, high], [index, index], color=_FAINT, linewidth=5, solid_capstyle="round")
             for name, mark, colour in marks:
                 axes.plot([max(one[name], 1)], [index], mark, color=_SERIES[colour], markersize=8, markeredgewidth=2.4)
-        _rows(axes, [name for name, _ in rows], kind)
+        _rows(axes, len(rows))
         low = min(max(one["p50_us"], 1) for _, one in rows)
         high = max(max(one["p999_us"], 1) for _, one in rows)
         axes.set_xlim(low / 1.6, high * 1.6)
@@ -343,6 +328,8 @@ def _latency(found: dict[str, Any]) -> Picture:
         34 * len(rows) + 46,
         legend,
         paint,
+        sentences.latency(found),
+        [name for name, _ in rows],
     )
 
 
@@ -359,7 +346,7 @@ def _span_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _bytes(found: dict[str, Any]) -> Picture:
-    rows = [(queue_text(one), one) for one in found["bytes"]["queues"][: found["top"]]]
+    rows = [(one["label"], one) for one in found["bytes"]["queues"][: found["top"]]]
     if found["bytes"]["rest"]:
         rows.append((f"{found['bytes']['rest']['queues']} others together", found["bytes"]["rest"]))
 
@@ -369,14 +356,17 @@ def _bytes(found: dict[str, Any]) -> Picture:
         at = range(len(rows))
         axes.barh(at, first, height=0.3, color=_SERIES[0])
         axes.barh(at, copies, left=first, height=0.3, color=_SERIES[3])
-        _rows(axes, [name for name, _ in rows], kind)
+        _rows(axes, len(rows))
         axes.set_xlim(left=0)
         most = max(one + other for one, other in zip(first, copies, strict=True))
         _of_bytes(axes.xaxis, most, 6 if kind == "wide" else 3)
 
     legend = [(_VARIABLES[_SERIES[0]], "records as first written"), (_VARIABLES[_SERIES[3]], "copies: relocation")]
     unit = "bytes of the log, by the queue on which a message came first"
-    return _draw("bytes", "Bytes by queue", unit, 38 * len(rows) + 46, legend, paint)
+    names = [name for name, _ in rows]
+    return _draw(
+        "bytes", "Bytes by queue", unit, 38 * len(rows) + 46, legend, paint, sentences.queue_bytes(found), names
+    )
 
 
 def _tail(tail: dict[str, Any]) -> Picture:
@@ -400,7 +390,7 @@ def _tail(tail: dict[str, Any]) -> Picture:
 
     legend = [(_VARIABLES[_SERIES[2]], "needed"), (_VARIABLES[_REST], "needed by nothing")]
     unit = "bytes in each segment of the log, from the base (left) to the head; beyond 120 (48) several share a bar"
-    return _draw("tail", "The segments", unit, 200, legend, paint)
+    return _draw("tail", "The segments", unit, 200, legend, paint, sentences.tail(tail))
 
 
 def _lsn_text(lsn: int) -> str:

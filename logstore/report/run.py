@@ -10,6 +10,7 @@ import os
 import secrets
 import tempfile
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,15 @@ from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
+from logstore.report.answers import Known, answers, not_known
 from logstore.report.counts import Grid, Scope, micros, moment
+from logstore.report.figures import figures
+from logstore.report.names import labels
 from logstore.report.sources import ExportSource, StoreSource, open_source
+from logstore.report.waiting import content_bytes_of, waiting_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +41,8 @@ __all__ = ["need_page", "report", "write_page"]
 TOP: Final = 10
 TOP_MAX: Final = 50
 NAMES_TOLD: Final = 10
+BROKER_KEYS: Final = ("queues", "connections", "full", "problem")
+"""As ``logstore stats --json`` and ``logstore connections --json`` have them; null for what is not known, and why."""
 
 
 def report(
@@ -49,14 +56,16 @@ def report(
     spark: SparkSession | None = None,
     connect: str | None = None,
     catalog: str | None = None,
+    broker: Mapping[str, Any] | None = None,
     show: Show = lambda *_: None,
 ) -> dict[str, Any]:
     """The figures of the store in ``path``, or of the export with this target, as a plain document, ready for JSON.
 
     ``queues``: only these queues. ``start``, ``stop``: only events from ``start`` on and before ``stop`` (with a time
     zone). ``top``: the number of queues shown one by one in series; the others are one series. ``spark``: a session
-    that counts instead of this process. ``connect`` and ``catalog``: the catalog, as in ``logstore.open``. ``show`` is
-    called with the present step, the amount done and the total.
+    that counts instead of this process. ``connect`` and ``catalog``: the catalog, as in ``logstore.open``. ``broker``:
+    what a running broker says of its clients, with the keys of ``BROKER_KEYS``; the command asks it. ``show`` is called
+    with the present step, the amount done and the total.
 
     Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and the errors of reading a store or an export.
     """
@@ -67,20 +76,33 @@ def report(
     top = arguments.integer("top", top, 1, TOP_MAX)
     arguments.optional(arguments.text, "title", title)
     arguments.catalog(connect, catalog, called="catalog")
+    arguments.optional(_broker, "broker", broker)
     arguments.function("show", show)
     if spark is not None:
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
+    require("report", "pyarrow")
     with as_store_error(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
         count = _by_arrow if spark is None else _by_spark
-        counts, span = count(source, scope, spark, show)
+        counts, span, live = count(source, scope, spark, show)
         counts.names = source.names()
-        told = source.doubts()
-        if told is not None:
-            counts.doubts = told
-        return _document(source, counts, span, scope, queues, top, title)
+        doubts = source.doubts()
+        if doubts is not None:
+            counts.doubts = doubts
+        told = _facts(source, span, scope, queues, title)
+        limits = {"not_known": not_known(told, broker)}
+        found = answers(_known(source, counts, span, live, broker))
+        return told | {"answers": found} | limits | figures(counts, told, top, source.tail())
+
+
+def _broker(name: str, value: object) -> dict[str, Any]:
+    found: dict[str, Any] = arguments.instance(name, value, dict, what="a dict")
+    missing = [key for key in BROKER_KEYS if key not in found]
+    if missing:
+        raise OptionError(f"{name} has no {missing[0]!r}; it needs {', '.join(BROKER_KEYS)}")
+    return found
 
 
 def _ids(source: Source, queues: Sequence[str]) -> frozenset[int] | None:
@@ -106,7 +128,7 @@ def _grid(span: tuple[int, int] | None, scope: Scope) -> Grid:
     return Grid.over(first, last) if first <= last else Grid(first, 1_000_000, 0)
 
 
-def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Counts, tuple[int, int] | None]:
+def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Counts, tuple[int, int] | None, Any]:
     from logstore.report import arrow as report_arrow
 
     facts = source.facts
@@ -122,11 +144,12 @@ def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Coun
     gap_stop = _gap_stop(source)
     span, deletions, resumed = report_arrow.time_range(times, gap_stop)
     records = watched("reading records", source.records(report_arrow.RECORD_COLUMNS), "lsn")
-    messages, open_rows = source.messages()
+    messages, read_open = source.messages()
+    open_rows = cache(read_open)
     counted = watched("following messages", messages, "end_lsn")
     counts = report_arrow.count(records, counted, open_rows, _grid(span, scope), scope, deletions, gap_stop)
     counts.known_from_us = _known_from(span, gap_stop, resumed)
-    return counts, span
+    return counts, span, open_rows()
 
 
 def _gap_stop(source: Source) -> int | None:
@@ -141,11 +164,11 @@ def _known_from(span: tuple[int, int] | None, gap_stop: int | None, resumed_us: 
     return span[1] if resumed_us is None else resumed_us
 
 
-def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None]:
+def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts, tuple[int, int] | None, Any]:
     from logstore.report import spark as report_spark
 
     with ExitStack() as stack:
-        records, messages, opened = _tables(source, spark, stack)
+        records, messages, opened, live = _tables(source, spark, stack)
         gap_stop = _gap_stop(source)
         span, resumed = report_spark.time_range(records, gap_stop)
         # A store is read as of one moment, and the core reports the transactions in doubt.
@@ -153,11 +176,11 @@ def _by_spark(source: Source, scope: Scope, spark: Any, _: Show) -> tuple[Counts
         grid = _grid(span, scope)
         counts = report_spark.count(records, messages, opened, grid, scope, parts=parts, gap_stop_lsn=gap_stop)
         counts.known_from_us = _known_from(span, gap_stop, resumed)
-        return counts, span
+        return counts, span, live
 
 
-def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Records, messages and open messages for Spark.
+def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[DataFrame, DataFrame, DataFrame, Any]:
+    """Records, messages and open messages for Spark, and the open messages as an Arrow table.
 
     For a store, the rows of messages need one sequential pass. It is made here, into temporary files.
     """
@@ -167,8 +190,9 @@ def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[Data
     if isinstance(source, ExportSource):
         records = _parquet(spark, source.files("records"), RECORD_COLUMNS, "records")
         messages = _parquet(spark, source.files("messages"), None, "messages")
-        opened = _written(source.open_rows().to_batches(), place / "open.parquet", "open")
-        return records, messages, _parquet(spark, [opened], None, "open")
+        live = source.open_rows()
+        opened = _written(live.to_batches(), place / "open.parquet", "open")
+        return records, messages, _parquet(spark, [opened], None, "open"), live
     import json
 
     from logstore import spark as facade
@@ -179,8 +203,9 @@ def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[Data
     records = facade.read(spark, source.path, columns=RECORD_COLUMNS, snapshot=bounds)
     batches, open_rows = source.messages()
     closed = _written(batches, place / "messages.parquet", "messages")
-    opened = _written(open_rows().to_batches(), place / "open.parquet", "open")
-    return records, _parquet(spark, [closed], None, "messages"), _parquet(spark, [opened], None, "open")
+    live = open_rows()
+    opened = _written(live.to_batches(), place / "open.parquet", "open")
+    return records, _parquet(spark, [closed], None, "messages"), _parquet(spark, [opened], None, "open"), live
 
 
 def _written(batches: Any, path: Path, kind: str) -> str:
@@ -206,22 +231,45 @@ def _parquet(spark: SparkSession, paths: list[str], columns: Sequence[str] | Non
     return table if columns is None else table.select(*columns)
 
 
-def _document(
-    source: Source,
-    counts: Counts,
-    span: tuple[int, int] | None,
-    scope: Scope,
-    queues: Sequence[str],
-    top: int,
-    title: str | None,
-) -> dict[str, Any]:
-    from logstore.report.figures import figures
+def _known(
+    source: Source, counts: Counts, span: tuple[int, int] | None, live: Any, broker: Mapping[str, Any] | None
+) -> Known:
+    """What the answers need. A queue of a store that nobody has open stood still only up to the last record."""
+    facts = source.facts
+    now_us = (facts.read_us if facts.state == "live" else None) or (0 if span is None else span[1])
+    work, tail = source.work(), source.tail()
+    content = content_bytes_of(live, {message_id for one in work or () for message_id in one.message_ids})
+    return Known(
+        place="DIR" if facts.kind == "export" else str(source.path),
+        labels=labels(counts.names),
+        names=counts.names,
+        waiting=waiting_of(live, now_us),
+        left_us=None
+        if counts.scope.stop_us is not None
+        else {queue_id: counts.last_left_us(queue_id) for queue_id in counts.queue_ids()},
+        step_us=counts.grid.step_us,
+        first_us=None if span is None else span[0],
+        now_us=now_us,
+        doubts=counts.doubts,
+        work=work,
+        work_bytes={one.tx_id: sum(content.get(message_id, 0) for message_id in one.message_ids) for one in work or ()},
+        tail=tail,
+        dead_bytes=0 if tail is None else sum(one["dead_bytes"] for one in tail["segments"]),
+        holding=source.holding(),
+        dead_letter_ids=source.dead_letter_ids(),
+        broker=broker,
+        queues_asked=counts.scope.queues,
+    )
 
+
+def _facts(
+    source: Source, span: tuple[int, int] | None, scope: Scope, queues: Sequence[str], title: str | None
+) -> dict[str, Any]:
     def iso(us: int | None) -> str | None:
         return None if us is None else moment(us).isoformat()
 
     facts = source.facts
-    told = {
+    return {
         "title": title or f"{source.path.absolute().name}: a report",
         "store": str(source.path),
         "kind": facts.kind,
@@ -241,7 +289,6 @@ def _document(
         "to": iso(scope.stop_us),
         "queues_asked": list(queues),
     }
-    return figures(counts, told, top, source.tail())
 
 
 def need_page() -> None:

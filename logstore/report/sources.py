@@ -23,21 +23,22 @@ from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 from logstore.holds import LIMIT_BYTES, hold, list_holds
 from logstore.inspect import Inspection, Reader, read_catalog
-from logstore.report.counts import Doubt
-from logstore.store.base_holders import read_tail
+from logstore.report.counts import Doubt, OpenWork
+from logstore.store.base_holders import HOLDERS, HOLDERS_MAX, read_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from logstore.catalog.rows import QueueRow
     from logstore.export.manifest import Manifest, Missing, Span
+    from logstore.store.base_holders import Holder
 
 __all__ = ["ExportSource", "Source", "StoreSource", "check_source", "open_source"]
 
 MANIFEST: Final = "_manifest.json"
 EXPORT_LOCK: Final = "_LOCK"
 HOLD_S: Final = 6 * 3600.0
-HOLDERS: Final = 10
 TRIES: Final = 10
 BATCH_ROWS: Final = 1 << 16
 
@@ -102,6 +103,18 @@ class Source(ABC):
         """Transactions in doubt; None if they must be found from the records."""
         return None
 
+    def work(self) -> list[OpenWork] | None:
+        """All transactions without an outcome, with the messages that they change; None if only doubts are known."""
+        return None
+
+    def holding(self) -> frozenset[tuple[str, int]]:
+        """What needs the oldest segment of the log: ("queue" or "transaction", id)."""
+        return frozenset()
+
+    def dead_letter_ids(self) -> frozenset[int]:
+        """The queues that take the dead letters of another one, as far as the source knows."""
+        return frozenset()
+
 
 class StoreSource(Source):
     """A store."""
@@ -141,10 +154,14 @@ class StoreSource(Source):
             catalog_view = read_catalog(self.path, info, connect=connect, schema=catalog)
             self._names = {queue.id: queue.name for queue in catalog_view.queues}
             found.read()
-            told = read_tail(found.handle, self._names, list_holds(self.path), HOLDERS)
+            told = read_tail(found.handle, self._names, list_holds(self.path), HOLDERS_MAX)
+            self._holding = _holding(told.holders)
             self._tail = told.as_dict() | {"log_bytes": info.log_bytes}
+            self._tail["holders"] = self._tail["holders"][:HOLDERS]
+            self._dead_letter_ids = _dead_letter_ids(catalog_view.queues)
             own = None if self.hold is None else self.hold.name
             self._tail["holds"] = [one for one in self._tail["holds"] if one["name"] != own]
+            self._transactions = found.transactions()
             self._doubts = [
                 Doubt(
                     one.id,
@@ -153,7 +170,7 @@ class StoreSource(Source):
                     len(one.work),
                     tuple(sorted({work.queue_id for work in one.work if work.queue_id})),
                 )
-                for one in found.transactions()
+                for one in self._transactions
                 if one.prepared
             ]
 
@@ -196,6 +213,41 @@ class StoreSource(Source):
     def doubts(self) -> list[Doubt] | None:
         """The transactions from the core, with the times of their prepares, even if they were relocated."""
         return self._doubts
+
+    def work(self) -> list[OpenWork]:
+        """From the core."""
+        return [
+            OpenWork(
+                one.id,
+                None if one.xid is None else str(one.xid),
+                one.prepared,
+                one.prepared_us or one.started_us or None,
+                tuple(work.message_id for work in one.work),
+                tuple(sorted({work.queue_id for work in one.work if work.queue_id})),
+            )
+            for one in self._transactions
+        ]
+
+    def holding(self) -> frozenset[tuple[str, int]]:
+        """From the first holders, up to the most that the core lists."""
+        return self._holding
+
+    def dead_letter_ids(self) -> frozenset[int]:
+        """From the catalog."""
+        return self._dead_letter_ids
+
+
+def _holding(holders: Iterable[Holder]) -> frozenset[tuple[str, int]]:
+    found = {("transaction", one.id) for one in holders if one.kind == "transaction"}
+    for place in (place for one in holders for place in one.places):
+        queue = ("queue", place.queue_id)
+        found.add(queue if place.transaction is None else ("transaction", place.transaction))
+    return frozenset(found)
+
+
+def _dead_letter_ids(queues: Iterable[QueueRow]) -> frozenset[int]:
+    targets = {queue.dead_letter for queue in queues if queue.dead_letter is not None}
+    return frozenset(queue.id for queue in queues if queue.name in targets)
 
 
 class ExportSource(Source):

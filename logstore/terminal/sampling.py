@@ -38,6 +38,21 @@ def asked(store_dir: Path) -> tuple[dict[str, Any] | None, str | None]:
         return None, "the broker gives no statistics that this logstore understands: use the logstore that runs it"
 
 
+def clients(store_dir: Path) -> dict[str, Any]:
+    """What a report needs of the broker: its queues and connections, and whether the store is full.
+
+    ``problem`` says why the others are null, if no broker gives them.
+    """
+    found, problem = asked(store_dir)
+    if found is None:
+        return {"queues": None, "connections": None, "full": None, "problem": problem}
+    try:
+        told = ask(store_dir, "connections", {}, sign_of_life_s=control.SIGN_OF_LIFE_S)["connections"]
+    except StoreError as error:
+        told, problem = None, f"the broker does not list its connections: {error.message}"
+    return {"queues": found["queues"], "connections": told, "full": found["full"], "problem": problem}
+
+
 def sample(store_dir: Path, *, connect: str | None = None, schema: str | None = None) -> dict[str, Any]:
     """A sample without rates. Raises the errors of ``read_state`` if no broker answers."""
     found, problem = asked(store_dir)

@@ -22,6 +22,7 @@ from kit.pages import OPERATIONS, blocks
 from kit.serve_process import ServeProcess, serving
 from kit.stores import ROOT, SMALL_SEGMENT
 from logstore.cli import command as program
+from logstore.report.answers import KINDS
 from logstore.terminal.replication import REPLICATION
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
     known |= {"unsent_bytes", "waits_for", "blocked_s", "connected_s", "silent_s"}
     known |= {"queues_probable", "missing_before", "read_time", "open_refused", "_staging", "_manifest"}
     known |= {column["name"] for column in told("sql", "DIR", "FROM transactions")["columns"]}
+    known |= {*told("report", "DIR"), *KINDS}
     known |= set(REPLICATION)  # of a copy of a replicated store
     assert set(re.findall(r"`(_?[a-z]+(?:_[a-z]+)+)`", PAGE)) <= known
 
