@@ -144,10 +144,11 @@ def _bounds(metadata: Any, key: str) -> tuple[int, int] | None:
 
 
 def _missing_ranges(manifest: Manifest) -> list[str]:
-    """Parts of the log for which there is neither a file of records nor a gap."""
+    """Parts of the log for which there is neither a file of records nor a gap, and which were not dropped."""
     at, problems = manifest.first_lsn, []
     spans = [(one.start_lsn, one.stop_lsn) for one in manifest.of("records")]
     spans += [(one.start_lsn, one.stop_lsn) for one in manifest.gaps]
+    spans += [(one.start_lsn, one.stop_lsn) for one in manifest.dropped if one.dataset == "records"]
     for start, stop in [*sorted(spans), (manifest.last_lsn, manifest.last_lsn)]:
         if start > at:
             problems.append(f"records: LSN {at} to {start} are missing")
