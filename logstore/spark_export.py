@@ -29,6 +29,7 @@ __all__ = ["run"]
 @click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Log bytes exported in one step [default: 1G].")
 @click.option("--keep", type=AGE, help="Drop the files of days that ended longer ago, such as 90d [default: none].")
 @click.option("--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog there.")
+@click.option("--delta", is_flag=True, help="Make TARGET's records and messages Delta Lake tables.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(

@@ -51,6 +51,7 @@ RENEWED_EVERY_S = 60.0
 )
 @click.option("--keep", type=AGE, help="Drop the files of days that ended longer ago, such as 90d [default: none].")
 @click.option("--iceberg", type=PathText(), help="Register the files in the Iceberg catalog in this directory.")
+@click.option("--delta", is_flag=True, help="Make TARGET's records and messages Delta Lake tables.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(
@@ -96,6 +97,7 @@ def _export(
     every: float | None,
     keep: timedelta | None,
     iceberg: Path | None,
+    delta: bool,
     allow_gap: bool,
     require_complete: bool,
     hold_limit: int | None,
@@ -115,7 +117,13 @@ def _export(
         if dry_run:
             _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
             return
-        given |= {"iceberg": iceberg, "hold_limit_bytes": hold_limit, "connect": connect, "catalog": schema}
+        given |= {
+            "iceberg": iceberg,
+            "delta": delta,
+            "hold_limit_bytes": hold_limit,
+            "connect": connect,
+            "catalog": schema,
+        }
         run = partial(_run, store_dir, target, as_json=as_json, **given)
         if every is None:
             run()

@@ -2,8 +2,8 @@
 
 The files stay in their places; a table refers to them. The catalog is an SQLite file in a separate directory, with the
 tables' metadata. Each snapshot's properties contain the LSN that it reaches. A registration makes the files of the
-table those of the manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is interrupted
-between the manifest and the catalog, the next run does this, and no file is registered twice.
+table those of the manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is
+interrupted between the manifest and the catalog, the next run does this, and no file is registered twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import FileInfo
 
-__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register"]
+__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register", "summary"]
 
 NAMESPACE: Final = "logstore"
 LAST_LSN: Final = "logstore.last-lsn"
@@ -86,19 +86,19 @@ def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> i
     wanted = [str(target / file.path) for file in files]
     new, gone = [path for path in wanted if path not in known], sorted(known.keys() - set(wanted))
     reached = max((file.stop_lsn for file in files), default=manifest.last_lsn)
-    summary = _summary(manifest, reached)
+    said = summary(manifest, reached)
     if new:
         _widen(table, target / files[-1].path)
     if gone:
         with table.transaction() as change:
             made = _data_files(table, new)
-            with change.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
+            with change.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
                 for path in gone:
                     snapshot.delete_data_file(known[path])
                 for file in made:
                     snapshot.append_data_file(file)
     elif new:
-        table.add_files(new, snapshot_properties=summary)
+        table.add_files(new, snapshot_properties=said)
     return len(new)
 
 
@@ -114,7 +114,8 @@ def _widen(table: Any, newest: Path) -> None:
         update.union_by_name(made)
 
 
-def _summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
+def summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
+    """What a commit of a table says of the export."""
     missing = manifest.missing_before
     before = {} if missing is None else {MISSING_LSN: str(missing.lsn), MISSING_TIME: missing.time.isoformat()}
     return {LAST_LSN: str(last_lsn)} | before

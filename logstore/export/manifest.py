@@ -48,6 +48,7 @@ __all__ = [
     "Span",
     "is_file_path",
     "is_open_path",
+    "parsed_path",
     "staged_name",
 ]
 
@@ -243,6 +244,14 @@ def is_file_path(path: str) -> bool:
 def is_open_path(path: str) -> bool:
     """Whether a part of the open set can have this relative path."""
     return path == OPEN_FILE or _PART_PATH.fullmatch(path) is not None
+
+
+def parsed_path(path: str) -> tuple[int, int]:
+    """The LSNs in the path of a file of records or messages. Raises ``ExportDamaged`` for another path."""
+    found = _FILE_PATH.fullmatch(path)
+    if found is None:
+        raise ExportDamaged(f"{path} is not the path of a file of an export, but a table names it: make a new target")
+    return int(found[3], 16), int(found[4], 16)
 
 
 def staged_name(path: str) -> str:

@@ -30,6 +30,7 @@ from logstore.core.extras import require
 from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
+from logstore.export import delta as export_delta
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import INTENT, MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
@@ -97,6 +98,7 @@ def export(
     file_bytes: int = FILE_BYTES,
     keep: timedelta | None = None,
     iceberg: str | os.PathLike[str] | None = None,
+    delta: bool = False,
     allow_gap: bool = False,
     require_complete: bool = False,
     hold: Hold | None = None,
@@ -113,6 +115,7 @@ def export(
     * ``file_bytes``: bytes of the log for one file.
     * ``keep``: drop the files of UTC days that ended longer ago; the manifest names what was dropped.
     * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
+    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up.
     * ``allow_gap``: continue even if records were recycled before they were exported.
     * ``require_complete``: refuse to begin a target unless the log still has everything that was ever logged.
     * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
@@ -144,7 +147,7 @@ def export(
         info = reader.info  # raises if this is not a store
     if require_complete and not allow_gap:
         refuse_incomplete(source, path)
-    with Target(path, source) as place, upkept(place, source, keep, iceberg, hold) as done:
+    with Target(path, source) as place, upkept(place, source, keep, hold, iceberg, delta=delta) as done:
         for attempt in range(1, 1 + _TRIES):
             try:
                 with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
@@ -175,8 +178,10 @@ def upkept(
     place: Target,
     source: Path,
     keep: timedelta | None,
-    iceberg: str | os.PathLike[str] | None,
     held: Hold | None,
+    iceberg: str | os.PathLike[str] | None,
+    *,
+    delta: bool,
 ) -> Iterator[list[Upkeep]]:
     """Does what belongs to a run besides its new files: retention before and after it, compaction, registration.
 
@@ -186,14 +191,16 @@ def upkept(
         late("logstore.export.iceberg")
         from logstore.export.iceberg import register
 
-        place.registered = partial(register, place.path, directory=Path(iceberg))
+        place.catalogs.append(partial(register, place.path, directory=Path(iceberg)))
+    if delta or export_delta.is_registered(place.path):
+        place.catalogs.append(partial(export_delta.register, place.path))
     first = drop_expired(place, keep)
     done: list[Upkeep] = []
     yield done
     rest = keep_up(place, keep, source, (lambda: None) if held is None else held.renew)
     done.append(first + rest)
     if place.manifest is not None:
-        place.registered(place.manifest)
+        place.register(place.manifest)
 
 
 def _check_options(

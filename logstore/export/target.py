@@ -137,9 +137,9 @@ class Target:
     def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
         self.path = Path(path)
         self.staging = self.path / STAGING
-        self.registered: Callable[[Manifest], object] = lambda _: None
+        self.catalogs: list[Callable[[Manifest], object]] = []
         """Called in a commit that removes files of records or messages, after the new manifest stands and before they
-        go, so that a catalog does not name them any longer than they are there."""
+        go, so that no catalog names files that are gone."""
         self._lock = -1
         if store_dir is not None:
             _check_outside(store_dir, self.path)
@@ -228,8 +228,13 @@ class Target:
             self._place(intent)
             self.manifest = manifest
             if not all(is_open_path(path) for path in removed):
-                self.registered(manifest)
+                self.register(manifest)
             self._remove(intent)
+
+    def register(self, manifest: Manifest) -> None:
+        """Has all catalogs name the files of the manifest. Raises ``ExportError``, ``MissingExtra``."""
+        for catalog in self.catalogs:
+            catalog(manifest)
 
     def _stage(self, name: str, content: bytes) -> str:
         file = StagedFile(self.staging / name)

@@ -60,6 +60,7 @@ def export(
     chunk_bytes: int = CHUNK_BYTES,
     keep: timedelta | None = None,
     iceberg: str | os.PathLike[str] | None = None,
+    delta: bool = False,
     allow_gap: bool = False,
     require_complete: bool = False,
     hold: Hold | None = None,
@@ -85,7 +86,7 @@ def export(
         refuse_incomplete(source, Path(target).absolute())
     with (
         Target(Path(target).absolute(), source) as place,
-        upkept(place, source, keep, iceberg, hold) as done,
+        upkept(place, source, keep, hold, iceberg, delta=delta) as done,
         held_for(source, place, info, hold, hold_limit_bytes) as held,
         Reader(source, hold=held) as reader,
     ):
