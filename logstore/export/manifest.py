@@ -158,12 +158,6 @@ class Dropped:
             f"({counted(self.rows, 'row')})"
         )
 
-    def check(self) -> None:
-        """Raises ValueError if no export can have dropped this."""
-        if self.dataset not in ("records", "messages") or self.start_lsn > self.stop_lsn or not self.files:
-            raise ValueError("a dropped range is impossible")
-        date.fromisoformat(self.last_day)
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -459,7 +453,9 @@ def _dropped(content: dict[str, Any]) -> Dropped:
     for name in ("start_lsn", "stop_lsn", "files", "rows"):
         _number(content[name])
     made = Dropped(**content)
-    made.check()
+    if made.dataset not in ("records", "messages") or made.start_lsn > made.stop_lsn or not made.files:
+        raise ValueError("a dropped range is impossible")
+    date.fromisoformat(made.last_day)
     return made
 
 
