@@ -95,7 +95,7 @@ BENCH := $(VENV)/.installed-bench
 DEMO := $(VENV)/.installed-demo
 PINS := pyproject.toml setup.py constraints.txt
 # Only `make bench` installs the other stores that it measures.
-EVERY_EXTRA := arrow,broker,cluster,coilmq,iceberg,lint,postgres,report,spark,test,tpc
+EVERY_EXTRA := arrow,broker,cluster,coilmq,delta,iceberg,lint,postgres,report,spark,test,tpc
 
 define CHECK_VENV
 @if [ -e '$(VENV)' ] || [ -L '$(VENV)' ]; then \

@@ -14,7 +14,7 @@ from logstore.core.counts import counted
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES
 from logstore.inspect import Reader
 from logstore.spark import export, session, stream_export
-from logstore.terminal.options import SIZE, catalog_options, json_option, naming, path_argument
+from logstore.terminal.options import AGE, SIZE, catalog_options, json_option, naming, path_argument
 from logstore.terminal.output import print_json
 
 __all__ = ["run"]
@@ -27,7 +27,9 @@ __all__ = ["run"]
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
 @click.option("--file-bytes", type=SIZE, default=FILE_BYTES, help="Log bytes for one file and task [default: 128M].")
 @click.option("--chunk-bytes", type=SIZE, default=CHUNK_BYTES, help="Log bytes exported in one step [default: 1G].")
+@click.option("--keep", type=AGE, help="Drop the files of days that ended longer ago, such as 90d [default: none].")
 @click.option("--iceberg", type=click.Path(path_type=Path), help="Register the files in the Iceberg catalog there.")
+@click.option("--delta", is_flag=True, help="Make TARGET's records and messages Delta Lake tables.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(

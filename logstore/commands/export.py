@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 from logstore.core.counts import counted
 from logstore.inspect import LogRecycled
 from logstore.terminal.options import (
+    AGE,
     SIZE,
     Amount,
     PathText,
@@ -27,6 +29,7 @@ from logstore.terminal.working import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
     from pathlib import Path
 
     from logstore.export import ExportReport
@@ -46,7 +49,9 @@ RENEWED_EVERY_S = 60.0
 @click.option(
     "--every", type=Amount(min=0, min_open=True), help="Keep running, and export again after this many seconds."
 )
+@click.option("--keep", type=AGE, help="Drop the files of days that ended longer ago, such as 90d [default: none].")
 @click.option("--iceberg", type=PathText(), help="Register the files in the Iceberg catalog in this directory.")
+@click.option("--delta", is_flag=True, help="Make TARGET's records and messages Delta Lake tables.")
 @click.option("--allow-gap", is_flag=True, help="Continue even if records were recycled before they were exported.")
 @click.option("--require-complete", is_flag=True, help="Begin no target if the log has recycled something before.")
 @click.option(
@@ -90,7 +95,9 @@ def _export(
     body: int | None,
     compression: str | None,
     every: float | None,
+    keep: timedelta | None,
     iceberg: Path | None,
+    delta: bool,
     allow_gap: bool,
     require_complete: bool,
     hold_limit: int | None,
@@ -104,13 +111,19 @@ def _export(
 
     if allow_gap and require_complete:
         raise click.UsageError("--allow-gap and --require-complete contradict each other: give one of the two")
-    given: dict[str, Any] = {"body": body, "compression": compression}
+    given: dict[str, Any] = {"body": body, "compression": compression, "keep": keep}
     given |= {"allow_gap": allow_gap, "require_complete": require_complete}
     try:
         if dry_run:
             _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
             return
-        given |= {"iceberg": iceberg, "hold_limit_bytes": hold_limit, "connect": connect, "catalog": schema}
+        given |= {
+            "iceberg": iceberg,
+            "delta": delta,
+            "hold_limit_bytes": hold_limit,
+            "connect": connect,
+            "catalog": schema,
+        }
         run = partial(_run, store_dir, target, as_json=as_json, **given)
         if every is None:
             run()
@@ -170,6 +183,7 @@ def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: b
                 "units": len(planned.units),
                 "gap": _span(planned.gap),
                 "missing_before": _missing(planned.missing_before),
+                "expired": [file.path for file in planned.expired],
             }
         )
         return
@@ -181,6 +195,12 @@ def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: b
         click.echo(f"lost before it was exported: LSN {planned.gap.start_lsn} to {planned.gap.stop_lsn}")
     if planned.missing_before is not None:
         click.echo(f"was recycled before the first export: {planned.missing_before}")
+    if planned.expired:
+        rows = sum(file.rows for file in planned.expired)
+        click.echo(
+            f"would be dropped, being too old: {counted(len(planned.expired), 'file')} with {counted(rows, 'row')}, of "
+            f"days up to {max(file.day for file in planned.expired)}"
+        )
 
 
 def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
@@ -200,6 +220,9 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
                 "log_bytes": report.log_bytes,
                 "gap": _span(report.gap),
                 "missing_before": _missing(report.missing_before),
+                "dropped_files": report.upkeep.dropped_files,
+                "dropped_rows": report.upkeep.dropped_rows,
+                "merged_files": report.upkeep.merged_files,
                 "seconds": round(report.seconds, 3),
             }
         )
@@ -215,6 +238,9 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
         )
     if report.gap is not None and not as_json:
         click.echo(f"lost before it was exported: LSN {report.gap.start_lsn} to {report.gap.stop_lsn}")
+    if report.upkeep.dropped_files and not as_json:
+        many = counted(report.upkeep.dropped_files, "file")
+        click.echo(f"dropped, being too old: {many} with {counted(report.upkeep.dropped_rows, 'row')}")
     sys.stdout.flush()  # so that each report of a repeated export is visible at once
 
 
@@ -244,6 +270,7 @@ def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None
                 "messages": report.messages,
                 "gaps": [_span(gap) for gap in report.manifest.gaps],
                 "missing_before": _missing(report.manifest.missing_before),
+                "dropped": [asdict(one) for one in report.manifest.dropped],
                 "problems": list(report.problems),
             }
         )
@@ -254,6 +281,8 @@ def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None
         click.echo(f"lost before it was exported: LSN {gap.start_lsn} to {gap.stop_lsn}")
     if report.manifest.missing_before is not None:
         click.echo(f"was recycled before the first export: {report.manifest.missing_before}")
+    for dropped in report.manifest.dropped:
+        click.echo(f"dropped, being too old: {dropped}")
     click.echo(
         f"{target}: {counted(report.files, 'file')} ({size_text(report.bytes)}) with "
         f"{counted(report.records, 'record')} and "

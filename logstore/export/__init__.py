@@ -6,6 +6,7 @@ It may import ``rows``, ``inspect`` and the packages below those.
 from __future__ import annotations
 
 from logstore.export.manifest import (
+    Dropped,
     ExportDamaged,
     ExportError,
     ExportGap,
@@ -15,9 +16,11 @@ from logstore.export.manifest import (
     Missing,
 )
 from logstore.export.run import ExportReport, Run, export, held_for, hold_for, plan_export
+from logstore.export.upkeep import Upkeep
 from logstore.export.verification import VerifyReport, verify
 
 __all__ = [
+    "Dropped",
     "ExportDamaged",
     "ExportError",
     "ExportGap",
@@ -27,6 +30,7 @@ __all__ = [
     "ExportReport",
     "Missing",
     "Run",
+    "Upkeep",
     "VerifyReport",
     "export",
     "held_for",

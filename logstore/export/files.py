@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from logstore.holds import Hold
 
-__all__ = ["BOUNDED", "FILE_ROWS", "Job", "write_messages", "write_records"]
+__all__ = ["BOUNDED", "FILE_ROWS", "FileRows", "Job", "write_messages", "write_records"]
 
 FILE_ROWS: Final = 4 << 20
 GROUP_ROWS: Final = 1 << 20
@@ -79,10 +79,12 @@ class Job:
 # ---- How a file is written
 
 
-class _Files:
+class FileRows:
     """Divides rows in log order into files."""
 
-    def __init__(self, job: Job, dataset: str, span: Span, staging: Path, key: str, time: str, attempt: str) -> None:
+    def __init__(
+        self, job: Job, dataset: str, span: Span, staging: Path, key: str, time: str, attempt: str = ""
+    ) -> None:
         self._job = job
         self._dataset = dataset
         self._staging = staging
@@ -340,7 +342,7 @@ def _write(
     batches: Iterable[pa.RecordBatch],
     attempt: str,
 ) -> list[FileInfo]:
-    with _Files(job, dataset, span, staging, key, time, attempt) as files:
+    with FileRows(job, dataset, span, staging, key, time, attempt) as files:
         for batch in batches:
             files.add(batch)
         return files.end()

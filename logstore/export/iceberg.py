@@ -1,8 +1,9 @@
 """An export's files as Apache Iceberg tables: ``logstore.records`` and ``logstore.messages``, partitioned by day.
 
 The files stay in their places; a table refers to them. The catalog is an SQLite file in a separate directory, with the
-tables' metadata. Each snapshot's properties contain the LSN that it reaches. So if a run is interrupted between the
-manifest and the catalog, the next run registers the missing files, and no file is registered twice.
+tables' metadata. Each snapshot's properties contain the LSN that it reaches. A registration makes the files of the
+table those of the manifest, in one snapshot, and so takes out files that were dropped or merged. If a run is
+interrupted between the manifest and the catalog, the next run does this, and no file is registered twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from logstore.export.manifest import FileInfo
 
-__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register"]
+__all__ = ["LAST_LSN", "MISSING_LSN", "MISSING_TIME", "NAMESPACE", "open_catalog", "register", "summary"]
 
 NAMESPACE: Final = "logstore"
 LAST_LSN: Final = "logstore.last-lsn"
@@ -51,7 +52,7 @@ def open_catalog(directory: str | os.PathLike[str]) -> Any:
 
 
 def register(target: Path, manifest: Manifest, directory: Path) -> int:
-    """Registers all files of the export that the tables do not have yet. Returns their number.
+    """Makes the files of the tables those of the export. Returns the number of new ones.
 
     Raises :class:`~logstore.export.manifest.ExportMismatch` if the catalog has the tables of another export.
     """
@@ -78,16 +79,32 @@ def _explained(directory: Path) -> Iterator[None]:
 
 def _register(catalog: Any, dataset: str, target: Path, manifest: Manifest) -> int:
     files = manifest.of(dataset)
-    if not files:
+    if not files and not catalog.table_exists((NAMESPACE, dataset)):
         return 0
-    table = _table(catalog, dataset, target, files[0], manifest)
-    snapshot = table.current_snapshot()
-    known = 0 if snapshot is None else int(snapshot.summary.additional_properties.get(LAST_LSN, 0))
-    new = [str(target / file.path) for file in files if file.stop_lsn > known]
+    table = _table(catalog, dataset, target, files, manifest)
+    known = {task.file.file_path.removeprefix("file://"): task.file for task in table.scan().plan_files()}
+    wanted = [str(target / file.path) for file in files]
+    new, gone = [path for path in wanted if path not in known], sorted(known.keys() - set(wanted))
+    reached = max((file.stop_lsn for file in files), default=manifest.last_lsn)
+    said = summary(manifest, reached)
     if new:
         _widen(table, target / files[-1].path)
-        table.add_files(new, snapshot_properties=_summary(manifest, max(file.stop_lsn for file in files)))
+    if gone:
+        with table.transaction() as change:
+            made = _data_files(table, new)
+            with change.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+                for path in gone:
+                    snapshot.delete_data_file(known[path])
+                for file in made:
+                    snapshot.append_data_file(file)
+    elif new:
+        table.add_files(new, snapshot_properties=said)
     return len(new)
+
+
+def _data_files(table: Any, paths: list[str]) -> list[Any]:
+    files = require("iceberg", "pyiceberg.io.pyarrow")
+    return list(files.parquet_files_to_data_files(table.io, table.metadata, iter(paths)))
 
 
 def _widen(table: Any, newest: Path) -> None:
@@ -97,13 +114,14 @@ def _widen(table: Any, newest: Path) -> None:
         update.union_by_name(made)
 
 
-def _summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
+def summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
+    """What a commit of a table says of the export."""
     missing = manifest.missing_before
     before = {} if missing is None else {MISSING_LSN: str(missing.lsn), MISSING_TIME: missing.time.isoformat()}
     return {LAST_LSN: str(last_lsn)} | before
 
 
-def _table(catalog: Any, dataset: str, target: Path, first: FileInfo, manifest: Manifest) -> Any:
+def _table(catalog: Any, dataset: str, target: Path, files: list[FileInfo], manifest: Manifest) -> Any:
     name = (NAMESPACE, dataset)
     properties = {_STORE: str(manifest.store), _TARGET: str(target)}
     if catalog.table_exists(name):
@@ -116,7 +134,7 @@ def _table(catalog: Any, dataset: str, target: Path, first: FileInfo, manifest: 
                 )
         return table
     parquet, transforms = require("arrow", "pyarrow.parquet"), require("iceberg", "pyiceberg.transforms")
-    made = parquet.read_schema(target / first.path)
+    made = parquet.read_schema(target / files[0].path)
     # The files have bounds of these columns only.
     properties |= {"write.metadata.metrics.default": "none"}
     properties |= {f"write.metadata.metrics.column.{name}": "full" for name in made.names if name in BOUNDED}

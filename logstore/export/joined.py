@@ -2,7 +2,8 @@
 log.
 
 A :class:`Join` is one manifest and one end of the log, taken at one moment. Later runs of the export and later records
-do not change it: files of records and messages are never replaced, and the open set is read when the join is made.
+do not change it: the open set is read when the join is made, and files of records and messages are never changed. A
+later run may remove such a file; then a newer manifest names the file with its rows, or that they were dropped.
 
 Invariant: no row of the log's side depends on the log below :attr:`Join.keep_lsn`. What such a row says of earlier
 records comes from the export's open set, as in a run of the export. So a writer may recycle the exported part.

@@ -20,7 +20,9 @@ from logstore.export.joined import (
     tail_messages,
     with_join,
 )
-from logstore.export.manifest import ExportDamaged
+from logstore.export.manifest import ExportDamaged, ExportError
+from logstore.export.older_files import of_this_version
+from logstore.export.target import explained, read_manifest
 from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.records import queue_names, read
 from logstore.rows.schema import message_schema, open_schema, schema
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.export.joined import Join
+    from logstore.export.manifest import FileInfo
 
 __all__ = ["read_table"]
 
@@ -40,6 +43,7 @@ EAGER_BYTES: Final = 64 << 20
 
 BATCH_ROWS: Final = 1 << 15
 _DECIDED_LATER: Final = frozenset({"outcome", "effect_lsn", "effect_time", "enqueue_lsn", "enqueue_time"})
+_KEYS: Final = {"records": "lsn", "messages": "end_lsn"}
 _ENDS: Final = ("MESSAGE_DEQUEUE", "MESSAGE_MOVE")
 
 
@@ -195,25 +199,29 @@ def _of_files(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the manifest's files with this schema, without row groups that do not matter.
 
-    A column that an older file lacks is null.
+    A column that an older file lacks is null. If a run of the export has merged files meanwhile, their rows come from
+    the merged file.
     """
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    for file in join.manifest.of(dataset):
+    files, next_lsn = list(join.manifest.of(dataset)), join.manifest.first_lsn
+    while files:
+        file = files.pop(0)
         path = join.target / file.path
         try:
-            with path.open("rb") as raw, parquet.ParquetFile(raw) as opened:  # as pyarrow does not take every path
+            try:
+                raw = path.open("rb")  # as pyarrow does not take every path
+            except FileNotFoundError:
+                files = _files_now(join, dataset, next_lsn, file)
+                continue
+            with raw, parquet.ParquetFile(raw) as opened:
                 groups = [n for n in range(opened.num_row_groups) if group_matters(opened.metadata.row_group(n))]
+                clipped = file.start_lsn < next_lsn or file.stop_lsn > join.last_lsn
                 there = [name for name in wanted.names if name in opened.schema_arrow.names]
-                if not groups:
-                    continue
-                for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there):
-                    arrays = [
-                        _as(batch.column(field.name), field.type)
-                        if field.name in there
-                        else arrow.nulls(batch.num_rows, field.type)
-                        for field in wanted
-                    ]
-                    yield arrow.RecordBatch.from_arrays(arrays, schema=wanted)
+                there += [_KEYS[dataset]] if clipped and _KEYS[dataset] not in there else []
+                for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there) if groups else ():
+                    rows = _between(batch, _KEYS[dataset], next_lsn, join.last_lsn) if clipped else batch
+                    yield of_this_version(rows, wanted)
+            next_lsn = file.stop_lsn
         except (OSError, arrow.ArrowException) as error:
             raise ExportDamaged(
                 f"{path} cannot be read ({error}): restore it; logstore export --verify {join.target} tells all that "
@@ -221,21 +229,31 @@ def _of_files(
             ) from error
 
 
-def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array in this type; the structs of an older file's ``places`` get their missing fields, which are null."""
-    arrow = require("arrow", "pyarrow")
-    if not arrow.types.is_list(kind) or not arrow.types.is_struct(kind.value_type):
-        return array.cast(kind)
-    places = array.values
-    fields = [kind.value_type.field(number) for number in range(kind.value_type.num_fields)]
-    have = {places.type.field(number).name for number in range(places.type.num_fields)}
-    arrays = [
-        places.field(one.name).cast(one.type) if one.name in have else arrow.nulls(len(places), one.type)
-        for one in fields
-    ]
-    return arrow.ListArray.from_arrays(
-        array.offsets, arrow.StructArray.from_arrays(arrays, fields=fields), type=kind, mask=None
-    )
+def _files_now(join: Join, dataset: str, next_lsn: int, gone: FileInfo) -> list[FileInfo]:
+    """The files that now have the join's rows from this LSN on, after a run of the export has removed a file.
+
+    Raises ``ExportDamaged`` if no run has, and ``ExportError`` if retention dropped its rows.
+    """
+    with explained(join.target):
+        now = read_manifest(join.target)
+    if now is None or gone.path in now.paths():
+        raise ExportDamaged(
+            f"{join.target / gone.path} is missing: restore it; logstore export --verify {join.target} tells all that "
+            "is missing or damaged"
+        )
+    for dropped in now.dropped:
+        if dropped.dataset == dataset and dropped.start_lsn < gone.stop_lsn and gone.start_lsn < dropped.stop_lsn:
+            raise ExportError(
+                f"a run of the export with --keep dropped {gone.path} while it was read: read again to get what is left"
+            )
+    return [file for file in now.of(dataset) if file.stop_lsn > next_lsn and file.start_lsn < join.last_lsn]
+
+
+def _between(batch: pa.RecordBatch, key: str, start_lsn: int, stop_lsn: int) -> pa.RecordBatch:
+    """The rows of a merged file that are the join's and were not read yet."""
+    compute = require("arrow", "pyarrow.compute")
+    keys = batch.column(key)
+    return batch.filter(compute.and_(compute.greater_equal(keys, start_lsn), compute.less(keys, stop_lsn)))
 
 
 def _may_be_undecided(group: Any) -> bool:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from xxhash import xxh64_hexdigest
 
 from logstore.codec.records import LSN_LIMIT
+from logstore.core.counts import counted
 from logstore.errors import StoreError, VersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "INTENT",
@@ -37,12 +41,14 @@ __all__ = [
     "ExportOptions",
     "FileInfo",
     "Intent",
+    "Dropped",
     "Manifest",
     "Mark",
     "Missing",
     "Span",
     "is_file_path",
     "is_open_path",
+    "parsed_path",
     "staged_name",
 ]
 
@@ -53,8 +59,9 @@ LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
 """The whole open set of an export by an older program."""
 
-MANIFEST_VERSION: Final = 2
-"""The version of the documents. Version 2 has the open set in parts; in version 1 it was :data:`OPEN_FILE`."""
+MANIFEST_VERSION: Final = 3
+"""The version of the documents. Version 2 has the open set in parts; in version 1 it was :data:`OPEN_FILE`. Version 3
+names what retention has dropped, and its intents remove files of every dataset."""
 
 SCHEMA_VERSION: Final = 2
 """The version of the newest file's columns; a later version may have more. Version 2 has those of states of places."""
@@ -133,6 +140,26 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A range of one dataset whose rows were exported, and dropped later because of their age."""
+
+    dataset: str
+    """``records`` or ``messages``."""
+    start_lsn: int
+    stop_lsn: int
+    files: int
+    rows: int
+    last_day: str
+    """The latest UTC day among them, as YYYY-MM-DD."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset} of LSN {self.start_lsn} to {self.stop_lsn}, of days up to {self.last_day} "
+            f"({counted(self.rows, 'row')})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """An exported batch that identifies the log."""
 
@@ -177,6 +204,11 @@ class FileInfo:
         return staged_name(self.path)
 
     @property
+    def day(self) -> str:
+        """The UTC day of a file of records or messages, as YYYY-MM-DD; days sort as texts."""
+        return self.path.split("/")[1].removeprefix("day=")
+
+    @property
     def first_id(self) -> int:
         """Of a part of the open set: its messages have this id or a later one."""
         return 0 if self.path == OPEN_FILE else self.start_lsn
@@ -208,6 +240,14 @@ def is_open_path(path: str) -> bool:
     return path == OPEN_FILE or _PART_PATH.fullmatch(path) is not None
 
 
+def parsed_path(path: str) -> tuple[int, int]:
+    """The LSNs in the path of a file of records or messages. Raises ``ExportDamaged`` for another path."""
+    found = _FILE_PATH.fullmatch(path)
+    if found is None:
+        raise ExportDamaged(f"{path} is not the path of a file of an export, but a table names it: make a new target")
+    return int(found[3], 16), int(found[4], 16)
+
+
 def staged_name(path: str) -> str:
     """The name of a file in the staging directory, which no file pattern of a dataset matches."""
     return path.replace("/", "!") + ".staged"
@@ -236,6 +276,8 @@ class Manifest:
     """None if the log had no batch that every later open keeps."""
     missing_before: Missing | None = None
     """What was recycled before the first run; None if the log was whole then, or an older logstore made it."""
+    dropped: tuple[Dropped, ...] = ()
+    """What retention has dropped, by dataset and LSN. No file left has a row in these ranges."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def of(self, dataset: str) -> list[FileInfo]:
@@ -255,11 +297,49 @@ class Manifest:
             self,
             schema_version=SCHEMA_VERSION,
             last_lsn=stop_lsn,
-            files=self.files + tuple(sorted(files, key=lambda file: (file.start_lsn, file.dataset != "records"))),
+            files=self.files + _in_order(files),
             open=tuple(sorted(opened, key=lambda part: part.first_id)),
             mark=self.mark if mark is None else mark,
             gaps=self.gaps if gap is None else (*self.gaps, gap),
         )
+
+    def paths(self) -> set[str]:
+        """The paths of all its files."""
+        return {file.path for file in (*self.files, *self.open)}
+
+    def without(self, old: Iterable[FileInfo]) -> Manifest:
+        """The manifest that names these files as dropped. Adjacent ones become one range."""
+        paths = {file.path for file in old}
+        dropped: list[Dropped] = []
+        for dataset in ("records", "messages"):
+            found: list[Dropped | FileInfo] = [
+                *self.of(dataset),
+                *(one for one in self.dropped if one.dataset == dataset),
+            ]
+            joins = False
+            for one in sorted(found, key=lambda each: (each.start_lsn, each.stop_lsn)):
+                if isinstance(one, FileInfo) and one.path not in paths:
+                    joins = False
+                    continue
+                last = _as_dropped(one)
+                if joins:
+                    before = dropped.pop()
+                    last = replace(
+                        last,
+                        start_lsn=before.start_lsn,
+                        files=before.files + last.files,
+                        rows=before.rows + last.rows,
+                        last_day=max(before.last_day, last.last_day),
+                    )
+                dropped.append(last)
+                joins = True
+        return replace(self, files=tuple(file for file in self.files if file.path not in paths), dropped=tuple(dropped))
+
+    def with_merged(self, merged: Mapping[FileInfo, Sequence[FileInfo]]) -> Manifest:
+        """The manifest with each of these files in the place of the files that it was made of."""
+        gone = {file.path for files in merged.values() for file in files}
+        kept = [file for file in self.files if file.path not in gone]
+        return replace(self, files=_in_order([*kept, *merged]))
 
     def encode(self) -> bytes:
         """The bytes of the file in the target."""
@@ -285,6 +365,7 @@ class Manifest:
                 undecided=tuple(_number(each) for each in content.get("undecided", ())),
                 mark=None if content["mark"] is None else _mark(content["mark"]),
                 missing_before=_missing(content.get("missing_before")),
+                dropped=tuple(_dropped(each) for each in content.get("dropped", ())),
                 schema_version=schema_version,
             )
             made.check()
@@ -293,13 +374,17 @@ class Manifest:
         return made
 
     def check(self) -> None:
-        """Raises ValueError if files overlap or lie outside the exported range."""
+        """Raises ValueError if files overlap, have rows that were dropped, or lie outside the exported range."""
         for dataset in ("records", "messages"):
             at = self.first_lsn
             for file in self.of(dataset):
                 if file.start_lsn < at or file.stop_lsn > self.last_lsn:
                     raise ValueError(f"{file.path} overlaps the file before it, or lies outside the exported range")
                 at = file.stop_lsn
+            spans = [(file.start_lsn, file.stop_lsn) for file in self.of(dataset)]
+            spans += [(one.start_lsn, one.stop_lsn) for one in self.dropped if one.dataset == dataset]
+            if any(one[1] > two[0] for one, two in pairwise(sorted(spans))):
+                raise ValueError(f"a file of {dataset} lies in a range that was dropped")
         if not self.open or self.open[-1].stop_lsn != self.last_lsn:
             raise ValueError("the open set does not belong to the last LSN")
         if any(part.dataset != "open" or part.stop_lsn > self.last_lsn for part in self.open):
@@ -316,7 +401,7 @@ class Intent:
     """The XXH64 of the manifest after this run."""
     files: tuple[FileInfo, ...]
     removed: tuple[str, ...] = ()
-    """The paths of parts of the open set that the run has replaced by others."""
+    """The paths of the files that the new manifest no longer names."""
 
     def encode(self) -> bytes:
         """The bytes of the file in the target."""
@@ -328,8 +413,8 @@ class Intent:
         content = _decode("intent", raw, where)
         try:
             files, removed = tuple(_file(each) for each in content["files"]), tuple(content.get("removed", ()))
-            if not all(isinstance(path, str) and is_open_path(path) for path in removed):
-                raise ValueError("a file to remove is no part of the open set")
+            if not all(isinstance(path, str) and is_file_path(path) for path in removed):
+                raise ValueError("a file to remove is no file of an export")
             return cls(str(content["manifest_xxh64"]), files, removed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ExportDamaged(f"{where} has contents that no export can have written ({error}): restore it") from None
@@ -352,6 +437,26 @@ def _file(content: dict[str, Any]) -> FileInfo:
 def _parts(content: Any) -> tuple[FileInfo, ...]:
     """The parts of the open set; version 1 has one file."""
     return tuple(_file(each) for each in ([content] if isinstance(content, dict) else content or ()))
+
+
+def _in_order(files: Iterable[FileInfo]) -> tuple[FileInfo, ...]:
+    return tuple(sorted(files, key=lambda file: (file.start_lsn, file.dataset != "records")))
+
+
+def _as_dropped(one: Dropped | FileInfo) -> Dropped:
+    if isinstance(one, Dropped):
+        return one
+    return Dropped(one.dataset, one.start_lsn, one.stop_lsn, 1, one.rows, one.day)
+
+
+def _dropped(content: dict[str, Any]) -> Dropped:
+    for name in ("start_lsn", "stop_lsn", "files", "rows"):
+        _number(content[name])
+    made = Dropped(**content)
+    if made.dataset not in ("records", "messages") or made.start_lsn > made.stop_lsn or not made.files:
+        raise ValueError("a dropped range is impossible")
+    date.fromisoformat(made.last_day)
+    return made
 
 
 def _mark(content: dict[str, Any]) -> Mark:

@@ -19,6 +19,7 @@ from logstore.export.manifest import (
     ExportIncomplete,
     ExportMismatch,
     ExportOptions,
+    FileInfo,
     Manifest,
     Missing,
     Span,
@@ -53,6 +54,8 @@ class ExportPlan:
     options: ExportOptions
     missing_before: Missing | None
     """What the log no longer held at the first run to this target; None if it was whole then."""
+    expired: tuple[FileInfo, ...] = ()
+    """The files of earlier runs that retention would drop."""
 
 
 def plan(segments: Sequence[SegmentInfo], start_lsn: int, stop_lsn: int, file_bytes: int = FILE_BYTES) -> list[Span]:

@@ -18,6 +18,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +30,14 @@ from logstore.core.extras import require
 from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
 from logstore.errors import StoreError
+from logstore.export import delta as export_delta
 from logstore.export.files import Job, write_messages, write_records
 from logstore.export.manifest import INTENT, MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
 from logstore.export.open_set import changed_parts, check_parts, group_starts, has_undecided
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
 from logstore.export.target import Target, checked_manifest, explained
+from logstore.export.upkeep import NOTHING_DONE, Upkeep, checked_keep, drop_expired, expired, keep_up
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.records import queue_names
@@ -42,11 +45,12 @@ from logstore.rows.records import queue_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from datetime import timedelta
     from uuid import UUID
 
     from logstore.inspect import ReaderInfo
 
-__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export"]
+__all__ = ["ExportReport", "Run", "export", "held_for", "hold_for", "plan_export", "upkept"]
 
 HOLD_S: Final = 3600.0
 RENEWED_AFTER_S: Final = 60.0
@@ -80,6 +84,8 @@ class ExportReport:
     missing_before: Missing | None
     """What the store had recycled before the first run to this target; None if its log was whole then."""
     seconds: float
+    upkeep: Upkeep = NOTHING_DONE
+    """What was done with the files of earlier runs."""
 
 
 def export(
@@ -90,7 +96,9 @@ def export(
     body: int | None = None,
     compression: str | None = None,
     file_bytes: int = FILE_BYTES,
+    keep: timedelta | None = None,
     iceberg: str | os.PathLike[str] | None = None,
+    delta: bool = False,
     allow_gap: bool = False,
     require_complete: bool = False,
     hold: Hold | None = None,
@@ -105,13 +113,17 @@ def export(
     * ``body``: bytes of each record's content to export (default: none).
     * ``compression``: default ``zstd:1``, or as in the runs before.
     * ``file_bytes``: bytes of the log for one file.
+    * ``keep``: drop the files of UTC days that ended longer ago; the manifest names what was dropped.
     * ``iceberg``: a directory with an Apache Iceberg catalog, in which the files are registered.
+    * ``delta``: make ``records`` and ``messages`` of the target Delta Lake tables, which every later run keeps up.
     * ``allow_gap``: continue even if records were recycled before they were exported.
     * ``require_complete``: refuse to begin a target unless the log still has everything that was ever logged.
     * ``hold``: the caller's hold (:func:`hold_for`), which the export advances. Without it, a run while a writer runs
       takes its own hold, of at most ``hold_limit_bytes`` (default 1 GiB, or the log's size if that is more).
     * ``connect`` and ``catalog``: the catalog, as in ``logstore.open``.
     * ``progress``: called with the bytes of the log that are done, and the total.
+
+    A run also merges small files of a day into larger ones; see :mod:`logstore.export.upkeep`.
 
     A first run to a target logs a warning if the store has recycled something before; see ``missing_before``.
 
@@ -124,6 +136,7 @@ def export(
     _check_options(start_lsn, body, compression, hold_limit_bytes)
     arguments.integer("file_bytes", file_bytes, 1, 1 << 40)
     arguments.optional(arguments.path, "iceberg", iceberg)
+    checked_keep(keep)
     arguments.catalog(connect, catalog, called="catalog")
     arguments.function("progress", progress)
     if hold is not None:
@@ -134,7 +147,7 @@ def export(
         info = reader.info  # raises if this is not a store
     if require_complete and not allow_gap:
         refuse_incomplete(source, path)
-    with Target(path, source) as place:
+    with Target(path, source) as place, upkept(place, source, keep, hold, iceberg, delta=delta) as done:
         for attempt in range(1, 1 + _TRIES):
             try:
                 with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
@@ -157,12 +170,37 @@ def export(
                     info = again.info
                 if attempt == _TRIES or hold is not None:
                     raise
-        if iceberg is not None and place.manifest is not None:
-            late("logstore.export.iceberg")
-            from logstore.export.iceberg import register
+    return replace(report, seconds=time.monotonic() - started, upkeep=done[0])
 
-            register(place.path, place.manifest, Path(iceberg))
-        return replace(report, seconds=time.monotonic() - started)
+
+@contextmanager
+def upkept(
+    place: Target,
+    source: Path,
+    keep: timedelta | None,
+    held: Hold | None,
+    iceberg: str | os.PathLike[str] | None,
+    *,
+    delta: bool,
+) -> Iterator[list[Upkeep]]:
+    """Does what belongs to a run besides its new files: retention before and after it, compaction, registration.
+
+    Retention comes first, too, because a full disk may need the room. The list has one item at the end.
+    """
+    if iceberg is not None:
+        late("logstore.export.iceberg")
+        from logstore.export.iceberg import register
+
+        place.catalogs.append(partial(register, place.path, directory=Path(iceberg)))
+    if delta or export_delta.is_registered(place.path):
+        place.catalogs.append(partial(export_delta.register, place.path))
+    first = drop_expired(place, keep)
+    done: list[Upkeep] = []
+    yield done
+    rest = keep_up(place, keep, source, (lambda: None) if held is None else held.renew)
+    done.append(first + rest)
+    if place.manifest is not None:
+        place.register(place.manifest)
 
 
 def _check_options(
@@ -186,19 +224,21 @@ def plan_export(
     start_lsn: int | None = None,
     body: int | None = None,
     compression: str | None = None,
+    keep: timedelta | None = None,
     allow_gap: bool = False,
     require_complete: bool = False,
 ) -> ExportPlan:
     """The plan of an :func:`export` made now; nothing is made or changed. Raises the same errors."""
     path = arguments.path("target", target)
     _check_options(start_lsn, body, compression)
+    checked_keep(keep)
     with explained(path):
         manifest = checked_manifest(path)
     attempt = 1
     while True:
         try:
             with Reader(store_dir) as reader:
-                return plan_run(
+                planned = plan_run(
                     reader,
                     manifest,
                     start_lsn=start_lsn,
@@ -207,6 +247,7 @@ def plan_export(
                     allow_gap=allow_gap,
                     require_complete=require_complete,
                 )
+                return replace(planned, expired=expired(manifest, keep))
         except LogRecycled:
             if attempt == _TRIES:
                 raise

@@ -5,8 +5,9 @@ moment the run counts. Then each file is renamed to its place, the manifest last
 export completes an intent that it finds; without an intent it deletes the staged files. So a crash at any moment leaves
 the export as before the run or as after it, once the next export has recovered it.
 
-Invariants: every file outside ``_staging`` is named by the manifest or the intent, and no file is ever replaced or
-removed, except parts of the open set. All names other than data files begin with an underscore, so that Spark and the
+Invariants: every file outside ``_staging`` is named by the manifest or the intent, and a file of records or messages
+is never changed: it is removed once the manifest no longer names it, because retention dropped it or a merged file has
+its rows. All names other than data files begin with an underscore, so that Spark and the
 patterns ``records/*/*.parquet`` of DuckDB and Polars ignore them.
 """
 
@@ -40,7 +41,7 @@ from logstore.export.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 __all__ = ["StagedFile", "Target", "checked_manifest", "explained", "file_hash", "read_manifest"]
@@ -136,6 +137,9 @@ class Target:
     def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
         self.path = Path(path)
         self.staging = self.path / STAGING
+        self.catalogs: list[Callable[[Manifest], object]] = []
+        """Called in a commit that removes files of records or messages, after the new manifest stands and before they
+        go, so that no catalog names files that are gone."""
         self._lock = -1
         if store_dir is not None:
             _check_outside(store_dir, self.path)
@@ -186,7 +190,9 @@ class Target:
     def _recover(self) -> Manifest | None:
         raw = _read(self.path / INTENT)
         if raw is not None:
-            self._put_into_place(Intent.decode(raw, self.path / INTENT))
+            intent = Intent.decode(raw, self.path / INTENT)
+            self._place(intent)
+            self._remove(intent)
         self.clear_staging()
         return checked_manifest(self.path)
 
@@ -212,15 +218,23 @@ class Target:
         """
         with explained(self.path):
             raw = manifest.encode()
-            earlier = () if self.manifest is None else self.manifest.open
-            removed = sorted({part.path for part in earlier} - {part.path for part in manifest.open})
+            earlier = set() if self.manifest is None else self.manifest.paths()
+            removed = sorted(earlier - manifest.paths())
             intent = Intent(self._stage(_STAGED_MANIFEST, raw), tuple(files), tuple(removed))
             self._stage(_STAGED_INTENT, intent.encode())
             force_directory(self.staging)
             os.rename(self.staging / _STAGED_INTENT, self.path / INTENT)
             force_directory(self.path)
-            self._put_into_place(intent)
+            self._place(intent)
             self.manifest = manifest
+            if not all(is_open_path(path) for path in removed):
+                self.register(manifest)
+            self._remove(intent)
+
+    def register(self, manifest: Manifest) -> None:
+        """Has all catalogs name the files of the manifest. Raises ``ExportError``, ``MissingExtra``."""
+        for catalog in self.catalogs:
+            catalog(manifest)
 
     def _stage(self, name: str, content: bytes) -> str:
         file = StagedFile(self.staging / name)
@@ -231,7 +245,7 @@ class Target:
             file.abandon()
             raise
 
-    def _put_into_place(self, intent: Intent) -> None:
+    def _place(self, intent: Intent) -> None:
         """Moves all files of the intent to their places; may be repeated after an interruption."""
         directories = {self.path}
         for file in intent.files:
@@ -246,11 +260,23 @@ class Target:
             force_directory(directory)
         self._move_manifest(intent)
         force_directory(self.path)
+
+    def _remove(self, intent: Intent) -> None:
+        """Removes what the new manifest no longer names, then the intent; may be repeated after an interruption."""
         for path in intent.removed:
             with suppress(FileNotFoundError):  # it was removed before the interruption
                 os.unlink(self.path / path)
-        if intent.removed:
-            force_directory((self.path / intent.removed[0]).parent)
+        for directory in sorted({(self.path / path).parent for path in intent.removed}):
+            try:
+                force_directory(directory)
+                if directory.parent != self.path:  # a day, which may have no file any more
+                    os.rmdir(directory)
+                    force_directory(directory.parent)
+            except FileNotFoundError:
+                pass  # it was removed before the interruption
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
         os.unlink(self.path / INTENT)
         force_directory(self.path)
 

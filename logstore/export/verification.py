@@ -85,8 +85,11 @@ def _verified(path: Path, manifest: Manifest, progress: Callable[[int, int], Non
     known = {file.path for file in files}
     for dataset in ("records", "messages", "open"):
         for found in sorted((path / dataset).rglob("*")):
-            if not found.is_dir() and found.relative_to(path).as_posix() not in known:
-                problems.append(f"{found.relative_to(path)}: is not a file of the export, but would be read as one")
+            name = found.relative_to(path)
+            if name.parts[1].startswith("_"):
+                continue  # the log of a Delta table
+            if not found.is_dir() and name.as_posix() not in known:
+                problems.append(f"{name}: is not a file of the export, but would be read as one")
     rows = {name: sum(file.rows for file in manifest.of(name)) for name in _KEYS}
     return VerifyReport(manifest, len(files), total, rows["records"], rows["messages"], tuple(problems))
 
@@ -144,10 +147,11 @@ def _bounds(metadata: Any, key: str) -> tuple[int, int] | None:
 
 
 def _missing_ranges(manifest: Manifest) -> list[str]:
-    """Parts of the log for which there is neither a file of records nor a gap."""
+    """Parts of the log for which there is neither a file of records nor a gap, and which were not dropped."""
     at, problems = manifest.first_lsn, []
     spans = [(one.start_lsn, one.stop_lsn) for one in manifest.of("records")]
     spans += [(one.start_lsn, one.stop_lsn) for one in manifest.gaps]
+    spans += [(one.start_lsn, one.stop_lsn) for one in manifest.dropped if one.dataset == "records"]
     for start, stop in [*sorted(spans), (manifest.last_lsn, manifest.last_lsn)]:
         if start > at:
             problems.append(f"records: LSN {at} to {start} are missing")

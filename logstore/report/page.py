@@ -68,6 +68,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
             "how many messages that was is not recorded"
         )
     asked += [f"lost before it was exported: LSN {start} to {stop}" for start, stop in found["gaps"]]
+    asked += [
+        f"dropped from the export, being too old: {one['dataset']} of days up to {one['last_day']}"
+        for one in found["dropped"]
+    ]
     if found["depth"]["known_from"] is not None:
         since = time_text(found["depth"]["known_from"])
         asked.append(f"the depth of queues is known, and drawn, only from {since} UTC on, where that part ends")

@@ -10,6 +10,7 @@ import os
 import secrets
 import tempfile
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -153,8 +154,9 @@ def _by_arrow(source: Source, scope: Scope, _: object, show: Show) -> tuple[Coun
 
 
 def _gap_stop(source: Source) -> int | None:
-    """The LSN at which the last gap of an export ends; None without a gap."""
-    return max((gap.stop_lsn for gap in source.facts.gaps), default=None)
+    """The LSN at which the last gap of an export, or its last dropped range, ends; None if it has every record."""
+    dropped = [one.stop_lsn for one in source.facts.dropped if one.dataset == "records"]
+    return max([gap.stop_lsn for gap in source.facts.gaps] + dropped, default=None)
 
 
 def _known_from(span: tuple[int, int] | None, gap_stop: int | None, resumed_us: int | None) -> int | None:
@@ -284,6 +286,7 @@ def _facts(
         "missing_before": None
         if facts.missing is None
         else {"lsn": facts.missing.lsn, "time": iso(facts.missing.time_us)},
+        "dropped": [asdict(one) for one in facts.dropped],
         "gaps": [[gap.start_lsn, gap.stop_lsn] for gap in facts.gaps],
         "from": iso(scope.start_us),
         "to": iso(scope.stop_us),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logstore.catalog.rows import QueueRow
-    from logstore.export.manifest import Manifest, Missing, Span
+    from logstore.export.manifest import Dropped, Manifest, Missing, Span
     from logstore.store.base_holders import Holder
 
 __all__ = ["ExportSource", "Source", "StoreSource", "check_source", "open_source"]
@@ -60,6 +60,8 @@ class Facts:
     """What the log, or for an export the log at the first run, no longer held."""
     gaps: tuple[Span, ...] = ()
     """Ranges that were recycled between two exports."""
+    dropped: tuple[Dropped, ...] = ()
+    """Records and messages that the export had, and dropped because of their age."""
 
 
 class Source(ABC):
@@ -266,6 +268,7 @@ class ExportSource(Source):
             read_us=None,
             missing=manifest.missing_before,
             gaps=tuple(manifest.gaps),
+            dropped=manifest.dropped,
         )
 
     def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, list[bytes]]:

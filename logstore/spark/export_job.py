@@ -24,14 +24,16 @@ from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
 from logstore.export.manifest import ExportError, FileInfo
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
-from logstore.export.run import refuse_incomplete
+from logstore.export.run import refuse_incomplete, upkept
 from logstore.export.target import Target, checked_manifest, read_manifest
+from logstore.export.upkeep import checked_keep
 from logstore.inspect import Reader
 from logstore.spark.java import need_pyspark
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
+    from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,7 +58,9 @@ def export(
     compression: str | None = None,
     file_bytes: int = FILE_BYTES,
     chunk_bytes: int = CHUNK_BYTES,
+    keep: timedelta | None = None,
     iceberg: str | os.PathLike[str] | None = None,
+    delta: bool = False,
     allow_gap: bool = False,
     require_complete: bool = False,
     hold: Hold | None = None,
@@ -74,36 +78,34 @@ def export(
     for name, size in (("file_bytes", file_bytes), ("chunk_bytes", chunk_bytes)):
         if not 1 <= size <= 1 << 50:
             raise OptionError(f"{name} is a number from 1 to {1 << 50}, not {size!r}")
+    checked_keep(keep)
     source = Path(store_dir).absolute()
     with Reader(source) as reader:
         info = reader.info
     if require_complete and not allow_gap:
         refuse_incomplete(source, Path(target).absolute())
-    with Target(Path(target).absolute(), source) as place:
-        with (
-            held_for(source, place, info, hold, hold_limit_bytes) as held,
-            Reader(source, hold=held) as reader,
-        ):
-            planned = plan_run(
-                reader,
-                place.manifest,
-                start_lsn=start_lsn,
-                stop_lsn=stop_lsn,
-                body=body,
-                compression=compression,
-                file_bytes=file_bytes,
-                allow_gap=allow_gap,
-                require_complete=require_complete,
-            )
-            names = queue_names(source, connect=connect, catalog=catalog)
-            run = _SparkRun(place, reader, held, planned, names, lambda *_: None)
-            run.spark, run.chunk_bytes = spark, chunk_bytes
-            report = run.make()
-        if iceberg is not None and place.manifest is not None:
-            from logstore.export.iceberg import register
-
-            register(place.path, place.manifest, Path(iceberg))
-        return report
+    with (
+        Target(Path(target).absolute(), source) as place,
+        upkept(place, source, keep, hold, iceberg, delta=delta) as done,
+        held_for(source, place, info, hold, hold_limit_bytes) as held,
+        Reader(source, hold=held) as reader,
+    ):
+        planned = plan_run(
+            reader,
+            place.manifest,
+            start_lsn=start_lsn,
+            stop_lsn=stop_lsn,
+            body=body,
+            compression=compression,
+            file_bytes=file_bytes,
+            allow_gap=allow_gap,
+            require_complete=require_complete,
+        )
+        names = queue_names(source, connect=connect, catalog=catalog)
+        run = _SparkRun(place, reader, held, planned, names, lambda *_: None)
+        run.spark, run.chunk_bytes = spark, chunk_bytes
+        report = run.make()
+    return replace(report, upkeep=done[0])
 
 
 class _SparkRun(Run):

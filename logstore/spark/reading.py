@@ -277,8 +277,10 @@ def read_exports(
         store = str(manifest.store)
         if store in frames:
             raise OptionError(f"{place} is a second export of the store {store}: each row would come twice")
-        if (place / table).is_dir():
-            found = spark.read.option("mergeSchema", "true").parquet(str(place / table))
+        if files := manifest.of(table):
+            # Not the directory: while a run merges files, it has their rows twice for a moment.
+            reader = spark.read.options(mergeSchema="true", basePath=f"file:{place}/{table}", __globPaths__="false")
+            found = reader.parquet(*(f"file:{place}/{file.path}" for file in files))
         else:  # nothing ended yet
             kinds = {"records": schema, "messages": message_schema, "open": open_schema}
             found = spark.createDataFrame(kinds[table]().empty_table())

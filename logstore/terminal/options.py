@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
     _Number = click.ParamType[int]
     _XidType = click.ParamType[str]
     _LimitType = click.ParamType[int | str]
+    _AgeType = click.ParamType[timedelta]
 else:
-    _Number = _XidType = _LimitType = click.ParamType
+    _Number = _XidType = _LimitType = _AgeType = click.ParamType
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _XID = re.compile(r"-?\d{1,19}:.*:.*", re.ASCII | re.DOTALL)
+_AGE = re.compile(r"([0-9]{1,6})([wdhm])")
+_AGE_UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
 
 
 class Size(_Number):
@@ -88,6 +92,21 @@ class XidText(_XidType):
         return str(value)
 
 
+class Age(_AgeType):
+    """A whole number of weeks, days, hours or minutes, such as 90d."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """The age, above 0; a usage error for anything else."""
+        if isinstance(value, timedelta):
+            return value
+        found = _AGE.fullmatch(str(value).strip())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is not an age; write 90d, 12w or 36h", param, ctx)
+        return timedelta(**{_AGE_UNITS[found[2]]: int(found[1])})
+
+
 class Amount(click.FloatRange):
     """A finite number in a range. A range alone would accept NaN and, if it is open, infinity."""
 
@@ -115,6 +134,7 @@ class PathText(click.Path):
 
 
 SIZE = Size()
+AGE = Age()
 LIMIT = Limit()
 LSN = Lsn()
 XID = XidText()

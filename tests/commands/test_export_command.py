@@ -6,17 +6,21 @@ import json
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import logstore
 from kit.command import COMMAND, run, spawn, told
 from kit.exported import SEGMENT, damage, everything, manifest_of, recycle, store_dir
 from kit.patience import PATIENCE_S
+from logstore.export import upkeep
 from logstore.export.target import Target
 from logstore.holds import list_holds
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 __all__ = ["store_dir"]  # a fixture
 
@@ -172,6 +176,40 @@ def test_a_following_run_exports_new_records_and_holds_the_log_until_it_is_stopp
         assert all(not one.alive for one in list_holds(path))
     assert run("export", path, target).returncode == 0
     assert run("export", "--verify", target).returncode == 0
+
+
+def test_keep_tells_what_would_go_what_went_and_later_readers_know_it(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    assert run("export", store_dir, target).returncode == 0
+    before = manifest_of(target)
+    rows = {name: sum(file.rows for file in before.of(name)) for name in ("records", "messages")}
+    day = before.files[0].day
+    late = datetime.now(UTC) + timedelta(days=91, hours=1)
+    monkeypatch.setattr(upkeep, "_now", lambda: late)
+    assert "dropped" not in run("export", store_dir, target, "--dry-run").stdout
+    planned = told("export", store_dir, target, "--keep", "90d", "--dry-run")
+    assert planned["expired"] == [file.path for file in before.files]
+    shown = run("export", store_dir, target, "--keep", "90d", "--dry-run").stdout
+    assert f"would be dropped, being too old: 2 files with {sum(rows.values())} rows, of days up to {day}" in shown
+    assert told("export", store_dir, target, "--keep", "92d")["dropped_files"] == 0
+    assert manifest_of(target) == before
+    done = run("export", store_dir, target, "--keep", "12w")
+    assert f"dropped, being too old: 2 files with {sum(rows.values())} rows" in done.stdout
+    verified = told("export", "--verify", target)
+    assert (verified["ok"], verified["records"]) == (True, 0)
+    assert {one["dataset"]: one["rows"] for one in verified["dropped"]} == rows
+    assert f"dropped, being too old: records of LSN {before.first_lsn} to" in run("export", "--verify", target).stdout
+    with logstore.open(store_dir) as store:
+        store.publish("orders", b"more")
+    report = told("export", store_dir, target)
+    assert (report["dropped_files"], report["dropped_rows"], report["merged_files"]) == (0, 0, 0)
+    assert told("sql", target, "SELECT count(*) FROM records")["rows"] == [[report["records"]]]
+    assert [one["rows"] for one in told("report", target)["dropped"]] == list(rows.values())
+    for text in ("90", "0d", "-1d", "d", "1y"):
+        refused = run("export", store_dir, target, "--keep", text)
+        assert (refused.returncode, "is not an age; write 90d" in refused.stderr) == (2, True)
 
 
 def test_the_help_names_it_among_the_commands_that_work_while_a_broker_runs() -> None:

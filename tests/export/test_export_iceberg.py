@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import logstore
+from kit.export_days import Days
 from logstore.errors import StoreError
-from logstore.export import export
+from logstore.export import export, upkeep
 from logstore.export import iceberg as export_iceberg
 from logstore.export.iceberg import LAST_LSN, MISSING_LSN, MISSING_TIME, open_catalog
 from logstore.export.manifest import ExportError, ExportMismatch
@@ -137,3 +139,48 @@ def test_tables_of_one_export_are_refused_for_another(tmp_path: Path) -> None:
     (damaged / "catalog.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="Iceberg"):
         export(path, tmp_path / "two", iceberg=damaged)
+
+
+def test_dropped_and_merged_files_leave_the_tables_with_the_run_that_removes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    days = Days(monkeypatch)
+    for day in ("2030-01-01", "2030-01-03", "2030-01-03", "2030-01-03"):
+        days.begin(day)
+        work(path)
+        export(path, target, iceberg=place)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
+    report = export(path, target, iceberg=place, keep=timedelta(days=1))
+    assert (report.upkeep.dropped_files, report.upkeep.merged_files) == (2, 6)
+    manifest = read_manifest(target)
+    assert manifest is not None
+    catalog = open_catalog(place)
+    for name in ("records", "messages"):
+        kept = sum(file.rows for file in manifest.of(name))
+        assert kept > 0
+        assert rows(catalog, name) == (kept, kept)
+        table = catalog.load_table(("logstore", name))
+        assert len(list(table.scan().plan_files())) == 1
+        assert table.current_snapshot().summary.additional_properties[LAST_LSN] == str(manifest.last_lsn)
+
+
+def test_no_removed_file_is_in_a_table_when_it_goes_and_a_failed_catalog_is_made_good_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target, place = tmp_path / "store", tmp_path / "target", tmp_path / "iceberg"
+    for _ in range(3):
+        work(path)
+        export(path, target, iceberg=place)
+    before = {name: rows(open_catalog(place), name) for name in ("records", "messages")}
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(export_iceberg, "_register", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
+        with pytest.raises(ExportError, match="Iceberg catalog"):
+            export(path, target, iceberg=place)
+    for name, counts in before.items():
+        assert rows(open_catalog(place), name) == counts  # the files are there as long as the tables name them
+    export(path, target, iceberg=place)
+    for name, counts in before.items():
+        assert rows(open_catalog(place), name) == counts
+        assert len(list(open_catalog(place).load_table(("logstore", name)).scan().plan_files())) == 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import logstore
+from kit.disk_steps import Steps, die
 from kit.killed import killed, quick_directory, remove
 from logstore.export import export, open_set
 from logstore.export.manifest import INTENT, MANIFEST, ExportError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEGMENT = 512 << 10
-CHANGING = ("open", "write", "fsync", "rename", "mkdir", "unlink")
 
 
 class Case:
@@ -83,49 +82,6 @@ def case() -> Iterator[Case]:
         patch.setattr(open_set, "PART_ROWS", 32)
         yield Case(place)
     remove(place)
-
-
-class Steps:
-    """Counts the calls that change the disk, and replaces one of them."""
-
-    def __init__(self, target: Path, number: int, instead: Callable[[str, tuple[Any, ...]], object]) -> None:
-        self.target, self.number, self.instead = str(target), number, instead
-        self.count = 0
-        self.real = {name: getattr(os, name) for name in CHANGING}
-
-    def __enter__(self) -> Self:
-        for name in CHANGING:
-            setattr(os, name, self.wrapped(name))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, function in self.real.items():
-            setattr(os, name, function)
-
-    def wrapped(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if self.changes(name, arguments):
-                self.count += 1
-                if self.count == self.number:
-                    self.instead(name, arguments)
-            return self.real[name](*arguments, **options)
-
-        return call
-
-    def changes(self, name: str, arguments: tuple[Any, ...]) -> bool:
-        """Only calls on the target, and an open only if it makes a file."""
-        if name == "open":
-            return str(arguments[0]).startswith(self.target) and bool(arguments[1] & os.O_CREAT)
-        if name in ("write", "fsync"):
-            return os.readlink(f"/proc/self/fd/{arguments[0]}").startswith(self.target)
-        return str(arguments[0]).startswith(self.target)
-
-
-def die(name: str, arguments: tuple[Any, ...]) -> None:
-    """Only half of a write reaches the file."""
-    if name == "write":
-        os.pwrite(arguments[0], arguments[1][: len(arguments[1]) // 2], os.lseek(arguments[0], 0, os.SEEK_CUR))
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def export_and_die(case: Case, number: int) -> None:

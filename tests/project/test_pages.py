@@ -24,6 +24,7 @@ EVERY_BLOCK = [block for page in PAGES for block in blocks(page)]
 WITH_PYTHON = [page for page in PAGES if any(block.kind == "python" for block in blocks(page))]
 ONCE_AND_TWICE = [1, pytest.param(2, marks=pytest.mark.slow)]
 BROKER = "@localhost/"
+NEEDED = {"docs/spark.md": ("duckdb", "polars"), "docs/analytics.md": ("duckdb", "pika")}
 # What the page says in words that a block prints.
 SAID = {
     "README.md": ["b'one coffee'\n", "b'two'\n"],
@@ -43,12 +44,12 @@ def test_every_reason_not_to_run_a_block_belongs_to_a_block(page: str, start: st
 
 
 def test_pages_show_the_output_of_each_block_or_of_none() -> None:
-    for page in ("docs/plugin.md", "docs/spark.md"):
+    for page in ("docs/analytics.md", "docs/plugin.md", "docs/spark.md"):
         assert all(block.said is not None for block in python_blocks(page)), page
 
 
 def needed(page: str) -> None:
-    for name in ("duckdb", "polars") if page == "docs/spark.md" else ():
+    for name in NEEDED.get(page, ()):
         try:
             __import__(name)
         except ModuleNotFoundError:

@@ -1,0 +1,174 @@
+"""An export's files are in the Delta tables once each, also after a kill between the manifest and their logs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import logstore
+from kit.export_days import Days
+from kit.exported import as_version_1, manifest_of
+from logstore.export import delta as export_delta
+from logstore.export import export, upkeep
+from logstore.export.iceberg import LAST_LSN
+from logstore.export.manifest import ExportError
+from logstore.export.verification import verify
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
+delta = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '/path/to/checkout[delta]'")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS = {"records": "lsn", "messages": "id"}
+
+
+def work(path: Path) -> None:
+    with logstore.open(path, segment_size=512 << 10) as store:
+        queue = store.declare_queue("orders")
+        ids = list(store.publish_many(queue, [b"x"] * 20))
+        store.dequeue_many(ids[:10], queue)
+
+
+def check(target: Path) -> None:
+    """Check that the tables have the rows of the manifest's files, each once, and say so."""
+    manifest = manifest_of(target)
+    for dataset, key in KEYS.items():
+        table = delta.DeltaTable(str(target / dataset))
+        wanted = manifest.of(dataset)
+        assert sorted(table.get_add_actions(flatten=True)["path"].to_pylist()) == sorted(
+            file.path.removeprefix(f"{dataset}/") for file in wanted
+        )
+        rows = table.to_pyarrow_table()
+        assert rows.num_rows == len(set(rows[key].to_pylist())) == sum(file.rows for file in wanted)
+        assert {str(day) for day in rows["day"].to_pylist()} == {file.day for file in wanted}
+        last = table.history(1)[0]
+        assert last[LAST_LSN] == str(manifest.last_lsn)
+        assert table.transaction_version(export_delta.APPLICATION) == manifest.last_lsn
+
+
+def actions(target: Path, dataset: str, kind: str) -> list[dict[str, Any]]:
+    """The actions of the newest commit."""
+    import json
+
+    newest = max((target / dataset / "_delta_log").glob("*.json"))
+    return [json.loads(line)[kind] for line in newest.read_text().splitlines() if kind in json.loads(line)]
+
+
+def test_each_run_adds_its_files_and_a_run_with_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    for number in range(1, 4):
+        work(path)
+        export(path, target, delta=number == 2)  # the first run's files are registered by the second
+        if number == 1:
+            assert not export_delta.is_registered(target)
+            continue
+        check(target)
+        versions = [delta.DeltaTable(str(target / name)).version() for name in KEYS]
+        assert versions == [number - 1] * 2
+        export(path, target)
+        assert [delta.DeltaTable(str(target / name)).version() for name in KEYS] == versions
+    assert verify(target).problems == ()
+
+
+def test_dropped_and_merged_files_leave_the_tables_and_a_merge_changes_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    days = Days(monkeypatch)
+    for day in ("2030-01-01", "2030-01-03", "2030-01-03"):
+        days.begin(day)
+        work(path)
+        export(path, target, delta=True)
+    work(path)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
+    assert export(path, target).upkeep.merged_files == 6
+    check(target)
+    for dataset in KEYS:
+        # The merged file has rows of a file that the table never had, so it changes data.
+        assert [one["dataChange"] for one in actions(target, dataset, "add")] == [True]
+    work(path)
+    export(path, target, keep=timedelta(days=1))
+    check(target)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 2)
+    assert export(path, target).upkeep.merged_files == 4
+    check(target)
+    for dataset in KEYS:
+        told = actions(target, dataset, "add") + actions(target, dataset, "remove")
+        assert [one["dataChange"] for one in told] == [False] * 3
+    days.begin("2031-01-01")
+    export(path, target, keep=timedelta(days=1))
+    check(target)
+    for dataset in KEYS:
+        assert [one["dataChange"] for one in actions(target, dataset, "remove")] == [True]
+
+
+def test_a_commit_that_fails_or_dies_is_made_good_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    for _ in range(3):
+        work(path)
+        export(path, target, delta=True)
+    monkeypatch.setattr(upkeep, "MERGE_FILES", 3)
+    real = export_delta._register
+
+    def die(place: Path, dataset: str, *rest: Any) -> int:
+        if dataset == "messages":
+            raise KeyboardInterrupt
+        return real(place, dataset, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export_delta, "_register", die)
+        with pytest.raises(KeyboardInterrupt):
+            export(path, target)
+    table = delta.DeltaTable(str(target / "messages")).to_pyarrow_table()
+    assert table.num_rows == 30  # its files stay as long as the table names them
+    with monkeypatch.context() as patch:
+        patch.setattr(export_delta.os, "link", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
+        work(path)
+        with pytest.raises(ExportError, match=r"Delta table .*no disk"):
+            export(path, target)
+    export(path, target)
+    check(target)
+
+
+def test_a_commit_of_another_program_is_kept_and_the_next_number_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    work(path)
+    export(path, target, delta=True)
+    real, other = export_delta._put, []
+
+    def late(place: Path, version: int, content: bytes) -> None:
+        if not other:
+            other.append(version)
+            delta.DeltaTable(str(place)).alter.set_table_description("changed meanwhile")
+        real(place, version, content)
+
+    monkeypatch.setattr(export_delta, "_put", late)
+    work(path)
+    export(path, target)
+    check(target)
+    table = delta.DeltaTable(str(target / "records"))
+    assert (table.metadata().description, table.version()) == ("changed meanwhile", other[0] + 1)
+
+
+def test_columns_that_an_older_export_lacks_are_added_and_null_in_its_rows(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "target"
+    work(path)
+    export(path, target)
+    as_version_1(target)
+    export(path, target, delta=True)
+    names = delta.DeltaTable(str(target / "records")).to_pyarrow_table().column_names
+    assert "note" not in names
+    before = manifest_of(target).last_lsn
+    work(path)
+    export(path, target)
+    rows = delta.DeltaTable(str(target / "records")).to_pyarrow_table()
+    assert "note" in rows.column_names
+    assert {row["note"] for row in rows.to_pylist() if row["lsn"] < before} == {None}
+    assert rows.num_rows == sum(file.rows for file in manifest_of(target).of("records"))
