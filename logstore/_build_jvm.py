@@ -30,6 +30,7 @@ SOURCES = ROOT / "logstore/spark/jvm"
 JAR = ROOT / "logstore/spark/logstore-spark.jar"
 LIBRARY = "liblogstore_scanner.so"
 JAVA_RELEASE = 17
+REGISTERED = ("LogSource", "NamedLogSource")
 
 # The read path of the core; the linker drops what a scan does not use.
 CORE = (
@@ -138,7 +139,7 @@ def build(jar: Path) -> None:
         (classes / "logstore" / "built-with.properties").write_text(f"spark={spark_version(jars)}\n")
         services = classes / "META-INF" / "services"
         services.mkdir(parents=True)
-        (services / "org.apache.spark.sql.sources.DataSourceRegister").write_text("logstore.spark.LogSource\n")
+        (services / "org.apache.spark.sql.sources.DataSourceRegister").write_text("".join(f"logstore.spark.{name}\n" for name in REGISTERED))
         whole = Path(made) / "whole.jar"
         # Without a manifest and with one date the same sources give the same bytes.
         run(home / "bin" / "jar", "--create", "--no-manifest", "--date=2026-01-01T00:00:00Z", "--file", whole, "-C", classes, ".")

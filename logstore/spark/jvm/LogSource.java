@@ -17,6 +17,20 @@ public class LogSource implements TableProvider, DataSourceRegister {
         return "logstore-jvm";
     }
 
+    /** Why the connector does not work in this JVM, as the text of an exception; null if it does. */
+    public String problem() {
+        try {
+            SupportedSpark.check();
+            Scanner.newLayout();
+            return null;
+        } catch (StoreException error) {
+            return error.getMessage();
+        } catch (LinkageError error) {
+            return "StoreError: " + (error.getCause() instanceof StoreException ? ((StoreException) error.getCause()).text()
+                : "the native library of the source logstore-jvm was not loaded: " + error.getMessage());
+        }
+    }
+
     @Override
     public boolean supportsExternalMetadata() {
         return true;

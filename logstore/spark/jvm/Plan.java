@@ -59,6 +59,11 @@ final class Plan {
         }
     }
 
+    /** The task of a count that has no range to read. */
+    static final class Nothing implements InputPartition {
+        private static final long serialVersionUID = 1L;
+    }
+
     /** The range of one task; the fields are those of plan.Range in Python. */
     static final class Range implements InputPartition {
         private static final long serialVersionUID = 1L;

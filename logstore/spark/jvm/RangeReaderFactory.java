@@ -25,16 +25,20 @@ final class RangeReaderFactory implements PartitionReaderFactory {
 
     @Override
     public boolean supportColumnarReads(InputPartition partition) {
-        return true;
+        return counts == 0;
     }
 
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-        throw new UnsupportedOperationException("a range is read in batches");
+        return new CountReader(partition instanceof Plan.Range ? reader((Plan.Range) partition) : null, counts);
     }
 
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-        return new RangeReader(common, (Plan.Range) partition, columns, limit);
+        return reader((Plan.Range) partition);
+    }
+
+    private RangeReader reader(Plan.Range range) {
+        return new RangeReader(common, range, columns, limit);
     }
 }
