@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "logstore/spark/jvm"
-JAR = ROOT / "logstore/spark/logstore-spark.jar"
+IN_PACKAGE = Path("logstore/spark/logstore-spark.jar")
 LIBRARY = "liblogstore_scanner.so"
 JAVA_RELEASE = 17
 REGISTERED = ("LogSource", "NamedLogSource")
@@ -51,7 +51,7 @@ EXPORTS = "{ global: Java_*; local: *; };"
 FLAGS = (
     *("-std=c11", "-O3", "-flto=auto", "-D_GNU_SOURCE", "-UNDEBUG", "-pthread", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
-    *("-Wall", "-Wextra", "-Werror", "-Wl,--gc-sections", "-Wl,-s", "-Wl,-z,defs"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Werror", "-Wl,--gc-sections", "-Wl,-s", "-Wl,-z,defs"),
 )
 
 
@@ -116,6 +116,11 @@ def core_files() -> list[Path]:
     return sorted(path for pattern in CORE for path in (ROOT / "csrc").glob(pattern))
 
 
+def source_files() -> list[str]:
+    """The files that only the connector is made of, relative to the checkout."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in SOURCES.iterdir() if path.suffix in {".java", ".c"})
+
+
 def build(jar: Path) -> None:
     """Makes the jar. Raises :class:`Missing`."""
     home, jars, cc = java_home(), spark_jars(), compiler()
@@ -132,7 +137,8 @@ def build(jar: Path) -> None:
             *(*core_files(), SOURCES / "scanner.c", "-o", native / LIBRARY),
         )
         java = sorted(SOURCES.glob("*.java"))
-        lint = ("-Xlint:all,-path,-classfile,-processing", "-Werror", "-proc:none")  # Spark's manifests name jars that are not there
+        # Spark's jars name others in their manifests that are not there.
+        lint = ("-Xlint:all,-path,-classfile,-processing", "-Werror", "-proc:none")
         run(
             *(home / "bin" / "javac", "--release", JAVA_RELEASE, *lint, "-cp", f"{jars}/*", "-d", classes, *java),
         )
@@ -142,25 +148,30 @@ def build(jar: Path) -> None:
         (services / "org.apache.spark.sql.sources.DataSourceRegister").write_text("".join(f"logstore.spark.{name}\n" for name in REGISTERED))
         whole = Path(made) / "whole.jar"
         # Without a manifest and with one date the same sources give the same bytes.
-        run(home / "bin" / "jar", "--create", "--no-manifest", "--date=2026-01-01T00:00:00Z", "--file", whole, "-C", classes, ".")
+        plain = ("--create", "--no-manifest", "--date=2026-01-01T00:00:00Z")
+        run(home / "bin" / "jar", *plain, "--file", whole, "-C", classes, ".")
         jar.parent.mkdir(parents=True, exist_ok=True)
         staged = jar.with_suffix(".now")
         shutil.copyfile(whole, staged)
         staged.replace(jar)
 
 
-def main() -> None:
-    """Builds the jar, or says in one line why not."""
-    parser = argparse.ArgumentParser(description="Builds the JVM connector for Spark.")
-    parser.add_argument("--out", type=Path, default=JAR, help="where the jar goes")
-    given = parser.parse_args()
+def make(jar: Path) -> None:
+    """Makes the jar, or says in one line why not."""
     try:
-        build(given.out)
+        build(jar)
     except Missing as missing:
-        given.out.unlink(missing_ok=True)
+        jar.unlink(missing_ok=True)
         print(f"logstore: SKIPPED: the JVM connector for Spark is NOT built, it needs {missing}", file=sys.stderr)
         if os.environ.get("CI") == "true":
             raise SystemExit(1) from None
+
+
+def main() -> None:
+    """Makes the jar in the checkout, or where ``--out`` says."""
+    parser = argparse.ArgumentParser(description="Builds the JVM connector for Spark.")
+    parser.add_argument("--out", type=Path, default=ROOT / IN_PACKAGE, help="where the jar goes")
+    make(parser.parse_args().out)
 
 
 if __name__ == "__main__":
