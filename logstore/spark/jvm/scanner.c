@@ -81,14 +81,16 @@ static const char *kind_of(int code) {
 static void throw_failure(JNIEnv *env, int code) {
     const ls_error *e = ls_last_error();
     jclass failure = (*env)->FindClass(env, "logstore/spark/Failure");
-    jmethodID of = failure == NULL ? NULL
-                                   : (*env)->GetStaticMethodID(env, failure, "of",
-                                                               "(Ljava/lang/String;JJ[B[B)Ljava/lang/RuntimeException;");
+    jmethodID of =
+        failure == NULL
+            ? NULL
+            : (*env)->GetStaticMethodID(env, failure, "of", "(Ljava/lang/String;JJ[B[B)Ljava/lang/RuntimeException;");
     jstring kind = of == NULL ? NULL : (*env)->NewStringUTF(env, kind_of(code));
     jbyteArray segment = kind == NULL ? NULL : bytes_of(env, e->segment);
     jbyteArray text = segment == NULL ? NULL : bytes_of(env, e->text);
     if (text != NULL) {
-        jobject made = (*env)->CallStaticObjectMethod(env, failure, of, kind, (jlong)e->offset, (jlong)e->lsn, segment, text);
+        jobject made =
+            (*env)->CallStaticObjectMethod(env, failure, of, kind, (jlong)e->offset, (jlong)e->lsn, segment, text);
         if (made != NULL) {
             (*env)->Throw(env, (jthrowable)made);
         }
