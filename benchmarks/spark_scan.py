@@ -2,8 +2,8 @@
 
 A log of small messages, each published and consumed, is written under a hold and exported. Then four scans, in turn:
 counting rows, sum of two columns, grouping by four columns, reading all columns; from the Python source, which gets the
-columns as a schema, from the JVM connector, if its jar is built, and from the exported records, of which Parquet reads only
-used columns. Also one operator's query: how many messages of
+columns as a schema, from the JVM connector, if its jar is built, and from the exported records, of which Parquet reads
+only used columns. Also one operator's query: how many messages of
 one queue were consumed in a twenty-fourth of the log's time (an hour of a day), and after how long; from the records of
 the log, and from the exported messages.
 

@@ -1,10 +1,10 @@
-"""Builds ``logstore/spark/logstore-spark.jar``, the JVM connector for Spark: Java classes, and the core's scanner as a library.
+"""Builds ``logstore/spark/logstore-spark.jar``, the JVM connector for Spark: Java classes and the core's scanner.
 
     logstore/_build_jvm.py [--out JAR]
 
-It needs ``javac`` with its C headers (a JDK), a C compiler and Spark's own jars (pyspark, or ``SPARK_HOME``), and no build
-tool. Where one is missing a line says which, and no jar is made; with ``CI=true`` that is an error. The package works
-without the jar.
+It needs ``javac`` with its C headers (a JDK), a C compiler and Spark's own jars (pyspark, or ``SPARK_HOME``), and no
+build tool. Where one is missing a line says which, and no jar is made; with ``CI=true`` that is an error. The package
+works without the jar.
 
 The library has only what a scan needs: the files of the read path, of which the linker drops what nothing uses. It is
 compiled for this machine; a jar with libraries of several machines is one into which each has put its own.
@@ -145,7 +145,9 @@ def build(jar: Path) -> None:
         (classes / "logstore" / "built-with.properties").write_text(f"spark={spark_version(jars)}\n")
         services = classes / "META-INF" / "services"
         services.mkdir(parents=True)
-        (services / "org.apache.spark.sql.sources.DataSourceRegister").write_text("".join(f"logstore.spark.{name}\n" for name in REGISTERED))
+        (services / "org.apache.spark.sql.sources.DataSourceRegister").write_text(
+            "".join(f"logstore.spark.{name}\n" for name in REGISTERED)
+        )
         whole = Path(made) / "whole.jar"
         # Without a manifest and with one date the same sources give the same bytes.
         plain = ("--create", "--no-manifest", "--date=2026-01-01T00:00:00Z")

@@ -1,8 +1,8 @@
 """The two sources for Spark: one in Python, one in the JVM, with the same options, columns, rows and offsets.
 
-The JVM connector is a jar, ``logstore-spark.jar`` beside this module. It is built where a JDK and Spark's jars are there;
-without it the Python source does everything. :func:`~logstore.spark.session` gives the jar to the sessions that it makes;
-otherwise name it in ``spark.jars``.
+The JVM connector is a jar, ``logstore-spark.jar`` beside this module. It is built where a JDK and Spark's jars are
+there; without it the Python source does everything. :func:`~logstore.spark.session` gives the jar to the sessions that
+it makes; otherwise name it in ``spark.jars``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def connector_jar() -> Path | None:
 def chosen(
     spark: SparkSession, engine: str | None, *, columns: Sequence[str] | None = None, pushdown: bool | None = None
 ) -> str:
-    """The source for a frame: ``engine``, or without one that of :func:`give_name`, or ``jvm`` where the session has the
-    connector and it can do this.
+    """The source for a frame: ``engine``, or without one that of :func:`give_name`, or ``jvm`` where the session has it.
+
+    Without ``engine``, a frame that only the Python source can read is read by that.
 
     Raises ``OptionError`` for another engine, and for ``jvm`` where it cannot read this.
     """
@@ -55,7 +56,7 @@ def chosen(
     unable = (
         f"the JVM connector does not make the column {decoded[0]}"
         if decoded
-        else "the JVM connector always applies the conditions that the scanner supports; pushdown is a choice of the Python source"
+        else "the JVM connector always pushes conditions; pushdown is a choice of the Python source"
         if pushdown is not None
         else None
     )
@@ -97,18 +98,13 @@ def prepared(spark: SparkSession) -> None:
 
 def _problem(spark: SparkSession) -> str | None:
     """Why the connector does not work in this session; empty if it does, None if the session does not have it."""
-    from py4j.protocol import Py4JError
-
     try:
         jvm: Any = spark._jvm
         loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
         found = jvm.java.lang.Class.forName(_SOURCE, True, loader)
     except Exception:  # noqa: BLE001 - no such class; a session of Spark Connect has no JVM to ask
         return "" if _is_remote(spark) and _remote_has_it(spark) else None
-    try:
-        return str(found.newInstance().problem() or "").partition(": ")[2]
-    except Py4JError as error:
-        return f"the JVM connector cannot be loaded: {error}"
+    return str(found.newInstance().problem() or "").partition(": ")[2]
 
 
 def _is_remote(spark: SparkSession) -> bool:

@@ -1,12 +1,12 @@
-"""Plans the queries of the JVM connector: options, schemas, conditions, ranges and offsets, with the code of the Python source.
+"""Plans the queries of the JVM connector with the code of the Python source.
 
 The connector's driver starts this module as a child process and talks with it through pipes: a request and a reply are
-each one line of JSON. So every option, plan, offset and text of an error exists once, for both sources. Executors get
-ranges and need no Python.
+each one line of JSON. So every option, condition, plan, offset and text of an error exists once, for both sources.
+Executors get ranges and need no Python.
 
-A request has ``id``, ``call`` and the arguments of the method of :class:`Planner` that has this name. The reply has the same
-``id``, and ``result``, or ``kind`` and ``text`` of the exception. Requests may overlap; those of one stream come one after
-another. The process ends when its input ends, which releases the holds of its streams.
+A request has ``id``, ``call`` and the arguments of the method of :class:`Planner` that has this name. The reply has the
+same ``id``, and ``result``, or ``kind`` and ``text`` of the exception. Requests may overlap; those of one stream come
+one after another. The process ends when its input ends, which releases the holds of its streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore._core import ffi, lib
 from logstore.errors import OptionError, StoreError
 from logstore.rows.properties import DECODED
 from logstore.rows.scan import COLUMNS, DICTIONARIES, OUTCOMES, REASONS, STREAMS, known_types, type_bits
@@ -47,7 +46,6 @@ BATCH_ROWS: Final = 4096
 
 THREADS: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMAT: Final = "logstore-jvm"
 
 
 class Planner:
@@ -73,9 +71,7 @@ class Planner:
         left = Conditions().take([one for one in given if one is not None])
         return sorted([numbers[id(one)] for one in left] + [n for n, one in enumerate(given) if one is None])
 
-    def plan(
-        self, options: dict[str, str], schema: str, columns: str, filters: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+    def plan(self, options: dict[str, str], schema: str, columns: str, filters: list[dict[str, Any]]) -> dict[str, Any]:
         """The tasks of a query that reads ``columns`` of a table with this schema, both in Spark's JSON."""
         from logstore.spark.source import PushingLogReader
 
@@ -106,7 +102,9 @@ class Planner:
         """The end of the next batch, within so many rows or bytes."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-        limit = ReadMaxRows(rows) if rows is not None else ReadMaxBytes(size) if size is not None else ReadAllAvailable()
+        limit = (
+            ReadMaxRows(rows) if rows is not None else ReadMaxBytes(size) if size is not None else ReadAllAvailable()
+        )
         return json.dumps(self._streams[stream].latestOffset(json.loads(start), limit))
 
     def limit(self, stream: int) -> dict[str, int]:
@@ -189,14 +187,16 @@ def _value(told: Any) -> Any:
         return None  # a time that Python does not have: Spark decides
 
 
-def _tasks(schema: StructType, options: Options | StreamOptions, partitions: Sequence[InputPartition]) -> dict[str, Any]:
+def _tasks(
+    schema: StructType, options: Options | StreamOptions, partitions: Sequence[InputPartition]
+) -> dict[str, Any]:
     """What executors need to read these ranges."""
     columns = checked_columns(schema)
     for name in columns:
         if name in DECODED:
             raise OptionError(
-                f"the column {name} is made by the Python source only: read it with engine='python', or with the format "
-                "logstore-python"
+                f"the column {name} is made by the Python source only: read it with engine='python', or with the "
+                "format logstore-python"
             )
     ranges: list[Range] = [one.value for one in partitions if one.value is not None]
     return {
@@ -225,7 +225,7 @@ def _dictionaries() -> dict[str, Sequence[str]]:
 
 def _task(one: Range) -> dict[str, Any]:
     named = sorted(one.names)
-    times = {name: None if time is None else max(0, _us(time)) for name, time in (("start_us", one.start_time), ("stop_us", one.stop_time))}
+    times = {"start_us": one.start_time, "stop_us": one.stop_time}
     return {
         "path": one.path,
         "uuid": one.uuid,
@@ -238,7 +238,7 @@ def _task(one: Range) -> dict[str, Any]:
         "types": _signed(0 if one.types is None else type_bits(one.types)),
         "queue_ids": one.queue_ids,
         "ids": one.ids,
-        **times,
+        **{name: None if time is None else max(0, _us(time)) for name, time in times.items()},
     }
 
 

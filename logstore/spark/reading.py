@@ -29,9 +29,9 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession, *, pushdown: bool = False, engine: str | None = None) -> None:
     """Registers the format ``logstore`` in this session, for DataFrames, streams and ``USING logstore`` in SQL.
 
-    ``engine`` is the source that gets this name, and that :func:`read` uses in this session: ``python``, or ``jvm`` for the
-    JVM connector. Without it the Python source gets the name only. Each has a name of its own as well, ``logstore-python``
-    and ``logstore-jvm``.
+    ``engine`` is the source that gets this name, and that :func:`read` uses in this session: ``python``, or ``jvm`` for
+    the JVM connector. Without it the Python source gets the name only. Each has a name of its own as well,
+    ``logstore-python`` and ``logstore-jvm``.
 
     With ``pushdown`` the scanner applies the conditions of a query that it supports; the session's setting
     ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. See the limits in
@@ -82,12 +82,12 @@ def read(
 
     ``engine``: ``python`` or ``jvm``, the source that reads; by default the JVM connector, if the session has it.
 
-    ``columns`` are the columns to read, in their order. Spark cannot tell a Python source which columns a query uses, so
-    naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
+    ``columns`` are the columns to read, in their order. Spark cannot tell a Python source which columns a query uses,
+    so naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
     ``queues``, ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` select the records that the scanner returns.
 
-    ``pushdown``, of the Python source: the scanner also applies the supported conditions of each query. The default is the result of
-    :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
+    ``pushdown``, of the Python source: the scanner also applies the supported conditions of each query. The default is
+    the result of :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
 
     There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
     :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and the errors of
@@ -147,7 +147,9 @@ def read_stream(
 ) -> DataFrame:
     """The records of one or more stores as a stream that follows their writers, up to the durable LSNs.
 
-    ``engine`` as in :func:`read`. A checkpoint may be continued with either engine. ``options`` are the source's: ``start``, ``startingTimestamp``, ``types``, ``maxRecordsPerTrigger`` ...
+    ``engine`` as in :func:`read`. A checkpoint may be continued with either engine.
+
+    ``options`` are the source's: ``start``, ``startingTimestamp``, ``types``, ``maxRecordsPerTrigger`` ...
 
     Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
     """

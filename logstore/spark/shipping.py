@@ -93,7 +93,7 @@ class Shipped:
 
 
 def shipped(source: type[DataSource], called: str | None = None) -> type[DataSource]:
-    """The class to register for this source, as the format ``called``: it makes instances of ``source`` where they are needed."""
+    """The class to register for this source, as the format ``called``: it makes instances where they are needed."""
     module, name, at, format_name = source.__module__, source.__qualname__, sys.executable, called or source.name()
 
     class Arriving(DataSource):  # a local class travels as code

@@ -7,6 +7,7 @@ both take the fixture ``engine``.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -21,12 +22,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own pag
 from pyspark.testing import assertDataFrameEqual
 
 import logstore.spark
+from kit.row_oracle import record_rows
 from kit.spark_logs import churn, damage, open_small
 from kit.spark_needed import require_connector
+from kit.stores import ROOT
 from logstore import errors
 from logstore.inspect import Reader
 from logstore.spark.engines import connector_jar
 from logstore.spark.java import find_java
+from logstore.spark.planner import Planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,7 +221,9 @@ def test_both_sources_say_the_same_of_damage(spark: SparkSession, mixed: Path, t
     with pytest.raises(errors.CorruptLog) as told, Reader(path) as reader:
         list(reader.batches())
     for engine in ("jvm", "python"):
-        assert told.value.message in said(lambda engine=engine: logstore.spark.read(spark, path, engine=engine).collect())
+        assert told.value.message in said(
+            lambda engine=engine: logstore.spark.read(spark, path, engine=engine).collect()
+        )
 
 
 def test_both_sources_say_the_same_of_a_log_that_a_writer_recycled(spark: SparkSession, tmp_path: Path) -> None:
@@ -326,7 +332,9 @@ def test_a_checkpoint_of_one_source_is_continued_by_the_other(spark: SparkSessio
         found = []
         for engine in ["python", "jvm", "python", "jvm"]:
             store.publish_many(queue, [b"x"] * 5)
-            frame = logstore.spark.read_stream(spark, store.path, columns=["lsn"], types=["MESSAGE_START"], engine=engine)
+            frame = logstore.spark.read_stream(
+                spark, store.path, columns=["lsn"], types=["MESSAGE_START"], engine=engine
+            )
             written = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
             written = written.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
             written.start().awaitTermination()
@@ -371,10 +379,93 @@ def problem(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """Runs the tasks of a plan in a JVM without Spark: a line each, with the first column's values and the error."""
+    import pyspark
+
+    require_connector()
+    javac, java = shutil.which("javac"), find_java().home / "bin" / "java"
+    if javac is None:
+        pytest.skip("THE CONNECTOR'S READER IS NOT TESTED ALONE: a JDK is needed to compile a class of the test's own")
+    made = tmp_path_factory.mktemp("classes")
+    jars = f"{connector_jar()}{os.pathsep}{Path(pyspark.__file__).parent / 'jars'}/*"
+    subprocess.run([javac, "-cp", jars, "-d", made, ROOT / "tests/spark/java/ReadPlan.java"], check=True)
+
+    def run(plan: dict[str, Any], schema: str, *arguments: str) -> list[str]:
+        files = [made / "plan.json", made / "schema.json"]
+        files[0].write_text(json.dumps(plan))
+        files[1].write_text(schema)
+        done = subprocess.run(
+            [java, "-cp", f"{made}{os.pathsep}{jars}", "logstore.spark.ReadPlan", *files, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+LSN_ALONE = '{"type":"struct","fields":[{"name":"lsn","type":"long","nullable":false,"metadata":{}}]}'
+
+
+def planned(path: Path, **options: str) -> dict[str, Any]:
+    planner = Planner()
+    given = {"path": str(path), **options}
+    made: dict[str, Any] = planner.plan(given, planner.schema(given), LSN_ALONE, [])
+    return made
+
+
+def test_a_batch_stays_readable_where_another_thread_ends_the_task(
+    tasks: Callable[..., list[str]], mixed: Path, mixed_rows: list[dict[str, Any]]
+) -> None:
+    """As where a Python function gets the rows; the first batch of each task is read after the task was ended."""
+    lines = tasks(planned(mixed, batch_rows="50"), LSN_ALONE, "ended by another")
+    whole = [row["lsn"] for row in mixed_rows]
+    assert len(lines) > 1
+    for line in lines:
+        found = list(map(int, line.split()))
+        first = whole.index(found[0])
+        assert found == whole[first : first + len(found)]
+    assert max(len(line.split()) for line in lines) == 50
+
+
+def test_a_stream_that_may_lose_data_reads_what_is_left(tasks: Callable[..., list[str]], tmp_path: Path) -> None:
+    with open_small(tmp_path / "live") as store:
+        queue = store.declare_queue("q")
+        ids = store.publish_many(queue, [b"x"] * 10)
+        plan = planned(store.path, partition_bytes="1")
+        store.dequeue_many(ids, queue)
+        for _ in range(3):
+            churn(store, 4)
+            store.compact()
+        late = planned(store.path, partition_bytes="1")
+        late["tasks"] = [one | {"keep_lsn": plan["tasks"][0]["keep_lsn"]} for one in late["tasks"]]
+        strict = tasks(plan, LSN_ALONE)
+        assert strict
+        assert all("LogRecycled: " in line for line in strict)
+        assert tasks(plan | {"lossy": True}, LSN_ALONE) == [""] * len(strict)
+        # Only what the rows look back to is gone.
+        assert all("LogRecycled: " in line for line in tasks(late, LSN_ALONE))
+        left = [int(lsn) for line in tasks(late | {"lossy": True}, LSN_ALONE) for lsn in line.split()]
+        assert left == [row["lsn"] for row in record_rows(store.path) if row["lsn"] >= late["tasks"][0]["start_lsn"]]
+
+
+def test_lists_that_do_not_fit_each_other_are_refused(tasks: Callable[..., list[str]], mixed: Path) -> None:
+    plan = planned(mixed)
+    plan["tasks"] = [one | {"ids": [9, 3]} for one in plan["tasks"]]
+    assert {line.partition(":")[0] for line in tasks(plan, LSN_ALONE)} == {"OptionError"}
+    plan["tasks"] = [one | {"ids": None, "path": str(mixed / "none")} for one in plan["tasks"]]
+    assert {line.partition(":")[0] for line in tasks(plan, LSN_ALONE)} == {"NotAStore"}
+    assert "OptionError" in tasks(plan | {"tasks": planned(mixed)["tasks"], "batch_rows": (1 << 20) + 1}, LSN_ALONE)[0]
+
+
 def test_another_architecture_is_one_plain_error(problem: Callable[..., str]) -> None:
     assert problem("-Dos.arch=riscv64") == (
-        "StoreError: the jar of the source logstore-jvm has no native library for linux-riscv64, this machine: build the "
-        "jar there with 'make jar', or use the Python source with engine='python'"
+        "StoreError: the jar of the source logstore-jvm has no native library for linux-riscv64, this machine: build "
+        "the jar there with 'make jar', or use the Python source with engine='python'"
     )
 
 
@@ -382,7 +473,9 @@ def test_another_spark_is_one_plain_error(problem: Callable[..., str], tmp_path:
     (tmp_path / "other" / "logstore").mkdir(parents=True)
     (tmp_path / "other" / "logstore" / "built-with.properties").write_text("spark=5.1.0\n")
     found = problem(before=tmp_path / "other")
-    assert found.startswith("StoreError: the jar of the source logstore-jvm was built with Spark 5.1.0 for Spark 5 from")
+    assert found.startswith(
+        "StoreError: the jar of the source logstore-jvm was built with Spark 5.1.0 for Spark 5 from"
+    )
     assert "use the jar of that version, or the Python source with engine='python'" in found
 
 

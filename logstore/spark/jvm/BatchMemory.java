@@ -32,6 +32,12 @@ final class BatchMemory implements AutoCloseable {
         }
     }
 
+    /** Another scan takes the place of this one, which has given no batch. */
+    synchronized void reopen(long scan) {
+        Scanner.freeScan(addresses.scan);
+        addresses.scan = scan;
+    }
+
     @Override
     public synchronized void close() {
         if (Thread.currentThread() == reading) {
@@ -41,7 +47,7 @@ final class BatchMemory implements AutoCloseable {
 
     /** What the cleaner frees; it must not refer to the owner. */
     private static final class Addresses implements Runnable {
-        private final long scan;
+        private long scan;
         private long batch;
 
         Addresses(long scan) {

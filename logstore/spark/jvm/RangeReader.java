@@ -30,21 +30,19 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     private final LogColumn[] columns;
     private final LogColumn items;
     private final ColumnarBatch batch;
+    private long keepLsn;
     private int knownTypes;
     private long rows;
     private boolean ended;
 
     RangeReader(Plan.Common common, Plan.Range range, StructType schema, long limit) {
-        this(common, range, schema, limit, range.keepLsn);
-    }
-
-    RangeReader(Plan.Common common, Plan.Range range, StructType schema, long limit, long keepLsn) {
         this.common = common;
         this.range = range;
         this.limit = limit;
+        keepLsn = range.keepLsn;
         layout = Scanner.newLayout();
-        memory = new BatchMemory(Scanner.open(range.path.getBytes(StandardCharsets.UTF_8), numbers(keepLsn), range.queueIds,
-            range.ids, range.named));
+        memory = new BatchMemory(opened());
+        ended = memory.scan() == 0;
         items = new LogColumn(DataTypes.LongType, memory, null, null, false);
         columns = new LogColumn[common.columns.length];
         StructField[] fields = schema.fields();
@@ -56,7 +54,31 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
         batch = new ColumnarBatch((ColumnVector[]) columns);
     }
 
-    private long[] numbers(long keepLsn) {
+    /** A scan of the range; 0: a part of it is gone, and the stream may lose it. */
+    private long opened() {
+        while (true) {
+            try {
+                return Scanner.open(range.path.getBytes(StandardCharsets.UTF_8), numbers(), range.queueIds, range.ids,
+                    range.named);
+            } catch (StoreException failed) {
+                if (!common.lossy || !failed.kind().equals(Failure.RECYCLED)) {
+                    throw failed;
+                }
+                if (keepLsn == range.startLsn) {
+                    lost(failed.text());
+                    return 0;
+                }
+                keepLsn = range.startLsn; // what its values look back to may be gone, but not the range
+            }
+        }
+    }
+
+    private void lost(String why) {
+        LOG.warn("{}: rows below LSN {} are missing: {}", range.path, range.stopLsn, why);
+    }
+
+    /** The numbers of Scanner.open. */
+    private long[] numbers() {
         long mask = 0;
         for (int number : common.columns) {
             mask |= number == STORE ? 0 : 1L << number;
@@ -111,7 +133,20 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
         try {
             return Scanner.next(memory.scan(), layout);
         } catch (StoreException failed) {
-            throw failed.kind().equals(Failure.RECYCLED) ? Failure.overtaken(range.path, range.keepLsn) : failed;
+            if (!failed.kind().equals(Failure.RECYCLED)) {
+                throw failed;
+            }
+            StoreException told = Failure.overtaken(range.path, keepLsn);
+            if (!common.lossy) {
+                throw told;
+            }
+            if (rows == 0 && keepLsn != range.startLsn) {
+                keepLsn = range.startLsn;
+                memory.reopen(opened());
+                return memory.scan() == 0 ? Scanner.END : 0;
+            }
+            lost(told.text());
+            return Scanner.END;
         }
     }
 
