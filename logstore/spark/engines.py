@@ -44,7 +44,7 @@ def connector_jar() -> Path | None:
 def chosen(
     spark: SparkSession, engine: str | None, *, columns: Sequence[str] | None = None, pushdown: bool | None = None
 ) -> str:
-    """The source for a frame: ``engine``, or without one that of :func:`give_name`, or ``jvm`` where the session has it.
+    """The source for a frame: ``engine``, else that of :func:`give_name`, else ``jvm`` where the session has it.
 
     Without ``engine``, a frame that only the Python source can read is read by that.
 

@@ -87,7 +87,8 @@ def read(
     ``queues``, ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` select the records that the scanner returns.
 
     ``pushdown``, of the Python source: the scanner also applies the supported conditions of each query. The default is
-    the result of :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
+    the result of :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query,
+    once.
 
     There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
     :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option, and the errors of
