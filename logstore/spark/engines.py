@@ -91,8 +91,8 @@ def give_name(spark: SparkSession, engine: str) -> None:
 
 
 def prepared(spark: SparkSession) -> None:
-    """Names this Python to the connector, which plans its queries with it."""
-    if spark.conf.get(PYTHON_OF_PLANNER, None) is None:
+    """Names this Python to the connector, which plans its queries with it; a server of Spark Connect has its own."""
+    if not _is_remote(spark) and spark.conf.get(PYTHON_OF_PLANNER, None) is None:
         spark.conf.set(PYTHON_OF_PLANNER, sys.executable)
 
 

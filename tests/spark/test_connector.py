@@ -13,15 +13,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own pages have it
 from pyspark.testing import assertDataFrameEqual
 
 import logstore.spark
+from kit.patience import wait_until
 from kit.row_oracle import record_rows
 from kit.spark_logs import churn, damage, open_small
 from kit.spark_needed import require_connector
@@ -203,11 +207,60 @@ def test_the_files_of_a_log_are_closed_after_every_query(spark: SparkSession, mi
     logstore.spark.read(spark, mixed, engine="jvm").limit(1).collect()
     logstore.spark.read(spark, mixed, engine="jvm").collect()
     said(lambda: logstore.spark.read(spark, damaged, engine="jvm").collect())
-    jvm: Any = spark._jvm
-    process = jvm.java.lang.ProcessHandle.current().pid()
-    opened = [os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir() if one.is_symlink()]
-    assert opened
-    assert not [one for one in opened if str(mixed) in one or str(damaged) in one]
+    assert files_open_below(spark, mixed) == files_open_below(spark, damaged) == []
+
+
+def files_open_below(spark: SparkSession, path: Path) -> list[str]:
+    """The files and directories of a store that the JVM has open."""
+    process = spark._jvm.java.lang.ProcessHandle.current().pid()
+    found = []
+    for one in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(one))
+    assert found
+    return [name for name in found if Path(name).is_relative_to(path)]
+
+
+def test_a_killed_task_frees_its_scan(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
+    """Its rows go to a Python function, so another thread than the killed one reads them."""
+    reached, rest = tmp_path / "reached", tmp_path / "rest"
+    for one in (reached, rest):
+        os.mkfifo(one)
+
+    def held_up(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            reached.write_text("here")  # waits until the test reads it
+            rest.read_text()  # nobody ever writes
+            yield batch[["lsn"]]
+
+    # More bytes than fit between the task and its function, which waits: so the task is inside of its range.
+    frame = logstore.spark.read(spark, mixed, columns=["lsn", "header"], engine="jvm", batch_rows=10)
+    wide = frame.select("lsn", "header", F.repeat(F.lit("x"), 100_000).alias("filler"))
+    spark.conf.set(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "5"
+    )  # or the task reads all before the function begins
+    rows = wide.coalesce(1).mapInPandas(held_up, "lsn bigint")
+    ended: list[str] = []
+
+    def collect() -> None:
+        with pytest.raises(Py4JJavaError, match="cancelled"):
+            rows.collect()
+        ended.append("cancelled")
+
+    job = threading.Thread(target=collect)
+    job.start()
+    reached.read_text()
+    assert files_open_below(spark, mixed)
+    spark.sparkContext.cancelAllJobs()
+    job.join()
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert ended == ["cancelled"]
+
+    def freed() -> bool:
+        spark._jvm.System.gc()
+        return not files_open_below(spark, mixed)
+
+    wait_until(freed)
 
 
 # ---- Errors
