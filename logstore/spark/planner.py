@@ -81,6 +81,12 @@ class Planner:
         reader.pushFilters([one for one in map(_filter, filters) if one is not None])
         return _tasks(wanted, checked, reader.partitions())
 
+    def write(self) -> None:
+        """Raises ``OptionError``: the log is only read."""
+        from logstore.spark.source import READ_ONLY
+
+        raise OptionError(READ_ONLY)
+
     # ---- Streams
 
     def stream(self, options: dict[str, str], schema: str, columns: str) -> int:

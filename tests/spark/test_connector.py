@@ -303,11 +303,6 @@ def test_both_sources_say_the_same_of_an_option(spark: SparkSession, mixed: Path
     assert found[0].partition("OptionError: ")[2].splitlines()[0] in found[1]
 
 
-def test_the_log_is_not_written(spark: SparkSession, mixed: Path) -> None:
-    frame = spark.range(1).write.format("logstore-jvm").mode("append")
-    assert "logstore-jvm" in said(lambda: frame.save(str(mixed)))
-
-
 def test_a_planner_without_the_package_is_one_plain_error(spark: SparkSession, mixed: Path, tmp_path: Path) -> None:
     frame = spark.read.format("logstore-jvm")
     spark.conf.set(PYTHON, str(tmp_path / "none"))
