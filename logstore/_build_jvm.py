@@ -149,8 +149,8 @@ def build(jar: Path) -> None:
             "".join(f"logstore.spark.{name}\n" for name in REGISTERED)
         )
         whole = Path(made) / "whole.jar"
-        # Without a manifest and with one date the same sources give the same bytes. A wheel compresses the jar as a whole,
-        # which is smaller than its files one by one.
+        # Without a manifest and with one date the same sources give the same bytes. A wheel compresses the jar as a
+        # whole, which is smaller than its files one by one.
         plain = ("--create", "--no-compress", "--no-manifest", "--date=2026-01-01T00:00:00Z")
         run(home / "bin" / "jar", *plain, "--file", whole, "-C", classes, ".")
         jar.parent.mkdir(parents=True, exist_ok=True)

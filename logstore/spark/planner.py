@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -283,8 +282,8 @@ def main() -> None:
             send({"id": number, "kind": type(error).__name__, "text": str(error)})
 
     send({"id": 0, "result": PROTOCOL})
-    with ThreadPoolExecutor(THREADS) as threads:
-        for line in sys.stdin:
+    with open(0, encoding="utf-8", closefd=False) as requests, ThreadPoolExecutor(THREADS) as threads:
+        for line in requests:
             threads.submit(answer, line)
 
 

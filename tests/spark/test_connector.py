@@ -16,6 +16,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +33,7 @@ from kit.spark_needed import require_connector
 from kit.stores import ROOT
 from logstore import errors
 from logstore.inspect import Reader
-from logstore.spark.engines import connector_jar
+from logstore.spark.engines import chosen, connector_jar
 from logstore.spark.java import find_java
 from logstore.spark.planner import Planner
 
@@ -390,6 +391,45 @@ def test_a_checkpoint_of_one_source_is_continued_by_the_other(spark: SparkSessio
             found.append((rows.count(), rows.distinct().count()))
         assert found == [(5, 5), (10, 10), (15, 15), (20, 20)]
         assert store.stats()["holds"] == 0
+
+
+class FakeSession:
+    """A session whose JVM has this to say of the connector; None: it does not have it."""
+
+    def __init__(self, problem: str | None) -> None:
+        self.conf: dict[str, str] = {}
+        found = SimpleNamespace(newInstance=lambda: SimpleNamespace(problem=lambda: problem))
+
+        def find(*given: object) -> object:
+            if problem is None:
+                raise LookupError
+            return found
+
+        classes = SimpleNamespace(forName=find)
+        loader = SimpleNamespace(getContextOrSparkClassLoader=lambda: None)
+        spark = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(util=SimpleNamespace(Utils=loader))))
+        self._jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Class=classes)), org=spark)
+
+
+def test_a_connector_that_does_not_work_is_replaced_by_the_python_source_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session: Any = FakeSession("StoreError: the jar has no native library for linux-riscv64, this machine")
+    for _ in range(2):
+        assert chosen(session, None) == "python"
+    (said_once,) = caplog.messages
+    assert said_once.startswith("the jar has no native library for linux-riscv64, this machine; meanwhile the Python")
+    with pytest.raises(errors.OptionError, match="no native library for linux-riscv64"):
+        chosen(session, "jvm")
+    assert chosen(session, "python") == "python"
+
+
+def test_without_the_connector_the_python_source_reads_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = FakeSession(None)
+    assert chosen(session, None) == "python"
+    assert caplog.messages == []
+    with pytest.raises(errors.OptionError, match=r"this session has no JVM connector: name .*logstore-spark\.jar"):
+        chosen(session, "jvm")
 
 
 # ---- Other machines

@@ -275,9 +275,9 @@ JNIEXPORT jlongArray JNICALL Java_logstore_spark_Scanner_missing(JNIEnv *env, jc
     (void)self;
     struct scan *scan = pointer_of(handle);
     size_t count = 0;
-    int code = ls_reader_missing(scan->reader, NULL, 0, &count);
-    if (code != LS_OK || count > LIST_MOST) {
-        throw_failure(env, code);
+    (void)ls_reader_missing(scan->reader, NULL, 0, &count); /* it cannot fail */
+    if (count > LIST_MOST) {
+        throw_argument(env, "a log has more than 16,777,216 unreadable parts");
         return NULL;
     }
     ls_lsn_range *found = calloc(count + 1, sizeof *found);
