@@ -44,7 +44,12 @@ PROOFS := $(sort $(wildcard csrc/tests/proof/*.c))
 HOT := $(sort $(wildcard logstore/_hot/*.c))
 BENCHMARKS := $(sort $(wildcard benchmarks/*.c))
 HOT_HEADERS := $(sort $(wildcard logstore/_hot/*.h))
-ALL_C := $(sort $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(CONSENSUS) $(CONSENSUS_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
+CONNECTOR_C := logstore/spark/jvm/scanner.c
+CONNECTOR_SOURCES := $(sort $(wildcard logstore/spark/jvm/*.java)) $(CONNECTOR_C) logstore/_build_jvm.py
+# The C headers of a JDK, with which the native part of the connector is compiled; empty: there is none.
+JNI_H := $(patsubst %/jni.h,%,$(wildcard $(patsubst %/bin/javac,%/include/jni.h,$(realpath $(shell command -v javac 2>/dev/null)))))
+JNI_FLAGS := $(if $(JNI_H),-isystem $(JNI_H) -isystem $(JNI_H)/linux)
+ALL_C := $(sort $(CONNECTOR_C) $(HOT) $(HOT_HEADERS) $(CORE) $(CORE_HEADERS) $(CONSENSUS) $(CONSENSUS_HEADERS) $(wildcard csrc/tests/*/*.[ch] benchmarks/*.[ch]))
 
 C_FLAGS := -std=c11 -g -D_GNU_SOURCE -Wall -Wextra -pthread -Icsrc/include -Icsrc
 PYTHON_H = $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
@@ -187,6 +192,20 @@ $(EXTENSION): $(CORE) $(CORE_HEADERS) $(LAYOUT) $(HOT) $(HOT_HEADERS) $(CONSENSU
 .PHONY: FORCE
 FORCE:
 
+# ---- The JVM connector for Spark -----------------------------------------------------------------------------------
+
+# Tried once, and again if a source changes. Without a JDK one line says so, and the package works without the jar.
+CONNECTOR := build/.connector
+
+$(CONNECTOR): $(CONNECTOR_SOURCES) $(CORE) $(CORE_HEADERS) $(LAYOUT) | $(FULL)
+	@CC='$(CC)' $(BIN)/python logstore/_build_jvm.py
+	@mkdir -p build && touch $@
+
+.PHONY: jar
+jar: $(FULL) ## build the JVM connector for Spark (needs a JDK)
+	@rm -f $(CONNECTOR)
+	+@$(SUBMAKE) $(CONNECTOR)
+
 # ---- The commands -------------------------------------------------------------------------------------------------
 
 .PHONY: run
@@ -202,7 +221,7 @@ demo: $(if $(wildcard $(FULL)),$(FULL),$(DEMO)) $(EXTENSION) ## the tour: broker
 	@$(BIN)/python tools/demo.py
 
 .PHONY: setup
-setup: $(FULL) $(EXTENSION) ## the full environment in .venv: every extra in use and every test tool
+setup: $(FULL) $(EXTENSION) $(CONNECTOR) ## the full environment in .venv: every extra in use and every test tool
 
 # For CI: installing mostly waits for the network, and the programs of the C tests need neither it nor Python.
 .PHONY: ci-setup ctest-programs
@@ -387,7 +406,7 @@ NODES_tidy-deep :=
 
 tidy: $(LOOKED_FOR)
 	+@if command -v clang-tidy >/dev/null 2>&1; then $(SUBMAKE) VARIANT=$(TIDY) $(patsubst csrc/%.c,build/c/$(TIDY)/%.ok,$(CORE) $(SIMULATOR) $(SIMULATED) $(ENGINE)) \
-		$(HOT:%.c=build/c/$(TIDY)/%.ok); \
+		$(patsubst %.c,build/c/$(TIDY)/%.ok,$(HOT) $(if $(JNI_H),$(CONNECTOR_C))); \
 		else $(call LOUDLY,clang-tidy is not here: the C code was NOT analysed); fi
 
 .PHONY: format
@@ -440,13 +459,13 @@ coverage: $(LOOKED_FOR) $(FULL) ## lines and branches of the core and the engine
 strict: $(LOOKED_FOR) ## compile the core, the extension and the benchmarks with every warning an error, under gcc and clang
 	+@found=; for cc in gcc clang; do if command -v $$cc >/dev/null 2>&1; then found=yes; \
 		$(SUBMAKE) VARIANT=strict-$$cc CC=$$cc $(patsubst csrc/%.c,build/c/strict-$$cc/objects/%.o,$(CORE) $(SIMULATOR) $(SIMULATED) $(ENGINE)) \
-			$(patsubst %.c,build/c/strict-$$cc/objects/%.o,$(HOT) $(BENCHMARKS)) || exit 1; \
+			$(patsubst %.c,build/c/strict-$$cc/objects/%.o,$(HOT) $(BENCHMARKS) $(if $(JNI_H),$(CONNECTOR_C))) || exit 1; \
 		echo "strict: clean under $$cc"; \
 		else $(call LOUDLY,$$cc is not here: the core was NOT compiled with it); fi; done; [ -n "$$found" ]
 
 .PHONY: clean
 clean: ## remove build products and caches; .venv and stores stay
-	@rm -rf build dist $(MODULES) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist $(MODULES) logstore/spark/*.jar .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # ---- C objects and tests, a directory per variant ------------------------------------------------------------------
@@ -506,7 +525,7 @@ $(OUT)/objects/%.o: csrc/%.c $(OUT)/.compiled-with
 
 $(OUT)/objects/logstore/%.o: logstore/%.c $(OUT)/.compiled-with
 	@mkdir -p $(@D)
-	@$(CC) $(FLAGS) -isystem $(PYTHON_H) -MMD -MP -c -o $@ $<
+	@$(CC) $(FLAGS) -isystem $(PYTHON_H) $(JNI_FLAGS) -MMD -MP -c -o $@ $<
 
 $(OUT)/objects/benchmarks/%.o: benchmarks/%.c $(OUT)/.compiled-with
 	@mkdir -p $(@D)
@@ -532,7 +551,7 @@ $(OUT)/%.ok: csrc/%.c $(CORE_HEADERS) $(CONSENSUS_HEADERS) $(LAYOUT) .clang-tidy
 
 $(OUT)/logstore/%.ok: logstore/%.c $(HOT_HEADERS) $(CORE_HEADERS) .clang-tidy
 	@mkdir -p $(@D)
-	@clang-tidy --quiet $< -- $(C_FLAGS) $(NODES_$(VARIANT)) -isystem $(PYTHON_H) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@clang-tidy --quiet $< -- $(C_FLAGS) $(NODES_$(VARIANT)) -isystem $(PYTHON_H) $(JNI_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@
 
 # Code for tests is counted as well, but is optimised, because it need not be slow. Otherwise a test program is not

@@ -11,6 +11,7 @@ from setuptools.command.build_ext import build_ext
 
 BUILDER = "logstore/_build_core.py"  # run, not imported: an import would import the package, which is not built yet
 CONSENSUS = "logstore/_build_consensus.py"
+CONNECTOR = "logstore/_build_jvm.py"
 ROOT = Path(__file__).resolve().parent
 
 IMAGE = re.compile(r"!\[([^]]*)\]\((?!\w+:)([^)\s]+)\)\n*")
@@ -28,6 +29,17 @@ class BuildModules(build_ext):
         if self.libraft is None:
             self.extensions = [each for each in self.extensions if each.name != "logstore._consensus"]
         super().run()
+        if self.is_stripped:
+            self.build_connector()
+
+    def get_source_files(self):
+        """A source distribution has the sources of the JVM connector as well."""
+        return [*super().get_source_files(), *runpy.run_path(CONNECTOR)["source_files"]()]
+
+    def build_connector(self):
+        """The JVM connector for Spark, if a JDK and Spark's jars are here; a wheel without it is complete."""
+        connector = runpy.run_path(CONNECTOR)
+        connector["make"](Path(self.build_lib).absolute() / connector["IN_PACKAGE"])
 
     def build_extension(self, extension):
         if extension.name == "logstore._consensus":

@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from logstore._hot import Owner
     from logstore.inspect import Reader
 
-__all__ = ["COLUMNS", "DICTIONARIES", "REASONS", "TYPES", "RowScan", "column_array", "type_bits"]
+__all__ = [
+    "COLUMNS",
+    "DICTIONARIES",
+    "OUTCOMES",
+    "REASONS",
+    "STREAMS",
+    "TYPES",
+    "RowScan",
+    "column_array",
+    "known_types",
+    "type_bits",
+]
 
 _NUMBERS: Final = {
     name.removeprefix("LS_ROWS_").lower(): getattr(lib, name)
@@ -37,8 +48,8 @@ COLUMNS: Final = tuple(sorted(_NUMBERS, key=_NUMBERS.__getitem__))
 """The names of all columns, in their order."""
 
 REASONS: Final = ("accepted", "rejected", "expired", "purged", "dead_lettered", "queue_deleted")
-_STREAMS: Final = ("message", "transaction", "log", "replication")
-_OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
+STREAMS: Final = ("message", "transaction", "log", "replication")
+OUTCOMES: Final = ("committed", "rolled_back", "prepared", "open")
 _TYPES_PER_STREAM: Final = 12
 _KNOWN_TYPES: Final = 4 * _TYPES_PER_STREAM  # in the core's numbering
 
@@ -54,6 +65,11 @@ def _type_name(code: int) -> str:
         return RecordType(code).name
     except ValueError:
         return f"{code:#06x}"
+
+
+def known_types() -> list[str]:
+    """The names of the record types that this version knows, by the core's numbers."""
+    return [_type_name(lib.ls_rows_type(ffi.NULL, number)) for number in range(_KNOWN_TYPES)]
 
 
 def column_array(column: Any, kind: pa.DataType, rows: int, owner: object, child: pa.Array | None = None) -> pa.Array:
@@ -172,8 +188,7 @@ class RowScan:
 
     def _make_dictionaries(self) -> dict[str, pa.Array]:
         arrow = require("arrow", "pyarrow")
-        known = [_type_name(lib.ls_rows_type(self._c, number)) for number in range(_KNOWN_TYPES)]
-        lists = {"type": known, "stream": _STREAMS, "queue": self._names, "outcome": _OUTCOMES, "reason": REASONS}
+        lists = {"type": known_types(), "stream": STREAMS, "queue": self._names, "outcome": OUTCOMES, "reason": REASONS}
         return {name: arrow.array(values, arrow.string()) for name, values in lists.items()}
 
     def _dictionary(self, name: str) -> pa.Array:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.extras import MissingExtra, install_command, require
 from logstore.errors import OptionError
+from logstore.spark.engines import connector_jar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -180,7 +181,7 @@ def _wrapped(program: Path, version: int) -> Path:
 def session(*, quick: bool = False, log_level: str = "ERROR", conf: Mapping[str, Any] | None = None) -> Any:
     """A ``SparkSession``: the active one, or a new local one with logs of ``log_level`` and without a web page.
 
-    Under ``spark-submit`` it is the submitted one.
+    Under ``spark-submit`` it is the submitted one. A new session has the JVM connector, if its jar is installed.
 
     ``quick`` trades a JVM's later speed for a start in half the time. ``conf`` are Spark settings (``{"spark.master":
     "local[4]"}``), which override the settings of this function.
@@ -240,6 +241,7 @@ def _set(active: Any, key: str, value: str) -> None:
 
 
 def _settings(quick: bool, log_level: str) -> dict[str, str]:
+    jar = connector_jar()
     logging = _own_directory() / f"log4j2-{log_level}.properties"
     logging.write_text(LOGGING.format(level=log_level.lower()))
     flags = f"-Dlog4j2.configurationFile={logging.as_uri()} -Dlog4j.configurationFile={logging.as_uri()}"
@@ -251,7 +253,7 @@ def _settings(quick: bool, log_level: str) -> dict[str, str]:
         "spark.log.level": log_level,
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"{flags} {QUICK_FLAGS}" if quick else flags,
-    }
+    } | ({} if jar is None else {"spark.jars": str(jar)})
 
 
 def _python_path() -> str:

@@ -29,22 +29,31 @@ EXPORTED: Final = ("records", "messages", "open")
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
-def register(spark: SparkSession, *, pushdown: bool = False) -> None:
+def register(spark: SparkSession, *, pushdown: bool = False, engine: str | None = None) -> None:
     """Registers the format ``logstore`` in this session, for DataFrames, streams and ``USING logstore`` in SQL.
+
+    ``engine`` is the source that gets this name, and that :func:`read` uses in this session: ``python``, or ``jvm`` for
+    the JVM connector. Without it the Python source gets the name only. Each has a name of its own as well,
+    ``logstore-python`` and ``logstore-jvm``.
 
     With ``pushdown`` the scanner applies the conditions of a query that it supports; the session's setting
     ``spark.sql.python.filterPushdown.enabled`` is then set to true, and must stay so. See the limits in
     :func:`pushdown_is_sound`. A second call replaces the first.
 
-    Raises :class:`MissingExtra`.
+    Raises :class:`MissingExtra`, and ``OptionError`` for another engine, or ``jvm`` in a session without the connector.
     """
     need_pyspark()
+    from logstore.spark.engines import PYTHON_FORMAT, chosen, give_name
     from logstore.spark.shipping import shipped
     from logstore.spark.source import LogSource, PushingLogSource
 
+    if engine is not None:
+        give_name(spark, chosen(spark, engine, pushdown=pushdown or None))
     if pushdown:
         spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(shipped(PushingLogSource if pushdown else LogSource))
+    source = PushingLogSource if pushdown else LogSource
+    for name in (PYTHON_FORMAT,) if engine == "jvm" else (source.name(), PYTHON_FORMAT):
+        spark.dataSource.register(shipped(source, name))
 
 
 def pushdown_is_sound(spark: SparkSession) -> bool:
@@ -71,6 +80,7 @@ def read(
     export: Exports | None = None,
     columns: Sequence[str] | None = None,
     pushdown: bool | None = None,
+    engine: str | None = None,
     **options: object,
 ) -> DataFrame:
     """The records of one or more stores as a DataFrame; all its queries see the stores as they are at this call.
@@ -80,12 +90,15 @@ def read(
     log; each row once, also while the export and the log move on. ``table`` may then be ``messages`` (those that ended)
     or ``open``, too. docs/spark.md has what it costs and where its values differ from those of the log alone.
 
-    ``columns`` are the columns to read, in their order. Spark cannot tell a source which columns a query uses, so
-    naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
+    ``engine``: ``python`` or ``jvm``, the source that reads; by default the JVM connector, if the session has it.
+
+    ``columns`` are the columns to read, in their order. Spark cannot tell a Python source which columns a query uses,
+    so naming them here saves work. ``options`` are those of the source; ``start_lsn``, ``stop_lsn``, ``types``,
     ``queues``, ``queue_ids``, ``ids``, ``start_time`` and ``stop_time`` select the records that the scanner returns.
 
-    ``pushdown``: the scanner also applies the supported conditions of each query. The default is the result of
-    :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query, once.
+    ``pushdown``, of the Python source: the scanner also applies the supported conditions of each query. The default is
+    the result of :func:`pushdown_is_sound`; ``True`` in spite of it is safe only for a frame that is used in one query,
+    once.
 
     There is no hold: if a running writer has recycled a part of the frame's log, a query raises ``LogRecycled``; see
     :func:`held`. Raises :class:`MissingExtra`, ``OptionError`` for an unknown column, table or option, the errors of
@@ -96,13 +109,13 @@ def read(
 
     _check_table(table, export)
     if export is not None:
-        return _read_joined(spark, path, table, export, columns, pushdown, options)
+        return _read_joined(spark, path, table, export, columns, pushdown, engine, options)
 
     def look(one: str, *, permissive: bool) -> tuple[int, int]:
         with Reader(one, permissive=permissive) as reader:
             return reader.info.base_lsn, reader.info.end_lsn
 
-    return _read(spark, path, columns, pushdown, options, look)
+    return _read(spark, path, columns, pushdown, engine, options, look)
 
 
 def _check_table(table: str, export: Exports | None) -> None:
@@ -119,6 +132,7 @@ def _read_joined(
     export: Exports,
     columns: Sequence[str] | None,
     pushdown: bool | None,
+    engine: str | None,
     options: dict[str, object],
     hold_from: Callable[[str | os.PathLike[str], int], object] | None = None,
 ) -> DataFrame:
@@ -139,7 +153,8 @@ def _read_joined(
         def tail(names: list[str], start: int, stop: int) -> DataFrame:
             bounds = {"start_lsn": start, "stop_lsn": stop}
             return _read(
-                spark, join.source, names, pushdown, rest | bounds, lambda *_, **__: (join.keep_lsn, join.end_lsn)
+                *(spark, join.source, names, pushdown, engine, rest | bounds),
+                lambda *_, **__: (join.keep_lsn, join.end_lsn),
             )
 
         return joined_table(spark, join, table, wanted, checked, tail, store=len(checked.paths) > 1)
@@ -191,10 +206,12 @@ def _read(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None,
     pushdown: bool | None,
+    engine: str | None,
     options: dict[str, object],
     look: Callable[..., tuple[int, int]],
 ) -> DataFrame:
     need_pyspark()
+    from logstore.spark.engines import JVM_FORMAT, PYTHON_FORMAT, chosen, prepared
     from logstore.spark.options import Options
     from logstore.spark.schema import spark_schema
     from logstore.spark.shipping import explained, shipped
@@ -203,12 +220,17 @@ def _read(
     checked = Options.read(_texts(options, path))  # checked here, where this package's exceptions can be raised
     paths = list(checked.paths)
     schema = None if columns is None else spark_schema(_columns(columns))
-    source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
-    if source is OncePushedLogSource:
-        spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(shipped(source))
+    if chosen(spark, engine, columns=columns, pushdown=pushdown) == "jvm":
+        name = JVM_FORMAT
+        prepared(spark)
+    else:
+        source = OncePushedLogSource if (pushdown_is_sound(spark) if pushdown is None else pushdown) else LogSource
+        if source is OncePushedLogSource:
+            spark.conf.set(PUSHDOWN, "true")
+        name = PYTHON_FORMAT if source is LogSource else source.name()
+        spark.dataSource.register(shipped(source, name))
     snapshot = json.dumps({one: look(one, permissive=checked.permissive) for one in paths})
-    reader = spark.read.format(source.name()).options(**_texts(options | {"snapshot": snapshot}))
+    reader = spark.read.format(name).options(**_texts(options | {"snapshot": snapshot}))
     reader = reader if schema is None else reader.schema(schema)
     with explained():
         return reader.load(paths[0] if len(paths) == 1 else paths)
@@ -219,23 +241,33 @@ def read_stream(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     columns: Sequence[str] | None = None,
+    engine: str | None = None,
     **options: object,
 ) -> DataFrame:
     """The records of one or more stores as a stream that follows their writers, up to the durable LSNs.
+
+    ``engine`` as in :func:`read`. A checkpoint may be continued with either engine.
 
     ``options`` are the source's: ``start``, ``startingTimestamp``, ``types``, ``maxRecordsPerTrigger`` ...
 
     Raises :class:`MissingExtra`, ``OptionError`` for an unknown column or option.
     """
     need_pyspark()
+    from logstore.spark.engines import JVM_FORMAT, PYTHON_FORMAT, chosen, prepared
     from logstore.spark.options import StreamOptions
     from logstore.spark.schema import spark_schema
-    from logstore.spark.shipping import explained
+    from logstore.spark.shipping import explained, shipped
+    from logstore.spark.source import LogSource
 
     paths = StreamOptions.read(_texts(options, path)).paths
     schema = None if columns is None else spark_schema(_columns(columns))
-    register(spark)
-    reader = spark.readStream.format("logstore").options(**_texts(options, paths))
+    if chosen(spark, engine, columns=columns) == "jvm":
+        name = JVM_FORMAT
+        prepared(spark)
+    else:
+        name = PYTHON_FORMAT
+        spark.dataSource.register(shipped(LogSource, name))
+    reader = spark.readStream.format(name).options(**_texts(options, paths))
     with explained():
         return (reader if schema is None else reader.schema(schema)).load()
 
@@ -297,6 +329,7 @@ def held(
     export: Exports | None = None,
     columns: Sequence[str] | None = None,
     pushdown: bool | None = None,
+    engine: str | None = None,
     hold: Hold | None = None,
     hold_limit_bytes: int = 1 << 40,
     hold_expires_s: float = 86_400,
@@ -338,9 +371,9 @@ def held(
 
         _check_table(table, export)
         if export is None:
-            yield _read(spark, path, columns, pushdown, options, look)
+            yield _read(spark, path, columns, pushdown, engine, options, look)
         else:
-            yield _read_joined(spark, path, table, export, columns, pushdown, options, taken)
+            yield _read_joined(spark, path, table, export, columns, pushdown, engine, options, taken)
 
 
 def _columns(columns: Sequence[str]) -> Sequence[str]:

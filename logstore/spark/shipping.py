@@ -92,9 +92,9 @@ class Shipped:
         return _restore, (kind.__module__, kind.__qualname__, sys.executable, cloudpickle.dumps(state))  # type: ignore[no-untyped-call]  # Spark's copy has no types
 
 
-def shipped(source: type[DataSource]) -> type[DataSource]:
-    """The class to register for this source: it makes instances of ``source`` where they are needed."""
-    module, name, at, format_name = source.__module__, source.__qualname__, sys.executable, source.name()
+def shipped(source: type[DataSource], called: str | None = None) -> type[DataSource]:
+    """The class to register for this source, as the format ``called``: it makes instances where they are needed."""
+    module, name, at, format_name = source.__module__, source.__qualname__, sys.executable, called or source.name()
 
     class Arriving(DataSource):  # a local class travels as code
         @classmethod

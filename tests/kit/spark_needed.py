@@ -20,3 +20,14 @@ def require_spark() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)
+
+
+def require_connector() -> None:
+    """Skips, or fails in CI, without the jar of the JVM connector."""
+    from logstore.spark.engines import connector_jar
+
+    if connector_jar() is None:
+        why = "THE JVM CONNECTOR IS NOT TESTED: its jar is not built, see 'make jar'"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.spark_logs import mixed_log
-from kit.spark_needed import require_spark
+from kit.spark_needed import require_connector, require_spark
 from kit.stores import ROOT
 
 if TYPE_CHECKING:
@@ -44,6 +44,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     logstore.spark.register(made)
     yield made
     made.stop()
+
+
+@pytest.fixture(params=["python", "jvm"])
+def engine(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Both sources in turn: each has the name ``logstore``, and is what ``read`` reads with."""
+    import logstore.spark
+
+    if request.param == "jvm":
+        require_connector()
+    logstore.spark.register(spark, engine=request.param)
+    yield request.param
+    spark.conf.unset("spark.logstore.engine")
+    logstore.spark.register(spark)
 
 
 @pytest.fixture(scope="session")

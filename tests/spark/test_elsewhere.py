@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.row_oracle import record_rows
-from kit.spark_needed import require_spark
+from kit.spark_needed import require_connector, require_spark
 from kit.stores import ROOT
 from logstore.core.extras import MissingExtra
 from logstore.spark.java import find_java
@@ -31,7 +31,7 @@ import sys
 import logstore.spark
 spark = logstore.spark.session(conf={"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m",
                                      "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"})
-frame = logstore.spark.read(spark, sys.argv[1], columns=["lsn", "queue"], partition_bytes=1)
+frame = logstore.spark.read(spark, sys.argv[1], columns=["lsn", "queue"], partition_bytes=1, engine=sys.argv[3])
 from pyspark.sql import functions as F
 from pyspark import TaskContext
 executors = spark.sparkContext.parallelize(range(8), 8).map(lambda _: __import__("os").getppid()).distinct().count()
@@ -46,7 +46,10 @@ import sys
 from pyspark.sql import SparkSession
 import logstore.spark
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-frame = logstore.spark.read(spark, sys.argv[1])
+if sys.argv[3] == "jvm":
+    from logstore.spark.engines import connector_jar
+    spark.addArtifacts(str(connector_jar()))
+frame = logstore.spark.read(spark, sys.argv[1], engine=sys.argv[3])
 print(frame.count(), frame.where("queue = 'orders'").count(), frame.where("type = 'CLOSE'").count())
 print(logstore.spark.export(spark, sys.argv[1], sys.argv[2], file_bytes=1 << 20).records)
 spark.stop()
@@ -99,13 +102,21 @@ def run(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture(params=["python", "jvm"])
+def source(request: pytest.FixtureRequest) -> str:
+    """Both sources in turn."""
+    require_spark()
+    if request.param == "jvm":
+        require_connector()
+    return str(request.param)
+
+
 @pytest.mark.slow
 def test_executors_in_processes_of_their_own_read_and_export(
-    run: Callable[..., str], mixed: Path, tmp_path: Path
+    run: Callable[..., str], mixed: Path, tmp_path: Path, source: str
 ) -> None:
-    require_spark()
     rows = record_rows(mixed)
-    first, second = run(CLUSTER, mixed, tmp_path / "job").split("\n")[-3:-1]
+    first, second = run(CLUSTER, mixed, tmp_path / "job", source).split("\n")[-3:-1]
     count, orders, executors = map(int, first.split())
     assert (count, orders) == (len(rows), sum(row["queue"] == "orders" for row in rows))
     assert executors == 2
@@ -114,9 +125,8 @@ def test_executors_in_processes_of_their_own_read_and_export(
 
 @pytest.mark.slow
 def test_a_session_through_spark_connect_reads_and_exports(
-    run: Callable[..., str], mixed: Path, tmp_path: Path
+    run: Callable[..., str], mixed: Path, tmp_path: Path, source: str
 ) -> None:
-    require_spark()
     for needed in ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard"):
         try:
             __import__(needed)
@@ -131,7 +141,7 @@ def test_a_session_through_spark_connect_reads_and_exports(
         "JAVA_HOME": str(find_java().home),
         "PYSPARK_PYTHON": sys.executable,
     }
-    first, second = run(CONNECT, mixed, tmp_path / "job", **environment).split("\n")[-3:-1]
+    first, second = run(CONNECT, mixed, tmp_path / "job", source, **environment).split("\n")[-3:-1]
     assert list(map(int, first.split())) == [len(rows), sum(row["queue"] == "orders" for row in rows), 1]
     assert int(second) == len(rows)
 

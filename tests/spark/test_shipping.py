@@ -34,6 +34,7 @@ def bare_python(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     venv.create(tmp_path / "bare")
     program = str(tmp_path / "bare" / "bin" / "python")
     monkeypatch.setattr(spark.sparkContext, "pythonExec", program)
+    logstore.spark.register(spark)
     yield program
     monkeypatch.undo()
     logstore.spark.register(spark)
@@ -44,11 +45,11 @@ def test_workers_on_a_python_without_logstore_are_told_which_setting_chooses_ano
 ) -> None:
     for read in (logstore.spark.read, logstore.spark.read_stream):
         with pytest.raises(MissingExtra) as missing:
-            read(spark, mixed)
+            read(spark, mixed, engine="python")
         assert f"the Python of Spark's workers, {bare_python}, cannot import logstore (No module" in str(missing.value)
         assert "set the variable PYSPARK_PYTHON" in str(missing.value)
         assert f"such as {sys.executable}" in str(missing.value)
-    few = logstore.spark.read(spark, mixed, columns=["lsn"])  # Spark asks a source with a schema later
+    few = logstore.spark.read(spark, mixed, columns=["lsn"], engine="python")  # Spark asks a source with a schema later
     for query in (lambda: spark.read.format("logstore").load(str(mixed)), few.count):
         with pytest.raises(AnalysisException, match=r"cannot import logstore .*spark\.pyspark\.python") as refused:
             query()
@@ -65,7 +66,7 @@ def test_an_executor_without_logstore_is_told_too(mixed: Path, monkeypatch: pyte
 
 
 def test_a_mistyped_option_or_path_and_a_write_are_answered_without_a_traceback(
-    spark: SparkSession, mixed: Path, tmp_path: Path
+    spark: SparkSession, mixed: Path, tmp_path: Path, engine: str
 ) -> None:
     load = spark.read.format("logstore")
     few = logstore.spark.read(spark, mixed, columns=["lsn"])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from logstore.inspect import BatchBytes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("engine")]
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:

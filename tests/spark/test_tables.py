@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("engine")]
 
 
 def test_a_table_of_the_catalog_is_the_log(spark: SparkSession, mixed: Path, mixed_rows: list[dict[str, Any]]) -> None:
