@@ -63,7 +63,10 @@ def sql(
         named = [{"name": field.name, "type": str(field.type)} for field in columns]
         print_json({"store": str(store_dir), "columns": named, "rows": [[*map(_plain, row)] for row in rows]})
         return
-    numbers = [rows != [] and all(isinstance(row[at], _NUMBERS) for row in rows) for at in range(len(columns))]
+    if not rows:
+        click.echo("there are no rows")
+        return
+    numbers = [all(isinstance(row[at], _NUMBERS) for row in rows) for at in range(len(columns))]
     right = [name for name, is_number in zip(columns.names, numbers, strict=True) if is_number]
     print_table(columns.names, [[*map(_text, row)] for row in rows], right=right)
 

@@ -378,6 +378,23 @@ CASES: dict[str, Case] = {
         damaged=damaged("report store"),
     ),
     **one_command(
+        "sql",
+        usual=usual(
+            "sql store 'SELECT type, count(*) AS records FROM records GROUP BY type ORDER BY type'",
+            "sql store 'SELECT queue, count(*) AS messages FROM open GROUP BY queue ORDER BY queue' --csv",
+            "sql store 'SELECT max(queue_id) AS newest FROM records' --json",
+        ),
+        empty=empty("sql store 'FROM transactions'"),
+        mistakes=mistakes(
+            "sql",
+            "sql store 'SELECT'",
+            "sql store 'SELECT nothing FROM records'",
+            "sql store 'FROM open' --csv --json",
+            rest=" 'FROM open'",
+        ),
+        damaged=damaged("sql store 'SELECT count(*) FROM records'"),
+    ),
+    **one_command(
         "in-doubt",
         usual=usual("in-doubt store"),
         empty=empty("in-doubt store"),
