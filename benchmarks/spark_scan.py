@@ -32,8 +32,8 @@ import logstore
 import logstore.spark
 from logstore.export import export
 from logstore.holds import hold
-from logstore.spark.engines import connector_jar
 from logstore.spark import joined
+from logstore.spark.engines import connector_jar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
