@@ -85,7 +85,7 @@ class ExportReport:
     """What the store had recycled before the first run to this target; None if its log was whole then."""
     seconds: float
     upkeep: Upkeep = NOTHING_DONE
-    """What was done with the files of earlier runs."""
+    """The files of earlier runs that were dropped or merged."""
 
 
 def export(
