@@ -1030,6 +1030,7 @@ int main(void) {
         a_place_gets_its_times_by_the_clock_of_now,
         a_place_that_is_not_durable_is_not_offered_at_its_time,
         without_memory_a_place_is_not_given_back,
+        places_are_offered_and_expire_as_a_walk_over_all_would_find,
         a_call_serves_those_that_wait_for_a_time,
         the_flusher_serves_those_that_wait_for_a_time,
         the_flusher_wakes_at_the_earliest_time,
@@ -1037,14 +1038,11 @@ int main(void) {
         watchers_are_told_what_is_due_and_what_has_expired,
         the_flusher_tells_watchers_of_an_expiry,
         the_flusher_tells_watchers_that_a_hidden_place_has_arrived,
-        places_are_offered_and_expire_as_a_walk_over_all_would_find,
     };
-    int failed = 0, count = (int)(sizeof tests / sizeof *tests);
+    int passed = 0, count = (int)(sizeof tests / sizeof *tests);
 
-    for (int i = 0; i < count; i++) {
-        failures_here = 0;
-        tests[i]();
-        failed += failures_here > 0;
-    }
-    return verdict(count - failed, failed);
+    /* Those that wait come last, and not after a failure: a time that is lost would make them wait for ever. */
+    for (failures_here = 0; passed < count && failures_here == 0; passed += failures_here == 0)
+        tests[passed]();
+    return verdict(passed, passed < count);
 }
