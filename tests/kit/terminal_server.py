@@ -21,6 +21,7 @@ import signal
 import struct
 import sys
 import termios
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -171,6 +172,15 @@ def _terminal(columns: int) -> tuple[int, int]:
     return ours, its
 
 
+def _wait_until_it_waits(pid: int) -> None:
+    """Python sees a signal that comes just before a call that waits only after that call.
+
+    So Ctrl-C is typed when the process waits, or has ended.
+    """
+    while Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2][0] not in "SZ":
+        os.sched_yield()
+
+
 def run(arguments: list[str], columns: int, until: str | None, *, is_anew: bool) -> dict[str, Any]:
     """Status, output and process id of a command in a terminal of its own."""
     ours, its = _terminal(columns)
@@ -194,6 +204,7 @@ def run(arguments: list[str], columns: int, until: str | None, *, is_anew: bool)
         while data := os.read(ours, 1 << 16):
             written += data
             if until is not None and until.encode() in written:
+                _wait_until_it_waits(child)
                 os.write(ours, CTRL_C)
                 until = None
     os.close(ours)
