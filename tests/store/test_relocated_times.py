@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def times_told(path: Path) -> tuple[int, int, int]:
-    """How many places in states tell their time, how many do not, and how many inline copies do; a told one is right."""
+    """How many places in states tell their time, how many do not, and how many inline copies tell theirs."""
     batches: list[tuple[int, int]] = []
     told, silent, inline = 0, 0, 0
     with Reader(path, keep_lsn=1) as reader:
