@@ -93,6 +93,52 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
 }
 
+/* Leaves the answer for everything appended so far. The end of it; negative if the store does not have the answer. */
+static int64_t leave_answer(const struct store_calls *self, int fd, int socket, const uint8_t *bytes, size_t count) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    uint64_t lsn = 0;
+    int rc = calls->event_answer_all(store, fd, socket, bytes, count, LS_TRY, &lsn);
+    if (lsn == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->event_answer_all(store, fd, socket, bytes, count, 0, &lsn);
+        lsn = lsn != 0 ? lsn : calls->next_lsn(store);
+        Py_END_ALLOW_THREADS
+    }
+    return rc == LS_OK ? (int64_t)lsn : -(int64_t)lsn;
+}
+
+PyDoc_STRVAR(
+    publish_answered_doc,
+    "_publish_answered($self, queue, header, data, start, end, fd, socket, answer, /)\n--\n\n"
+    "Publishes a part of ``data`` without waiting, and leaves the answer to its client with the store; see\n"
+    "``ls_event_answer_all``. Returns the LSN from which on it is durable, negative if the answer was not left.\n"
+    "0: nothing was done, as the store is busy, or refuses the message.");
+
+static PyObject *store_publish_answered(struct store_calls *self, PyObject *args) {
+    PyObject *given, *data, *header, *answer;
+    Py_ssize_t start, end;
+    int fd, socket;
+    uint32_t queue;
+    if (!PyArg_ParseTuple(args, "OSSnniiS:_publish_answered", &given, &header, &data, &start, &end, &fd, &socket,
+                          &answer)) {
+        return NULL;
+    }
+    if (start < 0 || end < start || end > PyBytes_GET_SIZE(data)) {
+        return PyErr_Format(PyExc_ValueError, "there are no bytes from %zd to %zd", start, end);
+    }
+    size_t bytes = (size_t)(end - start), header_bytes = (size_t)PyBytes_GET_SIZE(header);
+    uint64_t id = 0;
+    if (self->store == NULL || bytes + header_bytes > HELD_BYTES_MAX || !hot_queue_id(self, given, &queue) ||
+        self->state->calls->publish(self->store, &queue, 1, (const uint8_t *)PyBytes_AS_STRING(header), header_bytes,
+                                    (const uint8_t *)PyBytes_AS_STRING(data) + start, bytes, NULL, LS_TRY,
+                                    &id) != LS_OK) {
+        return PyLong_FromLong(0);
+    }
+    return PyLong_FromLongLong(
+        leave_answer(self, fd, socket, (const uint8_t *)PyBytes_AS_STRING(answer), (size_t)PyBytes_GET_SIZE(answer)));
+}
+
 PyDoc_STRVAR(dequeue_doc,
              "dequeue($self, message_id, queue, transaction=None, *, wait=True)\n--\n\n"
              "Takes the message off the queue. Returns the LSN of the record. Without a place left, the message is\n"
@@ -294,6 +340,14 @@ static PyObject *store_room_percent(struct store_calls *self, void *Py_UNUSED(cl
                         : hot_slow((PyObject *)self, self->state->room_percent_slow, (PyObject *[]){NULL}, 0, NULL);
 }
 
+static PyObject *store_nearly_full(struct store_calls *self, void *Py_UNUSED(closure)) {
+    const ls_calls *calls = self->state->calls;
+    if (self->store == NULL || calls->durable_lsn(self->store) == 0) { /* or this process is a fork */
+        return hot_slow((PyObject *)self, self->state->nearly_full_slow, (PyObject *[]){NULL}, 0, NULL);
+    }
+    return PyBool_FromLong((long)(calls->near_full_changes(self->store) & 1));
+}
+
 PyDoc_STRVAR(undurable_doc, "_undurable($self, lsn, /)\n--\n\n"
                             "0 if everything below the LSN is durable; else the LSN, after asking for a flush.");
 
@@ -372,6 +426,7 @@ static void store_dealloc(struct store_calls *self) {
 
 static PyMethodDef store_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
+    {"_publish_answered", (PyCFunction)store_publish_answered, METH_VARARGS, publish_answered_doc},
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
     {"annotate", (PyCFunction)(void (*)(void))store_annotate, WITH_KEYWORDS, annotate_doc},
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
@@ -410,6 +465,12 @@ static PyGetSetDef store_members[] = {
     {"next_lsn", (getter)store_next_lsn, NULL,
      PyDoc_STR("The end of the appended log: the LSN to wait for after an operation with ``wait=False``."), NULL},
     {"durable_lsn", (getter)store_durable_lsn, NULL, PyDoc_STR("The durable LSN: everything below it is on disk."),
+     NULL},
+    {"nearly_full", (getter)store_nearly_full, NULL,
+     PyDoc_STR(
+         "Whether publishers should wait: little is left by which the log may grow, and growth is refused soon.\n\n"
+         "True while live records may grow by less than half a segment, and then until they may grow by 3/4 of one\n"
+         "(:attr:`Fullness.growth_bytes_left`). Dequeues and outcomes need none of that. Takes no lock."),
      NULL},
     {"room_percent", (getter)store_room_percent, NULL,
      PyDoc_STR(
