@@ -124,6 +124,8 @@ class Interrupted:
         self.wakeups, self.sent_bytes = wakeups, sent_bytes
         self.count = 0
 
+    answering_fd = -1
+
     def answer(self, lsn: int, socket: int, data: bytes) -> bool:
         os.write(socket, data[: self.sent_bytes])
         self.count += 1
@@ -162,7 +164,14 @@ def test_what_begins_to_wait_after_a_commit_without_a_signal_goes_on(broker: Bro
     client = publisher(broker)
     wakeups = wakeups_of(broker)
     broker.call(lambda: setattr(wakeups, "_answers", Interrupted(wakeups, 21)))
-    left_with_the_store(broker, client)
     waiter = Waiter()
-    broker.call(lambda: wakeups.await_commit(waiter))
+
+    def begins_to_wait() -> bool:
+        if wakeups._answerer is None:
+            return False
+        wakeups._listeners[0].close()  # no signal of a later commit helps
+        wakeups.await_commit(waiter)
+        return True
+
+    wait_until(lambda: confirmed(client) > 0 and broker.call(begins_to_wait), "it waits after the store had a confirm")
     assert waiter.settled.wait(PATIENCE_S)
