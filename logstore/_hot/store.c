@@ -52,6 +52,29 @@ static bool take_keywords(const struct store_calls *self, PyObject *const *value
     return true;
 }
 
+/* The bytes of a new message. */
+struct message {
+    const uint8_t *header, *content;
+    size_t header_bytes, content_bytes;
+};
+
+static int publish_one(const struct store_calls *self, uint32_t queue, const struct message *m, ls_tx *tx, bool waits,
+                       uint64_t *id) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    int rc = LS_WOULD_WAIT;
+    if (!waits && m->content_bytes + m->header_bytes <= HELD_BYTES_MAX) {
+        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, LS_TRY, id);
+    }
+    if (rc == LS_WOULD_WAIT) {
+        int flags = waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, flags, id);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
+}
+
 PyDoc_STRVAR(
     publish_doc,
     "publish($self, queue, content, *, header=b'', transaction=None, wait=True, acquire=False, not_before=None, "
@@ -73,23 +96,14 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
-    const ls_calls *calls = self->state->calls;
-    ls_store *store = self->store;
-    const uint8_t *content = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-    const uint8_t *header = k.header != NULL ? (const uint8_t *)PyBytes_AS_STRING(k.header) : NULL;
-    size_t bytes = (size_t)PyBytes_GET_SIZE(args[1]);
-    size_t header_bytes = k.header != NULL ? (size_t)PyBytes_GET_SIZE(k.header) : 0;
+    struct message m = {.content = (const uint8_t *)PyBytes_AS_STRING(args[1]),
+                        .content_bytes = (size_t)PyBytes_GET_SIZE(args[1])};
+    if (k.header != NULL) {
+        m.header = (const uint8_t *)PyBytes_AS_STRING(k.header);
+        m.header_bytes = (size_t)PyBytes_GET_SIZE(k.header);
+    }
     uint64_t id = 0;
-    int rc = LS_WOULD_WAIT;
-    if (!k.waits && bytes + header_bytes <= HELD_BYTES_MAX) {
-        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, LS_TRY, &id);
-    }
-    if (rc == LS_WOULD_WAIT) {
-        int flags = k.waits ? LS_WAIT : 0;
-        Py_BEGIN_ALLOW_THREADS
-        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
-        Py_END_ALLOW_THREADS
-    }
+    int rc = publish_one(self, queue, &m, k.tx, k.waits, &id);
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
 }
 
@@ -113,7 +127,7 @@ PyDoc_STRVAR(
     "_publish_answered($self, queue, header, data, start, end, fd, socket, answer, /)\n--\n\n"
     "Publishes a part of ``data`` without waiting, and leaves the answer to its client with the store; see\n"
     "``ls_event_answer_all``. Returns the LSN from which on it is durable, negative if the answer was not left.\n"
-    "0: nothing was done, as the store is busy, or refuses the message.");
+    "0: nothing was done, as the store refuses the message: ``publish`` says why.");
 
 static PyObject *store_publish_answered(struct store_calls *self, PyObject *args) {
     PyObject *given, *data, *header, *answer;
@@ -127,12 +141,13 @@ static PyObject *store_publish_answered(struct store_calls *self, PyObject *args
     if (start < 0 || end < start || end > PyBytes_GET_SIZE(data)) {
         return PyErr_Format(PyExc_ValueError, "there are no bytes from %zd to %zd", start, end);
     }
-    size_t bytes = (size_t)(end - start), header_bytes = (size_t)PyBytes_GET_SIZE(header);
+    struct message m = {.header = (const uint8_t *)PyBytes_AS_STRING(header),
+                        .header_bytes = (size_t)PyBytes_GET_SIZE(header),
+                        .content = (const uint8_t *)PyBytes_AS_STRING(data) + start,
+                        .content_bytes = (size_t)(end - start)};
     uint64_t id = 0;
-    if (self->store == NULL || bytes + header_bytes > HELD_BYTES_MAX || !hot_queue_id(self, given, &queue) ||
-        self->state->calls->publish(self->store, &queue, 1, (const uint8_t *)PyBytes_AS_STRING(header), header_bytes,
-                                    (const uint8_t *)PyBytes_AS_STRING(data) + start, bytes, NULL, LS_TRY,
-                                    &id) != LS_OK) {
+    if (self->store == NULL || !hot_queue_id(self, given, &queue) ||
+        publish_one(self, queue, &m, NULL, false, &id) != LS_OK) {
         return PyLong_FromLong(0);
     }
     return PyLong_FromLongLong(
