@@ -1,4 +1,4 @@
-"""The publish of a client that waits for each confirm: it takes a short path, and means the same as on the usual one."""
+"""The publish of a client that waits for each confirm: its short path means the same as the usual one."""
 
 from __future__ import annotations
 
