@@ -141,29 +141,60 @@ class Publishing:
         return run.form is self._form and self._collect(run.bodies)
 
     def _collect(self, bodies: list[bytes]) -> bool:
-        channel = self.channel
-        form = self._form
-        if form is None or self._content is not None or channel.tx is not None:
+        queue = self._collects_for()
+        if queue is None:
             return False
-        routing, exchange_name, key = self._routing
-        exchange = channel.vhost.exchanges.get(exchange_name)
-        if exchange is None or exchange.internal:
-            return False
-        route = exchange.route(key)
-        if route.memory or len(route.durable) != 1:
-            return False
-        made_ms, header = self._header
-        at_ms = now_ms()
-        if at_ms != made_ms:
-            header = encode_header(routing, form.properties, at_ms, None)
-            self._header = (at_ms, header)
         last_tag = 0
         if self.confirming:
             self._next_tag += len(bodies)
             last_tag = self._next_tag - 1
-        connection = channel.connection
-        connection.batches.publish(self, route.durable[0], header, bodies, last_tag)
-        connection.runs.form = form
+        connection = self.channel.connection
+        connection.batches.publish(self, queue, self._collected_header(), bodies, last_tag)
+        connection.runs.form = self._form
+        return True
+
+    def _collects_for(self) -> DurableQueue | None:
+        """The only queue of publishes like the last collected one; None if they cannot be collected now."""
+        channel = self.channel
+        if self._form is None or self._content is not None or channel.tx is not None:
+            return None
+        _, exchange_name, key = self._routing
+        exchange = channel.vhost.exchanges.get(exchange_name)
+        if exchange is None or exchange.internal:
+            return None
+        durable, memory = exchange.route(key)
+        return None if memory or len(durable) != 1 else durable[0]
+
+    def _collected_header(self) -> bytes:
+        """The header of such a publish, with the present time."""
+        made_ms, header = self._header
+        at_ms = now_ms()
+        if at_ms != made_ms:
+            assert self._form is not None
+            header = encode_header(self._routing[0], self._form.properties, at_ms, None)
+            self._header = (at_ms, header)
+        return header
+
+    def take_lone(self, data: bytes) -> bool:
+        """Publish what is one complete publish like the last collected one, and leave its confirm with the store.
+
+        Only for the channel whose last confirm was left there, too. False, and nothing is done, if it must be handled
+        in the usual way.
+        """
+        form = self._form
+        start, end = (0, 0) if form is None else form.only_body(data)
+        queue = self._collects_for() if end else None
+        if queue is None:
+            return False
+        channel, tag = self.channel, self._next_tag
+        answer = frames.basic_ack(channel.number, tag, multiple=False)
+        socket = channel.connection.socket
+        lsn = channel.wakeups.publish(channel, queue.handle, self._collected_header(), data, start, end, socket, answer)
+        if not lsn:
+            return False
+        self._next_tag = tag + 1
+        channel.published_lone(lsn, tag)
+        queue.enqueued(abs(lsn), expires=False)
         return True
 
     def _accept_head(self, head: bytes) -> bool:
