@@ -158,7 +158,7 @@ class _Loop(Waiters):
     @property
     def answering_fd(self) -> int:
         """The eventfd of the loop if the next answer may be left in place of the last one; -1 if not."""
-        if not self._answers or self.waiting or len(self.callbacks) > 1 or self.failed is not None:
+        if self._take_back is None or self.waiting or len(self.callbacks) > 1 or self.failed is not None:
             return -1
         return self._fd
 

@@ -188,7 +188,7 @@ def test_a_reply_outside_of_a_turn_comes_after_a_confirm_that_was_taken_back_for
 
     def leave_and_interfere(channel: Any) -> None:
         leave(channel)
-        if connection.answers:
+        if connection.answerer is not None:
             wakeups._answers.must_hear()
             broker.store.force()
             interfered.append(channel.publishing._next_tag - 1)

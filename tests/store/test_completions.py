@@ -597,7 +597,7 @@ def test_answers_follow_one_another_without_being_taken_back_and_each_is_sent_on
                 is_left = store._publish_answered(queue, b"", b"body", 0, 4, fd, here.fileno(), answer) > 0
             else:
                 store.publish(queue, b"body", wait=False)
-                is_left = answers.answer(store.next_lsn, here.fileno(), answer)
+                is_left = answers.answer(store.next_lsn, here.fileno(), answer, answers.answered)
             if not is_left:  # it was durable at once
                 answers.answered()
                 here.send(answer)
