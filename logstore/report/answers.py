@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core.counts import counted
-from logstore.core.moments import time_text
-from logstore.report.counts import moment
+from logstore.core.moments import moment, time_text
 from logstore.report.names import nameless, short
 from logstore.report.texts import size_short, whole
 

@@ -7,9 +7,10 @@ number of queues and intervals. Times are µs since 1970, in UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
+from logstore.core.moments import EPOCH, moment
 from logstore.report.names import nameless
 
 __all__ = ["Counts", "Deliveries", "Doubt", "Grid", "Held", "Latency", "QueueBytes", "Scope", "step_us"]
@@ -26,17 +27,11 @@ NICE_US: Final = (
     *(one * SECOND_US for one in _NICE_S),
     *(one * 86_400 * SECOND_US for one in _NICE_DAYS),
 )
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(time: datetime) -> int:
     """µs since 1970, without rounding."""
     return (time - EPOCH) // timedelta(microseconds=1)
-
-
-def moment(us: int) -> datetime:
-    """A time in UTC from µs since 1970."""
-    return EPOCH + timedelta(microseconds=us)
 
 
 def step_us(step: int) -> tuple[int, int]:

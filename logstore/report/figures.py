@@ -10,7 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore.report.counts import Latency, QueueBytes, moment
+from logstore.core.moments import moment
+from logstore.report.counts import Latency, QueueBytes
 from logstore.report.names import labels
 
 if TYPE_CHECKING:

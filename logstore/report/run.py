@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.core import arguments
 from logstore.core.extras import require
+from logstore.core.moments import moment
 from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.report.answers import Known, answers, not_known
-from logstore.report.counts import Grid, Scope, micros, moment
+from logstore.report.counts import Grid, Scope, micros
 from logstore.report.figures import figures
 from logstore.report.names import labels
 from logstore.report.sources import ExportSource, StoreSource, open_source

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore.report.counts import OLDEST, WRITTEN, Counts, Deliveries, Doubt, Held, Latency, QueueBytes, micros, moment
+from logstore.core.moments import moment
+from logstore.report.counts import OLDEST, WRITTEN, Counts, Deliveries, Doubt, Held, Latency, QueueBytes, micros
 from logstore.spark import analyses as spark_analyses
 
 if TYPE_CHECKING:

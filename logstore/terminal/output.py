@@ -11,13 +11,12 @@ import shutil
 import signal
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from logstore.core.counts import counted
-from logstore.core.moments import TIME_US_LIMIT
+from logstore.core.moments import TIME_US_LIMIT, moment
 from logstore.terminal.tables import FOLDED_MIN, cells_of, folded_lines, printable, table_lines
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def iso_time(time_us: int) -> str | None:
     """A time in µs since 1970 as ISO 8601 in UTC with milliseconds; None for a number that is no time."""
     if not 0 < time_us < TIME_US_LIMIT:
         return None
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    return moment(time_us).isoformat(timespec="milliseconds")
 
 
 def age_text(seconds: float) -> str:

@@ -6,14 +6,13 @@ import base64
 import json
 import re
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from logstore.codec.records import Batch, CatalogRow, Record, RecordFlag, RecordType
-from logstore.core.moments import TIME_US_LIMIT
+from logstore.core.moments import TIME_US_LIMIT, moment
 from logstore.inspect import LogRecycled, Reader
 from logstore.terminal.state import TRIES, kept
 from logstore.terminal.tables import printable
@@ -124,7 +123,7 @@ def time_word(time_us: int) -> str:
     """A time in µs since 1970 as one word, ISO 8601 in UTC; a number that is no time stays one."""
     if not 0 < time_us < TIME_US_LIMIT:
         return str(time_us)
-    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment(time_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _queue(queue_id: int, names: Mapping[int, str]) -> str:

@@ -28,11 +28,12 @@ from logstore import holds
 from logstore.arrow import export
 from logstore.cli import run
 from logstore.core.extras import MissingExtra
+from logstore.core.moments import moment
 from logstore.errors import OptionError, StoreError, UnknownQueue
 from logstore.export.manifest import ExportDamaged
 from logstore.export.target import read_manifest
 from logstore.report import report, write_page
-from logstore.report.counts import BUCKETS_MAX, NICE_US, Counts, Grid, Held, Latency, micros, moment, step_us
+from logstore.report.counts import BUCKETS_MAX, NICE_US, Counts, Grid, Held, Latency, micros, step_us
 from logstore.report.figures import figures
 from logstore.report.page import page
 
