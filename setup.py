@@ -29,7 +29,7 @@ class BuildModules(build_ext):
         if self.libraft is None:
             self.extensions = [each for each in self.extensions if each.name != "logstore._consensus"]
         super().run()
-        if self.is_stripped:
+        if self.is_stripped and os.environ.get("LOGSTORE_CONNECTOR") != "no":
             self.build_connector()
 
     def get_source_files(self):

@@ -225,7 +225,7 @@ struct relocation {
     unsigned compacting;     /* threads that have asked for that */
 };
 
-/* Bytes for a socket that whoever makes lsn durable sends, in place of signalling an event; see events.c. */
+/* Bytes for a socket. The thread that makes lsn durable sends them, and does not signal the event; see events.c. */
 struct answer {
     uint64_t lsn; /* 0: there is none */
     int event;

@@ -1,6 +1,6 @@
 """One client connection: its life, its methods, and what it sends, within the limits.
 
-What it receives is read, and handled in turns, by `receiving`. Output is collected for one turn of the event loop.
+`receiving` reads what the client sends, and handles it in turns. Output is collected for one turn of the event loop.
 Consumers of this connection get no messages while too many bytes wait for the socket (`outbox`).
 
 Invariant: no bytes that a peer sends cause a traceback or a hang. Every exception while a frame is

@@ -38,7 +38,7 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 class Stream(Protocol):
-    """What a channel's gate sends, or waits for, before everything else."""
+    """A channel's gate sends it, or waits for it, before everything else."""
 
     def send_next(self) -> bool:
         """Send what there is and room is for, and begin to read on. True if it is over."""

@@ -55,7 +55,7 @@ class Verdict(enum.Enum):
 
 
 def _totals(item: Publish | Block) -> Sequence[Total]:
-    """What it has for each route."""
+    """Its counts, one for each route."""
     if isinstance(item, Block):
         return item.totals
     total = Total(item.route)
@@ -341,9 +341,8 @@ class _Commit:
                 acquired.queue.settled(acquired.place)
                 if verdict is Verdict.REJECT:
                     acquired.queue.rejected()
-        is_durable = self._lsn <= channel.wakeups.settled_lsn
         yield from self._return_unroutable()
-        if is_durable:
+        if self._lsn <= channel.wakeups.settled_lsn:
             self._finish()
         else:  # waits itself, because the channel may be closed by then
             channel.wakeups.await_commit(self)

@@ -115,7 +115,7 @@ def _widen(table: Any, newest: Path) -> None:
 
 
 def summary(manifest: Manifest, last_lsn: int) -> dict[str, str]:
-    """What a commit of a table says of the export."""
+    """The properties that a commit of a table has of the export."""
     missing = manifest.missing_before
     before = {} if missing is None else {MISSING_LSN: str(missing.lsn), MISSING_TIME: missing.time.isoformat()}
     return {LAST_LSN: str(last_lsn)} | before

@@ -235,9 +235,7 @@ def decisions(join: Join) -> pa.Table:
 
 
 def decision_table(found: pa.Table) -> pa.RecordBatch | None:
-    """What these decisions make of each transaction: ``id, outcome, lsn, time`` of the last one; None if there are
-    none.
-    """
+    """The last decision of each transaction, as ``id, outcome, lsn, time``; None if there are none."""
     arrow = require("arrow", "pyarrow")
     order = list(DECIDING)
     rows = sorted(found.to_pylist(), key=lambda row: (order.index(row["type"]), row["lsn"]))

@@ -145,7 +145,7 @@ class _Records:
             yield require("arrow", "pyarrow").RecordBatch.from_arrays(arrays, schema=self._made)
 
     def _decisions(self) -> pa.RecordBatch | None:
-        """What became of the transactions that are undecided in a file: ``id, outcome, lsn, time``; None if nothing."""
+        """Later outcomes of transactions undecided in a file: ``id, outcome, lsn, time``; None if there are none."""
         arrow, compute = require("arrow", "pyarrow"), require("arrow", "pyarrow.compute")
         wanted = schema(["tx_id", "outcome"])
         undecided = [

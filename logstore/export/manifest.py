@@ -277,7 +277,7 @@ class Manifest:
     missing_before: Missing | None = None
     """What was recycled before the first run; None if the log was whole then, or an older logstore made it."""
     dropped: tuple[Dropped, ...] = ()
-    """What retention has dropped, by dataset and LSN. No file left has a row in these ranges."""
+    """The ranges that retention has dropped, by dataset and LSN. No file left has a row in these ranges."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def of(self, dataset: str) -> list[FileInfo]:

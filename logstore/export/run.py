@@ -85,7 +85,7 @@ class ExportReport:
     """What the store had recycled before the first run to this target; None if its log was whole then."""
     seconds: float
     upkeep: Upkeep = NOTHING_DONE
-    """What was done with the files of earlier runs."""
+    """The files of earlier runs that were dropped or merged."""
 
 
 def export(
@@ -192,7 +192,9 @@ def upkept(
         from logstore.export.iceberg import register
 
         place.catalogs.append(partial(register, place.path, directory=Path(iceberg)))
-    if delta or export_delta.is_registered(place.path):
+    with explained(place.path):
+        delta = delta or export_delta.is_registered(place.path)
+    if delta:
         place.catalogs.append(partial(export_delta.register, place.path))
     first = drop_expired(place, keep)
     done: list[Upkeep] = []

@@ -67,7 +67,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done with the files of earlier runs."""
+    """Counts of the files of earlier runs that were dropped or merged."""
 
     dropped_files: int = 0
     dropped_rows: int = 0

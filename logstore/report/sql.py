@@ -68,6 +68,7 @@ class Database:
         catalog: str | None = None,
     ) -> None:
         duckdb = require("sql", "duckdb")
+        require("sql", "numpy")  # DuckDB needs it for functions in Python, and would say so too late
         self._problem: Exception | None = None
         self._errors: type[Exception] = duckdb.Error
         self._source = open_source(path, connect=connect, catalog=catalog)

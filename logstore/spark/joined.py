@@ -147,7 +147,7 @@ class _Records:
         return rest.unionByName(self._decided(stale, known).select(*rest.columns))
 
     def _decisions(self, transactions: list[int]) -> pa.RecordBatch | None:
-        """What became of these transactions; see :func:`logstore.export.joined.decision_table`."""
+        """The outcomes of these transactions; see :func:`logstore.export.joined.decision_table`."""
         f, arrow = _functions(), _arrow()
         columns = ["id", "type", "lsn", "time"]
         ids = arrow.array(transactions, arrow.int64())

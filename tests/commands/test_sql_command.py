@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import re
@@ -201,11 +202,17 @@ def test_a_directory_that_is_neither_a_store_nor_an_export_is_refused(tmp_path: 
     assert "it is not a store" in done.stderr
 
 
-def test_without_duckdb_the_command_says_which_extra_has_it(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["duckdb", "numpy", "pyarrow"])
+def test_without_a_library_the_command_says_which_extra_has_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     def late(name: str) -> object:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=missing)
+        return importlib.import_module(name)
 
     monkeypatch.setattr(extras, "late", late)
     done = run("sql", store, "SELECT 1")
     assert done.returncode == 3
-    assert "pip install '/path/to/checkout[sql]'" in done.stderr
+    assert f"this needs the Python package {missing}: install it" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -207,10 +207,10 @@ def test_duckdb_and_polars_read_the_parts_as_one_table(parted: Path) -> None:
     assert polars.scan_parquet(pattern).select(polars.len()).collect().item() == 100
 
 
-def test_an_intent_removes_nothing_but_parts_of_the_open_set() -> None:
+def test_an_intent_removes_nothing_but_files_of_an_export() -> None:
     for path in ("records/day=2026-01-01/records-0-1.parquet", "../open/open.parquet", "open/x.parquet", 7):
         raw = Intent("0" * 16, (), (path,)).encode()  # type: ignore[arg-type] - a manipulated file
-        with pytest.raises(ExportDamaged, match="no part of the open set"):
+        with pytest.raises(ExportDamaged, match="a file to remove is no file of an export"):
             Intent.decode(raw, "here")
 
 

@@ -205,7 +205,7 @@ def test_without_the_source_a_wheel_has_everything_else(tmp_path: Path) -> None:
     # The core is not compiled: an empty file has the place of each of its sources.
     for path in (where / "csrc").rglob("*.c"):
         path.write_text("")
-    names = module_names(where, os.environ | {"LOGSTORE_RAFT_SOURCE": "", "CI": ""})
+    names = module_names(where, os.environ | {"LOGSTORE_RAFT_SOURCE": "", "LOGSTORE_CONNECTOR": "no", "CI": ""})
     assert "logstore._consensus" not in names
     assert {"logstore._core", "logstore._hot"} <= names
 
@@ -255,7 +255,7 @@ def test_the_wheel_carries_the_module_and_the_licence_of_libraft(tmp_path: Path)
     where = checkout(tmp_path / "checkout")
     shutil.copytree(built(), where / "build" / "libraft")
     command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index"]
-    environment = os.environ | {"CC": str(quick_compiler(tmp_path / "bin"))}
+    environment = os.environ | {"CC": str(quick_compiler(tmp_path / "bin")), "LOGSTORE_CONNECTOR": "no"}
     subprocess.run([*command, "-w", tmp_path, where], check=True, env=environment)
     (wheel,) = tmp_path.glob("logstore_engine-*.whl")
     with zipfile.ZipFile(wheel) as files:

@@ -218,6 +218,7 @@ def test_every_name_with_an_underscore_is_a_counter_a_field_or_an_option(place: 
     # Rows of lists in the reports, and names of files of an export.
     known |= {"unsent_bytes", "waits_for", "blocked_s", "connected_s", "silent_s"}
     known |= {"queues_probable", "missing_before", "read_time", "open_refused", "_staging", "_manifest"}
+    known |= {"_delta_log", "read_table", "read_exports"}  # of a directory of Delta Lake, and functions
     known |= {column["name"] for column in told("sql", "DIR", "FROM transactions")["columns"]}
     known |= {*told("report", "DIR"), *KINDS}
     known |= set(REPLICATION)  # of a copy of a replicated store
