@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kit.live_broker import Broker
     from logstore.broker.wakeups import WakeUps
 
+pytestmark = pytest.mark.direct_only("the store sends no confirm of a client that another member relays")
+
 QUEUE = "q"
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kit.amqp_client import RawClient
     from kit.live_broker import Broker
 
+pytestmark = pytest.mark.direct_only("the store sends no confirm of a client that another member relays")
+
 QUEUE = "q"
 
 

@@ -1,4 +1,4 @@
-"""Clients that mostly wait for each confirm, with everything else between: each message and confirm comes once, in order."""
+"""Clients that mostly wait for each confirm, with everything else between: each message and confirm comes once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from kit.amqp_client import RawClient
     from kit.live_broker import Broker
+
+pytestmark = pytest.mark.direct_only("the store sends no confirm of a client that another member relays")
 
 QUEUE = "q"
 SHORT = 400  # publishes on the short path
