@@ -227,3 +227,42 @@ def test_the_short_path_is_not_taken_while_the_store_has_little_room_or_refuses_
     assert lone.lsns[-1] == 0
     assert [body for body, _ in stored(broker)].count(b"usual") == 1
     lone.arm()
+
+
+def test_a_queue_that_is_deleted_and_declared_again_gets_the_next_message(broker: Broker, lone: Lone) -> None:
+    other = broker.raw().open()
+    for _ in range(5):
+        lone.arm()
+        other.send(1, commands.Queue.Delete(queue=QUEUE))
+        other.expect(commands.Queue.DeleteOk)
+        other.declare(QUEUE, durable=True)
+        lone.confirmed(b"new")
+        assert [body for body, _ in stored(broker)] == [b"new"]
+
+
+def test_a_binding_that_changes_meanwhile_changes_where_the_next_message_goes(broker: Broker, lone: Lone) -> None:
+    lone.client.declare("r", durable=True)
+    other = broker.raw().open()
+
+    def change(method: Any, answer: Any, queue: str) -> None:
+        other.send(1, method(queue=queue, exchange="amq.direct", routing_key="key"))
+        other.expect(answer)
+
+    change(commands.Queue.Bind, commands.Queue.BindOk, QUEUE)
+    for number in range(4):
+        lone.arm(key="key", exchange="amq.direct")
+        change(commands.Queue.Bind, commands.Queue.BindOk, "r")
+        lone.confirmed(b"both", key="key", exchange="amq.direct")
+        change(commands.Queue.Unbind, commands.Queue.UnbindOk, QUEUE)
+        lone.confirmed(b"one", key="key", exchange="amq.direct")
+        assert [body for body, _ in stored(broker, "r")][2 * number :] == [b"both", b"one"]
+        change(commands.Queue.Bind, commands.Queue.BindOk, QUEUE)
+        change(commands.Queue.Unbind, commands.Queue.UnbindOk, "r")
+    assert len(stored(broker)) == lone.tag - 4
+
+
+def test_messages_of_the_short_path_expire(broker: Broker, lone: Lone) -> None:
+    lone.client.declare("short", durable=True, arguments={"x-message-ttl": 1})
+    for _ in range(5):
+        lone.arm(key="short")
+    wait_until(lambda: not stored(broker, "short"), "all have expired")
