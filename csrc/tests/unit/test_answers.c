@@ -184,6 +184,19 @@ static void an_answer_that_was_not_sent_as_a_whole_makes_way_for_none(void) {
     done();
 }
 
+static void an_answer_in_the_place_of_one_that_was_sent_is_not_sent_if_the_disk_fails(void) {
+    uint64_t lsn = 0;
+    fresh();
+    check(leave(put()) == LS_OK && ls_force(r.store, 0) == LS_OK && heard() == sizeof answer);
+    uint64_t before = signals();
+    (void)put();
+    check(leave_for_all(ends[0], &lsn) == LS_OK);
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO});
+    check(ls_force(r.store, 0) == LS_OUTCOME_UNKNOWN && heard() == 0 && signals() > before);
+    check(leave_for_all(ends[0], &lsn) == LS_WOULD_WAIT && ls_event_answered(r.store, event) == -1);
+    done();
+}
+
 static void an_answer_for_all_that_was_appended_gives_its_end(void) {
     uint64_t lsn = 0;
     fresh();
@@ -212,6 +225,7 @@ int main(void) {
         what_cannot_be_sent_later_is_not_taken,
         an_answer_that_was_sent_as_a_whole_makes_way_for_the_next_one_of_its_event,
         an_answer_that_was_not_sent_as_a_whole_makes_way_for_none,
+        an_answer_in_the_place_of_one_that_was_sent_is_not_sent_if_the_disk_fails,
         an_answer_for_all_that_was_appended_gives_its_end,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
