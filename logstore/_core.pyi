@@ -1250,6 +1250,17 @@ class Lib:
         count: int,
         /,
     ) -> int: ...
+    def ls_event_answer_all(
+        self,
+        store: ls_store_ptr | Null,
+        fd: int,
+        socket: int,
+        bytes: Numbers[uint8_t] | bytes | Null,
+        count: int,
+        flags: int,
+        lsn: Numbers[uint64_t] | Null,
+        /,
+    ) -> int: ...
     def ls_event_answered(self, store: ls_store_ptr | Null, fd: int, /) -> int: ...
     def ls_durable_soon(self, store: ls_store_ptr | Null, lsn: int, flags: int, /) -> int: ...
     def ls_queue_add(self, store: ls_store_ptr | Null, queue_id: int, /) -> int: ...

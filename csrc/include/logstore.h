@@ -230,12 +230,17 @@ void ls_event_end(ls_store *store, int fd);
 /*
  * Leaves an answer for a client with the store: the thread that makes `lsn` durable sends these bytes, at most
  * LS_ANSWER_BYTES_MAX, to this socket, without waiting, and does not signal the eventfd for that group commit unless more
- * than `lsn` is durable or not all bytes could be sent. A store has one answer at a time. LS_WOULD_WAIT: there is one, or
- * `lsn` is durable already, or it never will be, or no descriptor is left, and nothing is sent. LS_OPTION: no eventfd of this store, or too many
+ * than `lsn` is durable or not all bytes could be sent. A store has one answer at a time; one that was sent as a whole makes
+ * way for the next one of its eventfd. LS_WOULD_WAIT: there is one, or `lsn` is durable already, or it never will be, or no
+ * descriptor is left, and nothing is sent. LS_OPTION: no eventfd of this store, or too many
  * bytes. The caller takes the answer back with ls_event_answered before it closes the socket, writes to it, or waits
  * for any LSN up to this one.
  */
 int ls_event_answer(ls_store *store, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count);
+/* The same for everything appended so far, which the flusher is asked for. *lsn is its end, 0 if the call failed before it
+   was known; with LS_TRY that is LS_WOULD_WAIT where the store's lock is held. */
+int ls_event_answer_all(ls_store *store, int fd, int socket, const uint8_t *bytes, size_t count, int flags,
+                        uint64_t *lsn);
 /* Takes the answer back. Returns how many of its bytes were sent; -1: `lsn` was not durable, or there is no answer, and
    none will be sent. */
 int64_t ls_event_answered(ls_store *store, int fd);

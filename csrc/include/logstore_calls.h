@@ -22,6 +22,7 @@
     CALL(durable_lsn)       \
     CALL(durable_soon)      \
     CALL(enqueue_acquired)  \
+    CALL(event_answer_all)  \
     CALL(free)              \
     CALL(hold_release)      \
     CALL(inbox_free)        \
@@ -31,6 +32,7 @@
     CALL(message)           \
     CALL(message_rows_free) \
     CALL(move)              \
+    CALL(near_full_changes) \
     CALL(next_lsn)          \
     CALL(next_lsn_try)      \
     CALL(publish)           \

@@ -250,11 +250,11 @@ void log_write_early(struct log *g) {
     log_take_back(g);
     g->commit.leading = false;
     if (rc != 0) {
-        g->poison = -rc;
-    } else {
-        b->early_lsn = to;
-        g->stats.early_writes++;
+        log_batch_failed(g, -rc, false);
+        return;
     }
+    b->early_lsn = to;
+    g->stats.early_writes++;
     log_pass_on(g);
 }
 

@@ -10,7 +10,7 @@
  * socket may be that of another client's, or of a file.
  *
  * Always holds, under the lock: an answer is sent at most once, and only when its LSN is durable. A loop whose answer was
- * not sent, or not as a whole, gets its signal.
+ * not sent, or not as a whole, gets its signal. An answer that was sent as a whole makes way for the loop's next one.
  */
 #include <errno.h>
 #include <string.h>
@@ -92,6 +92,11 @@ static bool has_event(const struct log *g, int fd) {
     return i < g->event_count;
 }
 
+/* Whether an answer is there that the loop has to take back. */
+static bool is_taken(const struct answer *a, int event) {
+    return a->lsn != 0 && (a->event != event || a->sent != (int64_t)a->bytes_count);
+}
+
 int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count) {
     if (count == 0 || count > LS_ANSWER_BYTES_MAX) {
         return fail(LS_OPTION, "an answer has 1 to %d bytes, not %zu", LS_ANSWER_BYTES_MAX, count);
@@ -99,7 +104,7 @@ int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *b
     if (!has_event(g, fd)) {
         return fail(LS_OPTION, "%d is no eventfd of this store", fd);
     }
-    if (lsn <= g->front.durable_lsn || lsn > g->front.end_lsn || g->poison != 0 || g->answer.lsn != 0) {
+    if (lsn <= g->front.durable_lsn || lsn > g->front.end_lsn || g->poison != 0 || is_taken(&g->answer, fd)) {
         return LS_WOULD_WAIT;
     }
     int own = g->v->socket_dup(g->v, socket);
@@ -109,6 +114,12 @@ int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *b
     g->answer = (struct answer){.lsn = lsn, .event = fd, .socket = own, .sent = ANSWER_WAITS, .bytes_count = count};
     memcpy(g->answer.bytes, bytes, count);
     return LS_OK;
+}
+
+int log_answer_all(struct log *g, int fd, int socket, const uint8_t *bytes, size_t count, uint64_t *lsn) {
+    int rc = log_answer(g, fd, g->front.end_lsn, socket, bytes, count);
+    *lsn = log_next_lsn(g);
+    return rc;
 }
 
 int64_t log_answered(struct log *g, int fd) {

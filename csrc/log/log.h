@@ -277,6 +277,8 @@ void log_signal(struct log *g);        /* signals the events */
 void log_signal_commit(struct log *g); /* the same at a group commit, which sends the answer if it waits for that */
 /* See ls_event_answer and ls_event_answered. */
 int log_answer(struct log *g, int fd, uint64_t lsn, int socket, const uint8_t *bytes, size_t count);
+/* See ls_event_answer_all. */
+int log_answer_all(struct log *g, int fd, int socket, const uint8_t *bytes, size_t count, uint64_t *lsn);
 int64_t log_answered(struct log *g, int fd);
 void log_answer_drop(struct log *g); /* forgets the answer */
 

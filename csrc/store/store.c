@@ -300,6 +300,16 @@ int ls_event_answer(ls_store *store, int fd, uint64_t lsn, int socket, const uin
     return store_leave(store, log_answer(store->log, fd, lsn, socket, bytes, count), LEAVE_QUIETLY);
 }
 
+int ls_event_answer_all(ls_store *store, int fd, int socket, const uint8_t *bytes, size_t count, int flags,
+                        uint64_t *lsn) {
+    *lsn = 0;
+    int rc = store_try(store, flags);
+    if (rc != LS_OK) {
+        return rc;
+    }
+    return store_leave(store, log_answer_all(store->log, fd, socket, bytes, count, lsn), LEAVE_QUIETLY);
+}
+
 int64_t ls_event_answered(ls_store *store, int fd) {
     if (atomic_load(&store->foreign)) {
         return -1;

@@ -46,6 +46,7 @@ struct hot_state {
     PyObject *durable_lsn_slow;
     PyObject *room_percent_slow;
     PyObject *undurable_slow;
+    PyObject *nearly_full_slow;
     PyObject *note;
     PyObject *not_before;
     PyObject *expires;

@@ -108,6 +108,7 @@ static const struct {
     {"_next_lsn_slow", offsetof(struct hot_state, next_lsn_slow)},
     {"_durable_lsn_slow", offsetof(struct hot_state, durable_lsn_slow)},
     {"_room_percent_slow", offsetof(struct hot_state, room_percent_slow)},
+    {"_nearly_full_slow", offsetof(struct hot_state, nearly_full_slow)},
     {"_undurable_slow", offsetof(struct hot_state, undurable_slow)},
 };
 

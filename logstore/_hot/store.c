@@ -52,6 +52,29 @@ static bool take_keywords(const struct store_calls *self, PyObject *const *value
     return true;
 }
 
+/* The bytes of a new message. */
+struct message {
+    const uint8_t *header, *content;
+    size_t header_bytes, content_bytes;
+};
+
+static int publish_one(const struct store_calls *self, uint32_t queue, const struct message *m, ls_tx *tx, bool waits,
+                       uint64_t *id) {
+    const ls_calls *calls = self->state->calls;
+    ls_store *store = self->store;
+    int rc = LS_WOULD_WAIT;
+    if (!waits && m->content_bytes + m->header_bytes <= HELD_BYTES_MAX) {
+        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, LS_TRY, id);
+    }
+    if (rc == LS_WOULD_WAIT) {
+        int flags = waits ? LS_WAIT : 0;
+        Py_BEGIN_ALLOW_THREADS
+        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, flags, id);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
+}
+
 PyDoc_STRVAR(
     publish_doc,
     "publish($self, queue, content, *, header=b'', transaction=None, wait=True, acquire=False, not_before=None, "
@@ -73,24 +96,62 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
         !take_keywords(self, args + count, names, &k)) {
         return hot_slow((PyObject *)self, self->state->publish_slow, args, count, names);
     }
+    struct message m = {.content = (const uint8_t *)PyBytes_AS_STRING(args[1]),
+                        .content_bytes = (size_t)PyBytes_GET_SIZE(args[1])};
+    if (k.header != NULL) {
+        m.header = (const uint8_t *)PyBytes_AS_STRING(k.header);
+        m.header_bytes = (size_t)PyBytes_GET_SIZE(k.header);
+    }
+    uint64_t id = 0;
+    int rc = publish_one(self, queue, &m, k.tx, k.waits, &id);
+    return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
+}
+
+/* Leaves the answer for everything appended so far. The end of it; negative if the store does not have the answer. */
+static int64_t leave_answer(const struct store_calls *self, int fd, int socket, const uint8_t *bytes, size_t count) {
     const ls_calls *calls = self->state->calls;
     ls_store *store = self->store;
-    const uint8_t *content = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-    const uint8_t *header = k.header != NULL ? (const uint8_t *)PyBytes_AS_STRING(k.header) : NULL;
-    size_t bytes = (size_t)PyBytes_GET_SIZE(args[1]);
-    size_t header_bytes = k.header != NULL ? (size_t)PyBytes_GET_SIZE(k.header) : 0;
-    uint64_t id = 0;
-    int rc = LS_WOULD_WAIT;
-    if (!k.waits && bytes + header_bytes <= HELD_BYTES_MAX) {
-        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, LS_TRY, &id);
-    }
-    if (rc == LS_WOULD_WAIT) {
-        int flags = k.waits ? LS_WAIT : 0;
+    uint64_t lsn = 0;
+    int rc = calls->event_answer_all(store, fd, socket, bytes, count, LS_TRY, &lsn);
+    if (lsn == 0) {
         Py_BEGIN_ALLOW_THREADS
-        rc = calls->publish(store, &queue, 1, header, header_bytes, content, bytes, k.tx, flags, &id);
+        rc = calls->event_answer_all(store, fd, socket, bytes, count, 0, &lsn);
+        lsn = lsn != 0 ? lsn : calls->next_lsn(store);
         Py_END_ALLOW_THREADS
     }
-    return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
+    return rc == LS_OK ? (int64_t)lsn : -(int64_t)lsn;
+}
+
+PyDoc_STRVAR(
+    publish_answered_doc,
+    "_publish_answered($self, queue, header, data, start, end, fd, socket, answer, /)\n--\n\n"
+    "Publishes a part of ``data`` without waiting, and leaves the answer to its client with the store; see\n"
+    "``ls_event_answer_all``. Returns the LSN from which on it is durable, negative if the answer was not left.\n"
+    "0: nothing was done, as the store refuses the message: ``publish`` says why.");
+
+static PyObject *store_publish_answered(struct store_calls *self, PyObject *args) {
+    PyObject *given, *data, *header, *answer;
+    Py_ssize_t start, end;
+    int fd, socket;
+    uint32_t queue;
+    if (!PyArg_ParseTuple(args, "OSSnniiS:_publish_answered", &given, &header, &data, &start, &end, &fd, &socket,
+                          &answer)) {
+        return NULL;
+    }
+    if (start < 0 || end < start || end > PyBytes_GET_SIZE(data)) {
+        return PyErr_Format(PyExc_ValueError, "there are no bytes from %zd to %zd", start, end);
+    }
+    struct message m = {.header = (const uint8_t *)PyBytes_AS_STRING(header),
+                        .header_bytes = (size_t)PyBytes_GET_SIZE(header),
+                        .content = (const uint8_t *)PyBytes_AS_STRING(data) + start,
+                        .content_bytes = (size_t)(end - start)};
+    uint64_t id = 0;
+    if (self->store == NULL || !hot_queue_id(self, given, &queue) ||
+        publish_one(self, queue, &m, NULL, false, &id) != LS_OK) {
+        return PyLong_FromLong(0);
+    }
+    return PyLong_FromLongLong(
+        leave_answer(self, fd, socket, (const uint8_t *)PyBytes_AS_STRING(answer), (size_t)PyBytes_GET_SIZE(answer)));
 }
 
 PyDoc_STRVAR(dequeue_doc,
@@ -294,6 +355,14 @@ static PyObject *store_room_percent(struct store_calls *self, void *Py_UNUSED(cl
                         : hot_slow((PyObject *)self, self->state->room_percent_slow, (PyObject *[]){NULL}, 0, NULL);
 }
 
+static PyObject *store_nearly_full(struct store_calls *self, void *Py_UNUSED(closure)) {
+    const ls_calls *calls = self->state->calls;
+    if (self->store == NULL || calls->durable_lsn(self->store) == 0) { /* or this process is a fork */
+        return hot_slow((PyObject *)self, self->state->nearly_full_slow, (PyObject *[]){NULL}, 0, NULL);
+    }
+    return PyBool_FromLong((long)(calls->near_full_changes(self->store) & 1));
+}
+
 PyDoc_STRVAR(undurable_doc, "_undurable($self, lsn, /)\n--\n\n"
                             "0 if everything below the LSN is durable; else the LSN, after asking for a flush.");
 
@@ -372,6 +441,7 @@ static void store_dealloc(struct store_calls *self) {
 
 static PyMethodDef store_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))store_publish, WITH_KEYWORDS, publish_doc},
+    {"_publish_answered", (PyCFunction)store_publish_answered, METH_VARARGS, publish_answered_doc},
     {"dequeue", (PyCFunction)(void (*)(void))store_dequeue, WITH_KEYWORDS, dequeue_doc},
     {"annotate", (PyCFunction)(void (*)(void))store_annotate, WITH_KEYWORDS, annotate_doc},
     {"header", (PyCFunction)(void (*)(void))store_header, WITH_KEYWORDS, header_doc},
@@ -410,6 +480,12 @@ static PyGetSetDef store_members[] = {
     {"next_lsn", (getter)store_next_lsn, NULL,
      PyDoc_STR("The end of the appended log: the LSN to wait for after an operation with ``wait=False``."), NULL},
     {"durable_lsn", (getter)store_durable_lsn, NULL, PyDoc_STR("The durable LSN: everything below it is on disk."),
+     NULL},
+    {"nearly_full", (getter)store_nearly_full, NULL,
+     PyDoc_STR(
+         "Whether publishers should wait: little is left by which the log may grow, and growth is refused soon.\n\n"
+         "True while live records may grow by less than half a segment, and then until they may grow by 3/4 of one\n"
+         "(:attr:`Fullness.growth_bytes_left`). Dequeues and outcomes need none of that. Takes no lock."),
      NULL},
     {"room_percent", (getter)store_room_percent, NULL,
      PyDoc_STR(

@@ -45,7 +45,6 @@ class Channel:
     """The state of one open channel."""
 
     __slots__ = (
-        "_answer",
         "_answered",
         "_changed",
         "_gate_bytes",
@@ -91,8 +90,7 @@ class Channel:
         self._waiting: collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]] | None = None
         self._replies_held = 0
         self._gate_bytes = 0  # of everything that waits
-        self._answer = b""  # the confirm that was left with the store
-        # The same, as it waited at the gate.
+        # The confirm that was left with the store, as it would wait at the gate, and counted there.
         self._answered: tuple[int, bytes | int | Callable[[], int | None], int] = (0, 0, 0)
         self._stream: Stream | None = None  # at the gate, before everything else
 
@@ -164,22 +162,43 @@ class Channel:
         lsn, tag, count = waiting[0]
         if count != 1 or not isinstance(tag, int):
             return False
-        self._answer = frames.basic_ack(self.number, tag, multiple=False)
-        if not self.wakeups.answer(self, lsn, socket, self._answer):
+        if not self.wakeups.answer(self, lsn, socket, frames.basic_ack(self.number, tag, multiple=False)):
             return False
         self._answered = waiting.popleft()
         return True
 
     def answered(self, sent_bytes: int) -> None:
         """The store has sent so many bytes of the confirm; -1: none, and the confirm waits at the gate again."""
-        self.connection.answers = False
+        self.connection.answerer = None
         if sent_bytes < 0:
             self._at_gate().appendleft(self._answered)
             self.wakeups.await_commit(self)
             return
         self._gate_holds(0, -HELD_BYTES)
-        if sent_bytes < len(self._answer):
-            self.connection.send_rest(self._answer[sent_bytes:])
+        _, tag, _ = self._answered
+        assert isinstance(tag, int)
+        answer = frames.basic_ack(self.number, tag, multiple=False)
+        if sent_bytes < len(answer):
+            self.connection.send_rest(answer[sent_bytes:])
+
+    def take_lone(self, data: bytes) -> bool:
+        """Take a publish whose confirm makes way for nothing: the last one was left with the store, and none waits.
+
+        False, and nothing is done, if it must be handled in the usual way.
+        """
+        if not self.is_open or self.held is not None or self._waiting or self._stream is not None:
+            return False
+        return self.publishing.take_lone(data)
+
+    def published_lone(self, lsn: int, tag: int) -> None:
+        """The confirm of a publish was left with the store in place of the last one; not if the LSN is negative."""
+        if lsn > 0:
+            self._answered = (lsn, tag, 1)
+            self.changed_until(lsn)
+        else:
+            self.wakeups.recall()
+            self.changed_until(-lsn)
+            self.confirm(tag)
 
     def _at_gate(self) -> collections.deque[tuple[int, bytes | int | Callable[[], int | None], int]]:
         if self._waiting is None:

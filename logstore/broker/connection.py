@@ -102,10 +102,10 @@ class Connection(asyncio.Protocol):
         self.replies = Replies(self, server.budget.output)
         self.holdings = Holdings(self)
         self.outbox = Outbox(self.turns, self, self.flush, self.limits.unsent_bytes_high, server.budget.output)
-        self.answers = False  # the store has a confirm for its client
+        self.answerer: Channel | None = None  # whose confirm for its client the store has
         self.has_written = False  # maybe in this turn of the loop
         self._notes_writes = False
-        self._socket = -1
+        self.socket = -1
         self._touched: dict[Channel, None] = {}
         self._wanting_room: dict[Channel, None] = {}  # channels with a body to send, also such as are closed
         self._close_ok_lsn: int | None = None  # answer the client's connection.close when this is durable
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self.peer = transport.get_extra_info("peername") if self.handover is None else self.handover.peer
         self.transport.set_write_buffer_limits(high=min(SOCKET_BYTES, self.limits.unsent_bytes_high), low=0)
         made = transport.get_extra_info("socket") if self.handover is None else None
-        self._socket = -1 if made is None else made.fileno()
+        self.socket = -1 if made is None else made.fileno()
         self.holdings.begin()
         if not self.server.connection_made(self):
             self.transport.abort()
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
         parts = self.outbox.take()
         if not parts or self.state is _CLOSED or self.transport.is_closing():
             return
-        if self.answers:
+        if self.answerer is not None:
             self.recall()
         self.heartbeats.sent()
         self.has_written = True
@@ -406,8 +406,8 @@ class Connection(asyncio.Protocol):
         """
         if self.has_written:
             self._notes_writes = True
-        elif self._socket >= 0 and not self._touched and not self.transport.get_write_buffer_size():
-            self.answers = channel.leave_confirm(self._socket)
+        elif self.socket >= 0 and not self._touched and not self.transport.get_write_buffer_size():
+            self.answerer = channel if channel.leave_confirm(self.socket) else None
 
     def send_rest(self, data: bytes) -> None:
         """Send the rest of a frame of which the store has sent a part, before everything else."""
@@ -501,7 +501,7 @@ class Connection(asyncio.Protocol):
 
     def recall(self) -> None:
         """Take a confirm back from the store."""
-        if self.answers:
+        if self.answerer is not None:
             self.host.wakeups.recall()
 
     def _give_up(self) -> None:

@@ -12,12 +12,12 @@ here only the LSN is read, right after the publish.
 from __future__ import annotations
 
 import logging
-import struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pamqp import commands
 
 from logstore.broker import frames
+from logstore.broker.alike import BASIC, CONTENT, Alike
 from logstore.broker.contents import Content
 from logstore.broker.errors import (
     ACCESS_REFUSED,
@@ -34,12 +34,9 @@ from logstore.broker.errors import (
     precondition_failed,
 )
 from logstore.broker.fields import MalformedFields, Properties, check_properties
-from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header, encode_header
-from logstore.broker.limits import FRAME_OVERHEAD_BYTES
+from logstore.broker.headers import EXPIRATION_MS_MAX, decode_header
 from logstore.broker.memory_places import place_bytes
 from logstore.broker.overflow import LogIsBusy
-from logstore.broker.queues import now_ms
-from logstore.broker.runs import PublishForm
 from logstore.broker.streams import PIECE_BYTES, ReturnStream
 from logstore.broker.uploads import Upload
 from logstore.errors import StoreError, StoreFull, StorePoisoned, UnknownQueue
@@ -51,52 +48,23 @@ if TYPE_CHECKING:
     from logstore.broker.channel import Channel
     from logstore.broker.durable_queue import DurableQueue
     from logstore.broker.exchanges import Route
-    from logstore.broker.runs import PublishRun
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_CONTENT: Final = struct.Struct(">HHQ")  # class, weight, body size
 _IMMEDIATE: Final = 2
 _ROUTING_AT: Final = 6  # after the method id and a reserved short
-_BASIC: Final = commands.Basic.frame_id
-_NOTHING_WANTED: Final = Properties(None, None)
 
 
-class Publishing:
+class Publishing(Alike):
     """The publishing half of a channel."""
 
-    __slots__ = (
-        "_content",
-        "_form",
-        "_head",
-        "_head_body_size",
-        "_header",
-        "_method",
-        "_next_tag",
-        "_properties",
-        "_returning",
-        "_routing",
-        "channel",
-        "confirming",
-    )
+    __slots__ = ("_returning",)
 
     def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.confirming = False
-        self._next_tag = 1
-        self._content: Content | None = None
+        super().__init__(channel)
         self._returning: dict[Upload, None] = {}  # large messages that wait for their return at the gate
-        # Successive publishes are often alike: the last routing and properties are not checked again.
-        self._routing: tuple[bytes, str, str] = (b"", "", "")
-        self._properties: tuple[bytes, Properties] = (b"\x00\x00", _NOTHING_WANTED)
-        # Of the last publish that could be collected: method, content header, and the values derived from them.
-        self._method = b""
-        self._head = b""
-        self._head_body_size = 0
-        self._form: PublishForm | None = None
-        self._header: tuple[int, bytes] = (0, b"")  # the encoded header, and the time it contains in ms
 
     @property
     def expects_content(self) -> bool:
@@ -126,90 +94,19 @@ class Publishing:
             self._method = payload
             self._head, self._form, self._header = b"", None, (0, b"")
 
-    def take(self, method: bytes, head: bytes, body: bytes) -> bool:
-        """Collect a publish whose frames arrived together, if it is like the last one and simple.
-
-        False, and nothing is done, if it must be handled frame by frame: it is the first of its kind, has several
-        queues or none, expires, is large, or is invalid.
-        """
-        if method != self._method or (head != self._head and not self._accept_head(head)):
-            return False
-        return len(body) == self._head_body_size and self._collect([body])
-
-    def take_run(self, run: PublishRun) -> bool:
-        """Collect publishes of the form of the last collected one, under the same conditions."""
-        return run.form is self._form and self._collect(run.bodies)
-
-    def _collect(self, bodies: list[bytes]) -> bool:
-        channel = self.channel
-        form = self._form
-        if form is None or self._content is not None or channel.tx is not None:
-            return False
-        routing, exchange_name, key = self._routing
-        exchange = channel.vhost.exchanges.get(exchange_name)
-        if exchange is None or exchange.internal:
-            return False
-        route = exchange.route(key)
-        if route.memory or len(route.durable) != 1:
-            return False
-        made_ms, header = self._header
-        at_ms = now_ms()
-        if at_ms != made_ms:
-            header = encode_header(routing, form.properties, at_ms, None)
-            self._header = (at_ms, header)
-        last_tag = 0
-        if self.confirming:
-            self._next_tag += len(bodies)
-            last_tag = self._next_tag - 1
-        connection = channel.connection
-        connection.batches.publish(self, route.durable[0], header, bodies, last_tag)
-        connection.runs.form = form
-        return True
-
-    def _accept_head(self, head: bytes) -> bool:
-        """Whether messages with this content header can be collected."""
-        if len(head) < _CONTENT.size:
-            return False
-        class_id, weight, body_size = _CONTENT.unpack_from(head)
-        limits = self.channel.limits
-        if (
-            class_id != _BASIC
-            or weight
-            or not 0 < body_size <= min(limits.inline_body_bytes_max, limits.body_bytes_max)
-        ):
-            return False
-        properties = head[_CONTENT.size :]
-        if properties != self._properties[0]:
-            try:
-                self._properties = (properties, check_properties(properties, 0))
-            except MalformedFields:
-                return False
-        if self._properties[1] != _NOTHING_WANTED:
-            return False
-        self._head, self._head_body_size = head, body_size
-        if self._form is None or self._form.properties != properties:
-            body_bytes_max = min(
-                limits.inline_body_bytes_max,
-                limits.body_bytes_max,
-                self.channel.connection.frame_bytes_max - FRAME_OVERHEAD_BYTES,
-            )
-            self._form = PublishForm(self.channel.number, self._method, properties, body_bytes_max)
-            self._header = (0, b"")
-        return True
-
     def on_header(self, payload: bytes) -> Coroutine[Any, Any, None] | None:
         """A content header."""
         content = self._content
         if content is None or content.properties is not None:
             raise ConnectionException(UNEXPECTED_FRAME, "a content header came without a method before it")
-        if len(payload) < _CONTENT.size:
+        if len(payload) < CONTENT.size:
             raise ConnectionException(SYNTAX_ERROR, "a content header is cut off")
-        class_id, weight, body_size = _CONTENT.unpack_from(payload)
-        if class_id != _BASIC or weight:
+        class_id, weight, body_size = CONTENT.unpack_from(payload)
+        if class_id != BASIC or weight:
             raise ConnectionException(
-                UNEXPECTED_FRAME, f"expected a content header for class {_BASIC}, got one for {class_id}"
+                UNEXPECTED_FRAME, f"expected a content header for class {BASIC}, got one for {class_id}"
             )
-        properties = payload[_CONTENT.size :]
+        properties = payload[CONTENT.size :]
         if properties != self._properties[0]:
             try:
                 self._properties = (properties, check_properties(properties, 0))

@@ -80,9 +80,22 @@ class Receiving:
     def put(self, data: bytes) -> None:
         """Handle received bytes, now or in a later turn."""
         self._received_bytes = len(data)
+        if self._connection.answerer is not None and self._take_lone(data):
+            return
         self.reader.put(data)
         if not (self.pauses or self._waits_for_turn or self._connection.state in _DONE):
             self._turns.at_once(self)
+
+    def _take_lone(self, data: bytes) -> bool:
+        """Handle a publish of a client that waits for each confirm. False: nothing is done."""
+        turns, answerer = self._turns, self._connection.answerer
+        if self.pauses or self._waits_for_turn or not turns.has_units or self.reader.held_bytes:
+            return False
+        if answerer is None or not answerer.take_lone(data):
+            return False
+        self._pause_while_undurable()
+        turns.took(1 + len(data) // UNIT_BYTES)
+        return True
 
     # Turns.
 
@@ -103,7 +116,7 @@ class Receiving:
         pauses = self.pauses
         if pauses or connection.state in _DONE:
             return 0
-        if connection.answers:
+        if connection.answerer is not None:
             connection.recall()
         if connection.holdings.waiting_bytes:
             connection.holdings.count_waiting(0)

@@ -73,6 +73,16 @@ class PublishForm:
                 break
         return bodies, at
 
+    def only_body(self, data: bytes) -> tuple[int, int]:
+        """Where the body begins and ends if the bytes are one publish and nothing else; (0, 0) if not."""
+        before = self._before
+        if not data.startswith(before) or not before:
+            if not self._meet(data, 0):
+                return 0, 0
+            before = self._before
+        start, end = len(before), len(data) - 1
+        return (start, end) if end - start == self._body_bytes and data[end] == _END else (0, 0)
+
     def _meet(self, data: bytes, at: int) -> bool:
         """Whether the bytes before the body have this form; then they are kept for the next publish."""
         size_at = at + len(self._start)

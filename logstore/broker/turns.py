@@ -79,7 +79,16 @@ class Turns:
         if self._left <= 0 or one in self._ring:
             self.add(one)
             return
-        self._left -= one.take_turn()
+        self.took(one.take_turn())
+
+    @property
+    def has_units(self) -> bool:
+        """Whether this turn of the loop has units left."""
+        return self._left > 0
+
+    def took(self, units: int) -> None:
+        """Counts what a socket brought and was handled at once."""
+        self._left -= units
         if self._left < LOOP_UNITS // 2:
             self._schedule()
 

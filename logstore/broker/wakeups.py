@@ -143,6 +143,28 @@ class WakeUps:
         self._answerer = channel
         return True
 
+    def publish(
+        self,
+        channel: Channel,
+        handle: Queue,
+        header: bytes,
+        data: bytes,
+        start: int,
+        end: int,
+        socket: int,
+        answer: bytes,
+    ) -> int:
+        """Publish a part of the data, and leave its confirm in place of the last one, which the channel has left.
+
+        Returns the LSN to wait for, negative if the store does not take the confirm; 0, and nothing is done, if
+        something else waits, or the publish has to wait.
+        """
+        fd = self._answers.answering_fd if channel is self._answerer else -1
+        store = self.store
+        if fd < 0 or store.room_percent < PUBLISH_PERCENT or store.nearly_full:
+            return 0
+        return store._publish_answered(handle, header, data, start, end, fd, socket, answer)
+
     def recall(self) -> None:
         """Take the confirm back from the store, before anything else goes to its client."""
         channel, self._answerer = self._answerer, None

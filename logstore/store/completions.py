@@ -155,6 +155,13 @@ class _Loop(Waiters):
         self._take_back = take_back
         return True
 
+    @property
+    def answering_fd(self) -> int:
+        """The eventfd of the loop if the next answer may be left in place of the last one; -1 if not."""
+        if self._take_back is None or self.waiting or len(self.callbacks) > 1 or self.failed is not None:
+            return -1
+        return self._fd
+
     def answered(self) -> int:
         """Takes the answer back. Returns the number of bytes sent; -1: its LSN was not durable, and none are sent."""
         self._take_back = None

@@ -116,13 +116,8 @@ class Maintenance(StoreCalls):
         ]
         return counters
 
-    @property
-    def nearly_full(self) -> bool:
-        """Whether publishers should wait: little is left by which the log may grow, and growth is refused soon.
-
-        True while live records may grow by less than half a segment, and then until they may grow by 3/4 of one
-        (:attr:`Fullness.growth_bytes_left`). Dequeues and outcomes need none of that. Takes no lock.
-        """
+    def _nearly_full_slow(self) -> bool:
+        """``nearly_full`` in a forked child."""
         refuse_fork(self._pid)
         return bool(lib.ls_near_full_changes(self._c) & 1)
 

@@ -80,6 +80,24 @@ def test_runs_stand_for_the_frames_that_arrived_whatever_is_damaged_and_however_
         assert read(bytes(damaged), places, known_form())[:2] == (plain, error)
 
 
+@given(
+    st.lists(pieces, min_size=1, max_size=2).map(b"".join),
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=1),
+)
+def test_a_lone_publish_is_recognized_just_where_the_bytes_are_a_run_of_one(
+    data: bytes, damage: list[tuple[int, int]]
+) -> None:
+    damaged = bytearray(data)
+    for at, value in damage:
+        damaged[at % len(damaged)] = value
+    form = PublishForm(1, METHOD, PROPERTIES, BODY_BYTES_MAX)
+    for given_bytes in (publish(1, b"same length"), bytes(damaged), publish(1, b"y"), bytes(damaged)):
+        bodies, end = form.take(given_bytes, 0)
+        is_lone = len(bodies) == 1 and end == len(given_bytes)
+        start, stop = form.only_body(given_bytes)
+        assert (start, stop) == (0, 0) if not is_lone else [given_bytes[start:stop]] == bodies
+
+
 def test_like_publishes_are_one_run_and_end_where_another_kind_begins() -> None:
     bodies = [b"one", b"two", b"three", b"x" * BODY_BYTES_MAX]
     data = b"".join(publish(1, body) for body in bodies) + ack(1, 7) + ack(1, 8) + publish(1, b"four")

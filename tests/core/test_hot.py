@@ -215,6 +215,30 @@ def test_an_lsn_is_told_and_awaited_alike_both_ways(store: MessageStore) -> None
 # ---- what the objects are bound to ----
 
 
+def test_a_part_of_the_data_is_published_and_the_answer_left_if_there_is_an_eventfd_for_it(store: MessageStore) -> None:
+    queue = store.queue("q")
+
+    def publish(queue: Any, start: int, end: int, header: bytes = b"h") -> int:
+        return store._publish_answered(queue, header, b"0123456789", start, end, -1, -1, b"confirmed")
+
+    for start, end in ((0, 10), (3, 3), (9, 10)):
+        lsn = publish(queue, start, end)
+        assert -lsn == store.next_lsn
+    store.force()
+    found = [(each.header, each.content) for each in store.messages(queue)]
+    assert found == [(b"h", b"0123456789"), (b"h", b""), (b"h", b"9")]
+    for start, end in ((-1, 3), (4, 3), (0, 11)):
+        with pytest.raises(ValueError, match=f"there are no bytes from {start} to {end}"):
+            publish(queue, start, end)
+    for refused in ("q", None, object()):
+        assert publish(refused, 0, 1) == 0
+    store.delete_queue("q")
+    assert publish(queue, 0, 1) == 0
+    other = store.queue("r")
+    store.close()
+    assert publish(other, 0, 1) == 0
+
+
 def test_an_object_is_bound_to_one_core_and_once(store: MessageStore) -> None:
     queue, transaction = store.queue("q"), store.begin()
     for attach in (
@@ -289,6 +313,7 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
         store.load_content(key)
         store.header(key)
         store._undurable(store.next_lsn)
+        assert store._publish_answered(queue, header, content, 1, 9, -1, -1, b"confirmed") < 0
         for kind in ({}, {"load": True}, {"views": True}):
             for message in store.messages(queue, **kind):
                 assert message.content
@@ -298,8 +323,9 @@ def test_no_call_keeps_or_drops_a_reference(store: MessageStore) -> None:
             lambda: store.dequeue(1, queue),
             lambda: store.load_content(1),
             lambda: store._undurable("1"),  # type: ignore[arg-type] # wrong on purpose
+            lambda: store._publish_answered(queue, header, content, 0, 301, -1, -1, b""),
         ):
-            with contextlib.suppress(logstore.StoreError, TypeError):
+            with contextlib.suppress(logstore.StoreError, TypeError, ValueError):
                 wrong()
 
     use()
@@ -388,9 +414,10 @@ def test_a_forked_child_gets_store_forked_from_every_call(store: MessageStore) -
                 lambda: store.next_lsn,
                 lambda: store.durable_lsn,
                 lambda: store.room_percent,
+                lambda: store.nearly_full,
             )
         ]
-        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 9 else 1)  # type: ignore[index]
+        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 10 else 1)  # type: ignore[index]
     assert os.waitpid(child, 0)[1] == 0
     transaction.rollback()
     assert store.load_content(key) == b"x"

@@ -47,6 +47,8 @@ class Registered:
 class _NoAnswers:
     """The store sends no confirm by itself: it does not know what a proxy reports as durable."""
 
+    answering_fd = -1
+
     def answer(self, _lsn: int, _socket: int, _data: bytes, _take_back: Any) -> bool:
         return False
 
@@ -134,6 +136,9 @@ class FullStore(Proxy):
         if self.full:
             raise StoreFull("the store is full: consume messages or make room on the disk")
         return self._store.publish(*args, **options)
+
+    def _publish_answered(self, *args: Any) -> int:
+        return 0 if self.full else int(self._store._publish_answered(*args))
 
     def publish_many(self, *args: Any, **options: Any) -> Any:
         if self.full:

@@ -585,6 +585,29 @@ def test_a_task_that_waits_while_the_store_has_an_answer_to_send_is_resumed(stor
         asyncio.run(main())
 
 
+def test_answers_follow_one_another_without_being_taken_back_and_each_is_sent_once(store: MessageStore) -> None:
+    queue = store.declare_queue("q")
+    here, there = socket.socketpair()
+
+    async def main() -> None:
+        answers = store._answers_of(asyncio.get_running_loop())
+        for number in range(200):
+            answer, fd = b"%d" % number, answers.answering_fd
+            if fd >= 0:
+                is_left = store._publish_answered(queue, b"", b"body", 0, 4, fd, here.fileno(), answer) > 0
+            else:
+                store.publish(queue, b"body", wait=False)
+                is_left = answers.answer(store.next_lsn, here.fileno(), answer, answers.answered)
+            if not is_left:  # it was durable at once
+                answers.answered()
+                here.send(answer)
+            assert there.recv(9) == answer
+        assert [each.content for each in store.messages(queue)] == [b"body"] * 200
+
+    with here, there:
+        asyncio.run(main())
+
+
 def test_a_loop_with_a_second_callback_hears_of_every_commit(store: MessageStore) -> None:
     here, there = socket.socketpair()
 

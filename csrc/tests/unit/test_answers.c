@@ -157,6 +157,61 @@ static void what_cannot_be_sent_later_is_not_taken(void) {
     done();
 }
 
+static int leave_for_all(int socket, uint64_t *lsn) {
+    return ls_event_answer_all(r.store, event, socket, answer, sizeof answer, LS_TRY, lsn);
+}
+
+static void an_answer_that_was_sent_as_a_whole_makes_way_for_the_next_one_of_its_event(void) {
+    int other;
+    fresh();
+    uint64_t before = signals();
+    for (int i = 0; i < 3; i++) {
+        uint64_t lsn = put();
+        check(leave(lsn) == LS_OK && leave(lsn) == LS_WOULD_WAIT); /* it was not sent yet */
+        check(ls_force(r.store, 0) == LS_OK && heard() == sizeof answer && signals() == before);
+    }
+    check(ls_event_fd(r.store, &other) == LS_OK);
+    check(ls_event_answer(r.store, other, put(), ends[0], answer, sizeof answer) == LS_WOULD_WAIT);
+    check(ls_event_answered(r.store, event) == sizeof answer && ls_event_answered(r.store, event) == -1);
+    done();
+}
+
+static void an_answer_that_was_not_sent_as_a_whole_makes_way_for_none(void) {
+    fresh();
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SEND, .nth = 1, .error = EAGAIN});
+    check(leave(put()) == LS_OK && ls_force(r.store, 0) == LS_OK && heard() == 0);
+    check(leave(put()) == LS_WOULD_WAIT && ls_event_answered(r.store, event) == 0);
+    done();
+}
+
+static void an_answer_in_the_place_of_one_that_was_sent_is_not_sent_if_the_disk_fails(void) {
+    uint64_t lsn = 0;
+    fresh();
+    check(leave(put()) == LS_OK && ls_force(r.store, 0) == LS_OK && heard() == sizeof answer);
+    uint64_t before = signals();
+    (void)put();
+    check(leave_for_all(ends[0], &lsn) == LS_OK);
+    vfs_sim_fail(sim, &(vfs_sim_plan){.kind = VFS_SIM_SYNC_DATA, .nth = 1, .error = EIO});
+    check(ls_force(r.store, 0) == LS_OUTCOME_UNKNOWN && heard() == 0 && signals() > before);
+    check(leave_for_all(ends[0], &lsn) == LS_WOULD_WAIT && ls_event_answered(r.store, event) == -1);
+    done();
+}
+
+static void an_answer_for_all_that_was_appended_gives_its_end(void) {
+    uint64_t lsn = 0;
+    fresh();
+    uint64_t before = signals(), end = put();
+    check(leave_for_all(ends[0], &lsn) == LS_OK && lsn == end && heard() == 0);
+    check(ls_force(r.store, 0) == LS_OK && heard() == sizeof answer && signals() == before);
+    check(leave_for_all(ends[0], &lsn) == LS_WOULD_WAIT && lsn == end); /* all is durable */
+    check(ls_event_answered(r.store, event) == sizeof answer && heard() == 0);
+    check(leave(end = put()) == LS_OK);
+    check(leave_for_all(ends[0], &lsn) == LS_WOULD_WAIT && lsn == end); /* there is one */
+    check(ls_event_answered(r.store, event) == -1);
+    check(ls_close(r.store) == LS_OK && leave_for_all(ends[0], &lsn) == LS_CLOSED && lsn == 0);
+    done();
+}
+
 int main(void) {
     static void (*const tests[])(void) = {
         an_answer_is_sent_once_when_its_lsn_is_durable_and_takes_the_place_of_the_signal,
@@ -168,6 +223,10 @@ int main(void) {
         an_answer_that_cannot_be_sent_as_a_whole_leaves_the_rest_to_the_loop,
         nothing_is_sent_if_the_disk_fails,
         what_cannot_be_sent_later_is_not_taken,
+        an_answer_that_was_sent_as_a_whole_makes_way_for_the_next_one_of_its_event,
+        an_answer_that_was_not_sent_as_a_whole_makes_way_for_none,
+        an_answer_in_the_place_of_one_that_was_sent_is_not_sent_if_the_disk_fails,
+        an_answer_for_all_that_was_appended_gives_its_end,
     };
     return run_tests(tests, sizeof tests / sizeof *tests);
 }

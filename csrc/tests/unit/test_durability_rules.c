@@ -242,6 +242,34 @@ static void a_failed_sync_poisons_the_store_for_good(void) {
     }
 }
 
+/* No thread waits for a batch that is written early, but an event loop may listen. */
+static void a_failed_early_write_is_signalled(void) {
+    static const ls_options large = {
+        .segment_size = 1 << 22, .create = 1, .initial_segments = 1, .max_write_buffers = 3};
+    static const uint8_t content[4096];
+    for (int kind = 0; kind < 2; kind++) {
+        vfs_sim *sim = vfs_sim_new();
+        memset(&r, 0, sizeof r);
+        r.options = large;
+        run_start(&r, sim, 1);
+        vfs_sim_plan plan = {.kind = kind ? VFS_SIM_PWRITE : VFS_SIM_WRITEBACK, .nth = 1, .error = EIO};
+        uint64_t id, good = put(r.store, 1, 10, LS_WAIT), before;
+        uint32_t q = 1;
+        int event, rc = LS_OK;
+
+        check(ls_event_fd(r.store, &event) == LS_OK);
+        before = vfs_sim_event_count(sim, event);
+        vfs_sim_fail(sim, &plan);
+        for (int i = 0; i < 100 && rc == LS_OK; i++)
+            rc = ls_publish(r.store, &q, 1, NULL, 0, content, sizeof content, NULL, LS_MORE, &id);
+        check(rc == LS_POISONED && vfs_sim_fired(sim) == 1);
+        check(vfs_sim_event_count(sim, event) == before + 1);
+        check(has(r.store, good) && ls_close(r.store) == LS_OK);
+        ls_free(r.store);
+        vfs_sim_free(sim);
+    }
+}
+
 /* After a failed sync the next process reads pages that the disk may not have, and the next sync succeeds. */
 static void batches_that_an_open_accepted_survive_a_power_cut(void) {
     int accepted = 0;
@@ -446,6 +474,7 @@ int main(void) {
         a_crash_loop_costs_no_space,
         a_torn_first_batch_of_an_epoch_is_a_torn_tail,
         a_failed_sync_poisons_the_store_for_good,
+        a_failed_early_write_is_signalled,
         batches_that_an_open_accepted_survive_a_power_cut,
         a_failure_while_a_spare_is_made_leaves_no_obstacle,
         renames_that_fail_leave_no_gap_in_the_lsn_space,
