@@ -82,6 +82,7 @@ def _checked(place: Place, progress: Callable[[int, int], None]) -> VerifyReport
         raise ExportError(f"a run of the export to {place} was interrupted: run the export again, then verify it")
     manifest = read_manifest(place)
     if manifest is None:
+        place.files()  # raises if there is not even a bucket
         raise ExportError(f"{place} contains no export: it has no manifest; check the path")
     return _verified(place, manifest, progress)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import select
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +27,15 @@ ENVIRONMENT: Final = {
     "AWS_CONFIG_FILE": os.devnull,  # nothing of this machine's user
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
-_RUNNING = re.compile(rb"Running on http://127\.0\.0\.1:([0-9]+)")
+PROGRAM: Final = """
+import logging, sys
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
 _paths = itertools.count(1)
 
 
@@ -62,13 +68,15 @@ def s3_server() -> Iterator[S3Server]:
     pytest.importorskip("moto", reason="moto is not installed: pip install '/path/to/checkout[test]'")
     pytest.importorskip("flask", reason="flask is not installed: pip install '/path/to/checkout[test]'")
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        server = S3Server(process, _port(process))
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+        said = process.stdout.readline() if ready else b""
+        assert said, "the server has not begun"
+        server = S3Server(process, int(said))
         with pytest.MonkeyPatch.context() as patch:
             for name in [name for name in os.environ if name.startswith("AWS_")]:
                 patch.delenv(name)
@@ -78,23 +86,11 @@ def s3_server() -> Iterator[S3Server]:
     finally:
         process.kill()
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        process.stdin.close()
+        process.stdout.close()
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
     with s3_server() as server:
         yield server
-
-
-def _port(process: subprocess.Popen[bytes]) -> int:
-    assert process.stderr is not None
-    said, until = b"", time.monotonic() + PATIENCE_S
-    while (found := _RUNNING.search(said)) is None:
-        ready, _, _ = select.select([process.stderr], [], [], max(0.0, until - time.monotonic()))
-        assert ready, f"the server has not begun within {PATIENCE_S} s: {said!r}"
-        piece = os.read(process.stderr.fileno(), 1 << 16)
-        assert piece, f"the server has ended: {said!r}"
-        said += piece
-    return int(found[1])
