@@ -17,11 +17,12 @@ from logstore.terminal.options import (
     SIZE,
     Amount,
     PathText,
+    PlaceText,
     catalog_options,
     dry_run_option,
     json_option,
     naming,
-    path_argument,
+    source_argument,
 )
 from logstore.terminal.output import Failure, one_line, print_json, size_text
 from logstore.terminal.stopping import rest
@@ -42,8 +43,8 @@ RENEWED_EVERY_S = 60.0
 
 
 @click.command()
-@path_argument
-@click.argument("target", type=PathText(), required=False)
+@source_argument
+@click.argument("target", type=PlaceText(), required=False)
 @click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")
 @click.option(
@@ -64,16 +65,17 @@ RENEWED_EVERY_S = 60.0
 @json_option
 @catalog_options
 def export(
-    store_dir: Path,
-    target: Path | None,
+    store_dir: Path | str,
+    target: Path | str | None,
     verify_only: bool,
     **options: Any,
 ) -> None:
     """Write what is new in the log to TARGET, as Parquet files.
 
-    TARGET has the datasets records, messages and open, by day; it may be absent. While a broker runs, a hold keeps the
-    log until it was read. However the command ends, the exported part is complete, and the next run continues from
-    there.
+    TARGET has the datasets records, messages and open, by day; it may be absent. It is a directory, or an address such
+    as s3://bucket/path that pyarrow or fsspec takes; credentials come from where these look for them. While a broker
+    runs, a hold keeps the log until it was read. However the command ends, the exported part is complete, and the next
+    run continues from there.
 
     logstore export --verify TARGET reads all files of an export and reports damage.
     """
@@ -84,13 +86,15 @@ def export(
         return
     if target is None:
         raise click.UsageError("missing argument TARGET")
+    if isinstance(store_dir, str):
+        raise click.UsageError("DIR is the directory of a store, and only TARGET may be an address")
     with naming(store_dir):
         _export(store_dir, target, **options)
 
 
 def _export(
     store_dir: Path,
-    target: Path,
+    target: Path | str,
     *,
     body: int | None,
     compression: str | None,
@@ -108,6 +112,7 @@ def _export(
 ) -> None:
     from logstore.export import hold_for, plan_export
     from logstore.export.manifest import ExportGap, ExportIncomplete
+    from logstore.export.places import shown
 
     if allow_gap and require_complete:
         raise click.UsageError("--allow-gap and --require-complete contradict each other: give one of the two")
@@ -115,7 +120,7 @@ def _export(
     given |= {"allow_gap": allow_gap, "require_complete": require_complete}
     try:
         if dry_run:
-            _tell_plan(store_dir, target, plan_export(store_dir, target, **given), as_json=as_json)
+            _tell_plan(store_dir, shown(target), plan_export(store_dir, target, **given), as_json=as_json)
             return
         given |= {
             "iceberg": iceberg,
@@ -133,7 +138,7 @@ def _export(
         raise Failure(error.message) from error
 
 
-def _run(store_dir: Path, target: Path, *, as_json: bool, **given: Any) -> None:
+def _run(store_dir: Path, target: Path | str, *, as_json: bool, **given: Any) -> None:
     from logstore.export import export as run
 
     with working() as show:
@@ -170,12 +175,12 @@ def _missing(missing: Missing | None) -> dict[str, Any] | None:
     return None if missing is None else {"lsn": missing.lsn, "time": missing.time.isoformat()}
 
 
-def _tell_plan(store_dir: Path, target: Path, planned: ExportPlan, *, as_json: bool) -> None:
+def _tell_plan(store_dir: Path, target: str, planned: ExportPlan, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "store": str(store_dir),
-                "target": str(target),
+                "target": target,
                 "dry_run": True,
                 "start_lsn": planned.start_lsn,
                 "last_lsn": planned.stop_lsn,
@@ -244,22 +249,23 @@ def _tell(store_dir: Path, report: ExportReport, *, as_json: bool) -> None:
     sys.stdout.flush()  # so that each report of a repeated export is visible at once
 
 
-def _verify(target: Path, *, as_json: bool) -> None:
+def _verify(target: Path | str, *, as_json: bool) -> None:
+    from logstore.export.places import shown
     from logstore.export.verification import verify
 
     with working() as show:
         report = verify(target, progress=partial(show, "reading"))
-    _tell_verified(target, report, as_json=as_json)
+    _tell_verified(shown(target), report, as_json=as_json)
     if report.problems:
         many = len(report.problems)
-        raise Failure(f"{many} {'problem was' if many == 1 else 'problems were'} found in the export {target}")
+        raise Failure(f"{many} {'problem was' if many == 1 else 'problems were'} found in the export {shown(target)}")
 
 
-def _tell_verified(target: Path, report: VerifyReport, *, as_json: bool) -> None:
+def _tell_verified(target: str, report: VerifyReport, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "target": str(target),
+                "target": target,
                 "store": str(report.manifest.store),
                 "ok": not report.problems,
                 "first_lsn": report.manifest.first_lsn,

@@ -21,12 +21,12 @@ from xxhash import xxh64_hexdigest
 
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.regular_files import read_start
 from logstore.errors import OptionError
 from logstore.export.manifest import ExportError, ExportGap, Manifest
 from logstore.export.mark import check_mark
+from logstore.export.places import Place, place_of
 from logstore.export.plan import plan_run
-from logstore.export.target import checked_manifest, explained
+from logstore.export.target import checked_manifest
 from logstore.inspect import LogRecycled, Reader
 from logstore.rows.messages import REST_KEY, MessageScan
 from logstore.rows.records import Where, open_places, read
@@ -74,7 +74,7 @@ class Join:
     """An export and the log above it, at one moment."""
 
     source: Path
-    target: Path
+    target: Place
     manifest: Manifest
     keep_lsn: int
     """The first LSN of the log's side; the log must exist from here on."""
@@ -94,17 +94,17 @@ class Join:
         return str(self.manifest.store)
 
 
-def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> Join:
+def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str] | Place) -> Join:
     """The join of a store's log and its export as they are now.
 
     Raises ``OptionError`` if ``target`` has no export, ``ExportMismatch`` for the export of another store or of another
     history of this one, ``ExportDamaged`` if a file of the export is missing, ``ExportGap`` if the log has recycled
     records that the export does not have, and the errors of reading the log.
     """
-    source, path = arguments.path("store_dir", store_dir).absolute(), arguments.path("target", target).absolute()
+    source, path = arguments.path("store_dir", store_dir).absolute(), place_of(target).absolute()
     attempt, before = 1, -1
     while True:
-        with explained(path):
+        with path.explained():
             manifest = checked_manifest(path)
         if manifest is None:
             raise OptionError(f"there is no export in {path}: name the target of an export of {source}")
@@ -125,7 +125,7 @@ def find_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str])
         attempt, before = attempt + 1, manifest.last_lsn
 
 
-def _joined(source: Path, path: Path, manifest: Manifest) -> Join:
+def _joined(source: Path, path: Place, manifest: Manifest) -> Join:
     with _reader(source, max(1, manifest.last_lsn)) as reader:
         segments = reader.segments()
         planned = plan_run(reader, manifest)  # raises for another store, another history and a gap
@@ -146,7 +146,9 @@ def _reader(source: Path, keep_lsn: int) -> Reader:
         return Reader(source)
 
 
-def with_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str], work: Callable[[Join], Made]) -> Made:
+def with_join(
+    store_dir: str | os.PathLike[str], target: str | os.PathLike[str] | Place, work: Callable[[Join], Made]
+) -> Made:
     """The result of ``work`` on the join; repeats both if the log or the export moves on before ``work`` has ended."""
     attempt = 1
     while True:
@@ -166,15 +168,14 @@ def with_join(store_dir: str | os.PathLike[str], target: str | os.PathLike[str],
 def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
     """These columns of one part, from bytes that are the manifest's."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    path = join.target / part.path
     try:
-        raw, _ = read_start(path, part.bytes + 1)
+        raw, _ = join.target.read(part.path, part.bytes + 1)
     except FileNotFoundError:
         raw = b""
     if xxh64_hexdigest(raw) != part.xxh64:
         raise _PartReplaced(
-            f"{path} is not the part of the open set that the manifest names: a run of the export is replacing it, or "
-            "was interrupted. Run the export again, then read again"
+            f"{join.target}/{part.path} is not the part of the open set that the manifest names: a run of the export "
+            "is replacing it, or was interrupted. Run the export again, then read again"
         )
     return parquet.read_table(arrow.BufferReader(raw), columns=columns)
 

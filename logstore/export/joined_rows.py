@@ -22,7 +22,8 @@ from logstore.export.joined import (
 )
 from logstore.export.manifest import ExportDamaged, ExportError
 from logstore.export.older_files import of_this_version
-from logstore.export.target import explained, read_manifest
+from logstore.export.places import place_of
+from logstore.export.target import read_manifest
 from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.records import queue_names, read
 from logstore.rows.schema import message_schema, open_schema, schema
@@ -55,21 +56,23 @@ def read_table(
     columns: Sequence[str] | None = None,
     connect: str | None = None,
     catalog: str | None = None,
+    filesystem: Any = None,
 ) -> pa.RecordBatchReader:
     """One table of a store's export and of the log above it, each row once, as a stream of record batches.
 
-    ``target`` is the target of an export of the store; ``table`` is ``records``, ``messages`` (those that ended) or
-    ``open``. ``columns``: their names, in this order; by default all of the table but ``body``. A transaction that was
-    undecided when a file was written has the outcome that is known now. Later runs of the export do not change the
-    stream. A log of up to 64 MiB above the export is decoded at the call; a longer one is read at the stream's end, and
-    a running writer may recycle it until then, unless :func:`logstore.export.hold_for` holds it.
+    ``target`` is the target of an export of the store, and ``filesystem`` as in ``export``. ``table`` is ``records``,
+    ``messages`` (those that ended) or ``open``. ``columns``: their names, in this order; by default all of the table
+    but ``body``. A transaction that was undecided when a file was written has the outcome that is known now. Later runs
+    of the export do not change the stream. A log of up to 64 MiB above the export is decoded at the call; a longer one
+    is read at the stream's end, and a running writer may recycle it until then, unless
+    :func:`logstore.export.hold_for` holds it.
 
     Raises ``OptionError``, also for a target without an export or a column that it does not have; ``ExportGap`` if the
     log has recycled records that the export does not have; ``ExportMismatch`` for the export of another store;
     ``ExportDamaged``; ``MissingExtra``; and the errors of reading the log.
     """
     arrow = require("arrow", "pyarrow")
-    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    source, place = arguments.path("store_dir", store_dir), place_of(target, filesystem)
     table = arguments.choice("table", table, "records", "messages", "open")
     arguments.catalog(connect, catalog, called="catalog")
     made = schema(columns) if table == "records" else _chosen(table, columns)
@@ -84,7 +87,7 @@ def read_table(
         below = _of_files(join, "messages", made) if table == "messages" else iter(())
         return itertools.chain(below, above.to_batches(BATCH_ROWS))
 
-    return arrow.RecordBatchReader.from_batches(made, with_join(source, path, work))
+    return arrow.RecordBatchReader.from_batches(made, with_join(source, place, work))
 
 
 def _chosen(table: str, columns: Sequence[str] | None) -> pa.Schema:
@@ -205,27 +208,31 @@ def _of_files(
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
     files, next_lsn = list(join.manifest.of(dataset)), join.manifest.first_lsn
     while files:
-        file = files.pop(0)
-        path = join.target / file.path
+        file, begun = files.pop(0), False
         try:
-            try:
-                raw = path.open("rb")  # as pyarrow does not take every path
-            except FileNotFoundError:
-                files = _files_now(join, dataset, next_lsn, file)
-                continue
-            with raw, parquet.ParquetFile(raw) as opened:
+            with join.target.opened(file.path) as raw, parquet.ParquetFile(raw) as opened:
                 groups = [n for n in range(opened.num_row_groups) if group_matters(opened.metadata.row_group(n))]
                 clipped = file.start_lsn < next_lsn or file.stop_lsn > join.last_lsn
                 there = [name for name in wanted.names if name in opened.schema_arrow.names]
                 there += [_KEYS[dataset]] if clipped and _KEYS[dataset] not in there else []
                 for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there) if groups else ():
+                    begun = True
                     rows = _between(batch, _KEYS[dataset], next_lsn, join.last_lsn) if clipped else batch
                     yield of_this_version(rows, wanted)
             next_lsn = file.stop_lsn
         except (OSError, arrow.ArrowException) as error:
+            with join.target.explained():
+                gone = join.target.size(file.path) is None
+            if gone:
+                files = _files_now(join, dataset, next_lsn, file)
+                if not begun:
+                    continue
+                raise ExportError(
+                    f"a run of the export removed {file.path} while it was read: read again, or between two runs"
+                ) from None
             raise ExportDamaged(
-                f"{path} cannot be read ({error}): restore it; logstore export --verify {join.target} tells all that "
-                "is missing or damaged"
+                f"{join.target}/{file.path} cannot be read ({error}): restore it; logstore export --verify "
+                f"{join.target} tells all that is missing or damaged"
             ) from error
 
 
@@ -234,11 +241,11 @@ def _files_now(join: Join, dataset: str, next_lsn: int, gone: FileInfo) -> list[
 
     Raises ``ExportDamaged`` if no run has, and ``ExportError`` if retention dropped its rows.
     """
-    with explained(join.target):
+    with join.target.explained():
         now = read_manifest(join.target)
     if now is None or gone.path in now.paths():
         raise ExportDamaged(
-            f"{join.target / gone.path} is missing: restore it; logstore export --verify {join.target} tells all that "
+            f"{join.target}/{gone.path} is missing: restore it; logstore export --verify {join.target} tells all that "
             "is missing or damaged"
         )
     for dropped in now.dropped:

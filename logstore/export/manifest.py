@@ -32,6 +32,7 @@ __all__ = [
     "OPEN_FILE",
     "SCHEMA_VERSION",
     "STAGING",
+    "UPLOAD",
     "ExportDamaged",
     "ExportError",
     "ExportGap",
@@ -55,21 +56,25 @@ __all__ = [
 MANIFEST: Final = "_manifest.json"
 INTENT: Final = "_intent.json"
 STAGING: Final = "_staging"
+UPLOAD: Final = "_upload.json"
+"""In a target that is not a local directory: the intent of the run whose files are being written."""
+
 LOCK: Final = "_LOCK"
 OPEN_FILE: Final = "open/open.parquet"
 """The whole open set of an export by an older program."""
 
-MANIFEST_VERSION: Final = 3
+MANIFEST_VERSION: Final = 4
 """The version of the documents. Version 2 has the open set in parts; in version 1 it was :data:`OPEN_FILE`. Version 3
-names what retention has dropped, and its intents remove files of every dataset."""
+names what retention has dropped, and its intents remove files of every dataset. Version 4 has files whose names end
+with a token; a document without such a file is written as version 3."""
 
 SCHEMA_VERSION: Final = 2
 """The version of the newest file's columns; a later version may have more. Version 2 has those of states of places."""
 
 _FILE_PATH = re.compile(
-    r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})\.parquet"
+    r"(records|messages)/day=[0-9]{4}-[0-9]{2}-[0-9]{2}/(records|messages)-([0-9a-f]{16})-([0-9a-f]{16})(-[0-9a-f]{16})?\.parquet"
 )
-_PART_PATH = re.compile(r"open/open-([0-9a-f]{16})\.parquet")
+_PART_PATH = re.compile(r"open/open-([0-9a-f]{16})(-[0-9a-f]{16})?\.parquet")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _COMPRESSION = re.compile(r"none|snappy|lz4|zstd(:(1?[0-9]|2[0-2]))?")
 COMPRESSIONS: Final = "none, snappy, lz4, zstd or zstd:1 to zstd:22"
@@ -202,6 +207,16 @@ class FileInfo:
     def staged(self) -> str:
         """Its name in the staging directory."""
         return staged_name(self.path)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether its name ends with a token."""
+        found = (_PART_PATH if self.dataset == "open" else _FILE_PATH).fullmatch(self.path)
+        return found is not None and found[found.re.groups] is not None
+
+    def with_token(self, token: str) -> FileInfo:
+        """The same file with this token (16 hexadecimal digits) at the end of its name, which no other file has."""
+        return replace(self, path=f"{self.path.removesuffix('.parquet')}-{token}.parquet")
 
     @property
     def day(self) -> str:
@@ -343,7 +358,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The bytes of the file in the target."""
-        return _encode("manifest", asdict(self) | {"store": str(self.store)})
+        return _encode("manifest", asdict(self) | {"store": str(self.store)}, (*self.files, *self.open))
 
     @classmethod
     def decode(cls, raw: bytes, where: object) -> Self:
@@ -395,7 +410,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A committed run: all its files are staged and forced to disk, and only have to be moved to their places."""
+    """What a commit writes and removes.
+
+    In a local target, as :data:`INTENT`, it is a committed run: all its files are staged and forced to disk, and only
+    have to be moved to their places. Elsewhere, as :data:`UPLOAD`, it is a run whose files may be there: the run is
+    committed if and only if the manifest is the one that it names.
+    """
 
     manifest_xxh64: str
     """The XXH64 of the manifest after this run."""
@@ -405,7 +425,7 @@ class Intent:
 
     def encode(self) -> bytes:
         """The bytes of the file in the target."""
-        return _encode("intent", asdict(self))
+        return _encode("intent", asdict(self), self.files)
 
     @classmethod
     def decode(cls, raw: bytes, where: object) -> Self:
@@ -475,8 +495,9 @@ def _canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _encode(kind: str, content: dict[str, Any]) -> bytes:
-    document = {f"logstore_{kind}": MANIFEST_VERSION, "xxh64": xxh64_hexdigest(_canonical(content)), kind: content}
+def _encode(kind: str, content: dict[str, Any], files: Iterable[FileInfo] = ()) -> bytes:
+    version = MANIFEST_VERSION if any(file.has_token for file in files) else MANIFEST_VERSION - 1
+    document = {f"logstore_{kind}": version, "xxh64": xxh64_hexdigest(_canonical(content)), kind: content}
     return json.dumps(document, indent=1).encode() + b"\n"
 
 

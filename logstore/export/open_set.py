@@ -17,7 +17,7 @@ from logstore.codec.placed import PlaceStates
 from logstore.codec.records import RecordType
 from logstore.core.extras import require
 from logstore.export.manifest import ExportDamaged, Span
-from logstore.export.target import file_hash
+from logstore.export.places import LocalPlace
 from logstore.inspect import Reader
 from logstore.rows.messages import REST_KEY
 from logstore.rows.records import Where, read
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.export.manifest import FileInfo, Manifest
+    from logstore.export.target import Target
     from logstore.holds import Hold
 
 __all__ = ["PART_ROWS", "changed_parts", "check_parts", "group_starts", "has_undecided", "read_seed", "split_rows"]
@@ -141,25 +142,27 @@ def has_undecided(path: Path) -> bool:
     return False
 
 
-def check_parts(target: Path, parts: Sequence[FileInfo], changed: Sequence[int]) -> None:
+def check_parts(target: Target, parts: Sequence[FileInfo], changed: Sequence[int]) -> list[Path]:
     """Checks the hashes of the parts that a run continues, and that the others are there with their sizes.
 
-    Raises ``ExportDamaged``.
+    Returns local files with the former. Raises ``ExportDamaged``.
     """
+    seeds = []
     for number, part in enumerate(parts):
-        path = target / part.path
         try:
             if number in changed:
-                sound = file_hash(path) == (part.bytes, part.xxh64)
+                seeds.append(target.part(part))
+                sound = LocalPlace(seeds[-1].parent).hash(seeds[-1].name) == (part.bytes, part.xxh64)
             else:
-                sound = path.stat(follow_symlinks=False).st_size == part.bytes
+                sound = target.place.size(part.path) == part.bytes
         except FileNotFoundError:
             sound = False
         if not sound:
-            raise _damaged(path)
+            raise _damaged(f"{target.place}/{part.path}")
+    return seeds
 
 
-def _damaged(path: Path) -> ExportDamaged:
+def _damaged(path: str) -> ExportDamaged:
     return ExportDamaged(
         f"{path} is missing or damaged, but the export cannot continue without it: restore it, or export to a new "
         "target"

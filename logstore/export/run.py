@@ -29,14 +29,16 @@ from logstore.core import arguments
 from logstore.core.extras import require
 from logstore.core.imports import late
 from logstore.core.regular_files import open_regular
-from logstore.errors import StoreError
+from logstore.errors import OptionError, StoreError
 from logstore.export import delta as export_delta
 from logstore.export.files import Job, write_messages, write_records
-from logstore.export.manifest import INTENT, MANIFEST, FileInfo, Manifest, Missing, Span
+from logstore.export.manifest import MANIFEST, FileInfo, Manifest, Missing, Span
 from logstore.export.mark import check_mark, find_mark
 from logstore.export.open_set import changed_parts, check_parts, group_starts, has_undecided
+from logstore.export.places import LocalPlace, Place, place_of
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, ExportPlan, checked_options, chunks, log_bytes, plan_run
-from logstore.export.target import Target, checked_manifest, explained
+from logstore.export.remote_target import open_target
+from logstore.export.target import Target, checked_manifest, intents
 from logstore.export.upkeep import NOTHING_DONE, Upkeep, checked_keep, drop_expired, expired, keep_up
 from logstore.holds import LIMIT_BYTES, LIMIT_BYTES_MAX, Hold, hold
 from logstore.inspect import LogRecycled, Reader
@@ -63,7 +65,8 @@ _TRIES: Final = 3  # in case a writer starts while no hold keeps the log
 class ExportReport:
     """The result of one run."""
 
-    target: Path
+    target: Path | str
+    """Its path, or its address without what is secret in it."""
     store: UUID
     start_lsn: int
     """The first LSN of this run."""
@@ -105,10 +108,14 @@ def export(
     hold_limit_bytes: int | None = None,
     connect: str | None = None,
     catalog: str | None = None,
+    filesystem: Any = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ExportReport:
     """Exports the part of the log after the last run to ``target``, up to the LSN that is durable now.
 
+    * ``target``: a directory, which may be absent, or an address such as ``s3://bucket/path`` that pyarrow or fsspec
+      takes; they read credentials and endpoints from where they always do. See remote_target.py for its commits.
+    * ``filesystem``: a ``pyarrow.fs.FileSystem`` in which ``target`` is a path.
     * ``start_lsn``: the first LSN of a new target (default: the base).
     * ``body``: bytes of each record's content to export (default: none).
     * ``compression``: default ``zstd:1``, or as in the runs before.
@@ -132,7 +139,7 @@ def export(
     an error, the target has its earlier contents and perhaps complete chunks of this run; the next run continues from
     there.
     """
-    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    source, where = arguments.path("store_dir", store_dir), place_of(target, filesystem)
     _check_options(start_lsn, body, compression, hold_limit_bytes)
     arguments.integer("file_bytes", file_bytes, 1, 1 << 40)
     arguments.optional(arguments.path, "iceberg", iceberg)
@@ -146,8 +153,8 @@ def export(
     with Reader(source) as reader:
         info = reader.info  # raises if this is not a store
     if require_complete and not allow_gap:
-        refuse_incomplete(source, path)
-    with Target(path, source) as place, upkept(place, source, keep, hold, iceberg, delta=delta) as done:
+        refuse_incomplete(source, where)
+    with open_target(where, source) as place, upkept(place, source, keep, hold, iceberg, delta=delta) as done:
         for attempt in range(1, 1 + _TRIES):
             try:
                 with held_for(source, place, info, hold, hold_limit_bytes) as held, _reader(source, held) as reader:
@@ -187,15 +194,21 @@ def upkept(
 
     Retention comes first, too, because a full disk may need the room. The list has one item at the end.
     """
-    if iceberg is not None:
-        late("logstore.export.iceberg")
-        from logstore.export.iceberg import register
+    if isinstance(place.place, LocalPlace):
+        path = place.place.path
+        with place.place.explained():
+            delta = delta or export_delta.is_registered(path)
+        if iceberg is not None:
+            late("logstore.export.iceberg")
+            from logstore.export.iceberg import register
 
-        place.catalogs.append(partial(register, place.path, directory=Path(iceberg)))
-    with explained(place.path):
-        delta = delta or export_delta.is_registered(place.path)
-    if delta:
-        place.catalogs.append(partial(export_delta.register, place.path))
+            place.catalogs.append(partial(register, path, directory=Path(iceberg)))
+        if delta:
+            place.catalogs.append(partial(export_delta.register, path))
+    elif iceberg is not None or delta:
+        raise OptionError(
+            f"the target is {place.place}, but {'delta' if delta else 'iceberg'} needs a local directory: leave it out"
+        )
     first = drop_expired(place, keep)
     done: list[Upkeep] = []
     yield done
@@ -213,10 +226,12 @@ def _check_options(
     checked_options(None, body, compression)
 
 
-def refuse_incomplete(source: Path, path: Path) -> None:
+def refuse_incomplete(source: Path, place: Place) -> None:
     """Raises ``ExportIncomplete`` if a first run to this target would not be complete, before anything is made."""
-    if not any(os.path.lexists(path / name) for name in (MANIFEST, INTENT)):
-        plan_export(source, path, require_complete=True)
+    with place.explained():
+        begun = any(place.size(name) is not None for name in (MANIFEST, *intents(place)))
+    if not begun:
+        _plan_of(source, place, None, require_complete=True)
 
 
 def plan_export(
@@ -229,27 +244,31 @@ def plan_export(
     keep: timedelta | None = None,
     allow_gap: bool = False,
     require_complete: bool = False,
+    filesystem: Any = None,
 ) -> ExportPlan:
     """The plan of an :func:`export` made now; nothing is made or changed. Raises the same errors."""
-    path = arguments.path("target", target)
     _check_options(start_lsn, body, compression)
     checked_keep(keep)
-    with explained(path):
-        manifest = checked_manifest(path)
+    return _plan_of(
+        arguments.path("store_dir", store_dir),
+        place_of(target, filesystem),
+        keep,
+        start_lsn=start_lsn,
+        body=body,
+        compression=compression,
+        allow_gap=allow_gap,
+        require_complete=require_complete,
+    )
+
+
+def _plan_of(source: Path, place: Place, keep: timedelta | None, **options: Any) -> ExportPlan:
+    with place.explained():
+        manifest = checked_manifest(place)
     attempt = 1
     while True:
         try:
-            with Reader(store_dir) as reader:
-                planned = plan_run(
-                    reader,
-                    manifest,
-                    start_lsn=start_lsn,
-                    body=body,
-                    compression=compression,
-                    allow_gap=allow_gap,
-                    require_complete=require_complete,
-                )
-                return replace(planned, expired=expired(manifest, keep))
+            with Reader(source) as reader:
+                return replace(plan_run(reader, manifest, **options), expired=expired(manifest, keep))
         except LogRecycled:
             if attempt == _TRIES:
                 raise
@@ -260,24 +279,28 @@ def plan_export(
 
 
 def hold_for(
-    store_dir: str | os.PathLike[str], target: str | os.PathLike[str], *, limit_bytes: int | None = None
+    store_dir: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    limit_bytes: int | None = None,
+    filesystem: Any = None,
 ) -> Hold:
     """A hold on the part of the log that ``target`` does not have yet, for repeated exports.
 
     If some of that part is already recycled, the hold is on the rest. Raises the errors of :func:`logstore.holds.hold`.
     """
-    source, path = arguments.path("store_dir", store_dir), arguments.path("target", target)
+    source, place = arguments.path("store_dir", store_dir), place_of(target, filesystem)
     arguments.optional(arguments.integer, "limit_bytes", limit_bytes, 1, LIMIT_BYTES_MAX)
-    with explained(path):
-        manifest = checked_manifest(path)
-    return _take_hold(source, path, manifest, limit_bytes)
+    with place.explained():
+        manifest = checked_manifest(place)
+    return _take_hold(source, place, manifest, limit_bytes)
 
 
-def _take_hold(source: Path, target: Path, manifest: Manifest | None, limit_bytes: int | None) -> Hold:
+def _take_hold(source: Path, place: Place, manifest: Manifest | None, limit_bytes: int | None) -> Hold:
     if limit_bytes is None:
         with Reader(source, from_lsn=(1 << 63) - 1) as reader:
             limit_bytes = max(LIMIT_BYTES, reader.info.log_bytes)
-    name = f"export-{xxh32_hexdigest(os.fsencode(os.path.realpath(target)))}"
+    name = f"export-{xxh32_hexdigest(place.key)}"
     if manifest is not None:
         try:
             return hold(source, name, lsn=manifest.last_lsn, limit_bytes=limit_bytes, expires_s=HOLD_S)
@@ -292,7 +315,7 @@ def held_for(
     """The hold of the run. A store without a writer needs none, and its directory is not changed."""
     if given is not None:
         return nullcontext(given)
-    return _take_hold(source, place.path, place.manifest, limit_bytes) if info.live else nullcontext()
+    return _take_hold(source, place.place, place.manifest, limit_bytes) if info.live else nullcontext()
 
 
 @contextmanager
@@ -356,7 +379,7 @@ class Run:
         rows = {name: sum(one.rows for one in self._made if one.dataset == name) for name in ("records", "messages")}
         manifest = self._place.manifest
         return ExportReport(
-            target=self._place.path,
+            target=where.path if isinstance(where := self._place.place, LocalPlace) else where.shown,
             store=self._info.uuid,
             start_lsn=self._plan.start_lsn,
             last_lsn=self._plan.stop_lsn if manifest is None else manifest.last_lsn,
@@ -399,11 +422,11 @@ class Run:
         keep_lsn = None if self._held is not None else max(1, begin_lsn, 0 if before is None else span.start_lsn)
         # A message that was open before a gap may have ended in it, so only the log after the gap counts.
         parts = () if before is None or gap is not None else before.open
-        with explained(self._place.path):
+        with self._place.place.explained():
             changed = (
                 [] if before is None or not parts else changed_parts(self._source, before, span, self._held, keep_lsn)
             )
-            check_parts(self._place.path, parts, changed)
+            seeds = check_parts(self._place, parts, changed)
         staging = self._place.begin()
         job = Job(
             store_dir=str(self._source),
@@ -413,10 +436,10 @@ class Run:
             body=self._plan.options.body,
             compression=self._plan.options.compression,
             keep_lsn=keep_lsn,
-            open_parts=tuple(str(self._place.path / parts[number].path) for number in changed),
+            open_parts=tuple(str(seed) for seed in seeds),
             open_starts=group_starts(parts, changed) if parts else (0,),
         )
-        with explained(self._place.path):
+        with self._place.place.explained():
             files, opened = self.write(job, units, span, staging)
             undecided = [part.first_id for part in opened if has_undecided(staging / part.staged)]
         if before is None:

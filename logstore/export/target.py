@@ -1,4 +1,4 @@
-"""The target directory of an export: locked, changed atomically, and recovered after a crash.
+"""A local target of an export: locked, changed atomically, and recovered after a crash; remote_target.py has others.
 
 A run writes its files into ``_staging`` and forces them to disk. Then ``_intent.json`` is renamed into place: from this
 moment the run counts. Then each file is renamed to its place, the manifest last, and the intent is removed. The next
@@ -16,22 +16,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from xxhash import xxh64
 
 from logstore.core.directory import lies_in
-from logstore.core.regular_files import force_directory, lock_regular, naming, open_regular, read_start, told
+from logstore.core.regular_files import force_directory, lock_regular, naming
 from logstore.errors import OptionError
 from logstore.export.manifest import (
     INTENT,
     LOCK,
     MANIFEST,
     STAGING,
+    UPLOAD,
     ExportDamaged,
-    ExportError,
     ExportLocked,
     FileInfo,
     Intent,
@@ -39,18 +39,18 @@ from logstore.export.manifest import (
     is_file_path,
     is_open_path,
 )
+from logstore.export.places import LocalPlace, Place, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["StagedFile", "Target", "checked_manifest", "explained", "file_hash", "read_manifest"]
+__all__ = ["StagedFile", "Target", "checked_manifest", "read_document", "read_manifest"]
 
 _STAGED_MANIFEST: Final = "manifest.json"
 _STAGED_INTENT: Final = "intent.json"
 _MANIFEST_BYTES_MAX: Final = 1 << 30
 _PIECE: Final = 1 << 20
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -136,6 +136,7 @@ class Target:
 
     def __init__(self, path: str | os.PathLike[str], store_dir: Path | None = None) -> None:
         self.path = Path(path)
+        self.place: Place = LocalPlace(self.path)
         self.staging = self.path / STAGING
         self.catalogs: list[Callable[[Manifest], object]] = []
         """Called in a commit that removes files of records or messages, after the new manifest stands and before they
@@ -143,7 +144,7 @@ class Target:
         self._lock = -1
         if store_dir is not None:
             _check_outside(store_dir, self.path)
-        with explained(self.path):
+        with self.place.explained():
             self._make()
             self._take_lock()
             try:
@@ -188,13 +189,13 @@ class Target:
             raise ExportLocked(f"another export writes to {self.path}: wait until it has ended") from None
 
     def _recover(self) -> Manifest | None:
-        raw = _read(self.path / INTENT)
+        raw = read_document(self.place, INTENT)
         if raw is not None:
             intent = Intent.decode(raw, self.path / INTENT)
             self._place(intent)
             self._remove(intent)
         self.clear_staging()
-        return checked_manifest(self.path)
+        return checked_manifest(self.place)
 
     def clear_staging(self) -> None:
         """Deletes staged files, which no intent names."""
@@ -204,19 +205,23 @@ class Target:
 
     def begin(self) -> Path:
         """Makes the empty staging directory and returns its path."""
-        with explained(self.path):
+        with self.place.explained():
             with suppress(FileExistsError):
                 os.mkdir(self.staging)
             self.clear_staging()
             force_directory(self.path)
         return self.staging
 
+    def part(self, part: FileInfo) -> Path:
+        """A local file with a part of the open set. Raises ``FileNotFoundError`` if there is none."""
+        return self.path / part.path
+
     def commit(self, manifest: Manifest, files: list[FileInfo]) -> None:
         """Commits a run: ``files`` are staged and forced, and ``manifest`` lists them and all earlier files.
 
         The run belongs to the export as soon as the intent is in place, at the latest on return.
         """
-        with explained(self.path):
+        with self.place.explained():
             raw = manifest.encode()
             earlier = set() if self.manifest is None else self.manifest.paths()
             removed = sorted(earlier - manifest.paths())
@@ -297,96 +302,57 @@ class Target:
         place = self.path / MANIFEST
         with suppress(FileNotFoundError):  # it was moved before the interruption
             os.rename(self.staging / _STAGED_MANIFEST, place)
-        raw = _read(place)
+        raw = read_document(self.place, MANIFEST)
         if raw is None or xxh64(raw).hexdigest() != intent.manifest_xxh64:
             raise ExportDamaged(f"{place} is not the manifest of the interrupted run: export to a new target")
 
 
-def read_manifest(path: Path) -> Manifest | None:
+def read_manifest(target: Place | Path) -> Manifest | None:
     """The manifest of the target; None if there is none."""
-    raw = _read(path / MANIFEST)
-    return None if raw is None else Manifest.decode(raw, path / MANIFEST)
+    place = place_of(target)
+    raw = read_document(place, MANIFEST)
+    return None if raw is None else Manifest.decode(raw, f"{place}/{MANIFEST}")
 
 
-def checked_manifest(path: Path) -> Manifest | None:
+def checked_manifest(target: Place | Path) -> Manifest | None:
     """The manifest of the target, checked against the files that exist.
 
     Raises :class:`~logstore.export.manifest.ExportDamaged` for missing or additional files of an export: to continue
     would lose rows or write them twice.
     """
+    place = place_of(target)
     # This order shows a run that another process completes meanwhile either as not yet begun or as completed.
-    found = _dataset_files(path)
-    interrupted = (path / INTENT).exists()
-    manifest = read_manifest(path)
+    found = {name: size for name, size in place.files().items() if is_file_path(name)}
+    interrupted = any(place.size(name) is not None for name in intents(place))
+    manifest = read_manifest(place)
     named = {} if manifest is None else {file.path: file.bytes for file in (*manifest.files, *manifest.of("open"))}
     strangers = sorted(found.keys() - named.keys()) if not interrupted else []
-    strangers = [name for name in strangers if _size(path / name) is not None]  # not replaced meanwhile
+    strangers = [name for name in strangers if place.size(name) is not None]  # not replaced meanwhile
     if strangers:
-        where = f"{path / MANIFEST} is missing" if manifest is None else f"{path / MANIFEST} does not name all files"
+        where = f"{place}/{MANIFEST} is missing" if manifest is None else f"{place}/{MANIFEST} does not name all files"
         raise ExportDamaged(
-            f"{where}, but {path / strangers[0]} was exported{_and_more(strangers)}: another export would duplicate "
+            f"{where}, but {place}/{strangers[0]} was exported{_and_more(strangers)}: another export would duplicate "
             f"its rows. Restore {MANIFEST}, or export to a new target"
         )
     lost = sorted(name for name, size in named.items() if not is_open_path(name) and found.get(name) != size)
-    lost = [name for name in lost if _size(path / name) != named[name]]
+    lost = [name for name in lost if place.size(name) != named[name]]
+    if lost and read_manifest(place) != manifest:
+        return checked_manifest(place)  # a run has removed them meanwhile
     if lost:
         raise ExportDamaged(
-            f"{path / lost[0]} is missing or damaged{_and_more(lost)}, and no other file has its rows: restore it, or "
+            f"{place}/{lost[0]} is missing or damaged{_and_more(lost)}, and no other file has its rows: restore it, or "
             "export to a new target"
         )
     return manifest
 
 
-def _dataset_files(path: Path) -> dict[str, int]:
-    """The files whose names an export could have written, with their sizes in bytes."""
-    found = {}
-    for place in path.glob("*/*"):
-        for file in (place,) if place.parent.name == "open" else place.glob("*.parquet"):
-            name = file.relative_to(path).as_posix()
-            if is_file_path(name) and (size := _size(file)) is not None:
-                found[name] = size
-    return found
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return os.stat(path, follow_symlinks=False).st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def intents(place: Place) -> tuple[str, ...]:
+    """The names of what shows that a run is under way, or was interrupted."""
+    return (INTENT,) if isinstance(place, LocalPlace) else (UPLOAD, INTENT)
 
 
 def _and_more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
-def file_hash(path: Path) -> tuple[int, str]:
-    """The size in bytes and the XXH64 (hexadecimal) of a file."""
-    made, size = xxh64(), 0
-    fd = open_regular(path)
-    try:
-        with naming(path):
-            while piece := os.read(fd, _PIECE):
-                made.update(piece)
-                size += len(piece)
-    finally:
-        os.close(fd)
-    return size, made.hexdigest()
-
-
-@contextmanager
-def explained(target: Path) -> Iterator[None]:
-    """Turns an ``OSError`` into an ``ExportError`` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            said = f"the disk of the target {target} is full: make room, or choose another target"
-        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-            named = error.filename or target
-            said = f"the target {target} cannot be used ({named}: {error.strerror}): check the path"
-        else:
-            said = f"the export to {target} failed ({told(error)}): check the disk and the permissions"
-        raise ExportError(f"{said}. The earlier export is complete; the next run continues from there") from error
 
 
 def _check_outside(store_dir: Path, target: Path) -> None:
@@ -394,11 +360,12 @@ def _check_outside(store_dir: Path, target: Path) -> None:
         raise OptionError(f"the target {target} is inside the store {store_dir}; choose a place outside")
 
 
-def _read(path: Path) -> bytes | None:
+def read_document(place: Place, name: str) -> bytes | None:
+    """The manifest or intent of a target; None if there is none."""
     try:
-        raw, size = read_start(path, _MANIFEST_BYTES_MAX)
+        raw, size = place.read(name, _MANIFEST_BYTES_MAX)
     except FileNotFoundError:
         return None
     if size > _MANIFEST_BYTES_MAX:
-        raise ExportDamaged(f"{path} is larger than an export ever writes it: restore it")
+        raise ExportDamaged(f"{place}/{name} is larger than an export ever writes it: restore it")
     return raw

@@ -23,12 +23,10 @@ from xxhash import xxh64_hexdigest
 
 from logstore.core import arguments
 from logstore.core.extras import require
-from logstore.core.regular_files import read_start
 from logstore.errors import OptionError
 from logstore.export.files import FILE_ROWS, FileRows, Job
 from logstore.export.manifest import ExportDamaged, FileInfo, Manifest, Span
 from logstore.export.older_files import of_this_version
-from logstore.export.target import explained
 from logstore.rows.schema import message_schema, schema
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from logstore.export.places import Place
     from logstore.export.target import Target
 
 __all__ = [
@@ -161,15 +160,15 @@ def keep_up(place: Target, keep: timedelta | None, store_dir: Path, renew: Calla
     merged = 0
     while place.manifest is not None and (groups := merges(place.manifest)[:GROUPS]):
         renew()
-        with explained(place.path):
+        with place.place.explained():
             staging = place.begin()
-            made = {_merged(place.path, place.manifest, group, staging, store_dir): group for group in groups}
+            made = {_merged(place.place, place.manifest, group, staging, store_dir): group for group in groups}
         place.commit(place.manifest.with_merged(made), list(made))
         merged += sum(len(group) for group in groups)
     return Upkeep(done.dropped_files, done.dropped_rows, merged)
 
 
-def _merged(target: Path, manifest: Manifest, group: Sequence[FileInfo], staging: Path, store_dir: Path) -> FileInfo:
+def _merged(target: Place, manifest: Manifest, group: Sequence[FileInfo], staging: Path, store_dir: Path) -> FileInfo:
     """Writes the rows of these files into one file in the staging directory."""
     dataset, options = group[0].dataset, manifest.options
     wanted = schema(body=options.body is not None) if dataset == "records" else message_schema()
@@ -183,13 +182,14 @@ def _merged(target: Path, manifest: Manifest, group: Sequence[FileInfo], staging
     return made
 
 
-def _rows(target: Path, file: FileInfo, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rows(target: Place, file: FileInfo, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a file, from bytes that are the manifest's."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    path = target / file.path
-    raw, _ = read_start(path, file.bytes + 1)
+    raw, _ = target.read(file.path, file.bytes + 1)
     if xxh64_hexdigest(raw) != file.xxh64:
-        raise ExportDamaged(f"{path} is damaged, so it cannot be merged: restore it, or export to a new target")
+        raise ExportDamaged(
+            f"{target}/{file.path} is damaged, so it cannot be merged: restore it, or export to a new target"
+        )
     with parquet.ParquetFile(arrow.BufferReader(raw)) as opened:
         for batch in opened.iter_batches(BATCH_ROWS):
             yield of_this_version(batch, wanted)

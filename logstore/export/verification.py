@@ -15,8 +15,9 @@ from logstore.core import arguments
 from logstore.core.counts import counted
 from logstore.core.extras import require
 from logstore.core.regular_files import lock_regular
-from logstore.export.manifest import INTENT, LOCK, ExportError, ExportLocked, FileInfo, Manifest
-from logstore.export.target import explained, file_hash, read_manifest
+from logstore.export.manifest import LOCK, ExportError, ExportLocked, FileInfo, Manifest
+from logstore.export.places import LocalPlace, Place, place_of
+from logstore.export.target import intents, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,27 +40,32 @@ class VerifyReport:
     problems: tuple[str, ...]
 
 
-def verify(target: str | os.PathLike[str], *, progress: Callable[[int, int], None] = lambda *_: None) -> VerifyReport:
+def verify(
+    target: str | os.PathLike[str],
+    *,
+    filesystem: Any = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> VerifyReport:
     """Reads and checks all files of an export; calls ``progress`` with the bytes done and the total bytes.
 
-    Raises ``ExportError`` for a directory without an export, or with an interrupted run that must be finished first;
+    ``target`` and ``filesystem`` are those of ``export``.
+
+    Raises ``ExportError`` for a target without an export, or with an interrupted run that must be finished first;
     ``ExportLocked`` while an export runs; ``ExportDamaged``, ``VersionError``, ``MissingExtra``.
     """
-    path = arguments.path("target", target)
+    place = place_of(target, filesystem)
     arguments.function("progress", progress)
-    with explained(path):
-        lock = _lock(path)
-        try:
-            if (path / INTENT).exists():
-                raise ExportError(
-                    f"a run of the export to {path} was interrupted: run the export again, then verify it"
-                )
-            manifest = read_manifest(path)
-            if manifest is None:
-                raise ExportError(f"{path} contains no export: it has no manifest; check the path")
-            return _verified(path, manifest, progress)
-        finally:
-            os.close(lock)
+    with place.explained():
+        if isinstance(place, LocalPlace):
+            lock = _lock(place.path)
+            try:
+                return _checked(place, progress)
+            finally:
+                os.close(lock)
+        report = _checked(place, progress)
+        if report.problems and read_manifest(place) != report.manifest:
+            raise ExportLocked(f"an export has written to {place} meanwhile: verify it again")
+        return report
 
 
 def _lock(path: Path) -> int:
@@ -71,32 +77,38 @@ def _lock(path: Path) -> int:
         raise ExportLocked(f"an export writes to {path}: wait until it has ended") from None
 
 
-def _verified(path: Path, manifest: Manifest, progress: Callable[[int, int], None]) -> VerifyReport:
+def _checked(place: Place, progress: Callable[[int, int], None]) -> VerifyReport:
+    if any(place.size(name) is not None for name in intents(place)):
+        raise ExportError(f"a run of the export to {place} was interrupted: run the export again, then verify it")
+    manifest = read_manifest(place)
+    if manifest is None:
+        place.files()  # raises if there is not even a bucket
+        raise ExportError(f"{place} contains no export: it has no manifest; check the path")
+    return _verified(place, manifest, progress)
+
+
+def _verified(place: Place, manifest: Manifest, progress: Callable[[int, int], None]) -> VerifyReport:
     problems: list[str] = []
     files = [*manifest.files, *manifest.of("open")]
     total, done = sum(file.bytes for file in files), 0
     for file in files:
-        problem = _problem(path / file.path, file, manifest)
+        problem = _problem(place, file, manifest)
         if problem is not None:
             problems.append(f"{file.path}: {problem}")
         done += file.bytes
         progress(done, total)
     problems += _missing_ranges(manifest)
     known = {file.path for file in files}
-    for dataset in ("records", "messages", "open"):
-        for found in sorted((path / dataset).rglob("*")):
-            name = found.relative_to(path)
-            if name.parts[1].startswith("_"):
-                continue  # the log of a Delta table
-            if not found.is_dir() and name.as_posix() not in known:
-                problems.append(f"{name}: is not a file of the export, but would be read as one")
+    for name in sorted(place.files()):
+        if name not in known and not name.split("/")[1].startswith("_"):  # the log of a Delta table
+            problems.append(f"{name}: is not a file of the export, but would be read as one")
     rows = {name: sum(file.rows for file in manifest.of(name)) for name in _KEYS}
     return VerifyReport(manifest, len(files), total, rows["records"], rows["messages"], tuple(problems))
 
 
-def _problem(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
+def _problem(place: Place, file: FileInfo, manifest: Manifest) -> str | None:
     try:
-        size, digest = file_hash(path)
+        size, digest = place.hash(file.path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -105,14 +117,15 @@ def _problem(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
         return f"has {counted(size, 'byte')} and not {file.bytes}"
     if digest != file.xxh64:
         return "is damaged: its hash is wrong"
-    return _contradiction(path, file, manifest)
+    return _contradiction(place, file, manifest)
 
 
-def _contradiction(path: Path, file: FileInfo, manifest: Manifest) -> str | None:
+def _contradiction(place: Place, file: FileInfo, manifest: Manifest) -> str | None:
     """How a file with the right hash contradicts the manifest; None if it does not."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
     try:
-        metadata = parquet.read_metadata(path)
+        with place.opened(file.path) as opened:
+            metadata = parquet.read_metadata(opened)
     except (OSError, arrow.ArrowException) as error:
         return f"is not a Parquet file ({error})"
     if metadata.num_rows != file.rows:

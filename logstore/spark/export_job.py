@@ -23,6 +23,7 @@ from logstore.core.threads import start
 from logstore.errors import OptionError, StoreError
 from logstore.export import ExportReport, Run, held_for, hold_for
 from logstore.export.manifest import ExportError, FileInfo
+from logstore.export.places import LocalPlace, is_address, shown
 from logstore.export.plan import CHUNK_BYTES, FILE_BYTES, plan_run
 from logstore.export.run import refuse_incomplete, upkept
 from logstore.export.target import Target, checked_manifest, read_manifest
@@ -75,6 +76,7 @@ def export(
     included. The failure of a task is an ``ExportError`` with the task's message.
     """
     need_pyspark()
+    place = _directory(target)
     for name, size in (("file_bytes", file_bytes), ("chunk_bytes", chunk_bytes)):
         if not 1 <= size <= 1 << 50:
             raise OptionError(f"{name} is a number from 1 to {1 << 50}, not {size!r}")
@@ -83,16 +85,16 @@ def export(
     with Reader(source) as reader:
         info = reader.info
     if require_complete and not allow_gap:
-        refuse_incomplete(source, Path(target).absolute())
+        refuse_incomplete(source, LocalPlace(place))
     with (
-        Target(Path(target).absolute(), source) as place,
-        upkept(place, source, keep, hold, iceberg, delta=delta) as done,
-        held_for(source, place, info, hold, hold_limit_bytes) as held,
+        Target(place, source) as opened,
+        upkept(opened, source, keep, hold, iceberg, delta=delta) as done,
+        held_for(source, opened, info, hold, hold_limit_bytes) as held,
         Reader(source, hold=held) as reader,
     ):
         planned = plan_run(
             reader,
-            place.manifest,
+            opened.manifest,
             start_lsn=start_lsn,
             stop_lsn=stop_lsn,
             body=body,
@@ -102,10 +104,20 @@ def export(
             require_complete=require_complete,
         )
         names = queue_names(source, connect=connect, catalog=catalog)
-        run = _SparkRun(place, reader, held, planned, names, lambda *_: None)
+        run = _SparkRun(opened, reader, held, planned, names, lambda *_: None)
         run.spark, run.chunk_bytes = spark, chunk_bytes
         report = run.make()
     return replace(report, upkeep=done[0])
+
+
+def _directory(target: str | os.PathLike[str]) -> Path:
+    """The target, which all executors must reach as a directory. Raises ``OptionError`` for an address."""
+    if is_address(target):
+        raise OptionError(
+            f"the target is {shown(target)}, but the export as a Spark job needs a directory that all executors reach; "
+            "`logstore export` takes an address"
+        )
+    return Path(target).absolute()
 
 
 class _SparkRun(Run):
@@ -191,7 +203,7 @@ def stream_export(
     from logstore.spark.ranges import RangeSource
     from logstore.spark.shipping import shipped
 
-    source, place = Path(store_dir).absolute(), Path(target).absolute()
+    source, place = Path(store_dir).absolute(), _directory(target)
     given = {key: str(value) for key, value in (stream or {}).items()}
     asked = StreamOptions.read(given | {"path": str(source)})
     selected = asked.conditions.wanted or asked.conditions.start_time or asked.conditions.stop_time

@@ -133,6 +133,19 @@ class PathText(click.Path):
         return super().convert(value, param, ctx)
 
 
+class PlaceText(PathText):
+    """A valid path, or an address of an export such as ``s3://bucket/path``, which stays a text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path or the address; a usage error for an invalid path."""
+        if "://" in str(value):
+            from logstore.export.places import is_address
+
+            if is_address(value):
+                return value
+        return super().convert(value, param, ctx)
+
+
 SIZE = Size()
 AGE = Age()
 LIMIT = Limit()
@@ -161,6 +174,12 @@ def _directories(_context: click.Context, _param: click.Parameter, text: str) ->
 def path_argument(function: F) -> F:
     """``DIR``. The library checks whether it is a store."""
     kind = PathText(readable=False)
+    return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
+
+
+def source_argument(function: F) -> F:
+    """``DIR``, which may be the address of an export. The library checks what is there."""
+    kind = PlaceText(readable=False)
     return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 

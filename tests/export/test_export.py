@@ -671,7 +671,7 @@ def test_a_newer_manifest_is_refused_as_newer(store_dir: Path, tmp_path: Path) -
     target = tmp_path / "target"
     export(store_dir, target)
     path = target / "_manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"logstore_manifest": 3', b'"logstore_manifest": 4'))
+    path.write_bytes(path.read_bytes().replace(b'"logstore_manifest": 3', b'"logstore_manifest": 5'))
     with pytest.raises(VersionError, match="newer logstore"):
         export(store_dir, target)
 

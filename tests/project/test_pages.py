@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.pages import NOT_RUN, PAGES, Block, blocks, python_blocks, run_blocks
+from kit.s3_server import s3_server
 from kit.serve_process import serving
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ EVERY_BLOCK = [block for page in PAGES for block in blocks(page)]
 WITH_PYTHON = [page for page in PAGES if any(block.kind == "python" for block in blocks(page))]
 ONCE_AND_TWICE = [1, pytest.param(2, marks=pytest.mark.slow)]
 BROKER = "@localhost/"
-NEEDED = {"docs/spark.md": ("duckdb", "polars"), "docs/analytics.md": ("duckdb", "pika")}
+S3 = '"s3://archive/'
+NEEDED = {"docs/spark.md": ("duckdb", "polars"), "docs/analytics.md": ("duckdb", "pika", "moto", "flask")}
 # What the page says in words that a block prints.
 SAID = {
     "README.md": ["b'one coffee'\n", "b'two'\n"],
@@ -78,7 +80,12 @@ def test_the_python_of_a_page_runs_in_order_and_a_second_time_in_the_same_direct
     monkeypatch.chdir(tmp_path)
     chosen = [block for block in blocks(page) if block.kind == "python"]
     needs_broker = any(BROKER in block.text for block in chosen)
-    with serving(tmp_path / "data") if needs_broker else contextlib.nullcontext() as broker:
+    with (
+        serving(tmp_path / "data") if needs_broker else contextlib.nullcontext() as broker,
+        s3_server() if any(S3 in block.text for block in chosen) else contextlib.nullcontext() as server,
+    ):
+        if server:
+            server.address()  # makes the bucket
         for turn in range(times):
             names.clear()
             printed = run_blocks(

@@ -1,0 +1,426 @@
+"""Where an export lies: a local directory, or a place in a file system that pyarrow or fsspec reaches.
+
+A :class:`Place` is what readers of an export need: sizes, whole files, opened files and a list of names, all relative
+to the target. :func:`place_of` makes it from what a caller gives. A :class:`RemotePlace` also writes, one whole file at
+a time; the local target has its own way to write (target.py), because it can rename and force to disk.
+
+No text made here has a password of an address: :attr:`Place.shown` is without user, password and query.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from xxhash import xxh64
+
+from logstore.core import arguments
+from logstore.core.extras import require
+from logstore.core.imports import late
+from logstore.core.regular_files import naming, open_regular, read_start, told
+from logstore.errors import OptionError, StoreError
+from logstore.export.manifest import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["LocalPlace", "Place", "RemotePlace", "is_address", "place_of", "shown"]
+
+DATASETS: Final = ("records", "messages", "open")
+PART: Final = ".part"
+"""Ends the name of a file that is being written where a file appears before it is complete."""
+
+_PIECE: Final = 1 << 20
+_TEXT_MAX: Final = 400
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SECRET: Final = re.compile(r"secret|password|token|key|sas|sig", re.IGNORECASE)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_USERLESS: Final = frozenset({"s3", "s3a", "gs", "gcs"})  # before their @ is a key, not the name of a user or container
+
+# File systems on which a file appears when it is complete, at once, in the place of an older one.
+_OBJECT_STORES: Final = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "memory"})
+
+
+class Place(ABC):
+    """Where an export lies. Names of files are relative, with ``/``. Text of it is :attr:`shown`."""
+
+    shown: str
+    """Its path or address, without anything secret."""
+
+    def __str__(self) -> str:
+        return self.shown
+
+    @property
+    @abstractmethod
+    def key(self) -> bytes:
+        """Equal for two ways to name the same place."""
+
+    def absolute(self) -> Place:
+        """The same place, whatever becomes of the working directory."""
+        return self
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; None if there is none."""
+
+    @abstractmethod
+    def read(self, name: str, limit: int) -> tuple[bytes, int]:
+        """At most ``limit`` bytes from the beginning of a file, and its size. Raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def hash(self, name: str) -> tuple[int, str]:
+        """The size in bytes and the XXH64 (hexadecimal) of a file. Raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def opened(self, name: str) -> Any:
+        """A context manager with a file from which pyarrow can read. Raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def files(self) -> dict[str, int]:
+        """The files below the three datasets with their sizes in bytes, whoever made them."""
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turns an ``OSError`` into an ``ExportError`` that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            said = self._said(error)
+            raise ExportError(f"{said}. The earlier export is complete; the next run continues from there") from error
+
+    @abstractmethod
+    def _said(self, error: OSError) -> str:
+        """What failed, and what to do."""
+
+
+class LocalPlace(Place):
+    """A directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shown = str(path)
+
+    @property
+    def key(self) -> bytes:
+        """The real path."""
+        return os.fsencode(os.path.realpath(self.path))
+
+    def absolute(self) -> Place:
+        """The absolute path."""
+        return LocalPlace(self.path.absolute())
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file, or of a link; None if there is neither."""
+        try:
+            return os.stat(self.path / name, follow_symlinks=False).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, name: str, limit: int) -> tuple[bytes, int]:
+        """At most ``limit`` bytes from the beginning of a regular file, and its size."""
+        return read_start(self.path / name, limit)
+
+    def hash(self, name: str) -> tuple[int, str]:
+        """The size in bytes and the XXH64 of a regular file."""
+        made, size = xxh64(), 0
+        path = self.path / name
+        fd = open_regular(path)
+        try:
+            with naming(path):
+                while piece := os.read(fd, _PIECE):
+                    made.update(piece)
+                    size += len(piece)
+        finally:
+            os.close(fd)
+        return size, made.hexdigest()
+
+    def opened(self, name: str) -> Any:
+        """The opened file, as pyarrow does not take every path."""
+        return (self.path / name).open("rb")
+
+    def files(self) -> dict[str, int]:
+        """The files below the datasets, without those of the logs of Delta tables."""
+        found = {}
+        for dataset in DATASETS:
+            top = self.path / dataset
+            for directory, inner, names in os.walk(top):
+                here = Path(directory)
+                if here == top:
+                    inner[:] = [name for name in inner if not name.startswith("_")]
+                for name in names:
+                    path = (here / name).relative_to(self.path).as_posix()
+                    if (size := self.size(path)) is not None:
+                        found[path] = size
+        return found
+
+    def _said(self, error: OSError) -> str:
+        if error.errno in _FULL:
+            return f"the disk of the target {self} is full: make room, or choose another target"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            named = error.filename or self
+            return f"the target {self} cannot be used ({named}: {error.strerror}): check the path"
+        return f"the export to {self} failed ({told(error)}): check the disk and the permissions"
+
+
+class RemotePlace(Place):
+    """A place in one of pyarrow's file systems.
+
+    Every error of a library is an ``OSError`` here, whose text is one line without secrets.
+    """
+
+    def __init__(self, system: Any, root: str, shown: str, secrets: Iterable[str] = ()) -> None:
+        self._system = system
+        self._root = root.rstrip("/")
+        self.shown = shown.rstrip("/")
+        self._secrets = tuple(secrets)
+        handler = getattr(system, "handler", None)
+        self._fsspec = handler.fs if isinstance(handler, require("arrow", "pyarrow.fs").FSSpecHandler) else None
+        kind = getattr(system, "base_fs", system).type_name
+        self.whole = kind.rpartition("+")[2] in _OBJECT_STORES
+        """Whether a file appears when it is complete. Elsewhere it is written under another name and renamed."""
+
+    @property
+    def key(self) -> bytes:
+        """The address."""
+        return self.shown.encode()
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; None if there is none."""
+        return self.sizes(name)[0]
+
+    def sizes(self, *names: str) -> list[int | None]:
+        """The bytes of files; None for one that is not there."""
+        with self._calls():
+            self._forget_lists()
+            found = self._system.get_file_info([self._path(name) for name in names])
+            return [info.size if info.is_file else None for info in found]
+
+    def read(self, name: str, limit: int) -> tuple[bytes, int]:
+        """At most ``limit`` bytes from the beginning of a file, and a size that is larger if there are more."""
+        with self._calls(name), self._system.open_input_stream(self._path(name)) as file:
+            raw = file.read(limit)
+            return raw, len(raw) + (len(file.read(1)) if len(raw) == limit else 0)
+
+    def hash(self, name: str) -> tuple[int, str]:
+        """The size in bytes and the XXH64 of a file."""
+        made, size = xxh64(), 0
+        with self._calls(name), self._system.open_input_stream(self._path(name)) as file:
+            while piece := file.read(_PIECE):
+                made.update(piece)
+                size += len(piece)
+        return size, made.hexdigest()
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        """The opened file; what is read of it is fetched when it is read."""
+        with self._calls(name), self._system.open_input_file(self._path(name)) as file:
+            yield file
+
+    def files(self) -> dict[str, int]:
+        """The files below the datasets. Raises ``FileNotFoundError`` if there is no such bucket."""
+        every = self.list()
+        return {name: size for name, size in every.items() if name.partition("/")[0] in DATASETS and "/" in name}
+
+    def list(self) -> dict[str, int]:
+        """All files of the target with their sizes in bytes. Raises ``FileNotFoundError`` if there is no bucket."""
+        fs = require("arrow", "pyarrow.fs")
+        with self._calls():
+            self._forget_lists()
+            found = self._system.get_file_info(fs.FileSelector(self._root, recursive=True, allow_not_found=True))
+            bucket = self._root.partition("/")[0]
+            if not found and bucket and self.whole and not _exists(self._system.get_file_info(bucket)):
+                raise FileNotFoundError(errno.ENOENT, "there is no such bucket or container", bucket)
+            start = len(self._root) + 1
+            return {info.path[start:]: info.size for info in found if info.is_file}
+
+    # ---- Writing
+
+    def put(self, name: str, staged: Path) -> None:
+        """Writes a file from a local one, in the place of an older file.
+
+        It has its name when it is complete. Where a store has no such write, a rename gives it the name; between them
+        an older file may be absent for a moment, and its successor has the name with :data:`PART`.
+        """
+        fs = require("arrow", "pyarrow.fs")
+        path = self._path(name)
+        written = path if self.whole else path + PART
+        with self._calls(name):
+            if not self.whole:
+                self._system.create_dir(path.rpartition("/")[0], recursive=True)
+            if self._fsspec is not None:  # an error inside of copy_files would close the file, as if it were complete
+                self._fsspec.put_file(str(staged), written)
+            else:
+                fs.copy_files(
+                    *(str(staged), written),
+                    source_filesystem=fs.LocalFileSystem(),
+                    destination_filesystem=self._system,
+                )
+            if not self.whole:
+                self._system.move(written, path)
+            size = self.size(name)  # pyarrow ignores some errors of closing a file
+            if size != (wanted := staged.stat().st_size):
+                there = "it is not there" if size is None else f"it has {size} bytes"
+                raise OSError(errno.EIO, f"{there} after {wanted} bytes were written")
+
+    def fetch(self, name: str, into: Path) -> None:
+        """Copies a file into a local one. Raises ``FileNotFoundError``."""
+        fs = require("arrow", "pyarrow.fs")
+        with self._calls(name):
+            fs.copy_files(
+                *(self._path(name), str(into)),
+                source_filesystem=self._system,
+                destination_filesystem=fs.LocalFileSystem(),
+            )
+
+    def remove(self, name: str) -> None:
+        """Removes a file if it is there, and what a killed :meth:`put` has left of it."""
+        for one in (name,) if self.whole else (name, name + PART):
+            with self._calls(name), suppress(FileNotFoundError):
+                self._system.delete_file(self._path(one))
+
+    # ---- Errors
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _forget_lists(self) -> None:
+        """Some of fsspec's file systems remember lists, which others have changed since."""
+        if self._fsspec is not None:
+            self._fsspec.invalidate_cache()
+
+    @contextmanager
+    def _calls(self, name: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if error.filename is None and name is not None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self}/{name}") from None
+            raise
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each of fsspec's libraries raises exceptions of its own
+            where = None if name is None else f"{self}/{name}"
+            code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+            raise OSError(code, _one_line(error, self._secrets), where) from None
+
+    def _said(self, error: OSError) -> str:
+        return (
+            f"the export to {self} failed ({told(error)}): check the address, the network, the credentials and the "
+            "permissions"
+        )
+
+
+def is_address(value: object) -> bool:
+    """Whether this is an address such as ``s3://bucket/path``, and not a path."""
+    return isinstance(value, str) and _ADDRESS.match(value) is not None
+
+
+def shown(target: object) -> str:
+    """The path, or the address without what is secret in it."""
+    return _without_secrets(target)[0] if isinstance(target, str) and is_address(target) else str(target)
+
+
+def place_of(target: object, filesystem: Any = None) -> Place:
+    """The place that a caller names: a path, an address, a path in ``filesystem`` (pyarrow's), or a place.
+
+    Nothing is read. Raises ``OptionError`` for anything else, for an address of an unknown kind and for one that its
+    library refuses, and :class:`~logstore.core.extras.MissingExtra` if that library is not installed.
+    """
+    if isinstance(target, Place):
+        return target
+    if filesystem is not None:
+        fs = require("arrow", "pyarrow.fs")
+        arguments.instance("filesystem", filesystem, fs.FileSystem, what="a pyarrow.fs.FileSystem")
+        root = arguments.text("target", target)
+        return _placed(filesystem, root, f"{filesystem.type_name}://{root.lstrip('/')}")
+    if not is_address(target):
+        return LocalPlace(arguments.path("target", target))
+    address = arguments.text("target", target)
+    shown, secrets = _without_secrets(address)
+    try:
+        system, root = _resolved(address, shown)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each library refuses an address in its own way
+        what = _one_line(error, (address, *secrets))
+        raise OptionError(f"the target {shown} cannot be used ({what}): check the address") from None
+    if not root.strip("/"):
+        raise OptionError(f"the target {shown} is a whole file system: name a bucket, and a path in it")
+    return _placed(system, root, shown, (address, *secrets))
+
+
+def _placed(system: Any, root: str, shown: str, secrets: Iterable[str] = ()) -> Place:
+    if system.type_name == "local":
+        return LocalPlace(arguments.path("target", root))
+    return RemotePlace(system, root, shown, secrets)
+
+
+def _resolved(address: str, shown: str) -> tuple[Any, str]:
+    """The file system and the path in it: pyarrow's, or one of fsspec's if pyarrow has none for this address."""
+    arrow, fs = require("arrow", "pyarrow"), require("arrow", "pyarrow.fs")
+    try:
+        system, root = fs.FileSystem.from_uri(address)
+        return system, root
+    except NotImplementedError:
+        pass  # this pyarrow was built without it
+    except arrow.ArrowInvalid as error:
+        if "nrecognized filesystem type" not in str(error):
+            raise
+    kind = shown.partition(":")[0]
+    try:
+        fsspec: Callable[..., tuple[Any, str]] = late("fsspec.core").url_to_fs
+        inner, root = fsspec(address)
+    except ImportError as error:
+        what = _one_line(error, (address,))
+        raise OptionError(
+            f"the target {shown} needs a Python package that is not installed ({what}): install it, or choose another "
+            "target"
+        ) from None
+    except ValueError as error:
+        if "rotocol not known" not in str(error):
+            raise
+        raise OptionError(
+            f"the target {shown} is of a kind that neither pyarrow nor fsspec knows, {kind}://; a target is a "
+            "directory, or an address such as s3://bucket/path"
+        ) from None
+    if "local" in (inner.protocol if isinstance(inner.protocol, tuple) else (inner.protocol,)):
+        return fs.LocalFileSystem(), root
+    return fs.PyFileSystem(fs.FSSpecHandler(inner)), root
+
+
+def _without_secrets(address: str) -> tuple[str, tuple[str, ...]]:
+    """The address without user, password and query, and the texts in it that are secret."""
+    found = _ADDRESS.match(address)
+    kind = "" if found is None else found[1].lower()
+    try:
+        parts = urlsplit(address)
+        host, user = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0]
+        if "@" not in parts.netloc and ":" in host and not host.rpartition(":")[2].isdigit():
+            raise ValueError("a colon, but no @ before the first slash: write / in a key as %2F, and @ as %40")
+    except ValueError as error:
+        raise OptionError(f"the target is not an address of {kind}:// ({error})") from None
+    name, _, password = user.partition(":")
+    secrets = [password, *([name] if kind in _USERLESS else [])]
+    secrets += [value for key, value in parse_qsl(parts.query) if _SECRET.search(key)]
+    secrets = [one for one in secrets if one]
+    kept = f"{name}@" if name and kind not in _USERLESS else ""
+    shown = f"{kind}://{kept}{host}{parts.path}"
+    return shown, tuple(sorted({*secrets, *(unquote(one) for one in secrets)}, key=len, reverse=True))
+
+
+def _one_line(error: Exception, secrets: Iterable[str]) -> str:
+    """The first line of a library's text, without secrets."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    for secret in secrets:
+        text = text.replace(secret, "…")
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+
+
+def _exists(info: Any) -> bool:
+    return bool(info.is_file or info.type.name == "Directory")
