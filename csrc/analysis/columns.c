@@ -27,6 +27,10 @@ static uint64_t buffer_bytes(uint64_t bytes) { return round_up(bytes + COLUMN_SL
 
 static bool has_offsets(enum column_kind kind) { return kind == COLUMN_BYTES || kind == COLUMN_LIST; }
 
+static uint8_t *aligned(uint8_t *memory) {
+    return memory + (ALIGNED_BYTES - (uintptr_t)memory % ALIGNED_BYTES) % ALIGNED_BYTES;
+}
+
 /* The next `bytes` of a batch's memory; NULL memory: only counts them. */
 static uint8_t *next_buffer(uint8_t *memory, uint64_t *used, uint64_t bytes) {
     uint8_t *at = memory != NULL ? memory + *used : NULL;
@@ -92,12 +96,13 @@ ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t ro
         bool is_blank = kinds[i] != COLUMN_ABSENT && (blank >> i & 1) != 0;
         at[i] = (struct column){.kind = kinds[i], .capacity = rows_max, .blank = is_blank};
     }
-    made->memory = aligned_alloc(ALIGNED_BYTES, buffer_bytes(place_buffers(made, rows_max, blank != 0, NULL)));
+    /* Not aligned_alloc: glibc before 2.38 does not use a freed piece for the next one of the same size. */
+    made->memory = malloc(ALIGNED_BYTES + place_buffers(made, rows_max, blank != 0, NULL));
     if (made->memory == NULL) {
         ls_columns_free(made);
         return NULL;
     }
-    (void)place_buffers(made, rows_max, blank != 0, made->memory);
+    (void)place_buffers(made, rows_max, blank != 0, aligned(made->memory));
     for (size_t i = 0; i < count; i++) {
         if (at[i].kind != COLUMN_ABSENT && !at[i].blank) {
             column_init(&at[i]);
