@@ -23,42 +23,53 @@ static uint64_t value_bytes(enum column_kind kind, uint64_t rows) {
 }
 
 /* The slack makes every buffer non-empty, and lets a bitmap be changed in words. */
-static uint8_t *new_buffer(uint64_t bytes) {
-    return aligned_alloc(ALIGNED_BYTES, round_up(bytes + COLUMN_SLACK_BYTES, ALIGNED_BYTES));
-}
+static uint64_t buffer_bytes(uint64_t bytes) { return round_up(bytes + COLUMN_SLACK_BYTES, ALIGNED_BYTES); }
 
 static bool has_offsets(enum column_kind kind) { return kind == COLUMN_BYTES || kind == COLUMN_LIST; }
 
-static bool column_init(struct column *c) {
-    const enum column_kind kind = c->kind;
-    const uint64_t rows = c->capacity, bytes = value_bytes(kind, rows);
-    c->value_capacity = kind == COLUMN_BYTES ? 16 * rows : bytes;
-    c->values = new_buffer(c->value_capacity);
-    c->valid = new_buffer((rows + 7) / 8);
-    c->offsets = has_offsets(kind) ? new_buffer(4 * (rows + 1)) : NULL;
-    if (c->values == NULL || c->valid == NULL || (has_offsets(kind) && c->offsets == NULL)) {
-        return false;
-    }
-    memset(c->valid, 0xff, (rows + 7) / 8);
-    c->blank = false;
-    if (kind == COLUMN_BITS) {
-        memset(c->values, 0, bytes);
-    }
-    if (has_offsets(kind)) {
-        memset(c->offsets, 0, 4);
-    }
-    return true;
+static uint8_t *aligned(uint8_t *memory) {
+    return memory + (ALIGNED_BYTES - (uintptr_t)memory % ALIGNED_BYTES) % ALIGNED_BYTES;
 }
 
-bool column_begin(struct column *c) {
-    assert(c->blank && c->nulls == c->rows);
-    if (!column_init(c)) {
-        free(c->values);
-        free(c->offsets);
-        free(c->valid);
-        c->values = c->offsets = c->valid = NULL;
-        return false;
+/* The next `bytes` of a batch's memory; NULL memory: only counts them. */
+static uint8_t *next_buffer(uint8_t *memory, uint64_t *used, uint64_t bytes) {
+    uint8_t *at = memory != NULL ? memory + *used : NULL;
+    *used += buffer_bytes(bytes);
+    return at;
+}
+
+/* Gives every requested column its buffers; returns how many bytes they need. */
+static uint64_t place_buffers(ls_columns *columns, uint64_t rows, bool zeros, uint8_t *memory) {
+    uint64_t used = 0;
+    for (size_t i = 0; i < columns->count; i++) {
+        struct column *c = &columns->at[i];
+        if (c->kind == COLUMN_ABSENT) {
+            continue;
+        }
+        c->value_capacity = c->kind == COLUMN_BYTES ? 16 * rows : value_bytes(c->kind, rows);
+        c->values = next_buffer(memory, &used, c->value_capacity);
+        c->valid = next_buffer(memory, &used, (rows + 7) / 8);
+        c->offsets = has_offsets(c->kind) ? next_buffer(memory, &used, 4 * (rows + 1)) : NULL;
     }
+    /* The widest values; one more offset than rows. */
+    columns->zeros = zeros ? next_buffer(memory, &used, 8 * (rows + 1)) : NULL;
+    return used;
+}
+
+static void column_init(struct column *c) {
+    memset(c->valid, 0xff, (c->capacity + 7) / 8);
+    c->blank = false;
+    if (c->kind == COLUMN_BITS) {
+        memset(c->values, 0, c->value_capacity);
+    }
+    if (has_offsets(c->kind)) {
+        memset(c->offsets, 0, 4);
+    }
+}
+
+void column_begin(struct column *c) {
+    assert(c->blank && c->nulls == c->rows);
+    column_init(c);
     memset(c->valid, 0, c->rows / 8);
     if (c->rows % 8 != 0) {
         c->valid[c->rows / 8] = (uint8_t)(0xffU << (c->rows % 8));
@@ -68,20 +79,10 @@ bool column_begin(struct column *c) {
     } else {
         memset(c->values, 0, value_bytes(c->kind, c->rows));
     }
-    return true;
-}
-
-/* The zeros of blank columns belong to the batch. */
-static void column_free(struct column *c) {
-    if (!c->blank) {
-        free(c->values);
-        free(c->offsets);
-        free(c->valid);
-    }
 }
 
 ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max, uint64_t blank) {
-    assert(rows_max > 0 && rows_max <= COLUMN_ROWS_MAX);
+    assert(rows_max > 0 && rows_max <= COLUMN_ROWS_MAX && count > 0 && count <= COLUMNS_MAX);
     ls_columns *made = calloc(1, sizeof *made);
     struct column *at = calloc(count, sizeof *at);
     if (made == NULL || at == NULL) {
@@ -92,35 +93,35 @@ ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t ro
     made->at = at;
     made->count = count;
     for (size_t i = 0; i < count; i++) {
-        bool is_blank = i < 64 && (blank >> i & 1) != 0;
-        at[i] = (struct column){.kind = kinds[i], .capacity = rows_max};
-        if (kinds[i] != COLUMN_ABSENT && !is_blank && !column_init(&at[i])) {
-            ls_columns_free(made);
-            return NULL;
+        bool is_blank = kinds[i] != COLUMN_ABSENT && (blank >> i & 1) != 0;
+        at[i] = (struct column){.kind = kinds[i], .capacity = rows_max, .blank = is_blank};
+    }
+    /* Not aligned_alloc: glibc before 2.38 does not use a freed piece for the next one of the same size. */
+    made->memory = malloc(ALIGNED_BYTES + place_buffers(made, rows_max, blank != 0, NULL));
+    if (made->memory == NULL) {
+        ls_columns_free(made);
+        return NULL;
+    }
+    (void)place_buffers(made, rows_max, blank != 0, aligned(made->memory));
+    for (size_t i = 0; i < count; i++) {
+        if (at[i].kind != COLUMN_ABSENT && !at[i].blank) {
+            column_init(&at[i]);
         }
-        at[i].blank = kinds[i] != COLUMN_ABSENT && is_blank;
     }
     return made;
 }
 
-bool columns_end(ls_columns *columns) {
+void columns_end(ls_columns *columns) {
+    if (columns->zeros != NULL) {
+        memset(columns->zeros, 0, 8 * (columns->rows + 1));
+    }
     for (size_t i = 0; i < columns->count; i++) {
         struct column *c = &columns->at[i];
-        if (!c->blank) {
-            continue;
+        if (c->blank) {
+            c->values = c->valid = columns->zeros;
+            c->offsets = has_offsets(c->kind) ? columns->zeros : NULL;
         }
-        if (columns->zeros == NULL) {
-            const uint64_t bytes = 8 * (columns->rows + 1); /* the widest values; one more offset than rows */
-            columns->zeros = new_buffer(bytes);
-            if (columns->zeros == NULL) {
-                return false;
-            }
-            memset(columns->zeros, 0, bytes);
-        }
-        c->values = c->valid = columns->zeros;
-        c->offsets = has_offsets(c->kind) ? columns->zeros : NULL;
     }
-    return true;
 }
 
 void ls_columns_free(ls_columns *columns) {
@@ -128,22 +129,35 @@ void ls_columns_free(ls_columns *columns) {
         return;
     }
     for (size_t i = 0; i < columns->count; i++) {
-        column_free(&columns->at[i]);
+        struct column *c = &columns->at[i];
+        if (c->values_grew) {
+            free(c->values);
+        }
+        if (c->rows_grew) {
+            free(c->offsets);
+            free(c->valid);
+        }
     }
-    free(columns->zeros);
+    free(columns->memory);
     free(columns->at);
     free(columns);
 }
 
-static bool grow_buffer(uint8_t **buffer, uint64_t used, uint64_t capacity) {
-    uint8_t *grown = new_buffer(capacity);
-    if (grown == NULL) {
-        return false;
+/* A copy of the first `used` bytes, with room for more. NULL: no memory. */
+static uint8_t *larger_buffer(const uint8_t *buffer, uint64_t used, uint64_t capacity) {
+    uint8_t *larger = aligned_alloc(ALIGNED_BYTES, buffer_bytes(capacity));
+    if (larger != NULL) {
+        memcpy(larger, buffer, used);
     }
-    memcpy(grown, *buffer, used);
-    free(*buffer);
-    *buffer = grown;
-    return true;
+    return larger;
+}
+
+static void replace_values(struct column *c, uint8_t *values) {
+    if (c->values_grew) {
+        free(c->values);
+    }
+    c->values = values;
+    c->values_grew = true;
 }
 
 bool column_grow(struct column *c) { return column_has_room_for_items(c, 1); }
@@ -162,15 +176,26 @@ bool column_has_room_for_items(struct column *c, uint64_t items) {
     if (rows > COLUMN_ROWS_MAX) {
         return false;
     }
-    bool grown = grow_buffer(&c->valid, (c->rows + 7) / 8, (rows + 7) / 8);
-    if (grown && has_offsets(c->kind)) {
-        grown = grow_buffer(&c->offsets, 4 * (c->rows + 1), 4 * (rows + 1));
-    }
-    if (grown && c->kind != COLUMN_BYTES) {
-        grown = grow_buffer(&c->values, value_bytes(c->kind, c->rows), value_bytes(c->kind, rows));
-    }
-    if (!grown) {
+    uint8_t *valid = larger_buffer(c->valid, (c->rows + 7) / 8, (rows + 7) / 8);
+    uint8_t *offsets = has_offsets(c->kind) ? larger_buffer(c->offsets, 4 * (c->rows + 1), 4 * (rows + 1)) : NULL;
+    uint8_t *values = c->kind != COLUMN_BYTES
+                          ? larger_buffer(c->values, value_bytes(c->kind, c->rows), value_bytes(c->kind, rows))
+                          : c->values;
+    if (valid == NULL || values == NULL || (has_offsets(c->kind) && offsets == NULL)) {
+        free(valid);
+        free(offsets);
+        free(c->kind != COLUMN_BYTES ? values : NULL);
         return false;
+    }
+    if (c->rows_grew) {
+        free(c->valid);
+        free(c->offsets);
+    }
+    c->valid = valid;
+    c->offsets = offsets;
+    c->rows_grew = true;
+    if (c->kind != COLUMN_BYTES) {
+        replace_values(c, values);
     }
     uint64_t before = (c->rows + 7) / 8, after = (rows + 7) / 8;
     memset(c->valid + before, 0xff, after - before);
@@ -193,9 +218,11 @@ bool column_has_room_for(struct column *c, uint64_t bytes) {
         capacity = 2 * capacity + ALIGNED_BYTES;
     }
     capacity = capacity > COLUMN_BYTES_MAX ? COLUMN_BYTES_MAX : capacity;
-    if (!grow_buffer(&c->values, c->value_bytes, capacity)) {
+    uint8_t *values = larger_buffer(c->values, c->value_bytes, capacity);
+    if (values == NULL) {
         return false;
     }
+    replace_values(c, values);
     c->value_capacity = capacity;
     return true;
 }

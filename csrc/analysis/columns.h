@@ -3,7 +3,8 @@
  * the lowest first), and int32 offsets for items of variable length.
  *
  * A batch is made with room for a number of rows. Values of fixed width go to their row without a check: the caller
- * keeps below that number. Columns of variable length grow, and can fail. A batch owns all its memory.
+ * keeps below that number. Columns of variable length grow, and can fail. A batch owns all its memory: one piece for the
+ * rows that it was made for, which the C library then keeps for the next batch, and one for each buffer that grew.
  */
 #ifndef LOGSTORE_COLUMNS_H
 #define LOGSTORE_COLUMNS_H
@@ -26,6 +27,7 @@ enum column_kind {
 
 #define COLUMN_BYTES_MAX ((uint64_t)INT32_MAX - 64) /* offsets are int32 */
 #define COLUMN_ROWS_MAX  ((uint64_t)1 << 24)
+#define COLUMNS_MAX      64 /* bits of a mask */
 /* The last microsecond of the year 9999: Python has no later time, and "never" may be as late as 2^63 - 1. */
 #define COLUMN_TIME_MAX UINT64_C(253402300799999999)
 
@@ -33,7 +35,9 @@ enum { COLUMN_SLACK_BYTES = 16 }; /* after every buffer */
 
 struct column {
     enum column_kind kind;
-    bool blank;        /* all rows so far are null, and it has no memory of its own yet */
+    bool blank;        /* all rows so far are null, and its memory was not touched yet */
+    bool values_grew;  /* `values` is a piece of its own */
+    bool rows_grew;    /* so are `offsets` and `valid` */
     uint64_t rows;     /* rows, or items, put so far */
     uint64_t capacity; /* rows */
     uint64_t nulls;
@@ -48,16 +52,17 @@ struct ls_columns {
     uint64_t rows; /* items of lists have counts of their own */
     size_t count;
     struct column *at;
-    uint8_t *zeros; /* the values, offsets and bitmaps of all columns that stayed blank */
+    uint8_t *memory; /* of all buffers that did not grow */
+    uint8_t *zeros;  /* in it: the values, offsets and bitmaps of all columns that stayed blank; NULL: none was blank */
 };
 
 /* Makes a batch with room for `rows` rows, and at first for as many items of a list. The columns of `blank` (bit n:
    column n) begin blank. NULL: no memory. */
 ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max, uint64_t blank);
-/* Ends the blank state of a column before its first value: the rows so far stay null. False: no memory. */
-bool column_begin(struct column *c);
-/* Gives the columns that are still blank their zeros; nothing can be put any more. False: no memory. */
-bool columns_end(ls_columns *columns);
+/* Ends the blank state of a column before its first value: the rows so far stay null. */
+void column_begin(struct column *c);
+/* Gives the columns that are still blank their zeros; nothing can be put any more. */
+void columns_end(ls_columns *columns);
 /* Room for more items in a column that holds the items of a list. False: no memory, or the column is full. */
 bool column_has_room_for_items(struct column *c, uint64_t items);
 bool column_grow(struct column *c); /* for one */

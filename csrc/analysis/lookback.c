@@ -251,7 +251,8 @@ int lookback_outcome(struct lookback *l, uint64_t tx_id, uint64_t from_lsn, stru
 /* ---- the enqueue of a place ---- */
 
 void lookback_passed(struct lookback *l, const struct recent_start *start) {
-    l->starts[look_slot(start->id, LOOK_STARTS)] = *start;
+    struct recent_start *set = &l->starts[look_start_set(start->id)];
+    set[set[1].id < set[0].id ? 1 : 0] = *start;
 }
 
 /*
@@ -435,9 +436,9 @@ static void ask_known(const struct lookback *l, uint64_t id, uint32_t queue_id, 
 
 int lookback_enqueue(struct lookback *l, const struct record *dequeue, const struct place_wanted *wanted,
                      struct place_found *found) {
-    const struct recent_start *start = &l->starts[look_slot(dequeue->id, LOOK_STARTS)];
+    const struct recent_start *start = dequeue->prev == dequeue->id ? look_recent_start(l, dequeue->id) : NULL;
     *found = (struct place_found){.lsn = 0};
-    if (dequeue->prev == dequeue->id && start->id == dequeue->id) {
+    if (start != NULL) {
         *found = (struct place_found){.lsn = start->id, .time_us = start->time_us};
         return LS_OK;
     }

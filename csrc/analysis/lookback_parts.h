@@ -8,7 +8,7 @@ enum {
     LOOK_WINDOWS = 24,
     LOOK_WINDOW_BYTES = 256 << 10, /* read at once, of a segment that is read to its end */
     LOOK_RECORD_BYTES = 32 << 10,  /* read at once, for single records */
-    LOOK_STARTS = 1 << 16,         /* powers of two, for the hash */
+    LOOK_STARTS = 1 << 16,         /* in sets of two; powers of two, for the hashes */
     LOOK_OUTCOMES = 1 << 10,
     LOOK_CHAINS = 1 << 18, /* in sets of LOOK_WAYS */
     LOOK_WAYS = 4,
@@ -71,6 +71,23 @@ struct lookback {
 
 static inline size_t look_slot(uint64_t id, size_t slots) {
     return (size_t)((id * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (slots - 1);
+}
+
+/*
+ * The first slot of a start's set. Starts that follow each other in the log have neighbouring sets: a scan notes them in
+ * that order, and most are asked for in that order. The multiplier spreads the groups of 4 KiB of the log, so that large
+ * messages use all slots, too.
+ */
+static inline size_t look_start_set(uint64_t id) {
+    enum { SETS = LOOK_STARTS / 2, SETS_OF_GROUP = 32 };
+    return ((size_t)((id >> 12) * 28411 + (id >> 7) % SETS_OF_GROUP) & (SETS - 1)) * 2;
+}
+
+/* NULL: it is not remembered. */
+static inline const struct recent_start *look_recent_start(const struct lookback *l, uint64_t id) {
+    const struct recent_start *start = &l->starts[look_start_set(id)];
+    start += start->id != id ? 1 : 0;
+    return start->id == id ? start : NULL;
 }
 
 /* The segment in which an LSN of the log lies; NULL: none. */

@@ -313,12 +313,6 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
         return fail_memory();
     }
     int rc = fill(rows, columns);
-    if (columns->rows > 0 && !columns_end(columns)) {
-        ls_columns_free(columns);
-        rows->result = fail_memory();
-        rows->failure = *ls_last_error();
-        return rows->result;
-    }
     if (rc == LS_BUSY && columns->rows == 0) {
         rc = fail_memory(); /* an empty batch may hold the largest record */
     }
@@ -327,6 +321,7 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
         rows->failure = *ls_last_error();
     }
     if (columns->rows > 0) {
+        columns_end(columns);
         *batch = columns;
         return LS_OK;
     }

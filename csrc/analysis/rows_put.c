@@ -41,19 +41,25 @@ static void put_32(struct column *c, const uint64_t *values, size_t n) {
     }
 }
 
-/*
- * Each row has a bit for each null column; each column needs a bit for each null row. So a square of bits is
- * transposed, by swapping halves, then halves of these.
- */
-static void transpose(uint64_t square[64]) {
-    uint64_t mask = UINT64_C(0x00000000ffffffff);
-    for (unsigned half = 32; half > 0; half /= 2, mask ^= mask << half) {
-        for (unsigned i = 0; i < 64; i = ((i | half) + 1) & ~half) {
-            uint64_t moved = (square[i] >> half ^ square[i | half]) & mask;
-            square[i | half] ^= moved;
+/* Swaps the upper right and the lower left quarter of every square of 2 * half rows; inlined, so that `half` is a constant. */
+static inline void swap_quarters(uint64_t square[64], unsigned half, uint64_t mask) {
+    for (unsigned from = 0; from < 64; from += 2 * half) {
+        for (unsigned i = from; i < from + half; i++) {
+            uint64_t moved = (square[i] >> half ^ square[i + half]) & mask;
+            square[i + half] ^= moved;
             square[i] ^= moved << half;
         }
     }
+}
+
+/* Each row has a bit for each null column; each column needs a bit for each null row. So a square of bits is transposed. */
+static void transpose(uint64_t square[64]) {
+    swap_quarters(square, 32, UINT64_C(0x00000000ffffffff));
+    swap_quarters(square, 16, UINT64_C(0x0000ffff0000ffff));
+    swap_quarters(square, 8, UINT64_C(0x00ff00ff00ff00ff));
+    swap_quarters(square, 4, UINT64_C(0x0f0f0f0f0f0f0f0f));
+    swap_quarters(square, 2, UINT64_C(0x3333333333333333));
+    swap_quarters(square, 1, UINT64_C(0x5555555555555555));
 }
 
 /* Sets up to 64 bits of a bitmap from bit `row` on; the buffer has COLUMN_SLACK_BYTES more than the rows need. */
@@ -265,17 +271,16 @@ static bool has_room(struct column *at, const struct need *need) {
 }
 
 /* Blank columns in which one of these rows has a value. */
-static bool begin_columns(struct column *at, const struct row *block, size_t n) {
+static void begin_columns(struct column *at, const struct row *block, size_t n) {
     uint64_t all = ROWS_NULL_AT_FIRST;
     for (size_t i = 0; i < n; i++) {
         all &= block[i].marks;
     }
     for (unsigned i = 0; i < LS_ROWS_QUEUE_IDS_ITEM; i++) {
-        if (at[i].blank && (all >> i & 1) == 0 && !column_begin(&at[i])) {
-            return false;
+        if (at[i].blank && (all >> i & 1) == 0) {
+            column_begin(&at[i]);
         }
     }
-    return true;
 }
 
 /* ---- both ---- */
@@ -303,7 +308,8 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
     struct need need = {.items = 0};
     *put = 0;
     p.n = fitting(columns, rows, p.block, n, &need);
-    if (p.n == 0 || !begin_columns(columns->at, p.block, p.n) || !has_room(columns->at, &need)) {
+    begin_columns(columns->at, p.block, p.n);
+    if (p.n == 0 || !has_room(columns->at, &need)) {
         return LS_BUSY;
     }
     assert(p.n <= columns->at[LS_ROWS_LSN].capacity - columns->rows);

@@ -140,6 +140,27 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
     return put;
 }
 
+/* How many of the last 16,384 starts at these distances are remembered. */
+static size_t remembered_starts(uint64_t distance) {
+    enum { LAST = 1 << 14, ALL = 2 * LOOK_STARTS };
+    static struct recent_start starts[LOOK_STARTS];
+    struct lookback l = {.starts = starts};
+    size_t found = 0;
+
+    memset(starts, 0, sizeof starts);
+    for (uint64_t i = 1; i <= ALL; i++)
+        lookback_passed(&l, &(struct recent_start){.id = SEGMENT_HEADER_BYTES + i * distance, .time_us = i});
+    for (uint64_t i = ALL - LAST + 1; i <= ALL; i++)
+        found += look_recent_start(&l, SEGMENT_HEADER_BYTES + i * distance) != NULL;
+    return found;
+}
+
+static void the_last_starts_of_messages_up_to_4_KiB_are_remembered(void) {
+    for (uint64_t distance = 80; distance <= 1024; distance += 8)
+        check(remembered_starts(distance) >= 11000);
+    check(remembered_starts(2048) >= 11000 && remembered_starts(4096) >= 11000);
+}
+
 static void many_rows_of_many_queues_or_bytes_go_into_more_batches(void) {
     enum { MANY = 1 << 20 };
     uint8_t *ids = malloc(4 * MANY);
@@ -306,6 +327,7 @@ static void housekeeping_records_belong_to_no_chain(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         a_scan_may_be_freed_after_its_reader,
+        the_last_starts_of_messages_up_to_4_KiB_are_remembered,
         many_rows_of_many_queues_or_bytes_go_into_more_batches,
         messages_dequeued_by_many_queues_in_turn_need_no_full_search_each,
         a_transaction_whose_outcome_is_below_the_base_is_not_reported_as_open,
