@@ -232,8 +232,6 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     put_move(store, m, move, &state, lsn);
     table_touch(t, m);
     message_appended(m, *lsn);
-    bool returns = move->from_queue_id == move->queue_id;
-    uint8_t recovered = returns ? place_entry(from)->state & ENTRY_RECOVERED : 0;
     m->flags &= (uint16_t)~MESSAGE_STAGED;
     if (from != NULL) {
         replace_place(t, m, from, &before, &state);
@@ -247,7 +245,6 @@ static int move_now(ls_store *store, uint32_t number, struct place *from, const 
     }
     store_time_for(store, &state);
     place_remember(made, m, &state);
-    place_entry(made)->state |= recovered;
     return LS_OK;
 }
 

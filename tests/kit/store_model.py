@@ -144,7 +144,7 @@ class State:
         """None: what the place has is kept."""
         before = self.place(key, queue)
         self._drop(key, queue)
-        made = Place(key, lsn, recovered=before.recovered and to == queue, times=times)
+        made = Place(key, lsn, times=times)
         made.note = before.note if note is None else note
         made.header = before.header if header is None else header
         self.queues[to].append(made)

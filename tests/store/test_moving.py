@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import logstore
+from kit.killed import and_then_killed
 from kit.stores import contents
 from logstore import errors
 from logstore.inspect import Reader
@@ -201,3 +202,27 @@ def test_a_full_store_takes_rejections_and_refuses_moves(tmp_path: Path) -> None
         delivery.reject()
         assert [(letter.content, letter.note) for letter in dead.browse()] == [(b"m", b"why")]
         assert contents(dead) == [b"m"]
+
+
+def publish_one(path: Path, kept: list[object]) -> int:
+    store = logstore.open(path)
+    kept.append(store)
+    return store.publish(store.declare_queue("work"), b"m")
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["a move", "a release to the back"])
+def test_after_a_crash_a_move_to_the_same_queue_has_the_mark_that_a_later_open_gives_it(
+    tmp_path: Path, back: bool
+) -> None:
+    key = and_then_killed(publish_one, tmp_path / "store")
+    with logstore.open(tmp_path / "store") as store:
+        work = store.queue("work")
+        delivery = one(work)
+        assert delivery.redelivered
+        if back:
+            delivery.release(to_back=True)
+        else:
+            work.move(delivery, work)
+        assert [(message.id, message.redelivered) for message in work.browse()] == [(key, back)]
+    with logstore.open(tmp_path / "store") as store:
+        assert [(message.id, message.redelivered) for message in store.messages("work")] == [(key, back)]
