@@ -249,7 +249,9 @@ def test_a_backup_of_a_copy_is_a_single_store_with_what_is_known_to_be_durable(g
     assert beside.lsn <= live.lsn == store.durable_lsn
     group.reached = {0}  # nobody has the last one
     undurable = store.publish("orders", b"nobody has it", wait=False)
-    wait_until(lambda: store.next_lsn > live.lsn, "it is in the log")
+    leading = group.leading
+    assert leading is not None
+    wait_until(lambda: group.sent[-1].end_lsn > undurable and leading.forced >= group.sent[-1].index, "it is in the log")
     group.close()
     alone = logstore.backup.back_up(group.stores[0], tmp_path / "of a stopped member")
     for report in (live, beside, alone):
