@@ -251,7 +251,9 @@ def test_a_backup_of_a_copy_is_a_single_store_with_what_is_known_to_be_durable(g
     undurable = store.publish("orders", b"nobody has it", wait=False)
     leading = group.leading
     assert leading is not None
-    wait_until(lambda: group.sent[-1].end_lsn > undurable and leading.forced >= group.sent[-1].index, "it is in the log")
+    wait_until(
+        lambda: group.sent[-1].end_lsn > undurable and leading.forced >= group.sent[-1].index, "it is in the log"
+    )
     group.close()
     alone = logstore.backup.back_up(group.stores[0], tmp_path / "of a stopped member")
     for report in (live, beside, alone):

@@ -150,7 +150,9 @@ def test_ctrl_c_ends_the_wait_at_once_and_says_whether_the_broker_may_still_exec
             raise KeyboardInterrupt
 
     def answer(command: str) -> bytes:
-        while command == typed_at and not seen.wait(0.01):  # Python sees one that comes just before a wait only after it
+        while command == typed_at and not seen.wait(
+            0.01
+        ):  # Python sees one that comes just before a wait only after it
             os.kill(os.getpid(), signal.SIGINT)
         return b"" if command == typed_at else line(result={"pid": PID})
 
