@@ -329,7 +329,7 @@ def test_a_removal_that_is_killed_at_any_step_happens_or_not_and_no_later_host_g
     tmp_path: Path,
 ) -> None:
     removed = []
-    for step in itertools.count(1, stride(3)):
+    for step in itertools.count(1, stride(5)):
         path = tmp_path / f"DIR{step}"
         logstore.open(path, segment_size=SMALL_SEGMENT).close()
         fine("user", path, "add", "anna", text="secret\n")
@@ -347,7 +347,7 @@ def test_a_removal_that_is_killed_at_any_step_happens_or_not_and_no_later_host_g
         else:
             assert told("queues", path / "hosts" / "shop")["queues"][0]["depth"] == 1
     assert removed == sorted(removed)  # once it has begun, it is never undone
-    assert removed.count(True) > 6 // stride(3)
+    assert removed.count(True) > 6 // stride(5)
     assert False in removed
 
 

@@ -26,6 +26,7 @@ import pytest
 import logstore
 from kit.killed import and_then_killed, quick_directory, remove
 from kit.stores import ROOT, SMALL_SEGMENT
+from kit.torture import part_of
 from kit.transaction_works import PLACES, QUEUES, START, WORKS, Bench, Work
 from logstore import Xid, errors
 from logstore.codec.bodies import BATCH_RECORD_BYTES
@@ -71,7 +72,9 @@ RESTARTS = (NEVER, BEFORE, AFTER, TWICE)
 
 NOTHING = dict.fromkeys(QUEUES, "")
 
-CELLS = list(itertools.product(WORKS, range(len(ENDING_LIST)), RESTARTS))
+# Processes are killed for each work and its restarts, so a part is taken; it has each work, and each kind of restart.
+GROUPS = part_of(list(itertools.product(WORKS, RESTARTS)), 3)
+CELLS = [(work, cell, restarts) for work, restarts in GROUPS for cell in range(len(ENDING_LIST))]
 IDS = [
     "-".join((work.name, *ENDING_LIST[cell][0], restarts)).replace(",", "").replace(" ", "_")
     for work, cell, restarts in CELLS
@@ -356,6 +359,7 @@ def test_the_matrix_collects_every_cell() -> None:
     done = subprocess.run(code, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     cells = [line for line in done.stdout.splitlines() if "through_every_restart[" in line]
-    assert len(cells) == len(set(cells)) == 22 * 2 * 6 * 4 == 1056
-    assert Counter(restarts for _, _, restarts in CELLS) == dict.fromkeys(RESTARTS, 22 * 2 * 6)
+    assert len(cells) == len(set(cells)) == len(CELLS) >= 22 * 2 * 6 * 4 // 3
+    assert len({work.name for work, _, _ in CELLS}) == 22
+    assert {restarts for _, _, restarts in CELLS} == set(RESTARTS)
     assert Counter(kind for kind, _ in ENDINGS) == {"local": 6, "distributed": 6}

@@ -187,7 +187,7 @@ def test_a_kill_at_any_step_of_the_commit_leaves_both_or_neither(fresh: Path, wh
 
 # Each line takes two or three processes, so all lines take minutes.
 most_of_them = pytest.param(stride(7), marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-every = pytest.mark.parametrize("stride", [most_of_them, 17], ids=["many lines", "every 17th"])
+every = pytest.mark.parametrize("stride", [most_of_them, 31], ids=["many lines", "every 31st"])
 
 
 @every
