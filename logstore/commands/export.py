@@ -22,7 +22,7 @@ from logstore.terminal.options import (
     dry_run_option,
     json_option,
     naming,
-    source_argument,
+    place_argument,
 )
 from logstore.terminal.output import Failure, one_line, print_json, size_text
 from logstore.terminal.stopping import rest
@@ -43,7 +43,7 @@ RENEWED_EVERY_S = 60.0
 
 
 @click.command()
-@source_argument
+@place_argument
 @click.argument("target", type=PlaceText(), required=False)
 @click.option("--body", type=SIZE, help="Export this many bytes of each record's content [default: none].")
 @click.option("--compression", metavar="NAME", help="none, snappy, lz4, zstd, or zstd:1 to zstd:22 [default: zstd:1].")

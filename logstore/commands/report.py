@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.export.places import shown
 from logstore.report import need_page, write_page
 from logstore.report import report as make_report
 from logstore.report.run import TOP, TOP_MAX
 from logstore.report.sources import check_source
-from logstore.terminal.options import PathText, catalog_options, json_option, store_argument
+from logstore.terminal.options import PathText, catalog_options, json_option, source_argument
 from logstore.terminal.output import print_json
 from logstore.terminal.sampling import clients
 from logstore.terminal.working import working
@@ -44,7 +45,7 @@ TIME = Time()
 
 
 @click.command()
-@store_argument
+@source_argument
 @click.option(
     "-o",
     "--output",
@@ -68,7 +69,7 @@ TIME = Time()
 @json_option
 @catalog_options
 def report(
-    store_dir: Path,
+    store_dir: Path | str,
     target: Path | None,
     queues: tuple[str, ...],
     start: datetime | None,
@@ -84,8 +85,8 @@ def report(
 
     One HTML page says first what is stuck, since when, and what would free it; then it shows depth, throughput,
     latency, bytes, and what holds the tail. DIR is a store, whose broker is asked for its clients if one runs, or the
-    target of an export. With --json the same figures are printed, and a page is written only if -o names it. Needs the
-    extra: pip install '/path/to/checkout[report]'
+    target or address of an export. With --json the same figures are printed, and a page is written only if -o names it.
+    Needs the extra: pip install '/path/to/checkout[report]'
     """
     if start is not None and stop is not None and start >= stop:
         raise click.UsageError("--from must be before --to")
@@ -106,14 +107,15 @@ def report(
                 spark=session,
                 connect=connect,
                 catalog=schema,
-                broker=clients(store_dir),
+                broker=clients(store_dir) if isinstance(store_dir, Path) else None,
                 show=show,
             )
     finally:
         if session is not None:
             session.stop()
     if target is not None or not as_json:
-        name = os.path.basename(os.path.abspath(store_dir)) or "store"
+        path = os.path.abspath(store_dir) if isinstance(store_dir, Path) else shown(store_dir).rstrip("/")
+        name = os.path.basename(path) or "store"
         target = Path(f"{name}-report.html") if target is None else target
         write_page(found, target)
     if as_json:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.export.places import shown
 from logstore.report.sql import Database
-from logstore.terminal.options import SIZE, catalog_options, json_option, store_argument
+from logstore.terminal.options import SIZE, catalog_options, json_option, source_argument
 from logstore.terminal.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ _NUMBERS = (int, float, Decimal)
 
 
 @click.command()
-@store_argument
+@source_argument
 @click.argument("query", required=False)
 @click.option("--body", type=SIZE, help="Give records a column body, cut to this many bytes [default: none].")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a line of names.")
 @json_option
 @catalog_options
 def sql(
-    store_dir: Path,
+    store_dir: Path | str,
     query: str | None,
     body: int | None,
     as_csv: bool,
@@ -38,9 +39,9 @@ def sql(
 ) -> None:
     """Ask a store or an export in SQL.
 
-    DIR is a store, which a broker may have open, or the target of an export. QUERY is in the SQL of DuckDB, with the
-    views records, messages (the closed ones), open (the live ones) and transactions; without QUERY it is read from
-    stdin. Nothing in DIR is changed. Needs the extra: pip install '/path/to/checkout[sql]'
+    DIR is a store, which a broker may have open, or the target or address of an export. QUERY is in the SQL of DuckDB,
+    with the views records, messages (the closed ones), open (the live ones) and transactions; without QUERY it is read
+    from stdin. Nothing in DIR is changed. Needs the extra: pip install '/path/to/checkout[sql]'
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json are two forms of the result: give one of them")
@@ -61,7 +62,7 @@ def sql(
             rows = [row for batch in result for row in _rows(batch)]
     if as_json:
         named = [{"name": field.name, "type": str(field.type)} for field in columns]
-        print_json({"store": str(store_dir), "columns": named, "rows": [[*map(_plain, row)] for row in rows]})
+        print_json({"store": shown(store_dir), "columns": named, "rows": [[*map(_plain, row)] for row in rows]})
         return
     if not rows:
         click.echo("there are no rows")

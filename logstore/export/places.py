@@ -25,12 +25,14 @@ from logstore.core.extras import require
 from logstore.core.imports import late
 from logstore.core.regular_files import naming, open_regular, read_start, told
 from logstore.errors import OptionError, StoreError
-from logstore.export.manifest import ExportError
+from logstore.export.manifest import MANIFEST, ExportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "is_address", "place_of", "shown"]
+    import pyarrow as pa
+
+__all__ = ["LocalPlace", "Place", "RemotePlace", "inside", "is_address", "place_of", "shown"]
 
 DATASETS: Final = ("records", "messages", "open")
 PART: Final = ".part"
@@ -60,6 +62,11 @@ class Place(ABC):
     @abstractmethod
     def key(self) -> bytes:
         """Equal for two ways to name the same place."""
+
+    @property
+    @abstractmethod
+    def hadoop(self) -> str:
+        """The address of the place for Hadoop's file systems, which Spark reads with."""
 
     def absolute(self) -> Place:
         """The same place, whatever becomes of the working directory."""
@@ -110,6 +117,11 @@ class LocalPlace(Place):
     def key(self) -> bytes:
         """The real path."""
         return os.fsencode(os.path.realpath(self.path))
+
+    @property
+    def hadoop(self) -> str:
+        """``file:`` and the absolute path."""
+        return f"file:{self.path.absolute()}"
 
     def absolute(self) -> Place:
         """The absolute path."""
@@ -190,6 +202,11 @@ class RemotePlace(Place):
         """The address."""
         return self.shown.encode()
 
+    @property
+    def hadoop(self) -> str:
+        """The address; Hadoop's file system of S3 is ``s3a``. Its credentials are those of the Spark session."""
+        return self.shown.replace("s3://", "s3a://", 1) if self.shown.startswith("s3://") else self.shown
+
     def size(self, name: str) -> int | None:
         """The bytes of a file; None if there is none."""
         return self.sizes(name)[0]
@@ -224,10 +241,10 @@ class RemotePlace(Place):
 
     def files(self) -> dict[str, int]:
         """The files below the datasets. Raises ``FileNotFoundError`` if there is no such bucket."""
-        every = self.list()
-        return {name: size for name, size in every.items() if name.partition("/")[0] in DATASETS and "/" in name}
+        found = self.every()
+        return {name: size for name, size in found.items() if name.partition("/")[0] in DATASETS and "/" in name}
 
-    def list(self) -> dict[str, int]:
+    def every(self) -> dict[str, int]:
         """All files of the target with their sizes in bytes. Raises ``FileNotFoundError`` if there is no bucket."""
         fs = require("arrow", "pyarrow.fs")
         with self._calls():
@@ -238,6 +255,12 @@ class RemotePlace(Place):
                 raise FileNotFoundError(errno.ENOENT, "there is no such bucket or container", bucket)
             start = len(self._root) + 1
             return {info.path[start:]: info.size for info in found if info.is_file}
+
+    def dataset(self, names: list[str], schema: pa.Schema) -> Any:
+        """Parquet files as a ``pyarrow.dataset.Dataset``, of which a query reads the columns and groups it needs."""
+        datasets = require("arrow", "pyarrow.dataset")
+        paths = [self._path(name) for name in names]
+        return datasets.dataset(paths, schema, format="parquet", filesystem=self._system)
 
     # ---- Writing
 
@@ -319,6 +342,20 @@ class RemotePlace(Place):
 def is_address(value: object) -> bool:
     """Whether this is an address such as ``s3://bucket/path``, and not a path."""
     return isinstance(value, str) and _ADDRESS.match(value) is not None
+
+
+def inside(target: str | os.PathLike[str]) -> list[str | Path]:
+    """The targets that lie in this directory or address, by name; none if it is a target itself."""
+    place = place_of(target)
+    if isinstance(place, LocalPlace):
+        root = place.path.absolute()
+        return [] if (root / MANIFEST).exists() else sorted(one.parent for one in root.glob(f"*/{MANIFEST}"))
+    assert isinstance(place, RemotePlace)
+    with place.explained():
+        names = [name for name in place.every() if name.rpartition("/")[2] == MANIFEST]
+    before, mark, query = str(target).partition("?")
+    tops = [] if MANIFEST in names else sorted(name.partition("/")[0] for name in names if name.count("/") == 1)
+    return [f"{before.rstrip('/')}/{top}{mark}{query}" for top in tops]
 
 
 def shown(target: object) -> str:

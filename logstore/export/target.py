@@ -307,14 +307,14 @@ class Target:
             raise ExportDamaged(f"{place} is not the manifest of the interrupted run: export to a new target")
 
 
-def read_manifest(target: Place | Path) -> Manifest | None:
+def read_manifest(target: Place | str | os.PathLike[str]) -> Manifest | None:
     """The manifest of the target; None if there is none."""
     place = place_of(target)
     raw = read_document(place, MANIFEST)
     return None if raw is None else Manifest.decode(raw, f"{place}/{MANIFEST}")
 
 
-def checked_manifest(target: Place | Path) -> Manifest | None:
+def checked_manifest(target: Place | str | os.PathLike[str]) -> Manifest | None:
     """The manifest of the target, checked against the files that exist.
 
     Raises :class:`~logstore.export.manifest.ExportDamaged` for missing or additional files of an export: to continue

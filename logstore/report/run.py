@@ -20,6 +20,7 @@ from logstore.core.extras import require
 from logstore.core.moments import moment
 from logstore.core.regular_files import as_store_error
 from logstore.errors import OptionError, StoreError, UnknownQueue
+from logstore.export.places import is_address, shown
 from logstore.report.answers import Known, answers, not_known
 from logstore.report.counts import Grid, Scope, micros
 from logstore.report.figures import figures
@@ -71,7 +72,8 @@ def report(
 
     Raises ``MissingExtra``, ``OptionError``, ``UnknownQueue``, and the errors of reading a store or an export.
     """
-    path = arguments.path("path", path)
+    named = shown(path)
+    path = path if is_address(path) else arguments.path("path", path)
     queues = arguments.texts("queues", queues)
     arguments.optional(arguments.moment, "start", start)
     arguments.optional(arguments.moment, "stop", stop)
@@ -84,7 +86,7 @@ def report(
         arguments.having("spark", spark, ("createDataFrame", "sql"), "a SparkSession")
     require("report", "numpy")
     require("report", "pyarrow")
-    with as_store_error(f"{path} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
+    with as_store_error(f"{named} cannot be read"), open_source(path, connect=connect, catalog=catalog) as source:
         ids = _ids(source, queues)
         scope = Scope(ids, None if start is None else micros(start), None if stop is None else micros(stop))
         count = _by_arrow if spark is None else _by_spark
@@ -117,7 +119,7 @@ def _ids(source: Source, queues: Sequence[str]) -> frozenset[int] | None:
         names = sorted(known.values())
         more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
         listed = ", ".join(map(repr, names[:NAMES_TOLD])) + more if names else "none"
-        raise UnknownQueue(f"{source.path} knows no queue {missing[0]!r}; there are: {listed}")
+        raise UnknownQueue(f"{source.shown} knows no queue {missing[0]!r}; there are: {listed}")
     return found
 
 
@@ -191,8 +193,8 @@ def _tables(source: Source, spark: SparkSession, stack: ExitStack) -> tuple[Data
 
     place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logstore-report-")))
     if isinstance(source, ExportSource):
-        records = _parquet(spark, source.files("records"), RECORD_COLUMNS, "records")
-        messages = _parquet(spark, source.files("messages"), None, "messages")
+        records = _exported(spark, source, RECORD_COLUMNS, "records")
+        messages = _exported(spark, source, None, "messages")
         live = source.open_rows()
         opened = _written(live.to_batches(), place / "open.parquet", "open")
         return records, messages, _parquet(spark, [opened], None, "open"), live
@@ -234,6 +236,18 @@ def _parquet(spark: SparkSession, paths: list[str], columns: Sequence[str] | Non
     return table if columns is None else table.select(*columns)
 
 
+def _exported(spark: SparkSession, source: ExportSource, columns: Sequence[str] | None, kind: str) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from logstore.spark.exported_files import parquet_files
+
+    names = source.files(kind)
+    if not names:
+        return _parquet(spark, [], columns, kind)
+    table = parquet_files(spark.read.schema(from_arrow_schema(_schema(kind))), source.place, names)
+    return table if columns is None else table.select(*columns)
+
+
 def _known(
     source: Source, counts: Counts, span: tuple[int, int] | None, live: Any, broker: Mapping[str, Any] | None
 ) -> Known:
@@ -243,7 +257,7 @@ def _known(
     work, tail = source.work(), source.tail()
     content = content_bytes_of(live, {message_id for one in work or () for message_id in one.message_ids})
     return Known(
-        place="DIR" if facts.kind == "export" else str(source.path),
+        place="DIR" if facts.kind == "export" else source.shown,
         labels=labels(counts.names),
         names=counts.names,
         waiting=waiting_of(live, now_us),
@@ -273,8 +287,8 @@ def _facts(
 
     facts = source.facts
     return {
-        "title": title or f"{source.path.absolute().name}: a report",
-        "store": str(source.path),
+        "title": title or f"{source.last_name}: a report",
+        "store": source.shown,
         "kind": facts.kind,
         "uuid": facts.uuid,
         "state": facts.state,

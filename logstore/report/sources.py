@@ -19,7 +19,6 @@ from xxhash import xxh64_hexdigest
 
 from logstore.codec.records import LSN_LIMIT
 from logstore.core.extras import require
-from logstore.core.regular_files import read_start
 from logstore.errors import StoreError
 from logstore.holds import LIMIT_BYTES, hold, list_holds
 from logstore.inspect import Inspection, Reader, read_catalog
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from logstore.catalog.rows import QueueRow
     from logstore.export.manifest import Dropped, Manifest, Missing, Span
+    from logstore.export.places import Place
     from logstore.store.base_holders import Holder
 
 __all__ = ["ExportSource", "Source", "StoreSource", "check_source", "open_source"]
@@ -68,7 +68,10 @@ class Source(ABC):
     """The source of a report. A context manager that releases its hold at the end."""
 
     facts: Facts
-    path: Path
+    shown: str
+    """Its path, or its address without what is secret in it."""
+    last_name: str
+    """The last name in that, with the working directory's for a path such as ``.``."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -124,6 +127,7 @@ class StoreSource(Source):
     def __init__(self, store_dir: str | os.PathLike[str], *, connect: str | None, catalog: str | None) -> None:
         super().__init__()
         self.path = Path(store_dir)
+        self.shown, self.last_name = str(self.path), self.path.absolute().name
         self._connect, self._catalog = connect, catalog
         from logstore.export.plan import missing_before
 
@@ -256,10 +260,13 @@ class ExportSource(Source):
     """The target of an export. Records, messages and the open set are of one moment: that of its manifest."""
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
+        from logstore.export.places import place_of
         from logstore.export.target import checked_manifest
 
         super().__init__()
-        self.path = Path(target)
+        self.place = place_of(target)
+        self.shown = str(self.place)
+        self.last_name = str(self.place.absolute()).rpartition("/")[2]
         self.manifest, self._opened = self._state(checked_manifest)
         manifest = self.manifest
         size = sum(file.bytes for file in (*manifest.files, *manifest.of("open")))
@@ -271,18 +278,19 @@ class ExportSource(Source):
             dropped=manifest.dropped,
         )
 
-    def _state(self, checked_manifest: Callable[[Path], Manifest | None]) -> tuple[Manifest, list[bytes]]:
+    def _state(self, checked_manifest: Callable[[Place], Manifest | None]) -> tuple[Manifest, list[bytes]]:
         """A manifest and its open set; tries again if an export is between two renames."""
         for _ in range(TRIES):
-            manifest = checked_manifest(self.path)
+            with self.place.explained():
+                manifest = checked_manifest(self.place)
             if manifest is None:
-                raise StoreError(f"{self.path} has no {MANIFEST} any more: give the target of an export")
+                raise StoreError(f"{self.place} has no {MANIFEST} any more: give the target of an export")
             opened = self._open_bytes(manifest)
             if opened is not None:
                 return manifest, opened
             time.sleep(0.2)
         raise StoreError(
-            f"{self.path}: the open set is not the manifest's: an export is writing it, or was interrupted; "
+            f"{self.place}: the open set is not the manifest's: an export is writing it, or was interrupted; "
             "run the export again, then this"
         )
 
@@ -291,7 +299,7 @@ class ExportSource(Source):
         found = []
         for part in manifest.open:
             try:
-                raw, _ = read_start(self.path / part.path, part.bytes + 1)
+                raw, _ = self.place.read(part.path, part.bytes + 1)
             except FileNotFoundError:
                 return None
             if xxh64_hexdigest(raw) != part.xxh64:
@@ -300,22 +308,22 @@ class ExportSource(Source):
         return found
 
     def files(self, dataset: str) -> list[str]:
-        """The paths of the Parquet files of one dataset, in order."""
-        return [str(self.path / file.path) for file in self.manifest.of(dataset)]
+        """The names of the Parquet files of one dataset in the place, in order."""
+        return [file.path for file in self.manifest.of(dataset)]
 
     def _batches(self, dataset: str, columns: Sequence[str] | None) -> Iterator[Any]:
         from logstore.export.manifest import ExportDamaged
 
         arrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
-        for path in self.files(dataset):
+        for name in self.files(dataset):
             try:
-                with parquet.ParquetFile(path) as file:
+                with self.place.opened(name) as raw, parquet.ParquetFile(raw) as file:
                     for batch in file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns)):
                         yield _completed(batch, columns or ())
             except (OSError, arrow.ArrowException) as error:
                 raise ExportDamaged(
-                    f"{path} cannot be read ({error}): restore it; logstore export --verify {self.path} tells all that "
-                    "is missing or damaged"
+                    f"{self.place}/{name} cannot be read ({error}): restore it; logstore export --verify {self.place} "
+                    "tells all that is missing or damaged"
                 ) from error
 
     def records(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -361,7 +369,7 @@ def _pairs(batch: Any) -> list[tuple[int, str | None]]:
 
 
 def check_source(path: str | os.PathLike[str]) -> None:
-    """Raises what :func:`open_source` raises for a directory that is no source, without reading the log."""
+    """Raises what :func:`open_source` raises for a place that is no source, without reading the log."""
     if _is_export(path):
         ExportSource(path)
     else:
@@ -369,11 +377,15 @@ def check_source(path: str | os.PathLike[str]) -> None:
 
 
 def _is_export(path: str | os.PathLike[str]) -> bool:
-    return any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK))
+    """Whether this is a target of an export; a store has no address."""
+    return "://" in str(path) or any((Path(path) / name).is_file() for name in (MANIFEST, EXPORT_LOCK))
 
 
 def open_source(path: str | os.PathLike[str], *, connect: str | None = None, catalog: str | None = None) -> Source:
-    """The source in a directory, which is a store or the target of an export. Raises what reading it raises."""
+    """The source in a directory, which is a store or the target of an export, or at an address, which is the latter.
+
+    Raises what reading it raises.
+    """
     require("report", "pyarrow")
     if _is_export(path):
         return ExportSource(path)

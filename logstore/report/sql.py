@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from logstore.core.extras import require
 from logstore.errors import OptionError
+from logstore.export.places import RemotePlace
 from logstore.report.sources import ExportSource, StoreSource, open_source
 from logstore.rows.properties import DECODED, decoded_columns, decoded_fields
 from logstore.rows.schema import message_schema, open_schema, schema
@@ -129,7 +130,7 @@ class Database:
             self._make_function(name)
         if isinstance(self._source, ExportSource):
             if body is not None:
-                raise OptionError(f"{self._source.path} is an export: it has the bodies with which it was made")
+                raise OptionError(f"{self._source.shown} is an export: it has the bodies with which it was made")
             self._show_export(self._source)
         else:
             assert isinstance(self._source, StoreSource)
@@ -163,13 +164,20 @@ class Database:
         self._register("open", open_schema(), lambda _: opened())
 
     def _show_export(self, source: ExportSource) -> None:
-        """The files of the manifest, which DuckDB reads itself, and the open set that was read with the manifest."""
+        """The files of the manifest, which DuckDB reads itself, and the open set that was read with the manifest.
+
+        DuckDB reads files that are not in a directory through Arrow, and so needs no extension for that.
+        """
         arrow = require("sql", "pyarrow")
-        tables = {"logstore_records": ("records", schema()), "messages": ("messages", message_schema())}
+        body = source.manifest.options.body is not None
+        tables = {"logstore_records": ("records", schema(body=body)), "messages": ("messages", message_schema())}
         for view, (dataset, columns) in tables.items():
             files = source.files(dataset)
-            if files:
-                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+            if files and isinstance(source.place, RemotePlace):
+                self._duckdb.register(view, source.place.dataset(files, columns))
+            elif files:
+                paths = [f"{source.place}/{file}" for file in files]
+                listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
                 text = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
                 self._duckdb.execute(f"CREATE VIEW {view} AS SELECT * FROM {text}")
             else:

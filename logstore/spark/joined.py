@@ -21,6 +21,7 @@ from logstore.rows.properties import DECODED, decoded_columns
 from logstore.rows.records import Where, queue_names, read
 from logstore.rows.schema import message_schema, open_schema, schema
 from logstore.rows.times import lsn_at
+from logstore.spark.exported_files import parquet_files
 from logstore.spark.filters import listed
 from logstore.spark.options import BODY_BYTES
 from logstore.spark.schema import STORE, spark_schema, target_schema
@@ -194,6 +195,8 @@ class _Records:
         if known is not None:
             needed += [name for name in ("id", "type", "queue_id", "from_queue_id", *_OF_PLACES) if name not in needed]
         frame = self._tail(needed, start, stop)
+        if self._body is not None:  # without an option the source gives more than the export has
+            frame = frame.withColumn("body", _functions().substring("body", 1, self._body))
         return frame if known is None else _with_places(frame, self._spark.createDataFrame(known))
 
     def _read_now(self, start: int, stop: int, known: pa.Table | None) -> DataFrame:
@@ -334,14 +337,13 @@ def _parquet(
     ]
     if not files:
         return spark.createDataFrame(target_schema(schema).empty_table())
-    place = f"file:{join.target}"
     reader = spark.read.schema(schema).options(
-        basePath=f"{place}/{dataset}",
+        basePath=f"{join.target.hadoop}/{dataset}",
         ignoreMissingFiles="false",  # a session may say otherwise, and would then lose rows silently
         ignoreCorruptFiles="false",
         __globPaths__="false",  # a path may have brackets in it
     )
-    return reader.parquet(*(f"{place}/{path}" for path in files))
+    return parquet_files(reader, join.target, files)
 
 
 def _day_in(file: FileInfo, times: tuple[datetime | None, datetime | None]) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.errors import OptionError
@@ -168,20 +167,21 @@ def _is_bound(option: str) -> bool:
     return option.replace("_", "").lower() in ("startlsn", "stoplsn", "startingtimestamp", "endingtimestamp")
 
 
-def _targets_of(paths: Sequence[str], export: Exports) -> dict[str, Path]:
+def _targets_of(paths: Sequence[str], export: Exports) -> dict[str, str | os.PathLike[str]]:
     """The target of each store. Raises ``OptionError`` for a store without one."""
+    from logstore.export.places import inside, shown
     from logstore.export.target import read_manifest
     from logstore.inspect import Reader
 
-    if len(paths) == 1 and isinstance(export, str | os.PathLike) and not exports_in(export):
-        return {paths[0]: Path(export)}
-    by_store: dict[str, Path] = {}
-    for target in exports_in(export) if isinstance(export, str | os.PathLike) else [Path(one) for one in export]:
+    if len(paths) == 1 and isinstance(export, str | os.PathLike) and not inside(export):
+        return {paths[0]: export}
+    by_store: dict[str, str | os.PathLike[str]] = {}
+    for target in inside(export) if isinstance(export, str | os.PathLike) else export:
         manifest = read_manifest(target)
         if manifest is None:
-            raise OptionError(f"there is no export in {target}: name the target of an export")
+            raise OptionError(f"there is no export in {shown(target)}: name the target of an export")
         if str(manifest.store) in by_store:
-            raise OptionError(f"{target} is a second export of the store {manifest.store}: name one of the two")
+            raise OptionError(f"{shown(target)} is a second export of the store {manifest.store}: name one of the two")
         by_store[str(manifest.store)] = target
     found = {}
     for path in paths:
@@ -191,14 +191,6 @@ def _targets_of(paths: Sequence[str], export: Exports) -> dict[str, Path]:
             raise OptionError(f"none of the exports is of {path}, the store {store}: export it, or leave it out")
         found[path] = by_store[store]
     return found
-
-
-def exports_in(root: str | os.PathLike[str]) -> list[Path]:
-    """The targets that lie in this directory, by name; none if it is a target itself."""
-    from logstore.export.manifest import MANIFEST
-
-    place = Path(root).absolute()
-    return [] if (place / MANIFEST).exists() else sorted(one.parent for one in place.glob(f"*/{MANIFEST}"))
 
 
 def _read(
@@ -289,21 +281,24 @@ def read_exports(
     need_pyspark()
     from pyspark.sql import functions as f
 
+    from logstore.export.places import inside, place_of
     from logstore.export.target import read_manifest
     from logstore.rows.schema import message_schema, open_schema, schema
+    from logstore.spark.exported_files import parquet_files
 
     if table not in EXPORTED:
         raise OptionError(f"an export has no table {table!r}; it has {', '.join(EXPORTED)}")
     if isinstance(targets, str | os.PathLike):
-        targets = exports_in(targets)
+        targets = inside(targets)
         if not targets:
             raise OptionError("targets is one directory without exports in it; it is that, or a list of exports")
     elif not targets:
         raise OptionError("targets is empty; it is a list of directories with an export each")
     frames: dict[str, DataFrame] = {}
     for target in targets:
-        place = Path(target).absolute()
-        manifest = read_manifest(place)
+        place = place_of(target).absolute()
+        with place.explained():
+            manifest = read_manifest(place)
         if manifest is None:
             raise OptionError(f"there is no export in {place}: name the target of an export")
         store = str(manifest.store)
@@ -311,8 +306,8 @@ def read_exports(
             raise OptionError(f"{place} is a second export of the store {store}: each row would come twice")
         if files := manifest.of(table):
             # Not the directory: while a run merges files, it has their rows twice for a moment.
-            reader = spark.read.options(mergeSchema="true", basePath=f"file:{place}/{table}", __globPaths__="false")
-            found = reader.parquet(*(f"file:{place}/{file.path}" for file in files))
+            reader = spark.read.options(mergeSchema="true", basePath=f"{place.hadoop}/{table}", __globPaths__="false")
+            found = parquet_files(reader, place, (file.path for file in files))
         else:  # nothing ended yet
             kinds = {"records": schema, "messages": message_schema, "open": open_schema}
             found = spark.createDataFrame(kinds[table]().empty_table())

@@ -154,16 +154,23 @@ XID = XidText()
 
 
 @contextmanager
-def naming(store_dir: Path) -> Iterator[None]:
-    """Adds the store directory to the text of a ``StoreError`` raised inside, and to the commands that it names."""
+def naming(store_dir: Path | str) -> Iterator[None]:
+    """Adds the store directory to the text of a ``StoreError`` raised inside, and to the commands that it names.
+
+    Of an address it adds what is not secret.
+    """
     try:
         yield
     except StoreError as error:
+        if isinstance(store_dir, str):
+            from logstore.export.places import shown
+
+            store_dir = shown(store_dir)
         if isinstance(error, CorruptLog) and not error.segment:
             error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
-        error.message = with_directory(error.message, store_dir)
+        error.message = with_directory(error.message, Path(store_dir)) if isinstance(store_dir, Path) else error.message
         raise
 
 
@@ -177,7 +184,7 @@ def path_argument(function: F) -> F:
     return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 
-def source_argument(function: F) -> F:
+def place_argument(function: F) -> F:
     """``DIR``, which may be the address of an export. The library checks what is there."""
     kind = PlaceText(readable=False)
     return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
@@ -192,6 +199,17 @@ def store_argument(function: F) -> F:
             return function(store_dir=store_dir, **options)
 
     return path_argument(cast("F", wrapped))
+
+
+def source_argument(function: F) -> F:
+    """``DIR``, a store or an export, which may be an address, for a command whose errors name it."""
+
+    @wraps(function)
+    def wrapped(store_dir: Path | str, **options: Any) -> Any:
+        with naming(store_dir):
+            return function(store_dir=store_dir, **options)
+
+    return place_argument(cast("F", wrapped))
 
 
 def dry_run_option(function: F) -> F:

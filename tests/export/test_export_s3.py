@@ -125,6 +125,28 @@ def test_keep_and_the_options_of_a_run_are_those_of_a_local_target(store_dir: Pa
     assert report.upkeep.dropped_rows in (0, rows + verify(address).messages)  # midnight may pass
 
 
+@pytest.mark.parametrize("kind", ["address", "memory"])
+def test_reports_and_queries_of_an_address_are_those_of_a_directory(
+    store_dir: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("duckdb")
+    target, local = request.getfixturevalue(kind), tmp_path / "local"
+    export(store_dir, target, body=10)
+    export(store_dir, local, body=10)
+    queries = (
+        "SELECT type, queue, count(*), sum(record_bytes) FROM records GROUP BY ALL ORDER BY ALL",
+        "SELECT outcome, count(*), max(end_lsn) FROM messages GROUP BY ALL ORDER BY ALL",
+        "SELECT count(*), min(id) FROM open",
+        "SELECT count(body), max(octet_length(body)) FROM records WHERE type = 'MESSAGE_START'",
+    )
+    for query in queries:
+        found, wanted = (json.loads(run("sql", place, query, "--json").stdout) for place in (target, local))
+        assert (found["rows"], found["store"]) == (wanted["rows"], target)
+    found, wanted = (json.loads(run("report", place, "--json").stdout) for place in (target, local))
+    assert (found.pop("store"), found.pop("title")) == (target, f"{target.rpartition('/')[2]}: a report")
+    assert found == {name: value for name, value in wanted.items() if name not in ("store", "title")}
+
+
 def test_a_server_that_goes_away_during_a_run_is_told_in_one_line(store_dir: Path) -> None:
     with s3_server() as server:
         target = server.address()
@@ -155,8 +177,9 @@ def test_bad_addresses_are_refused_in_one_line_and_no_secret_is_printed(
         "https://somewhere/x": "needs a Python package",
     }
     for address, said in cases.items():
-        for arguments in ((store_dir, address), (store_dir, address, "--dry-run"), ("--verify", address)):
-            done = run("export", *arguments)
+        commands = (("export", store_dir, address), ("export", store_dir, address, "--dry-run"))
+        for command in (*commands, ("export", "--verify", address), ("sql", address, "SELECT 1"), ("report", address)):
+            done = run(*command)
             assert done.returncode not in (0, 1) or "no such bucket" in done.stderr, address
             assert said in done.stderr, address
             assert len(done.stderr.splitlines()) == 1, done.stderr

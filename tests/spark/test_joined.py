@@ -15,7 +15,9 @@ import logstore.spark
 from kit.exported import as_version_1, recycle
 from kit.row_histories import SEGMENT, History
 from kit.row_oracle import message_rows, record_rows
+from kit.s3_server import s3_server
 from kit.spark_logs import churn, everything, kept_whole, mixed_log, open_small
+from logstore.core.extras import MissingExtra
 from logstore.errors import OptionError
 from logstore.export import ExportDamaged, ExportGap, ExportMismatch, export, hold_for
 from logstore.export.target import checked_manifest, read_manifest
@@ -419,3 +421,19 @@ def test_a_thousand_queues_with_names_in_any_script(spark: SparkSession, tmp_pat
         found = rows_of(logstore.spark.read(spark, path, export=target))
         same(found, plain(alone(path)))
     assert {row["queue"] for row in found} >= set(names)
+
+
+def test_a_session_without_the_file_system_of_an_address_is_told_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        churn(store, 3)
+    with s3_server() as server:
+        for target, kind in ((server.address(), "s3a"), ("memory://spark/kept", "memory")):
+            export(path, target)
+            for read in (
+                lambda target=target: logstore.spark.read(spark, path, export=target),
+                lambda target=target: logstore.spark.read_exports(spark, [target], "records"),
+                lambda target=target: logstore.spark.read_exports(spark, target.rpartition("/")[0], "records"),
+            ):
+                with pytest.raises(MissingExtra, match=f"no file system of Hadoop for {kind}"):
+                    read()

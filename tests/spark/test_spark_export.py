@@ -20,6 +20,7 @@ from kit.row_oracle import record_rows
 from kit.spark_logs import churn, damage, everything, kept_whole, open_small
 from kit.stores import ROOT
 from logstore import errors
+from logstore.errors import OptionError
 from logstore.export.manifest import ExportError, ExportLocked
 from logstore.export.target import Target, read_manifest
 from logstore.holds import list_holds
@@ -99,6 +100,15 @@ def test_a_second_export_of_any_kind_waits_its_turn(spark: SparkSession, mixed: 
         logstore.spark.export(spark, mixed, tmp_path / "target")
     with pytest.raises(errors.OptionError, match="file_bytes"):
         logstore.spark.export(spark, mixed, tmp_path / "target", file_bytes=0)
+
+
+def test_a_target_that_is_no_directory_is_refused_by_the_job(spark: SparkSession, mixed: Path) -> None:
+    for job in (
+        lambda: logstore.spark.export(spark, mixed, "s3://user:secret@archive/x"),
+        lambda: logstore.spark.stream_export(spark, mixed, "s3://user:secret@archive/x", "checkpoint"),
+    ):
+        with pytest.raises(OptionError, match="the target is s3://archive/x, but .* needs a directory"):
+            job()
 
 
 def test_a_failed_task_leaves_the_target_unchanged_and_reports_the_reason(
