@@ -121,9 +121,10 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     choose_columns(made);
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
+    made->pool = column_pool_new();
     made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
     made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_STRIDE, sizeof *made->values);
-    if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
+    if (!copied || made->look == NULL || made->pool == NULL || made->block == NULL || made->values == NULL) {
         ls_rows_free(made);
         return fail_memory();
     }
@@ -141,6 +142,7 @@ void ls_rows_free(ls_rows *rows) {
         return;
     }
     lookback_free(rows->look);
+    column_pool_end(rows->pool);
     free_lists(&rows->options);
     free(rows->block);
     free(rows->values);
@@ -308,7 +310,8 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
     if (rows->result != LS_OK) {
         return rows->result == LS_END ? LS_END : fail_again(&rows->failure);
     }
-    ls_columns *columns = columns_new(rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max, ROWS_NULL_AT_FIRST);
+    ls_columns *columns =
+        columns_new(rows->pool, rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max, ROWS_NULL_AT_FIRST);
     if (columns == NULL) {
         return fail_memory();
     }

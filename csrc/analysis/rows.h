@@ -20,6 +20,7 @@ extern const struct row_column row_columns[LS_ROWS_COLUMNS];
 struct ls_rows {
     ls_reader *reader;
     struct lookback *look;
+    struct column_pool *pool;
     ls_rows_options options; /* with copies of its lists */
     enum column_kind kinds[LS_ROWS_COLUMNS];
     struct scan_batch batch; /* the current one; bytes NULL: none */

@@ -125,7 +125,7 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
     kinds[LS_ROWS_QUEUE_IDS] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_LIST : COLUMN_ABSENT;
     kinds[LS_ROWS_QUEUE_IDS_ITEM] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_64 : COLUMN_ABSENT;
     kinds[LS_ROWS_BODY] = (columns >> LS_ROWS_BODY & 1) != 0 ? COLUMN_BYTES : COLUMN_ABSENT;
-    c = columns_new(kinds, LS_ROWS_COLUMNS, rows.options.rows_max, ROWS_NULL_AT_FIRST);
+    c = columns_new(NULL, kinds, LS_ROWS_COLUMNS, rows.options.rows_max, ROWS_NULL_AT_FIRST);
     must(c != NULL && n <= ROWS_AT_ONCE);
     for (size_t i = 0; i < n; i++) {
         block[i] = *row;
