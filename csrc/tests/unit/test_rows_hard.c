@@ -116,7 +116,10 @@ static void a_scan_may_be_freed_after_its_reader(void) {
 static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint64_t *bytes) {
     static uint64_t values[LS_ROWS_HEADER * ROWS_STRIDE];
     static struct row block[ROWS_AT_ONCE];
-    struct ls_rows rows = {.options = {.rows_max = 1000, .body_max = UINT64_MAX}, .block = block, .values = values};
+    struct ls_rows rows = {.options = {.rows_max = 1000, .body_max = UINT64_MAX},
+                           .block = block,
+                           .values = values,
+                           .touched = ~row->marks};
     enum column_kind kinds[LS_ROWS_COLUMNS] = {COLUMN_ABSENT};
     ls_columns *c;
     size_t put;
