@@ -1,11 +1,87 @@
 /* Memory of columns. See columns.h. */
 #include "analysis/columns.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "format/format.h"
 
 enum { ALIGNED_BYTES = 64 }; /* as Arrow recommends for buffers */
+
+/* ---- the pool ---- */
+
+struct column_pool {
+    pthread_mutex_t lock;
+    size_t batches; /* that exist, of this pool */
+    bool ended;
+    uint64_t piece_bytes; /* of the first batch; batches of another size are not kept */
+    size_t count;
+    uint8_t *pieces[COLUMN_POOL_MOST];
+};
+
+struct column_pool *column_pool_new(void) {
+    struct column_pool *pool = calloc(1, sizeof *pool);
+    if (pool != NULL && pthread_mutex_init(&pool->lock, NULL) != 0) {
+        free(pool);
+        return NULL;
+    }
+    return pool;
+}
+
+/* Unlocks the pool, and frees it if nothing uses it any more. */
+static void leave_pool(struct column_pool *pool) {
+    bool unused = pool->ended && pool->batches == 0;
+    (void)pthread_mutex_unlock(&pool->lock);
+    if (unused) {
+        (void)pthread_mutex_destroy(&pool->lock);
+        free(pool);
+    }
+}
+
+void column_pool_end(struct column_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&pool->lock);
+    while (pool->count > 0) {
+        free(pool->pieces[--pool->count]);
+    }
+    pool->ended = true;
+    leave_pool(pool);
+}
+
+/* Memory of a batch. NULL: there is none. */
+static uint8_t *take_piece(struct column_pool *pool, uint64_t bytes) {
+    uint8_t *piece = NULL;
+    if (pool != NULL) {
+        (void)pthread_mutex_lock(&pool->lock);
+        assert(!pool->ended);
+        pool->piece_bytes = pool->piece_bytes != 0 ? pool->piece_bytes : bytes;
+        if (pool->piece_bytes == bytes && pool->count > 0) {
+            piece = pool->pieces[--pool->count];
+        }
+        pool->batches++;
+        leave_pool(pool);
+    }
+    /* Not aligned_alloc: glibc before 2.38 does not use a freed piece for the next one of the same size. */
+    return piece != NULL ? piece : malloc(bytes);
+}
+
+/* `piece` may be NULL. */
+static void give_piece(struct column_pool *pool, uint8_t *piece, uint64_t bytes) {
+    if (pool != NULL) {
+        (void)pthread_mutex_lock(&pool->lock);
+        if (piece != NULL && !pool->ended && bytes == pool->piece_bytes && pool->count < COLUMN_POOL_MOST) {
+            pool->pieces[pool->count++] = piece;
+            piece = NULL;
+        }
+        pool->batches--;
+        leave_pool(pool);
+    }
+    free(piece);
+}
+
+/* ---- a batch ---- */
 
 static uint64_t value_bytes(enum column_kind kind, uint64_t rows) {
     switch (kind) {
@@ -81,7 +157,8 @@ void column_begin(struct column *c) {
     }
 }
 
-ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t rows_max, uint64_t blank) {
+ls_columns *columns_new(struct column_pool *pool, const enum column_kind *kinds, size_t count, uint64_t rows_max,
+                        uint64_t blank) {
     assert(rows_max > 0 && rows_max <= COLUMN_ROWS_MAX && count > 0 && count <= COLUMNS_MAX);
     ls_columns *made = calloc(1, sizeof *made);
     struct column *at = calloc(count, sizeof *at);
@@ -96,8 +173,9 @@ ls_columns *columns_new(const enum column_kind *kinds, size_t count, uint64_t ro
         bool is_blank = kinds[i] != COLUMN_ABSENT && (blank >> i & 1) != 0;
         at[i] = (struct column){.kind = kinds[i], .capacity = rows_max, .blank = is_blank};
     }
-    /* Not aligned_alloc: glibc before 2.38 does not use a freed piece for the next one of the same size. */
-    made->memory = malloc(ALIGNED_BYTES + place_buffers(made, rows_max, blank != 0, NULL));
+    made->pool = pool;
+    made->memory_bytes = ALIGNED_BYTES + place_buffers(made, rows_max, blank != 0, NULL);
+    made->memory = take_piece(pool, made->memory_bytes);
     if (made->memory == NULL) {
         ls_columns_free(made);
         return NULL;
@@ -138,7 +216,7 @@ void ls_columns_free(ls_columns *columns) {
             free(c->valid);
         }
     }
-    free(columns->memory);
+    give_piece(columns->pool, columns->memory, columns->memory_bytes);
     free(columns->at);
     free(columns);
 }

@@ -410,7 +410,7 @@ int ls_message_rows_next(ls_message_rows *rows, ls_reader *reader, ls_columns **
     if (rows->ended) {
         return LS_END;
     }
-    ls_columns *c = rows->filling != NULL ? rows->filling : message_columns_new(false, rows->batch_rows);
+    ls_columns *c = rows->filling != NULL ? rows->filling : message_columns_new(rows, false, rows->batch_rows);
     if (c == NULL) {
         return pass_keep_failure(rows, fail_memory());
     }
@@ -458,7 +458,8 @@ int ls_message_rows_open(ls_message_rows *rows, ls_columns **batch) {
         return LS_END;
     }
     uint64_t left = rows->sorted_count - rows->sorted_next;
-    ls_columns *c = rc == LS_OK ? message_columns_new(true, left < rows->batch_rows ? left : rows->batch_rows) : NULL;
+    ls_columns *c =
+        rc == LS_OK ? message_columns_new(rows, true, left < rows->batch_rows ? left : rows->batch_rows) : NULL;
     rc = rc == LS_OK && c == NULL ? pass_keep_failure(rows, fail_memory()) : rc;
     while (rc == LS_OK && c != NULL && rows->sorted_next < rows->sorted_count && c->rows < rows->batch_rows) {
         rc = message_columns_put(rows, c, life_at(rows, rows->sorted[rows->sorted_next].number), true);
@@ -492,9 +493,11 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
     }
     pass *p = calloc(1, sizeof *p);
     struct name_of *names = calloc(n + 1, sizeof *names);
-    if (p == NULL || names == NULL) {
+    struct column_pool *pool = column_pool_new();
+    if (p == NULL || names == NULL || pool == NULL) {
         free(p);
         free(names);
+        column_pool_end(pool);
         return fail_memory();
     }
     for (size_t i = 0; i < n; i++) {
@@ -507,6 +510,7 @@ int ls_message_rows_new(uint64_t start_lsn, uint64_t stop_lsn, const uint32_t *q
     p->read_at_once = READ_AT_ONCE;
     p->names = names;
     p->name_count = n;
+    p->pool = pool;
     lives_init(p);
     *rows = p;
     return LS_OK;
@@ -517,6 +521,7 @@ void ls_message_rows_free(ls_message_rows *rows) {
         return;
     }
     ls_columns_free(rows->filling);
+    column_pool_end(rows->pool);
     moves_forget(rows);
     lives_free(rows);
     free(rows->names);

@@ -184,6 +184,7 @@ struct ls_message_rows {
     uint64_t stop_lsn;
     uint64_t from_lsn; /* LSN of the first batch that was read */
     uint64_t batch_rows;
+    struct column_pool *pool;
     uint64_t read_at_once; /* bytes of the log that one call may read */
     struct name_of *names; /* sorted by queue id */
     size_t name_count;
@@ -321,7 +322,7 @@ int pass_malformed(const pass *p, const struct record *r);
 
 /* ---- message_rows_put.c ---- */
 
-ls_columns *message_columns_new(bool open, uint64_t rows);
+ls_columns *message_columns_new(const pass *p, bool open, uint64_t rows);
 /* LS_END: the batch is full, and nothing was put. */
 int message_columns_put(pass *p, ls_columns *c, const struct life *l, bool open);
 

@@ -108,13 +108,13 @@ const char *ls_message_rows_column(unsigned column, int *tables) {
     return column < COLUMNS_IN_ALL ? message_columns[column].column : NULL;
 }
 
-ls_columns *message_columns_new(bool open, uint64_t rows) {
+ls_columns *message_columns_new(const pass *p, bool open, uint64_t rows) {
     int wanted = (open ? LS_MESSAGES_OPEN : LS_MESSAGES_CLOSED) | LS_MESSAGES_PLACE;
     enum column_kind kinds[COLUMNS_IN_ALL];
     for (size_t i = 0; i < COLUMNS_IN_ALL; i++) {
         kinds[i] = (message_columns[i].tables & wanted) != 0 ? message_columns[i].kind : COLUMN_ABSENT;
     }
-    return columns_new(kinds, COLUMNS_IN_ALL, rows, 0);
+    return columns_new(p->pool, kinds, COLUMNS_IN_ALL, rows, 0);
 }
 
 /* ---- places ---- */

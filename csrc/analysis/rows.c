@@ -121,9 +121,10 @@ int ls_rows_open(ls_reader *reader, const ls_rows_options *options, ls_rows **ro
     choose_columns(made);
     bool copied = copy_lists(&made->options);
     made->look = lookback_new(reader, options->as_of_lsn);
+    made->pool = column_pool_new();
     made->block = calloc(ROWS_AT_ONCE, sizeof *made->block);
     made->values = calloc((size_t)LS_ROWS_HEADER * ROWS_STRIDE, sizeof *made->values);
-    if (!copied || made->look == NULL || made->block == NULL || made->values == NULL) {
+    if (!copied || made->look == NULL || made->pool == NULL || made->block == NULL || made->values == NULL) {
         ls_rows_free(made);
         return fail_memory();
     }
@@ -141,6 +142,7 @@ void ls_rows_free(ls_rows *rows) {
         return;
     }
     lookback_free(rows->look);
+    column_pool_end(rows->pool);
     free_lists(&rows->options);
     free(rows->block);
     free(rows->values);
@@ -190,30 +192,19 @@ static int next_batch(struct ls_rows *rows) {
     struct scan_batch *b = &rows->batch;
     int rc = reader_next(rows->reader, b);
     bool stops = rc == LS_OK && o->stop_lsn != 0 && b->lsn >= o->stop_lsn;
+    rows->offset = rows->end = 0;
     if (rc != LS_OK || stops) {
-        b->bytes = NULL;
         return stops ? LS_END : rc;
     }
     bool in_time = o->timed == 0 || (b->batch.time_us >= o->start_us && b->batch.time_us < o->stop_us);
     bool wanted = in_time && b->lsn + b->batch.bytes > o->start_lsn;
-    rows->offset = wanted ? 0 : b->batch.bytes;
+    if (wanted) { /* a record's LSN is that of its batch plus its offset */
+        bool ends_inside = o->stop_lsn != 0 && o->stop_lsn - b->lsn < b->batch.bytes;
+        rows->end = ends_inside ? (uint32_t)(o->stop_lsn - b->lsn) : b->batch.bytes;
+    }
+    rows->filtered = o->types != 0 || o->ids != NULL || b->lsn < o->start_lsn;
     rows->passed += b->batch.bytes;
     return LS_OK;
-}
-
-/* Reads the next record of the batch into the block; false at the batch's end, at stop_lsn, or if the block is full. */
-static bool next_record(struct ls_rows *rows) {
-    const struct scan_batch *b = &rows->batch;
-    if (b->bytes == NULL || rows->offset >= b->batch.bytes || rows->block_at > 0 || rows->block_count == ROWS_AT_ONCE) {
-        return false;
-    }
-    struct record *r = &rows->block[rows->block_count].r;
-    format_read_verified(b->bytes + rows->offset, r);
-    if (rows->options.stop_lsn != 0 && r->lsn >= rows->options.stop_lsn) {
-        rows->offset = b->batch.bytes;
-        return false;
-    }
-    return true;
 }
 
 static bool is_start(const struct record *r) { return r->type == MESSAGE_START || r->type == MESSAGE_START_PLACED; }
@@ -226,11 +217,10 @@ static void note_start(struct ls_rows *rows, const struct row *row) {
     }
 }
 
-/* Keeps the record that next_record has read in the block, if it passes the filters. */
-static int take(struct ls_rows *rows) {
-    struct row *row = &rows->block[rows->block_count];
+/* Keeps the record, which is the next row of the block, if it passes the filters. */
+static int take(struct ls_rows *rows, struct row *row) {
     const struct record *r = &row->r;
-    bool wanted = passes_header(&rows->options, r);
+    bool wanted = !rows->filtered || passes_header(&rows->options, r);
     if (!wanted && !(rows->placed && is_start(r))) {
         return LS_OK;
     }
@@ -256,6 +246,19 @@ static int take(struct ls_rows *rows) {
         rows->dirty = rc != LS_OK;
     }
     rows->touched |= ~row->marks & ROWS_NULL_AT_FIRST;
+    return rc;
+}
+
+/* Reads records into the block until it is full, the batch ends, or one fails, which a next call reads again. */
+static int read_block(struct ls_rows *rows) {
+    int rc = LS_OK;
+    while (rc == LS_OK && rows->offset < rows->end && rows->block_count < ROWS_AT_ONCE) {
+        struct row *row = &rows->block[rows->block_count];
+        format_read_verified(rows->batch.bytes + rows->offset, &row->r);
+        const uint32_t length = row->r.length;
+        rc = take(rows, row);
+        rows->offset += rc == LS_OK ? length : 0;
+    }
     return rc;
 }
 
@@ -288,16 +291,11 @@ static int fill(struct ls_rows *rows, ls_columns *columns) {
     rows->passed = 0;
     while (rc == LS_OK && columns->rows < rows->options.rows_max &&
            (columns->rows > 0 || rows->passed < PASSED_BYTES_MAX)) {
-        bool more = next_record(rows);
-        if (more) {
-            uint32_t length = rows->block[rows->block_count].r.length;
-            rc = take(rows);
-            rows->offset += rc == LS_OK ? length : 0;
-        }
-        if (rows->block_count > 0 && (!more || rc != LS_OK)) {
-            rc = put_block(rows, columns); /* the next call reads a failed record again, and returns its error */
-        } else if (!more) {
-            rc = next_batch(rows);
+        int read = rows->block_at == 0 ? read_block(rows) : LS_OK;
+        if (rows->block_count > 0) {
+            rc = put_block(rows, columns);
+        } else {
+            rc = read != LS_OK ? read : next_batch(rows);
         }
     }
     return rc;
@@ -308,7 +306,8 @@ int ls_rows_next(ls_rows *rows, ls_columns **batch) {
     if (rows->result != LS_OK) {
         return rows->result == LS_END ? LS_END : fail_again(&rows->failure);
     }
-    ls_columns *columns = columns_new(rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max, ROWS_NULL_AT_FIRST);
+    ls_columns *columns =
+        columns_new(rows->pool, rows->kinds, LS_ROWS_COLUMNS, rows->options.rows_max, ROWS_NULL_AT_FIRST);
     if (columns == NULL) {
         return fail_memory();
     }

@@ -20,10 +20,13 @@ extern const struct row_column row_columns[LS_ROWS_COLUMNS];
 struct ls_rows {
     ls_reader *reader;
     struct lookback *look;
+    struct column_pool *pool;
     ls_rows_options options; /* with copies of its lists */
     enum column_kind kinds[LS_ROWS_COLUMNS];
-    struct scan_batch batch; /* the current one; bytes NULL: none */
+    struct scan_batch batch; /* the current one */
     uint32_t offset;         /* of the next record in it */
+    uint32_t end;            /* the offset of the first record that is not wanted */
+    bool filtered;           /* its records must pass the filters of headers */
     uint64_t passed;         /* bytes of the log read by this call without a row */
     bool bodied;             /* some column needs the record's body */
     bool needs_outcomes;     /* some column needs effects or outcomes */
@@ -87,6 +90,11 @@ struct row {
 enum format_result row_read(struct ls_rows *rows, struct row *row);
 /* Adds the values that come from the rest of the log. */
 int row_resolve(struct ls_rows *rows, struct row *row);
+
+/* The values of the column, one for each row of the block. */
+static inline const uint64_t *rows_values(const struct ls_rows *rows, unsigned column) {
+    return rows->values + (size_t)column * ROWS_STRIDE;
+}
 
 /* Puts up to `n` rows from row `from` of the block; *put is how many. LS_BUSY: the next row needs another batch. */
 int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_t n, size_t *put);

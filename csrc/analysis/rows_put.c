@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "os/error.h"
+#include "os/prefetch.h"
 
 /*
  * The rows that are put at once: `n` rows of the block, from row `from`. Bit i of bits[k] is bit k of the marks of row i of them.
@@ -96,7 +97,7 @@ static void put_same(struct column *c, uint64_t value, size_t n) {
 }
 
 static void put_fixed(struct column *c, const struct put *p, unsigned column) {
-    const uint64_t *values = p->rows->values + (size_t)column * ROWS_STRIDE + p->from;
+    const uint64_t *values = rows_values(p->rows, column) + p->from;
     const struct scan_batch *b = &p->rows->batch;
     switch (column) {
     case LS_ROWS_EPOCH:
@@ -158,20 +159,30 @@ static uint64_t body_bytes(const struct ls_rows *rows, const struct row *row) {
     return row->body_bytes < rows->options.body_max ? row->body_bytes : rows->options.body_max;
 }
 
+/* The bytes of a row's value in a column other than XID. */
+static inline uint64_t value_of(const struct ls_rows *rows, unsigned column, const struct row *row,
+                                const uint8_t **from) {
+    switch (column) {
+    case LS_ROWS_NOTE:
+        *from = row->note;
+        return row->note_bytes;
+    case LS_ROWS_BODY:
+        *from = row->body;
+        return body_bytes(rows, row);
+    default:
+        *from = row->header;
+        return row->header_bytes;
+    }
+}
+
 /* Puts the bytes of one row's value; returns how many. There is room for them. */
-static uint64_t put_value_bytes(const struct ls_rows *rows, unsigned column, const struct row *row, uint8_t *into) {
-    const uint8_t *from = row->header;
-    uint64_t n = row->header_bytes;
+static inline uint64_t put_value_bytes(const struct ls_rows *rows, unsigned column, const struct row *row,
+                                       uint8_t *into) {
     if (column == LS_ROWS_XID) {
         return row->has_xid ? put_xid(into, row) : 0;
     }
-    if (column == LS_ROWS_NOTE) {
-        from = row->note;
-        n = row->note_bytes;
-    } else if (column == LS_ROWS_BODY) {
-        from = row->body;
-        n = body_bytes(rows, row);
-    }
+    const uint8_t *from;
+    uint64_t n = value_of(rows, column, row, &from);
     if (n == 0) {
         return 0;
     }
@@ -184,7 +195,8 @@ static uint64_t put_value_bytes(const struct ls_rows *rows, unsigned column, con
     return n;
 }
 
-static void put_bytes(struct column *c, const struct put *p, unsigned column) {
+/* Inlined for each column, so that its rows do not ask which one it is. */
+static inline void put_bytes_of(struct column *c, const struct put *p, unsigned column) {
     uint64_t used = c->value_bytes;
     uint8_t *offsets = c->offsets + 4 * (c->rows + 1);
     for (size_t i = 0; i < p->n; i++) {
@@ -195,22 +207,49 @@ static void put_bytes(struct column *c, const struct put *p, unsigned column) {
     c->value_bytes = used;
 }
 
+static void put_bytes(struct column *c, const struct put *p, unsigned column) {
+    switch (column) {
+    case LS_ROWS_XID:
+        put_bytes_of(c, p, LS_ROWS_XID);
+        break;
+    case LS_ROWS_NOTE:
+        put_bytes_of(c, p, LS_ROWS_NOTE);
+        break;
+    case LS_ROWS_BODY:
+        put_bytes_of(c, p, LS_ROWS_BODY);
+        break;
+    default:
+        put_bytes_of(c, p, LS_ROWS_HEADER);
+        break;
+    }
+}
+
+/* Puts the ids of a row of several queues; returns how many. */
+static uint64_t put_several_ids(const struct row *row, uint8_t *into) {
+    uint64_t used = 0;
+    for (int k = 0; k < 2; k++) {
+        const uint8_t *at = row->queues[k].first;
+        for (uint32_t j = 0; j < row->queues[k].count; j++, at = format_next_queue(&row->queues[k], at)) {
+            const uint64_t id = format_queue_id(at, 0);
+            memcpy(into + 8 * used, &id, sizeof id);
+            used += id != 0 ? 1 : 0;
+        }
+    }
+    return used;
+}
+
+/* An id that is 0 is written behind the items, where the buffer has COLUMN_SLACK_BYTES, and not counted. */
 static void put_queue_ids(struct column *lists, struct column *items, const struct put *p) {
+    const uint64_t *counts = rows_values(p->rows, LS_ROWS_QUEUE_COUNT) + p->from;
+    const uint64_t *ids = rows_values(p->rows, LS_ROWS_QUEUE_ID) + p->from;
     uint64_t used = items->rows;
     uint8_t *offsets = lists->offsets + 4 * (lists->rows + 1);
     for (size_t i = 0; i < p->n; i++) {
-        const struct row *row = &p->block[i];
-        const uint64_t count = row_value(row, LS_ROWS_QUEUE_COUNT), only = row_value(row, LS_ROWS_QUEUE_ID);
-        if (count == 1) {
-            memcpy(items->values + 8 * used++, &only, sizeof only);
-        }
-        for (int k = 0; count > 1 && k < 2; k++) {
-            const uint8_t *at = row->queues[k].first;
-            for (uint32_t j = 0; j < row->queues[k].count; j++, at = format_next_queue(&row->queues[k], at)) {
-                const uint64_t id = format_queue_id(at, 0);
-                memcpy(items->values + 8 * used, &id, sizeof id);
-                used += id != 0 ? 1 : 0;
-            }
+        if (counts[i] > 1) {
+            used += put_several_ids(&p->block[i], items->values + 8 * used);
+        } else {
+            memcpy(items->values + 8 * used, &ids[i], sizeof ids[i]);
+            used += counts[i];
         }
         const uint32_t end = (uint32_t)used;
         memcpy(offsets + 4 * i, &end, sizeof end);
@@ -243,7 +282,7 @@ static size_t fitting(const ls_columns *columns, const struct ls_rows *rows, con
             .header_bytes = header ? row->header_bytes : 0,
             .body_bytes = body ? body_bytes(rows, row) : 0,
             .note_bytes = note ? row->note_bytes : 0,
-            .items = items ? 1 + (uint64_t)row->queues[0].count + row->queues[1].count : 0,
+            .items = items ? row_value(row, LS_ROWS_QUEUE_COUNT) : 0,
         };
         uint64_t bytes = more.header_bytes + more.body_bytes + more.note_bytes + 8 * more.items;
         if (used > 0 && (used > BATCH_BYTES_MAX || bytes > BATCH_BYTES_MAX - used)) {
@@ -270,20 +309,25 @@ static bool has_room(struct column *at, const struct need *need) {
             column_has_room_for_items(&at[LS_ROWS_QUEUE_IDS_ITEM], need->items));
 }
 
-/* Blank columns in which one of these rows has a value. */
-static void begin_columns(struct column *at, const struct row *block, size_t n) {
-    uint64_t all = ROWS_NULL_AT_FIRST;
-    for (size_t i = 0; i < n; i++) {
-        all &= block[i].marks;
-    }
+/* Blank columns in which a row of the block has a value. */
+static void begin_columns(struct column *at, uint64_t touched) {
     for (unsigned i = 0; i < LS_ROWS_QUEUE_IDS_ITEM; i++) {
-        if (at[i].blank && (all >> i & 1) == 0) {
+        if (at[i].blank && (touched >> i & 1) != 0) {
             column_begin(&at[i]);
         }
     }
 }
 
 /* ---- both ---- */
+
+/* A batch of all columns is larger than the cache; so the places of the next block are loaded while its records are read. */
+static void prefetch_next(const struct column *c) {
+    static const uint8_t widths[] = {[COLUMN_8] = 1, [COLUMN_32] = 4, [COLUMN_64] = 8, [COLUMN_LIST] = 0};
+    prefetch_bytes(c->values + (size_t)widths[c->kind] * c->rows, (size_t)widths[c->kind] * ROWS_AT_ONCE);
+    if (c->offsets != NULL) {
+        prefetch_bytes(c->offsets + 4 * (c->rows + 1), 4 * (size_t)ROWS_AT_ONCE);
+    }
+}
 
 static void put_column(struct column *at, unsigned column, const struct put *p) {
     struct column *c = &at[column];
@@ -300,6 +344,7 @@ static void put_column(struct column *at, unsigned column, const struct put *p) 
     }
     put_nulls(c, p->bits[column]);
     c->rows += p->n;
+    prefetch_next(c);
 }
 
 /* Everything that can fail comes before the first value, so that all columns keep the same length. */
@@ -308,7 +353,7 @@ int rows_put(const struct ls_rows *rows, ls_columns *columns, size_t from, size_
     struct need need = {.items = 0};
     *put = 0;
     p.n = fitting(columns, rows, p.block, n, &need);
-    begin_columns(columns->at, p.block, p.n);
+    begin_columns(columns->at, rows->touched);
     if (p.n == 0 || !has_room(columns->at, &need)) {
         return LS_BUSY;
     }

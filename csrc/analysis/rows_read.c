@@ -114,6 +114,11 @@ static void put_row_queues(struct ls_rows *rows, struct row *row) {
 }
 
 static void take_queues(struct ls_rows *rows, struct row *row, const uint8_t *queues, uint32_t count) {
+    if (count == 1) {
+        uint32_t id = format_queue_id(queues, 0);
+        put_row_queue(rows, row, id, id != 0 ? 1 : 0);
+        return;
+    }
     row->queues[0] = format_list_queues(queues, count);
     put_row_queues(rows, row);
 }

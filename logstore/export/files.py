@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDED", "FILE_ROWS", "FileRows", "Job", "write_messages", "write_records"]
 
 FILE_ROWS: Final = 4 << 20
-GROUP_ROWS: Final = 1 << 20
+GROUP_ROWS: Final = 1 << 18  # while they wait, the scan fills the same memory again
 GROUP_BYTES: Final = 256 << 20  # of rows in memory; with long headers or bodies a row group has fewer rows
 _DAY_US: Final = 86_400_000_000
 _LAST_DAY: Final = (date.max - date(1970, 1, 1)).days  # later times, of a wrong clock, count as this day

@@ -116,7 +116,10 @@ static void a_scan_may_be_freed_after_its_reader(void) {
 static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint64_t *bytes) {
     static uint64_t values[LS_ROWS_HEADER * ROWS_STRIDE];
     static struct row block[ROWS_AT_ONCE];
-    struct ls_rows rows = {.options = {.rows_max = 1000, .body_max = UINT64_MAX}, .block = block, .values = values};
+    struct ls_rows rows = {.options = {.rows_max = 1000, .body_max = UINT64_MAX},
+                           .block = block,
+                           .values = values,
+                           .touched = ~row->marks};
     enum column_kind kinds[LS_ROWS_COLUMNS] = {COLUMN_ABSENT};
     ls_columns *c;
     size_t put;
@@ -125,7 +128,7 @@ static size_t put_alike(uint64_t columns, const struct row *row, size_t n, uint6
     kinds[LS_ROWS_QUEUE_IDS] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_LIST : COLUMN_ABSENT;
     kinds[LS_ROWS_QUEUE_IDS_ITEM] = (columns >> LS_ROWS_QUEUE_IDS & 1) != 0 ? COLUMN_64 : COLUMN_ABSENT;
     kinds[LS_ROWS_BODY] = (columns >> LS_ROWS_BODY & 1) != 0 ? COLUMN_BYTES : COLUMN_ABSENT;
-    c = columns_new(kinds, LS_ROWS_COLUMNS, rows.options.rows_max, ROWS_NULL_AT_FIRST);
+    c = columns_new(NULL, kinds, LS_ROWS_COLUMNS, rows.options.rows_max, ROWS_NULL_AT_FIRST);
     must(c != NULL && n <= ROWS_AT_ONCE);
     for (size_t i = 0; i < n; i++) {
         block[i] = *row;
