@@ -49,9 +49,8 @@ static struct {
     size_t count, runs;
     uint64_t seed, chance, points, switch_one_in;
     bool on;
-    const sem_t
-        *watched; /* NULL, or a semaphore: the posts of the first thread, all and those that it made with a lock */
-    uint64_t posts, locked_posts;
+    const sem_t *watched;         /* NULL, or a semaphore, */
+    uint64_t posts, locked_posts; /* its posts by the first thread, and those that were made with a lock */
 } schedule;
 
 static _Thread_local uint64_t yields; /* where threads run freely: the chance of this thread */
