@@ -6,7 +6,7 @@ group commit. Start with :func:`open`; ``docs/api.md`` describes the whole inter
 
 from __future__ import annotations
 
-from logstore.catalog.rows import BindingRow
+from logstore.catalog.rows import BindingRow, ExchangeRow
 from logstore.core.reports import Recovery, SegmentLife
 from logstore.core.xid import Xid
 from logstore.errors import (
@@ -67,6 +67,7 @@ __all__ = [
     "Queue",
     "QueueDeclaration",
     "BindingRow",
+    "ExchangeRow",
     "Message",
     "MessageView",
     "Delivery",

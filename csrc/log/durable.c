@@ -134,11 +134,6 @@ static void wake_taken(struct log *g, struct waiter *taken) {
 
 static void wake_served(struct log *g) { wake_taken(g, take_waiters(g, false)); }
 
-static void wake_flusher(struct log *g) {
-    g->flusher.sleeping = false;
-    (void)sem_post(&g->flusher.wake);
-}
-
 void log_pass_on(struct log *g) {
     struct waiter *taken = take_waiters(g, true);
     bool one_leads = taken != NULL && taken->result == -1;
@@ -146,7 +141,7 @@ void log_pass_on(struct log *g) {
         log_call_to_lead(g);
     }
     if (!one_leads && g->flusher.sleeping && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
-        wake_flusher(g);
+        log_wake_flusher(g);
     }
     wake_taken(g, taken);
     (void)log_trail(g, !one_leads && g->commit.waiters != NULL);
@@ -211,7 +206,7 @@ static const struct buffer *durable_next(const struct log *g) {
 /* A freed buffer lets the flusher write the last one, which it has left open. */
 static void wake_waiting_flusher(struct log *g) {
     if (g->flusher.sleeping && !g->commit.leading && g->flusher.wanted_lsn > g->front.forced_lsn && g->poison == 0) {
-        wake_flusher(g);
+        log_wake_flusher(g);
     }
 }
 
@@ -322,7 +317,7 @@ bool log_trail(struct log *g, bool catches_up) {
         log_majority_has(g, g->buffers[(g->oldest + g->forced - most - 1) % g->buffer_count].end_lsn);
     }
     if (g->forced > 0 && g->flusher.sleeping && !g->commit.leading) {
-        wake_flusher(g);
+        log_wake_flusher(g);
     }
     return g->front.let_go != let_go;
 }

@@ -90,8 +90,16 @@ void log_move_given_out(struct log *g) {
 }
 #endif
 
-void log_wait(struct log *g, pthread_cond_t *signal) {
+void log_wake_before_wait(struct log *g) {
     log_call_for_room(g);
+    if (g->front.wakes_flusher) {
+        g->front.wakes_flusher = false;
+        log_post_flusher(g);
+    }
+}
+
+void log_wait(struct log *g, pthread_cond_t *signal) {
+    log_wake_before_wait(g);
     log_check(g);
     (void)pthread_cond_wait(signal, &g->front.lock);
     log_check(g);

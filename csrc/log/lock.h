@@ -20,7 +20,8 @@ struct log_front {
     pthread_mutex_t lock;   /* guards the whole log, except fields that are atomic, fixed at open, or say otherwise */
     uint64_t let_go;        /* how many times operations have let go of the lock */
     uint64_t reserved_room; /* bytes that may be appended before the next log_reserve; 0 once the lock is let go */
-    bool trying; /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
+    bool trying;        /* the operation that holds the lock must not let it go: LS_WOULD_WAIT in place of waiting */
+    bool wakes_flusher; /* once the lock is let go: awake before that, the flusher would only wait for the lock */
     struct room_waiter *room_waiters; /* threads that wait for room in a buffer, the first to come first */
     uint64_t undurable_bytes_max; /* max_undurable_bytes plus one batch, which is allowed when no other is undurable */
     uint64_t append_lsn;          /* where the next batch would start */
@@ -64,14 +65,22 @@ static inline bool log_try_lock(struct log *g) {
 /* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
 void log_call_for_room(struct log *g);
 
+/* threads.c: wakes the flusher. Without the lock, apart from a thread that begins to wait for a signal. */
+void log_post_flusher(struct log *g);
+
 static inline void log_unlock(struct log *g) {
     struct log_front *f = log_front(g);
+    bool wakes_flusher = f->wakes_flusher;
+    f->wakes_flusher = false;
     if (f->room_waiters != NULL) {
         log_call_for_room(g);
     }
     log_check(g);
     assert(!f->trying);
     (void)pthread_mutex_unlock(&f->lock);
+    if (wakes_flusher) {
+        log_post_flusher(g);
+    }
 }
 
 #ifdef LOGSTORE_POISON

@@ -196,6 +196,8 @@ void log_close_files(struct log *g);
 /* The functions below need the lock unless they say otherwise; those marked (waits) may let it go and take it again. */
 
 void log_wait(struct log *g, pthread_cond_t *signal); /* lets go of the lock until the signal */
+/* Before any other wait for a signal: wakes those whom log_unlock would wake. */
+void log_wake_before_wait(struct log *g);
 /* As log_let_go and log_take_back, if this is the spare thread; without background threads the lock is kept. */
 void log_unlock_for_io(struct log *g);
 void log_relock_after_io(struct log *g);

@@ -9,11 +9,17 @@ enum {
     ALARM_LEAST_US = 1000,            /* many times that follow each other closely wake the flusher once */
 };
 
+void log_post_flusher(struct log *g) { (void)sem_post(&g->flusher.wake); }
+
+void log_wake_flusher(struct log *g) {
+    g->flusher.sleeping = false;
+    g->front.wakes_flusher = true;
+}
+
 void log_flush_soon(struct log *g) {
     g->flusher.wanted_lsn = g->front.end_lsn;
     if (g->flusher.sleeping && !g->commit.leading) {
-        g->flusher.sleeping = false;
-        (void)sem_post(&g->flusher.wake);
+        log_wake_flusher(g);
     }
 }
 
@@ -27,8 +33,7 @@ void log_set_alarm(struct log *g, uint64_t at_us) {
     bool earlier = at_us < g->flusher.alarm_us;
     g->flusher.alarm_us = at_us;
     if (earlier && g->flusher.sleeping) {
-        g->flusher.sleeping = false;
-        (void)sem_post(&g->flusher.wake);
+        log_wake_flusher(g);
     }
 }
 

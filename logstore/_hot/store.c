@@ -58,16 +58,17 @@ struct message {
     size_t header_bytes, content_bytes;
 };
 
-static int publish_one(const struct store_calls *self, uint32_t queue, const struct message *m, ls_tx *tx, bool waits,
+/* The flags are LS_WAIT; or 0; or LS_MORE, if the caller wakes the flusher at once. */
+static int publish_one(const struct store_calls *self, uint32_t queue, const struct message *m, ls_tx *tx, int flags,
                        uint64_t *id) {
     const ls_calls *calls = self->state->calls;
     ls_store *store = self->store;
     int rc = LS_WOULD_WAIT;
-    if (!waits && m->content_bytes + m->header_bytes <= HELD_BYTES_MAX) {
-        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, LS_TRY, id);
+    if ((flags & LS_WAIT) == 0 && m->content_bytes + m->header_bytes <= HELD_BYTES_MAX) {
+        rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx,
+                            LS_TRY | flags, id);
     }
     if (rc == LS_WOULD_WAIT) {
-        int flags = waits ? LS_WAIT : 0;
         Py_BEGIN_ALLOW_THREADS
         rc = calls->publish(store, &queue, 1, m->header, m->header_bytes, m->content, m->content_bytes, tx, flags, id);
         Py_END_ALLOW_THREADS
@@ -103,7 +104,7 @@ static PyObject *store_publish(struct store_calls *self, PyObject *const *args, 
         m.header_bytes = (size_t)PyBytes_GET_SIZE(k.header);
     }
     uint64_t id = 0;
-    int rc = publish_one(self, queue, &m, k.tx, k.waits, &id);
+    int rc = publish_one(self, queue, &m, k.tx, k.waits ? LS_WAIT : 0, &id);
     return rc == LS_OK ? PyLong_FromUnsignedLongLong(id) : hot_fail(self->state, rc);
 }
 
@@ -147,7 +148,7 @@ static PyObject *store_publish_answered(struct store_calls *self, PyObject *args
                         .content_bytes = (size_t)(end - start)};
     uint64_t id = 0;
     if (self->store == NULL || !hot_queue_id(self, given, &queue) ||
-        publish_one(self, queue, &m, NULL, false, &id) != LS_OK) {
+        publish_one(self, queue, &m, NULL, LS_MORE, &id) != LS_OK) {
         return PyLong_FromLong(0);
     }
     return PyLong_FromLongLong(

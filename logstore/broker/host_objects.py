@@ -13,7 +13,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore.broker.arguments import AUTO_DELETE_KEY, INTERNAL_KEY, stored_queue_arguments
+from logstore.broker.arguments import (
+    AUTO_DELETE_KEY,
+    INTERNAL_KEY,
+    QueueArguments,
+    inequivalent,
+    stored_queue_arguments,
+)
 from logstore.broker.catalog_changes import CatalogChanges
 from logstore.broker.durable_queue import DurableQueue
 from logstore.broker.errors import RESOURCE_LOCKED, ChannelException, not_found
@@ -235,3 +241,19 @@ def locked(name: str, vhost: str) -> ChannelException:
         "declared on another connection or the exclusive property value does not match that of the "
         "original declaration.",
     )
+
+
+def check_same(
+    vhost: str, queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments
+) -> None:
+    """Check that a declaration fits the queue that exists. Raises a 405 or 406 channel exception."""
+    if exclusive != queue.exclusive:
+        raise locked(queue.name, vhost)
+    is_durable = queue.declared_durable if isinstance(queue, MemoryQueue) else True
+    for key, received, current in (
+        ("durable", durable, is_durable),
+        ("auto_delete", auto_delete, queue.auto_delete),
+        *((key, value, queue.arguments.by_key()[key]) for key, value in wanted.by_key().items()),
+    ):
+        if received != current:
+            raise inequivalent(key, "queue", queue.name, vhost, received, current)

@@ -1,8 +1,8 @@
 """Handlers of the methods exchange.* and queue.*.
 
 Each function handles one method; `VirtualHost` does the work and knows the rules. Later frames on the same channel wait
-for the method; other channels continue. A declaration or binding in the catalog takes those of its kind that wait
-directly behind it on its channel with it.
+for the method; other channels continue. A change of exchanges or bindings in the catalog, or the declaration of a
+queue, takes those of its kind that wait directly behind it on its channel with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logstore.broker.errors import (
     not_implemented,
     precondition_failed,
 )
-from logstore.broker.exchanges import DEFAULT_EXCHANGE
+from logstore.broker.exchanges import DEFAULT_EXCHANGE, Exchange
 from logstore.broker.memory_queue import MemoryQueue
 from logstore.broker.turns import in_turns
 
@@ -41,21 +41,45 @@ async def _exchange_declare(channel: Channel, method: commands.Exchange.Declare)
         raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
     if method.passive:
         channel.vhost.exchange(method.exchange)
+        _reply(channel, method.nowait, commands.Exchange.DeclareOk())
     else:
         await channel.vhost.declare_exchange(
-            method.exchange,
-            method.exchange_type,
-            durable=method.durable,
-            auto_delete=method.auto_delete,
-            internal=method.internal,
-            arguments=method.arguments,
+            _exchange_of(method),
+            method.arguments,
+            answer=functools.partial(_reply, channel, method.nowait, commands.Exchange.DeclareOk()),
+            further=functools.partial(_further, channel, method.index, _next_exchange),
         )
-    _reply(channel, method.nowait, commands.Exchange.DeclareOk())
+
+
+def _exchange_of(method: commands.Exchange.Declare) -> Exchange:
+    return Exchange(
+        method.exchange,
+        method.exchange_type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+    )
+
+
+def _next_exchange(channel: Channel, method: commands.Exchange.Declare) -> Change | None:
+    if method.passive or method.exchange == DEFAULT_EXCHANGE:
+        return None
+    answer = functools.partial(_reply, channel, method.nowait, commands.Exchange.DeclareOk())
+    return channel.vhost.stored_exchange(_exchange_of(method), method.arguments, answer)
 
 
 async def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
-    await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
-    _reply(channel, method.nowait, commands.Exchange.DeleteOk())
+    await channel.vhost.delete_exchange(
+        method.exchange,
+        if_unused=method.if_unused,
+        answer=functools.partial(_reply, channel, method.nowait, commands.Exchange.DeleteOk()),
+        further=functools.partial(_further, channel, method.index, _next_exchange_deletion),
+    )
+
+
+def _next_exchange_deletion(channel: Channel, method: commands.Exchange.Delete) -> Change | None:
+    answer = functools.partial(_reply, channel, method.nowait, commands.Exchange.DeleteOk())
+    return channel.vhost.stored_exchange_deletion(method.exchange, if_unused=method.if_unused, answer=answer)
 
 
 async def _exchange_bind(_channel: Channel, method: base.Frame) -> None:
@@ -149,8 +173,20 @@ def _further(
 
 async def _queue_unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
     queue, key = _queue_and_key(channel, method)
-    await channel.vhost.unbind(method.exchange, queue, key, method.arguments or {})
-    channel.reply(commands.Queue.UnbindOk())
+    await channel.vhost.unbind(
+        method.exchange,
+        queue,
+        key,
+        method.arguments or {},
+        answer=functools.partial(channel.reply, commands.Queue.UnbindOk()),
+        further=functools.partial(_further, channel, method.index, _next_removal),
+    )
+
+
+def _next_removal(channel: Channel, method: commands.Queue.Unbind) -> Change | None:
+    queue, key = _queue_and_key(channel, method)
+    answer = functools.partial(channel.reply, commands.Queue.UnbindOk())
+    return channel.vhost.stored_removal(method.exchange, queue, key, method.arguments or {}, answer)
 
 
 async def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:

@@ -8,7 +8,6 @@ or of one in memory, is answered at once.
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import logging
 import secrets
@@ -41,10 +40,10 @@ from logstore.broker.exchanges import (
     Exchange,
     canonical_arguments,
 )
-from logstore.broker.host_objects import HostObjects, locked
+from logstore.broker.host_objects import HostObjects, check_same
 from logstore.broker.memory_queue import MemoryQueue
-from logstore.catalog.rows import BindingRow
-from logstore.errors import CatalogError, StoreError, UnknownExchange
+from logstore.catalog.rows import BindingRow, ExchangeRow
+from logstore.errors import CatalogError, StoreError
 from logstore.store.declarations import QueueDeclaration
 
 if TYPE_CHECKING:
@@ -77,37 +76,62 @@ class VirtualHost(HostObjects):
 
     async def declare_exchange(
         self,
-        name: str,
-        kind: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
+        wanted: Exchange,
         arguments: Mapping[str, Any] | None,
+        answer: Callable[[], object],
+        further: Further = no_more,
     ) -> None:
-        """Declare an exchange, or check that an existing one is the same."""
-        if kind not in EXCHANGE_TYPES:
-            if kind == "headers":
+        """Declare an exchange, or check that an existing one is the same; then call `answer`.
+
+        `further` gives the next `stored_exchange` that waits behind this one, to be made together with it.
+        """
+
+        def make_in_memory() -> None:
+            if not self._has_exchange(wanted, arguments):
+                self.exchanges[wanted.name] = wanted
+            answer()
+
+        change = self.stored_exchange(wanted, arguments, answer)
+        if change is not None:
+            change.further = further
+            await self.changes.make(self._stored.declaring_exchanges, change)
+        elif wanted.name in self.exchanges or not self.changes.involves("exchange", wanted.name):
+            make_in_memory()
+        else:
+            async with self.changes.turn(("exchange", wanted.name)):
+                make_in_memory()
+
+    def stored_exchange(
+        self, wanted: Exchange, arguments: Mapping[str, Any] | None, answer: Callable[[], object]
+    ) -> Change | None:
+        """The declaration of a durable exchange; None if it exists, or is not durable.
+
+        Raises what a client gets for an exchange that it may not declare.
+        """
+        if wanted.kind not in EXCHANGE_TYPES:
+            if wanted.kind == "headers":
                 raise not_implemented("exchange type 'headers' is not implemented by this broker")
-            raise ConnectionException(COMMAND_INVALID, f"unknown exchange type '{kind}'")
-        wanted = Exchange(name, kind, durable=durable, auto_delete=auto_delete, internal=internal)
+            raise ConnectionException(COMMAND_INVALID, f"unknown exchange type '{wanted.kind}'")
         if self._has_exchange(wanted, arguments):
-            return
-        if name.startswith(RESERVED_PREFIX):
-            raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        if not durable and not self.changes.involves("exchange", name):
-            self.exchanges[name] = wanted
-            return
-        async with self.changes.turn(("exchange", name)):
-            if self._has_exchange(wanted, arguments):
-                return
-            if durable:
-                flags = {AUTO_DELETE_KEY: auto_delete, INTERNAL_KEY: internal}
-                table = {key: True for key, value in flags.items() if value}
-                await self._store(
-                    functools.partial(self.store.declare_exchange, name, type=kind, arguments=table or None)
-                )
-            self.exchanges[name] = wanted
+            return None
+        if wanted.name.startswith(RESERVED_PREFIX):
+            raise ChannelException(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
+        if not wanted.durable:
+            return None
+        flags = {AUTO_DELETE_KEY: wanted.auto_delete, INTERNAL_KEY: wanted.internal}
+        row = ExchangeRow(wanted.name, wanted.kind, {key: True for key, value in flags.items() if value})
+
+        def check() -> ExchangeRow | None:
+            if not self._has_exchange(wanted, arguments):
+                return row
+            answer()
+            return None
+
+        def apply(_: object) -> None:
+            self.exchanges[wanted.name] = wanted
+            answer()
+
+        return Change((("exchange", wanted.name),), wanted.name, check, apply)
 
     def _has_exchange(self, wanted: Exchange, arguments: Mapping[str, Any] | None) -> bool:
         """Whether the exchange exists. Raises if it differs, or if there are unsupported arguments."""
@@ -125,22 +149,48 @@ class VirtualHost(HostObjects):
         refuse_all("exchange", wanted.name, arguments, self.name)
         return found is not None
 
-    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """Delete an exchange with its bindings; does nothing if there is none."""
+    async def delete_exchange(
+        self, name: str, *, if_unused: bool, answer: Callable[[], object], further: Further = no_more
+    ) -> None:
+        """Delete an exchange with its bindings, if there is one; then call `answer`.
+
+        `further` gives the next `stored_exchange_deletion` that waits behind this one, to be made together with it.
+        """
+        change = self.stored_exchange_deletion(name, if_unused=if_unused, answer=answer)
+        if change is not None:
+            change.further = further
+            await self.changes.make(self._stored.deleting_exchanges, change)
+            return
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            self._drop_exchange(exchange)
+        answer()
+
+    def stored_exchange_deletion(self, name: str, *, if_unused: bool, answer: Callable[[], object]) -> Change | None:
+        """The deletion of a durable exchange; None if there is none of that name.
+
+        Raises what a client gets for an exchange that it may not delete.
+        """
         if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"deletion of system exchange '{name}' not allowed")
         exchange = self._deletable_exchange(name, if_unused=if_unused)
-        if exchange is not None and not exchange.durable:
-            self._drop_exchange(exchange)
-        elif exchange is not None:
-            async with self.changes.turn(("exchange", name)):
-                exchange = self._deletable_exchange(name, if_unused=if_unused)
-                if exchange is None:
-                    return
-                if exchange.durable:
-                    with contextlib.suppress(UnknownExchange):  # deleted from the store already
-                        await self._store(functools.partial(self.store.delete_exchange, name))
+        if exchange is None or not exchange.durable:
+            return None
+
+        def check() -> str | None:
+            exchange = self._deletable_exchange(name, if_unused=if_unused)
+            if exchange is not None and exchange.durable:
+                return name
+            apply()
+            return None
+
+        def apply(_: object = None) -> None:
+            exchange = self.exchanges.get(name)
+            if exchange is not None:
                 self._drop_exchange(exchange)
+            answer()
+
+        return Change((("exchange", name),), name, check, apply)
 
     def _deletable_exchange(self, name: str, *, if_unused: bool) -> Exchange | None:
         exchange = self.exchanges.get(name)
@@ -155,7 +205,7 @@ class VirtualHost(HostObjects):
             if self.exchanges.get(exchange.name) is not exchange or exchange.bindings:
                 continue
             try:
-                await self.delete_exchange(exchange.name, if_unused=True)
+                await self.delete_exchange(exchange.name, if_unused=True, answer=lambda: None)
             except ChannelException:
                 pass  # it has a binding again
             except CatalogError as error:
@@ -195,7 +245,7 @@ class VirtualHost(HostObjects):
             if name not in self.queues:
                 return False
             queue = self.queue(name, connection)
-            _check_same(self.name, queue, durable, exclusive, auto_delete, wanted)
+            check_same(self.name, queue, durable, exclusive, auto_delete, wanted)
             queue.touch()
             answer(queue)
             return True
@@ -402,31 +452,78 @@ class VirtualHost(HostObjects):
 
         return Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
 
-    async def unbind(self, exchange_name: str, queue: BrokerQueue, key: str, arguments: Mapping[str, Any]) -> None:
-        """Remove a binding; does nothing if there is none."""
+    async def unbind(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+        further: Further = no_more,
+    ) -> None:
+        """Remove a binding, if there is one, and call `answer`.
+
+        `further` gives the next `stored_removal` that waits behind this one, to be made together with it.
+        """
+        exchange = self._bindable(exchange_name)
+        change = self.stored_removal(exchange_name, queue, key, arguments, answer)
+        if change is not None:
+            change.further = further
+            await self.changes.make(self._stored.unbinding, change)
+            return
+        binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
+        unused: list[Exchange | None] = []
+        if binding in exchange.bindings:
+            removal = self._removal(queue, binding, unused.append)
+            if exchange.durable and isinstance(queue, DurableQueue):
+                await self.changes.make(self._stored.unbinding, removal)
+            else:
+                removal.apply(None)
+        await self._delete_unused(each for each in unused if each is not None)
+        answer()
+
+    def stored_removal(
+        self,
+        exchange_name: str,
+        queue: BrokerQueue,
+        key: str,
+        arguments: Mapping[str, Any],
+        answer: Callable[[], object],
+    ) -> Change | None:
+        """The removal of a stored binding from an exchange that stays; None if this is none.
+
+        Raises what a client gets for a binding that it may not remove.
+        """
         exchange = self._bindable(exchange_name)
         binding = Binding(exchange_name, queue.name, key, canonical_arguments(arguments))
-        if binding not in exchange.bindings:
-            return
-        unused: list[Exchange | None] = []
+        is_stored = binding in exchange.bindings and exchange.durable and isinstance(queue, DurableQueue)
+        if not is_stored or exchange.auto_delete:
+            return None
+
+        def removed(unused: Exchange | None) -> None:
+            answer()
+            if unused is not None:  # another exchange of its name
+                self.changes.in_background("deleting exchanges without bindings", self._delete_unused([unused]))
+
+        return self._removal(queue, binding, removed)
+
+    def _removal(self, queue: BrokerQueue, binding: Binding, removed: Callable[[Exchange | None], object]) -> Change:
+        """Calls `removed` at the end, with an auto-delete exchange that has no binding left."""
 
         def check() -> BindingRow | None:
-            exchange = self._bindable(exchange_name)
-            if binding in exchange.bindings:
-                if exchange.durable:
-                    return BindingRow(exchange_name, queue.name, key, binding.argument_table)
+            exchange = self._bindable(binding.exchange)
+            if binding not in exchange.bindings:
+                removed(None)
+            elif exchange.durable:
+                return BindingRow(binding.exchange, queue.name, binding.key, binding.argument_table)
+            else:
                 apply()
             return None
 
         def apply(_: object = None) -> None:
-            unused.append(self._unlink(self.exchanges[exchange_name], queue, binding))
+            removed(self._unlink(self.exchanges[binding.exchange], queue, binding))
 
-        if exchange.durable and isinstance(queue, DurableQueue):
-            change = Change((("exchange", exchange_name), ("queue", queue.name)), binding, check, apply)
-            await self.changes.make(self._stored.unbinding, change)
-        else:
-            apply()
-        await self._delete_unused(each for each in unused if each is not None)
+        return Change((("exchange", binding.exchange), ("queue", queue.name)), binding, check, apply)
 
     def _bindable(self, exchange_name: str) -> Exchange:
         if exchange_name == DEFAULT_EXCHANGE:
@@ -436,18 +533,3 @@ class VirtualHost(HostObjects):
 
 def _is_used_again(queue: BrokerQueue, expires_s: float) -> bool:
     return bool(queue.consumers) or queue.wakeups.loop.time() - queue.used_at < expires_s
-
-
-def _check_same(
-    vhost: str, queue: BrokerQueue, durable: bool, exclusive: bool, auto_delete: bool, wanted: QueueArguments
-) -> None:
-    if exclusive != queue.exclusive:
-        raise locked(queue.name, vhost)
-    is_durable = queue.declared_durable if isinstance(queue, MemoryQueue) else True
-    for key, received, current in (
-        ("durable", durable, is_durable),
-        ("auto_delete", auto_delete, queue.auto_delete),
-        *((key, value, queue.arguments.by_key()[key]) for key, value in wanted.by_key().items()),
-    ):
-        if received != current:
-            raise inequivalent(key, "queue", queue.name, vhost, received, current)

@@ -14,7 +14,7 @@ SQLite inside the store directory by default, or one schema of a shared PostgreS
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from logstore.catalog.config import Config
 from logstore.catalog.database import CatalogDatabase
@@ -41,8 +41,6 @@ if TYPE_CHECKING:  # imported late: SQLAlchemy would double the time of "import 
 
     from logstore.catalog.statements import Step
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 __all__ = ["BindingRow", "Catalog", "ExchangeRow", "QueueRow"]
 
@@ -240,25 +238,45 @@ class Catalog(CatalogDatabase):
         Durable on return. Raises ``CatalogError`` if it exists with another type, other arguments or another alternate,
         ``UnknownExchange`` if there is no exchange called ``alternate``.
         """
-        text = canonical(f"exchange {checked_name('an exchange', name)!r}", arguments)
-        wanted = StoredExchange(name, checked_name("an exchange type", type), text, alternate)
+        wanted = self.checked_exchange(name, type, arguments, alternate)
         if self.memory_answers and self._now.exchanges.get(name) == wanted:
             return self._exchange_row(wanted), False
         with self.changes():
-            known = self._now.exchanges.get(name)
-            if known is not None:
-                if known == wanted:
-                    return self._exchange_row(known), False
+            return self._exchange_row(wanted), self.declare_exchanges([wanted])
+
+    def declare_exchanges(self, wanted: Iterable[StoredExchange]) -> bool:
+        """Makes those of these exchanges that do not exist in one commit, as :meth:`declare_exchange`.
+
+        Whether there were any. Called inside a block of :meth:`changes`. An alternate may be an earlier one of them.
+        """
+        now = self._now
+        after = replace(now, exchanges=dict(now.exchanges))
+        for row in wanted:
+            known = after.exchanges.get(row.name)
+            if known is not None and known != row:
                 raise CatalogError(
-                    f"exchange {name!r} exists as {known.type!r} with arguments {known.arguments} and "
-                    f"alternate {known.alternate!r}, but was declared as {type!r} with {text} and "
-                    f"{alternate!r}: declare it as it exists, or delete it first"
+                    f"exchange {row.name!r} exists as {known.type!r} with arguments {known.arguments} and "
+                    f"alternate {known.alternate!r}, but was declared as {row.type!r} with {row.arguments} and "
+                    f"{row.alternate!r}: declare it as it exists, or delete it first"
                 )
-            if alternate is not None:
-                self._known_exchange(alternate)
-            after = replace(self._now, exchanges={**self._now.exchanges, name: wanted})
-            self._commit(self.statements.put_exchange(wanted), after=after)
-            return self._exchange_row(wanted), True
+            if known is None and row.alternate is not None:
+                self._known_exchange(row.alternate, after)
+            after.exchanges[row.name] = row
+        made = [row for name, row in after.exchanges.items() if name not in now.exchanges]
+        if made:
+            self._commit(self.statements.put_exchanges(made), after=after)
+        return bool(made)
+
+    def checked_exchange(
+        self,
+        name: str,
+        type: str,  # noqa: A002 - the protocol's own word
+        arguments: Mapping[str, Any] | None,
+        alternate: str | None,
+    ) -> StoredExchange:
+        """The exchange as a row, whether or not it exists. Raises ``OptionError``."""
+        text = canonical(f"exchange {checked_name('an exchange', name)!r}", arguments)
+        return StoredExchange(name, checked_name("an exchange type", type), text, alternate)
 
     def delete_exchange(self, name: str) -> None:
         """Deletes an exchange and its bindings; durable on return.
@@ -266,16 +284,25 @@ class Catalog(CatalogDatabase):
         Raises ``UnknownExchange``, or ``CatalogError`` while it is the alternate of another one.
         """
         with self.changes():
-            self._known_exchange(name)
-            users = [other.name for other in self._now.exchanges.values() if other.alternate == name]
-            if users:
-                raise CatalogError(f"exchange {name!r} is the alternate of {users[0]!r}: delete that one first")
-            after = replace(
-                self._now,
-                exchanges=_without(self._now.exchanges, name),
-                bindings={row: None for row in self._now.bindings if row.exchange != name},
-            )
-            self._commit(self.statements.delete_exchange(name), after=after)
+            self.delete_exchanges([name])
+
+    def delete_exchanges(self, names: Iterable[str]) -> None:
+        """Deletes exchanges and their bindings in one commit, as :meth:`delete_exchange`.
+
+        Called inside a block of :meth:`changes`.
+        """
+        gone = {self._known_exchange(name).name for name in names}
+        for other in self._now.exchanges.values():
+            if other.alternate in gone:
+                raise CatalogError(
+                    f"exchange {other.alternate!r} is the alternate of {other.name!r}: delete that one first"
+                )
+        after = replace(
+            self._now,
+            exchanges={name: row for name, row in self._now.exchanges.items() if name not in gone},
+            bindings={row: None for row in self._now.bindings if row.exchange not in gone},
+        )
+        self._commit(self.statements.delete_exchanges(sorted(gone)), after=after)
 
     # ---- Bindings
 
@@ -361,9 +388,3 @@ class Catalog(CatalogDatabase):
             config = {key: value for key, value in {**self._now.config, **changes}.items() if value is not None}
             if config != self._now.config:
                 self._commit(*steps, after=replace(self._now, config=config))
-
-
-def _without(entries: dict[_K, _V], key: _K) -> dict[_K, _V]:
-    left = dict(entries)
-    del left[key]
-    return left

@@ -124,8 +124,8 @@ def _steps(statements: Statements, row: CatalogRow) -> list[Step]:
         return [statements.delete_queues([row.queue_id])]
     if row.object is CatalogObject.EXCHANGE:
         if puts:
-            return [statements.put_exchange(StoredExchange(**value))]
-        return [statements.delete_exchange(value["name"])]
+            return [statements.put_exchanges([StoredExchange(**value)])]
+        return [statements.delete_exchanges([value["name"]])]
     if row.object is CatalogObject.BINDING:
         bindings = [StoredBinding(**value)]
         return [statements.put_bindings(bindings) if puts else statements.delete_bindings(bindings)]

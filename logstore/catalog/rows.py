@@ -37,9 +37,9 @@ class ExchangeRow:
     """An exchange; ``alternate`` names the exchange for messages that no binding matches."""
 
     name: str
-    type: str
-    arguments: dict[str, Any]
-    alternate: str | None
+    type: str = "direct"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    alternate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,13 +105,13 @@ class Statements:
         """The rows and their bindings."""
         return Step(self._delete_queue, [{"given_id": queue_id} for queue_id in queue_ids])
 
-    def put_exchange(self, row: StoredExchange) -> Step:
-        """A row that is not there yet."""
-        return Step(self._put_exchange, [row._asdict()])
+    def put_exchanges(self, rows: Iterable[StoredExchange]) -> Step:
+        """Rows that are not there yet."""
+        return Step(self._put_exchange, [row._asdict() for row in rows])
 
-    def delete_exchange(self, name: str) -> Step:
-        """The row and its bindings."""
-        return Step(self._delete_exchange, [{"given_name": name}])
+    def delete_exchanges(self, names: Iterable[str]) -> Step:
+        """The rows and their bindings."""
+        return Step(self._delete_exchange, [{"given_name": name} for name in names])
 
     def put_bindings(self, rows: Iterable[StoredBinding]) -> Step:
         """Rows that are not there yet."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.cluster.addresses import Tls, judge_plain, parse
 from logstore.cluster.certificates import member_name
+from logstore.cluster.directory import CONFIG_NAME
 from logstore.core import arguments
 from logstore.core.regular_files import force_directory
 from logstore.errors import NotAStore, OptionError, StoreError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from logstore.cluster.member import MemberConfig
 
-FILE_NAME: Final = "cluster.toml"
+FILE_NAME: Final = CONFIG_NAME
 MEMBER_MAX: Final = (1 << 53) - 1
 """The largest id that every reader of JSON gets exactly."""
 

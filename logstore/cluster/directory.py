@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+CONFIG_NAME: Final = "cluster.toml"
 VOTE_NAME: Final = "VOTE"
 LOCK_NAME: Final = "LOCK"
 SOCKET_NAME: Final = "member.sock"
@@ -37,7 +38,7 @@ _HOST: Final = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 def host_name(name: str) -> str:
     """Checks a host's name, which is that of its directory. Raises ``OptionError``."""
-    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith(("cluster.toml", CATALOG)):
+    if not _HOST.fullmatch(name) or name in (LOCK_NAME, SOCKET_NAME) or name.startswith((CONFIG_NAME, CATALOG)):
         raise OptionError(
             f"a host's name has letters, digits, '-', '_' and '.', does not begin with '-' or '.', and is none of a "
             f"member's files: not {name!r}"

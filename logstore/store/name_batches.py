@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logstore.catalog.rows import BindingRow
-from logstore.core.arguments import instance, text
+from logstore.catalog.rows import BindingRow, ExchangeRow
+from logstore.core.arguments import instance, optional, text
 from logstore.store.declarations import QueueDeclaration, batch_of, each, refuse_twice
-from logstore.store.names import Names
+from logstore.store.names import Names, exchange_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logstore.catalog.catalog import Catalog
-    from logstore.catalog.rows import StoredBinding
+    from logstore.catalog.rows import StoredBinding, StoredExchange
     from logstore.store.queues import Queue
 
 
@@ -63,6 +63,43 @@ class NameBatches(Names):
             self._delete(catalog, each("queues", batch, known))
         if wait:
             self.force_unless_relaxed()
+
+    def declare_exchanges(self, exchanges: Iterable[ExchangeRow]) -> None:
+        """As :meth:`declare_exchange` for each of at most 10,000 exchanges, in one commit of the catalog.
+
+        An ``alternate`` may name an earlier one of them. Durable on return; after an error none was made. Raises also
+        ``OptionError`` for a name that occurs twice, and for an empty batch.
+        """
+        catalog, batch = self._names(), batch_of("exchanges", exchanges, "ExchangeRows")
+        seen: set[str] = set()
+
+        def stored(exchange: ExchangeRow) -> StoredExchange:
+            instance("each of exchanges", exchange, ExchangeRow, what="an ExchangeRow")
+            optional(text, "alternate", exchange.alternate)
+            found = catalog.checked_exchange(exchange.name, exchange.type, exchange.arguments, exchange.alternate)
+            refuse_twice(seen, found.name, f"exchange {found.name!r}")
+            return found
+
+        wanted = each("exchanges", batch, stored)
+        with catalog.changes():
+            catalog.declare_exchanges(wanted)
+
+    def delete_exchanges(self, exchanges: Iterable[ExchangeRow | str]) -> None:
+        """As :meth:`delete_exchange` for each of at most 10,000 exchanges, in one commit of the catalog.
+
+        After an error none was deleted. Raises ``CatalogError`` for one that is the alternate of another one, also of
+        one in the batch, and ``OptionError`` for one that occurs twice, and for an empty batch.
+        """
+        catalog, batch = self._names(), batch_of("exchanges", exchanges, "exchanges and names")
+        with catalog.changes():
+            seen: set[str] = set()
+
+            def known(exchange: ExchangeRow | str) -> str:
+                found = catalog.exchange(exchange_name(exchange)).name
+                refuse_twice(seen, found, f"exchange {found!r}")
+                return found
+
+            catalog.delete_exchanges(each("exchanges", batch, known))
 
     def bind_many(self, bindings: Iterable[BindingRow]) -> None:
         """As :meth:`bind` for each of at most 10,000 bindings, in one commit of the catalog; durable on return.

@@ -430,7 +430,7 @@ class Names(StoreCalls):
 
     def delete_exchange(self, exchange: ExchangeRow | str) -> None:
         """Deletes the exchange and its bindings. Raises ``UnknownExchange``."""
-        self._names().delete_exchange(_exchange_name(exchange))
+        self._names().delete_exchange(exchange_name(exchange))
 
     def bind(
         self,
@@ -457,7 +457,7 @@ class Names(StoreCalls):
     def _pair(self, exchange: ExchangeRow | str, queue: Queue | str) -> tuple[str, str]:
         name = self._name_of(queue)
         self._refuse_transient_binding(name)
-        return _exchange_name(exchange), name
+        return exchange_name(exchange), name
 
     def _refuse_transient_binding(self, name: str) -> None:
         known = self._by_name.get(name)
@@ -513,6 +513,7 @@ class Names(StoreCalls):
         return ffi.new("uint32_t[]", ids), len(ids)
 
 
-def _exchange_name(exchange: ExchangeRow | str) -> str:
+def exchange_name(exchange: ExchangeRow | str) -> str:
+    """The name of an exchange. Raises ``TypeError``."""
     one_of("exchange", exchange, (ExchangeRow, str), "an exchange or its name")
     return exchange if isinstance(exchange, str) else exchange.name

@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
 
+from logstore.cluster.directory import CONFIG_NAME, copy_number, hosts
 from logstore.codec.records import LSN_LIMIT
 from logstore.core import arguments
 from logstore.core.directory import with_directory
 from logstore.core.sizes import size_of
 from logstore.core.xid import XID_PART_BYTES_MAX
-from logstore.errors import CorruptLog, OptionError, StoreError
+from logstore.errors import CorruptLog, NotAStore, OptionError, StoreError
 from logstore.terminal.output import JSON_STRINGS
 
 if TYPE_CHECKING:
@@ -146,6 +148,20 @@ class PlaceText(PathText):
         return super().convert(value, param, ctx)
 
 
+class StorePath(PathText):
+    """The directory of a store. That of a member's host stands for the copy in it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path of the copy, if the member has one there."""
+        path = super().convert(value, param, ctx)
+        copy = path / f"copy-{copy_number(path)}"
+        return copy if copy.is_dir() and not (path / "META").exists() else path
+
+
+class SourceText(PlaceText, StorePath):
+    """The directory of a store or of an export, or an address of an export."""
+
+
 SIZE = Size()
 AGE = Age()
 LIMIT = Limit()
@@ -168,9 +184,15 @@ def naming(store_dir: Path | str) -> Iterator[None]:
             store_dir = shown(store_dir)
         if isinstance(error, CorruptLog) and not error.segment:
             error.message = error.message.removeprefix("no log to open: ")  # damage of META or of the whole log
+        if isinstance(error, NotAStore) and isinstance(store_dir, Path) and (store_dir / CONFIG_NAME).exists():
+            of_host = next(iter(hosts(store_dir)), store_dir / "HOST")
+            error.message = (
+                f"{store_dir} is the directory of a cluster's member: name one of its hosts, such as {of_host}, "
+                f"or ask the member with `logstore cluster status --dir {quote(str(store_dir))}`"
+            )
         if str(store_dir) not in error.message:
             error.message = f"{store_dir}: {error.message}"
-        error.message = with_directory(error.message, Path(store_dir)) if isinstance(store_dir, Path) else error.message
+        error.message = with_directory(error.message, store_dir) if isinstance(store_dir, Path) else error.message
         raise
 
 
@@ -180,13 +202,13 @@ def _directories(_context: click.Context, _param: click.Parameter, text: str) ->
 
 def path_argument(function: F) -> F:
     """``DIR``. The library checks whether it is a store."""
-    kind = PathText(readable=False)
+    kind = StorePath(readable=False)
     return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 
 def place_argument(function: F) -> F:
     """``DIR``, which may be the address of an export. The library checks what is there."""
-    kind = PlaceText(readable=False)
+    kind = SourceText(readable=False)
     return click.argument("store_dir", metavar="DIR", type=kind, shell_complete=_directories)(function)
 
 

@@ -122,6 +122,95 @@ def test_bindings_of_one_packet_share_a_commit_and_messages_take_them(hanging: H
     assert client.declare("q", durable=True).message_count == 50
 
 
+def test_removals_of_bindings_of_one_packet_share_a_commit(hanging: Hanging) -> None:
+    broker, store = hanging
+    client = broker.raw().open(channels=2)
+    client.declare("q", durable=True)
+    keys = [f"key.{number}" for number in range(50)]
+    client.send(1, *(bind("q", key) for key in (*keys, "stays")))
+    for _ in range(51):
+        client.expect(commands.Queue.BindOk)
+    store.hang()
+    wanted = (*keys[:25], "missing", *keys[25:])
+    client.send(1, *(commands.Queue.Unbind(queue="q", exchange="amq.topic", routing_key=key) for key in wanted))
+    are_read(client)
+    store.go_on()
+    for _ in wanted:
+        client.expect(commands.Queue.UnbindOk)
+    assert len(store.made) <= 4
+    assert [each.key for each in store.bindings()] == ["stays"]
+
+
+def test_exchanges_of_one_packet_are_declared_and_deleted_in_shared_commits(hanging: Hanging) -> None:
+    broker, store = hanging
+    client = broker.raw().open(channels=2)
+    names = [f"x{number}" for number in range(100)]
+    store.hang()
+    client.send(1, *(commands.Exchange.Declare(exchange=name, exchange_type="fanout", durable=True) for name in names))
+    are_read(client)
+    store.go_on()
+    for _ in names:
+        client.expect(commands.Exchange.DeclareOk)
+    assert len(store.made) <= 3
+    assert set(names) <= {each.name for each in store.exchanges()}
+    store.hang()
+    client.send(1, *(commands.Exchange.Delete(exchange=name) for name in names))
+    are_read(client)
+    store.go_on()
+    for _ in names:
+        client.expect(commands.Exchange.DeleteOk)
+    assert len(store.made) <= 3
+    assert {each.name for each in store.exchanges()} == {"amq.direct", "amq.fanout", "amq.topic"}
+
+
+def test_exchanges_of_several_connections_share_commits(hanging: Hanging) -> None:
+    broker, store = hanging
+    clients = [broker.raw().open(channels=2) for _ in range(3)]
+    for request, answer, call in (
+        (
+            lambda name: commands.Exchange.Declare(exchange=name, exchange_type="topic", durable=True),
+            commands.Exchange.DeclareOk,
+            "declare_exchanges",
+        ),
+        (lambda name: commands.Exchange.Delete(exchange=name), commands.Exchange.DeleteOk, "delete_exchanges"),
+    ):
+        first = hang(broker, store)
+        for number, client in enumerate(clients):
+            client.send(1, request(f"x{number}"))
+        wait_until(lambda: waiting(broker) == 3, "all wait")
+        store.go_on()
+        first.expect(commands.Queue.DeclareOk)
+        for client in clients:
+            client.expect(answer)
+        assert store.made == ["declare_queue", call]
+        first.send(1, commands.Queue.Delete(queue="first"))
+        first.expect(commands.Queue.DeleteOk)
+
+
+def test_after_an_exchange_that_is_refused_those_before_it_are_made_and_those_behind_it_are_not(
+    hanging: Hanging,
+) -> None:
+    broker, store = hanging
+    client = broker.raw().open(channels=2)
+    store.hang()
+    for name, kind, durable in (
+        ("a", "topic", True),
+        ("b", "topic", True),
+        ("brief", "topic", False),
+        ("b", "topic", True),
+        ("b", "fanout", True),
+        ("never", "topic", True),
+    ):
+        client.send(1, commands.Exchange.Declare(exchange=name, exchange_type=kind, durable=durable))
+    are_read(client)
+    store.go_on()
+    for _ in range(4):
+        client.expect(commands.Exchange.DeclareOk)
+    assert "inequivalent arg 'type' for exchange 'b'" in client.expect_channel_close(406)
+    assert {"a", "b", "brief"} < set(broker.call(lambda: list(broker.server.hosts["/"].vhost.exchanges)))
+    assert {each.name for each in store.exchanges()} == {"amq.direct", "amq.fanout", "amq.topic", "a", "b"}
+
+
 def test_changes_of_another_kind_keep_their_place(hanging: Hanging) -> None:
     broker, store = hanging
     client = broker.raw().open(channels=2)

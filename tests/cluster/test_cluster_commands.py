@@ -21,8 +21,9 @@ from kit.command import fails, fine, run, spawn, told
 from kit.copy_group import CLUSTER, Group
 from kit.member_process import leads, made, running, sockets
 from kit.patience import wait_until
+from kit.ports import free_ports
 from kit.stores import ROOT, contents
-from kit.trio import HOST, Trio, free_ports
+from kit.trio import HOST, Trio
 from logstore.cluster import config
 from logstore.cluster.directory import SOCKET_NAME
 from logstore.cluster.engine import bootstrap

@@ -13,7 +13,8 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.copy_group import fill
 from kit.patience import wait_until
-from kit.trio import HOST, Trio, free_ports, judge, wait_for_all
+from kit.ports import free_ports
+from kit.trio import HOST, Trio, judge, wait_for_all
 from logstore import errors
 from logstore.cluster.member import Member
 

@@ -17,8 +17,9 @@ from kit.command import fine
 from kit.copy_group import CLUSTER, fill
 from kit.member_process import made, running
 from kit.patience import PATIENCE_S, wait_until
+from kit.ports import free_ports
 from kit.stores import SMALL_SEGMENT
-from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
+from kit.trio import HOST, Publisher, Trio, group_of, judge, number_of, wait_for_all
 from logstore import errors
 from logstore.cluster import config, group_update, keeping
 from logstore.cluster.addresses import Tls

@@ -12,7 +12,7 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 from kit.amqp_client import RawClient
 from kit.command import fine, refused
 from kit.member_process import MemberProcess, leads
-from kit.trio import free_ports
+from kit.ports import free_ports
 from logstore.broker import Limits
 from logstore.cluster import running
 

@@ -11,7 +11,8 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.copy_group import CLUSTER
 from kit.patience import wait_until
-from kit.trio import HOST, Trio, free_ports
+from kit.ports import free_ports
+from kit.trio import HOST, Trio
 from logstore import errors
 from logstore.cluster import engine as engines
 from logstore.cluster.joining import remember, remembered

@@ -16,7 +16,8 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 
 from kit.copy_group import fill
 from kit.patience import PATIENCE_S, wait_until
-from kit.trio import HOST, Publisher, Trio, free_ports, group_of, judge, number_of, wait_for_all
+from kit.ports import free_ports
+from kit.trio import HOST, Publisher, Trio, group_of, judge, number_of, wait_for_all
 from logstore import errors
 from logstore.cluster import rebuilding
 from logstore.cluster.directory import read_vote

@@ -15,7 +15,8 @@ pytest.importorskip("logstore._consensus", reason="the cluster is not built")
 from kit.amqp_trio import AmqpTrio
 from kit.copy_group import CLUSTER
 from kit.patience import wait_until
-from kit.trio import HOST, Trio, free_ports, wait_for_all
+from kit.ports import free_ports
+from kit.trio import HOST, Trio, wait_for_all
 from logstore.broker.headers import decode_header
 from logstore.cluster import frames, member_loop
 from logstore.cluster.member import Member, MemberConfig

@@ -14,7 +14,8 @@ import uvloop
 from kit.copy_group import CLUSTER
 from kit.live_broker import MishapHandler
 from kit.patience import PATIENCE_S, wait_until
-from kit.trio import HOST, Trio, free_ports
+from kit.ports import free_ports
+from kit.trio import HOST, Trio
 from logstore.broker import Limits
 from logstore.cluster.brokering import Brokering
 from logstore.cluster.config import MemberFile

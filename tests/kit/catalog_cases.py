@@ -83,6 +83,19 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
         )
     ),
     "update_queue": within_changes(lambda catalog: catalog.update_queue(1, '{"n":1}')),
+    "declare_exchanges": within_changes(
+        lambda catalog: catalog.declare_exchanges(
+            [
+                catalog.checked_exchange("first", "topic", {"n": 1}, "rest"),
+                catalog.checked_exchange("second", "direct", None, "first"),
+            ]
+        )
+    ),
+    "delete_exchanges": within_changes(
+        lambda catalog: catalog.delete_exchanges(
+            {one.name for one in catalog.exchanges()} - {one.alternate for one in catalog.exchanges()}
+        )
+    ),
     "bind_many": within_changes(lambda catalog: catalog.bind_many(bindings_of(catalog, "a", "b"))),
     "unbind_many": within_changes(
         lambda catalog: catalog.unbind_many(

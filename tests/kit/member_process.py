@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from kit.command import fine
 from kit.patience import PATIENCE_S, wait_until
+from kit.ports import free_ports
 from kit.serve_process import CommandProcess
 from kit.stores import SMALL_SEGMENT
-from kit.trio import Trio, free_ports
+from kit.trio import Trio
 from logstore.cluster import config
 from logstore.cluster.running import MemberSocket, status
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from kit.patience import PATIENCE_S, wait_until
+from kit.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,9 +104,7 @@ class Server:
         self.home = Path(tempfile.mkdtemp(prefix="logstore-postgres-", dir=_open_to_all()))
         self.data = self.home / "data"
         self.process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         if self.user is not None:
             shutil.chown(self.home, self.user)
         secret = self.home / "password"

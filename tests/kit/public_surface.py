@@ -238,7 +238,7 @@ class World:
         return PLAIN | {
             "the store": lambda: self.store,
             "a closed store": lambda: self.gone,
-            "a queue": lambda: self.q,
+            "a queue": lambda: self.store.declare_queue(self.name()),  # `delete_queue` takes it
             "another store's queue": lambda: self.foreign,
             "a closed store's queue": lambda: self.gone_queue,
             "a deleted queue": lambda: self.deleted,
@@ -431,6 +431,8 @@ def arguments(world: World) -> dict[str, Callable[[], object]]:
         "MessageStore.annotate.message_id": world.message,
         "Queue.move.to": lambda: world.store.declare_queue(world.name()),
         "MessageStore.delete_exchange.exchange": exchange,
+        "MessageStore.declare_exchanges.exchanges": lambda: [logstore.ExchangeRow(world.name())],
+        "MessageStore.delete_exchanges.exchanges": lambda: [exchange()],
         "MessageStore.delete_queue.queue": lambda: world.store.declare_queue(world.name()),
         "MessageStore.delete_queues.queues": lambda: [world.store.declare_queue(world.name()).name],
         "MessageStore.update_queue.arguments": lambda: {"a": 1},

@@ -11,6 +11,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from kit.ports import free_ports
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
@@ -79,12 +81,15 @@ class CommandProcess:
 
 
 class ServeProcess(CommandProcess):
-    """One run of `logstore serve`. Its error output goes to a file beside the store."""
+    """One run of `logstore serve`. Its error output goes to a file beside the store.
+
+    Without a port it gets one that no other process takes before a later run has it again.
+    """
 
     def __init__(
         self,
         store: Path,
-        port: int = 0,
+        port: int | None = None,
         *,
         under: Sequence[str] = (),
         options: Sequence[str] = (),
@@ -92,6 +97,7 @@ class ServeProcess(CommandProcess):
     ) -> None:
         """`options` adds to its arguments."""
         errors = store.with_name(store.name + ".stderr")
+        port = free_ports(1)[0] if port is None else port
         super().__init__(errors, "serve", store, "--port", port, *options, under=under, environment=environment)
         assert self.first_line.startswith("listening on 127.0.0.1:"), self.first_line
         self.port = int(self.first_line.rpartition(":")[2])
@@ -102,7 +108,7 @@ class ServeProcess(CommandProcess):
 
 
 @contextlib.contextmanager
-def serving(store: Path, port: int = 0) -> Iterator[ServeProcess]:
+def serving(store: Path, port: int | None = None) -> Iterator[ServeProcess]:
     process = ServeProcess(store, port)
     try:
         yield process

@@ -212,7 +212,7 @@ class BrokenStore(HeldDisk):
 
 
 _OF_QUEUES = ("declare_queue", "delete_queue", "bind", "unbind")
-_OF_MANY = ("declare_queues", "delete_queues", "bind_many", "unbind_many")
+_OF_MANY = ("declare_queues", "delete_queues", "declare_exchanges", "delete_exchanges", "bind_many", "unbind_many")
 _CHANGES = (*_OF_QUEUES, *_OF_MANY, "declare_exchange", "delete_exchange")
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
-import socket
 import threading
 from typing import TYPE_CHECKING
 
 import logstore
 from kit.copy_group import CLUSTER, Group
 from kit.patience import PATIENCE_S, wait_until
+from kit.ports import free_ports
 from logstore.cluster.addresses import Tls, named
 from logstore.cluster.engine import bootstrap
 from logstore.cluster.group import KEPT_BYTES
@@ -26,28 +24,6 @@ if TYPE_CHECKING:
     from logstore.cluster.group import Group as RunningGroup
 
 HOST = "orders-host"
-
-
-_LOWEST_PORT, _PORTS = 12_000, 20_000
-_WORKERS = 8
-_given: set[int] = set()  # a member that is stopped takes its port again
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below those that the kernel gives to outgoing connections, which could take one before it is used.
-
-    No port is given twice, here or in another worker of the same run.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
-    found: list[int] = []
-    while len(found) < count:
-        port = _LOWEST_PORT + random.SystemRandom().randrange(_PORTS // _WORKERS) * _WORKERS + worker
-        with contextlib.suppress(OSError):
-            if port not in _given:
-                socket.create_server(("127.0.0.1", port)).close()
-                _given.add(port)
-                found.append(port)
-    return found
 
 
 class Trio:

@@ -12,7 +12,7 @@ import logstore
 from kit.interrupts import every_step, interrupt
 from kit.killed import and_then_killed
 from kit.stores import contents
-from logstore import BindingRow, QueueDeclaration, errors
+from logstore import BindingRow, ExchangeRow, QueueDeclaration, errors
 from logstore.catalog.database import CatalogDatabase
 from logstore.core.reports import DroppedQueue
 from logstore.store.declarations import BATCH_MAX
@@ -137,6 +137,31 @@ def test_a_batch_deletes_durable_and_transient_queues_together(store: MessageSto
             store.publish(queue, b"late")
 
 
+def test_many_exchanges_are_declared_and_deleted_with_their_bindings_in_one_commit_each(
+    store: MessageStore, open_store: Callable[..., MessageStore]
+) -> None:
+    queue = store.declare_queue("q")
+    rows = [ExchangeRow("x0", "topic", {"n": 1}), *(ExchangeRow(f"x{n}", alternate="x0") for n in range(1, 500))]
+    before = commits(store)
+    store.declare_exchanges(rows)
+    assert commits(store) == before + 1
+    assert store.exchanges() == sorted(rows, key=lambda row: row.name)
+    store.declare_exchanges(rows)
+    assert commits(store) == before + 1, "they exist"
+    store.bind_many(BindingRow(row.name, queue.name) for row in rows)
+    store.close()
+    store = open_store()
+    assert (len(store.exchanges()), len(store.bindings())) == (500, 500)
+    store.delete_exchanges([*rows[1:498], "x498"])
+    assert [row.name for row in store.exchanges()] == ["x0", "x499"]
+    assert store.bindings() == [BindingRow("x0", "q"), BindingRow("x499", "q")]
+    assert commits(store) == before + 3
+    store.delete_exchanges(["x499"])
+    store.delete_exchanges(["x0"])
+    store.close()
+    assert open_store().exchanges() == []
+
+
 # ---- all or nothing
 
 
@@ -185,9 +210,17 @@ def test_a_dead_letter_queue_of_the_batch_that_is_transient_is_refused(store: Me
     assert names(store) == []
 
 
-@pytest.mark.parametrize("call", ["declare_queues", "delete_queues", "bind_many", "unbind_many"])
+@pytest.mark.parametrize(
+    "call", ["declare_queues", "delete_queues", "declare_exchanges", "delete_exchanges", "bind_many", "unbind_many"]
+)
 def test_a_batch_that_is_empty_too_large_or_no_batch_is_refused(store: MessageStore, call: str) -> None:
-    entry: Any = {"declare_queues": QueueDeclaration("q"), "delete_queues": "q"}.get(call, BindingRow("x", "q"))
+    entries: dict[str, Any] = {
+        "declare_queues": QueueDeclaration("q"),
+        "delete_queues": "q",
+        "declare_exchanges": ExchangeRow("x"),
+        "delete_exchanges": "x",
+    }
+    entry = entries.get(call, BindingRow("x", "q"))
     given = 0
 
     def endless() -> Any:
@@ -230,6 +263,31 @@ def test_a_deletion_that_cannot_be_made_is_named_and_none_is_made(
         assert str(raised.value).startswith("queues[2]: ")
         assert (names(store), commits(store)) == (["q0", "q1"], before)
     store.publish([first, second], b"still there")
+
+
+def test_an_exchange_that_cannot_be_declared_or_deleted_is_named_and_none_is(store: MessageStore) -> None:
+    store.declare_exchange("old", alternate=store.declare_exchange("rest").name)
+    before = store.exchanges(), commits(store)
+    for wrong, error, said in (
+        (ExchangeRow("old"), errors.CatalogError, "'old' exists as 'direct'"),
+        (ExchangeRow("new", "topic"), errors.OptionError, r"exchanges\[1\]: exchange 'new' occurs twice"),
+        (ExchangeRow("a", alternate="b"), errors.UnknownExchange, "'b'"),
+        (ExchangeRow("a", alternate=7), TypeError, "alternate"),  # type: ignore[arg-type] # a wrong one is the point
+        (ExchangeRow(""), errors.OptionError, r"exchanges\[1\]: the name of an exchange is empty"),
+        (ExchangeRow("a", "direct", {"a": {1}}), errors.OptionError, "cannot be stored as JSON"),
+        ("a", TypeError, "an ExchangeRow"),
+    ):
+        with pytest.raises(error, match=said):
+            store.declare_exchanges([ExchangeRow("new"), wrong])  # type: ignore[list-item] # the same
+        assert (store.exchanges(), commits(store)) == before
+    for gone, failure, told in (
+        (["old", "none"], errors.UnknownExchange, r"exchanges\[1\]: no exchange is called 'none'"),
+        (["old", "old"], errors.OptionError, "exchange 'old' occurs twice"),
+        (["old", "rest"], errors.CatalogError, "'rest' is the alternate of 'old': delete that one first"),
+    ):
+        with pytest.raises(failure, match=told):
+            store.delete_exchanges(gone)
+        assert (store.exchanges(), commits(store)) == before
 
 
 def test_a_binding_that_cannot_be_made_is_named_and_none_is_made(store: MessageStore) -> None:

@@ -199,7 +199,7 @@ static void wait_to_be_wanted(struct log *g) {
         log_wait(g, &g->spare_thread.wake);
         return;
     }
-    log_call_for_room(g);
+    log_wake_before_wait(g);
     int rc = g->v->wait_s(g->v, &g->spare_thread.wake, &g->front.lock, HELD_AGAIN_S);
     log_was_let_go(g);
     g->spare_thread.wanted = g->spare_thread.wanted || rc == -ETIMEDOUT;

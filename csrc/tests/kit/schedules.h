@@ -41,6 +41,7 @@ struct scheduled {
     enum waiting_for waits;
     const void *on; /* a lock, condition, semaphore or struct scheduled */
     uint64_t until; /* the point at which a timed wait is over */
+    unsigned held;  /* locks */
 };
 
 static struct {
@@ -48,6 +49,8 @@ static struct {
     size_t count, runs;
     uint64_t seed, chance, points, switch_one_in;
     bool on;
+    const sem_t *watched;         /* NULL, or a semaphore, */
+    uint64_t posts, locked_posts; /* its posts by the first thread, and those that were made with a lock */
 } schedule;
 
 static _Thread_local uint64_t yields; /* where threads run freely: the chance of this thread */
@@ -273,8 +276,10 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *lock) {
     while (schedule.on) {
         int rc = __real_pthread_mutex_trylock(lock);
 
-        if (rc != EBUSY)
+        if (rc != EBUSY) {
+            schedule.all[schedule.runs].held += rc == 0;
             return rc;
+        }
         (void)schedule_wait(FOR_A_LOCK, lock, NEVER);
     }
     return __real_pthread_mutex_lock(lock);
@@ -282,14 +287,19 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *lock) {
 
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *lock) {
     schedule_point();
-    return __real_pthread_mutex_trylock(lock);
+    int rc = __real_pthread_mutex_trylock(lock);
+    if (schedule.on)
+        schedule.all[schedule.runs].held += rc == 0;
+    return rc;
 }
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
     int rc = __real_pthread_mutex_unlock(lock);
 
-    if (schedule.on)
+    if (schedule.on) {
+        schedule.all[schedule.runs].held--;
         schedule_wake(FOR_A_LOCK, lock, true);
+    }
     schedule_point();
     return rc;
 }
@@ -298,6 +308,7 @@ int __wrap_pthread_cond_wait(pthread_cond_t *signal, pthread_mutex_t *held) {
     if (!schedule.on)
         return __real_pthread_cond_wait(signal, held);
     (void)__real_pthread_mutex_unlock(held);
+    schedule.all[schedule.runs].held--;
     schedule_wake(FOR_A_LOCK, held, true);
     if (schedule_chance(INTERRUPTED_ONE_IN) == 0)
         hand_over();
@@ -348,6 +359,10 @@ int __wrap_sem_post(sem_t *sem) {
     if (!schedule.on) {
         schedule_point();
         return __real_sem_post(sem);
+    }
+    if (sem == schedule.watched && schedule.runs == 0) {
+        schedule.posts++;
+        schedule.locked_posts += schedule.all[0].held > 0;
     }
     int rc = __real_sem_post(sem);
     schedule_wake(FOR_A_SEMAPHORE, sem, true);

@@ -5,6 +5,7 @@
  * LOGSTORE_CRASH=n runs n times as many schedules; the arguments, if any, are the first seed to run and the one after the
  * last one.
  */
+#include "log/parts.h"
 #include "tests/kit/one_store.h"
 #include "tests/kit/schedules.h"
 
@@ -292,6 +293,30 @@ static void one_schedule(uint64_t seed) {
     vfs_sim_free(sim);
 }
 
+/* A flusher that is woken while its waker has the lock would wait for the lock at once. */
+static void a_publisher_wakes_the_flusher_when_it_has_let_go_of_the_lock(uint64_t seed) {
+    uint32_t queue = 1;
+    uint64_t id;
+
+    schedule_begin(seed);
+    start(1); /* with a flusher */
+    schedule_quiet();
+    schedule.watched = &r.store->log->flusher.wake;
+    for (int i = 0; i < PUBLISHED; i++) {
+        check(ls_publish(r.store, &queue, 1, NULL, 0, (const uint8_t *)"x", 1, NULL, 0, &id) == LS_OK);
+        schedule_quiet();
+        check(ls_durable_lsn(r.store) > id || !IS_SCHEDULED);
+    }
+    check(schedule.posts == PUBLISHED || !IS_SCHEDULED);
+    check(schedule.locked_posts == 0);
+    schedule.watched = NULL;
+    check(ls_close(r.store) == LS_OK);
+    ls_free(r.store);
+    r.store = NULL;
+    schedule_end();
+    vfs_sim_free(sim);
+}
+
 int main(int argc, char **argv) {
     const char *times = getenv("LOGSTORE_CRASH");
     uint64_t first = argc > 2 ? strtoull(argv[1], NULL, 10) : 1;
@@ -302,6 +327,8 @@ int main(int argc, char **argv) {
     for (uint64_t seed = first; seed < after && failed == 0; seed++) { /* threads of a failed one may still wait */
         failures_here = 0;
         one_schedule(seed);
+        if (seed % 16 == 1)
+            a_publisher_wakes_the_flusher_when_it_has_let_go_of_the_lock(seed);
         if (failures_here > 0)
             printf("seed %llu failed\n", (unsigned long long)seed);
         failures_here == 0 ? passed++ : failed++;
