@@ -186,21 +186,23 @@ class RemotePlace(Place):
     Every error of a library is an ``OSError`` here, whose text is one line without secrets.
     """
 
-    def __init__(self, system: Any, root: str, shown: str, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, system: Any, root: str, shown: str, secrets: Iterable[str] = (), endpoint: str | None = None
+    ) -> None:
         self._system = system
+        self._endpoint = endpoint
         self._root = root.rstrip("/")
         self.shown = shown.rstrip("/")
         self._secrets = tuple(secrets)
         handler = getattr(system, "handler", None)
         self._fsspec = handler.fs if isinstance(handler, require("arrow", "pyarrow.fs").FSSpecHandler) else None
-        kind = getattr(system, "base_fs", system).type_name
-        self.whole = kind.rpartition("+")[2] in _OBJECT_STORES
+        self.whole = _kind_of(getattr(system, "base_fs", system)) in _OBJECT_STORES
         """Whether a file appears when it is complete. Elsewhere it is written under another name and renamed."""
 
     @property
     def key(self) -> bytes:
-        """The address."""
-        return self.shown.encode()
+        """The address, and the server if the address names one."""
+        return (self.shown if self._endpoint is None else f"{self.shown}?{self._endpoint}").encode()
 
     @property
     def hadoop(self) -> str:
@@ -220,14 +222,14 @@ class RemotePlace(Place):
 
     def read(self, name: str, limit: int) -> tuple[bytes, int]:
         """At most ``limit`` bytes from the beginning of a file, and a size that is larger if there are more."""
-        with self._calls(name), self._system.open_input_stream(self._path(name)) as file:
+        with self._calls(name), self._stream(name) as file:
             raw = file.read(limit)
             return raw, len(raw) + (len(file.read(1)) if len(raw) == limit else 0)
 
     def hash(self, name: str) -> tuple[int, str]:
         """The size in bytes and the XXH64 of a file."""
         made, size = xxh64(), 0
-        with self._calls(name), self._system.open_input_stream(self._path(name)) as file:
+        with self._calls(name), self._stream(name) as file:
             while piece := file.read(_PIECE):
                 made.update(piece)
                 size += len(piece)
@@ -236,8 +238,10 @@ class RemotePlace(Place):
     @contextmanager
     def opened(self, name: str) -> Iterator[Any]:
         """The opened file; what is read of it is fetched when it is read."""
-        with self._calls(name), self._system.open_input_file(self._path(name)) as file:
-            yield file
+        with self._calls(name):
+            self._forget_lists()
+            with self._system.open_input_file(self._path(name)) as file:
+                yield file
 
     def files(self) -> dict[str, int]:
         """The files below the datasets. Raises ``FileNotFoundError`` if there is no such bucket."""
@@ -251,10 +255,18 @@ class RemotePlace(Place):
             self._forget_lists()
             found = self._system.get_file_info(fs.FileSelector(self._root, recursive=True, allow_not_found=True))
             bucket = self._root.partition("/")[0]
-            if not found and bucket and self.whole and not _exists(self._system.get_file_info(bucket)):
+            if not found and bucket and self.whole and self._is_absent(bucket):
                 raise FileNotFoundError(errno.ENOENT, "there is no such bucket or container", bucket)
             start = len(self._root) + 1
             return {info.path[start:]: info.size for info in found if info.is_file}
+
+    def _is_absent(self, bucket: str) -> bool:
+        """Whether there is no such bucket. Permissions may be for some of its keys only, and refuse the question."""
+        try:
+            found = self._system.get_file_info(bucket)
+        except OSError:
+            return False
+        return not found.is_file and found.type.name != "Directory"
 
     def dataset(self, names: list[str], schema: pa.Schema) -> Any:
         """Parquet files as a ``pyarrow.dataset.Dataset``, of which a query reads the columns and groups it needs."""
@@ -291,6 +303,11 @@ class RemotePlace(Place):
                 there = "it is not there" if size is None else f"it has {size} bytes"
                 raise OSError(errno.EIO, f"{there} after {wanted} bytes were written")
 
+    def finish(self, name: str) -> None:
+        """Gives a file its name that a killed :meth:`put` has written whole, where a rename does that."""
+        with self._calls(name):
+            self._system.move(self._path(name) + PART, self._path(name))
+
     def fetch(self, name: str, into: Path) -> None:
         """Copies a file into a local one. Raises ``FileNotFoundError``."""
         fs = require("arrow", "pyarrow.fs")
@@ -312,8 +329,12 @@ class RemotePlace(Place):
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
+    def _stream(self, name: str) -> Any:
+        self._forget_lists()
+        return self._system.open_input_stream(self._path(name))
+
     def _forget_lists(self) -> None:
-        """Some of fsspec's file systems remember lists, which others have changed since."""
+        """Some of fsspec's file systems remember lists, also for the sizes of files; others have changed them since."""
         if self._fsspec is not None:
             self._fsspec.invalidate_cache()
 
@@ -375,7 +396,7 @@ def place_of(target: object, filesystem: Any = None) -> Place:
         fs = require("arrow", "pyarrow.fs")
         arguments.instance("filesystem", filesystem, fs.FileSystem, what="a pyarrow.fs.FileSystem")
         root = arguments.text("target", target)
-        return _placed(filesystem, root, f"{filesystem.type_name}://{root.lstrip('/')}")
+        return _placed(filesystem, root, f"{_kind_of(filesystem)}://{root.lstrip('/')}")
     if not is_address(target):
         return LocalPlace(arguments.path("target", target))
     address = arguments.text("target", target)
@@ -389,13 +410,23 @@ def place_of(target: object, filesystem: Any = None) -> Place:
         raise OptionError(f"the target {shown} cannot be used ({what}): check the address") from None
     if not root.strip("/"):
         raise OptionError(f"the target {shown} is a whole file system: name a bucket, and a path in it")
-    return _placed(system, root, shown, (address, *secrets))
+    endpoint = dict(parse_qsl(urlsplit(address).query)).get("endpoint_override")
+    return _placed(system, root, shown, (address, *secrets), endpoint)
 
 
-def _placed(system: Any, root: str, shown: str, secrets: Iterable[str] = ()) -> Place:
+def _placed(system: Any, root: str, shown: str, secrets: Iterable[str] = (), endpoint: str | None = None) -> Place:
     if system.type_name == "local":
         return LocalPlace(arguments.path("target", root))
-    return RemotePlace(system, root, shown, secrets)
+    return RemotePlace(system, root, shown, secrets, endpoint)
+
+
+def _kind_of(system: Any) -> str:
+    """Its name in addresses: of those that fsspec has for it, the first."""
+    handler = getattr(system, "handler", None)
+    if isinstance(handler, require("arrow", "pyarrow.fs").FSSpecHandler):
+        names = handler.fs.protocol
+        return str(names if isinstance(names, str) else names[0])
+    return str(system.type_name.rpartition("+")[2])
 
 
 def _resolved(address: str, shown: str) -> tuple[Any, str]:
@@ -438,10 +469,14 @@ def _without_secrets(address: str) -> tuple[str, tuple[str, ...]]:
     try:
         parts = urlsplit(address)
         host, user = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0]
-        if "@" not in parts.netloc and ":" in host and not host.rpartition(":")[2].isdigit():
-            raise ValueError("a colon, but no @ before the first slash: write / in a key as %2F, and @ as %40")
-    except ValueError as error:
-        raise OptionError(f"the target is not an address of {kind}:// ({error})") from None
+        port = host.rpartition(":")[2]
+    except ValueError:  # whose text may have the password
+        raise OptionError(f"the target is not an address of {kind}://: check its host, user and password") from None
+    if "@" not in parts.netloc and ":" in host and (kind in _USERLESS or not port.isdigit()):
+        raise OptionError(
+            f"the target is not an address of {kind}:// (a colon, but no @ before the first slash: write / in a key as "
+            "%2F, and @ as %40)"
+        )
     name, _, password = user.partition(":")
     secrets = [password, *([name] if kind in _USERLESS else [])]
     secrets += [value for key, value in parse_qsl(parts.query) if _SECRET.search(key)]
@@ -457,7 +492,3 @@ def _one_line(error: Exception, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "…")
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
-
-
-def _exists(info: Any) -> bool:
-    return bool(info.is_file or info.type.name == "Directory")

@@ -51,6 +51,7 @@ from logstore.export.manifest import (
 )
 from logstore.export.places import PART, LocalPlace, Place, RemotePlace
 from logstore.export.target import Target, checked_manifest, read_document
+from logstore.inspect import LogRecycled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,6 +78,7 @@ class RemoteTarget(Target):
     def __init__(self, place: RemotePlace, store_dir: Path) -> None:
         self.place = place
         self.catalogs = []
+        self.renew = lambda: None
         self._lock = -1
         self._name = f"export-{xxh64_hexdigest(place.key)}"
         self._store_dir = store_dir
@@ -176,6 +178,8 @@ class RemoteTarget(Target):
             self._check_alone(None)
             self._put(UPLOAD, intent)
             for file, wanted in named.items():
+                with suppress(LogRecycled):  # these rows were read; who reads the log next is told
+                    self.renew()
                 self.place.put(wanted.path, self._staging() / "staged" / file.staged)
             try:
                 self._check_alone(intent)
@@ -234,7 +238,7 @@ class RemoteTarget(Target):
         if raw is None and not self.place.whole:
             made = read_document(self.place, MANIFEST + PART)
             if made is not None and xxh64_hexdigest(made) == intent.manifest_xxh64:
-                self._put(MANIFEST, made)
+                self.place.finish(MANIFEST)  # not written again: a kill would leave no copy
                 raw = made
         self._raw = raw
         committed = xxh64_hexdigest(raw or b"") == intent.manifest_xxh64

@@ -359,6 +359,7 @@ class Run:
     def make(self) -> ExportReport:
         """Makes the whole run."""
         started = time.monotonic()
+        self._place.renew = partial(self._look, 0)
         if self._first and self._plan.missing_before is not None:
             _logger.warning(
                 "%s has recycled %s: this export begins there (how many messages are missing is not recorded). To keep "

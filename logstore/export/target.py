@@ -141,6 +141,8 @@ class Target:
         self.catalogs: list[Callable[[Manifest], object]] = []
         """Called in a commit that removes files of records or messages, after the new manifest stands and before they
         go, so that no catalog names files that are gone."""
+        self.renew: Callable[[], object] = lambda: None
+        """Called between the files of a commit that takes long: it keeps the hold on the log."""
         self._lock = -1
         if store_dir is not None:
             _check_outside(store_dir, self.path)

@@ -152,10 +152,11 @@ def _holes(manifest: Manifest, dataset: str) -> list[int]:
 
 
 def keep_up(place: Target, keep: timedelta | None, store_dir: Path, renew: Callable[[], None] = lambda: None) -> Upkeep:
-    """Drops what is too old, then merges small files. ``renew`` is called between commits.
+    """Drops what is too old, then merges small files. ``renew`` is called between commits, and during long ones.
 
     Raises ``ExportDamaged`` if a file to be merged is not the manifest's, and ``ExportError``.
     """
+    place.renew = renew
     done = drop_expired(place, keep)
     merged = 0
     while place.manifest is not None and (groups := merges(place.manifest)[:GROUPS]):

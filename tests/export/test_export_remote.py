@@ -163,6 +163,26 @@ def test_a_run_killed_while_it_clears_a_killed_run_is_cleared_by_the_next(case: 
     assert again > 5
 
 
+def test_a_run_killed_while_it_completes_a_rename_of_the_manifest_leaves_the_manifest(case: Case) -> None:
+    case.begin()
+    case.objects.at(0)
+    case.export()
+    last, between = case.objects.count, 0
+    for first in range(last - 16, last):
+        case.begin()
+        assert killed(case.export_and_die, first)
+        between = between if MANIFEST in objects(case.objects) else first
+    assert (between > 0) is not case.objects.whole
+    number = 0
+    while between and number < 12:
+        number += 1
+        case.begin()
+        assert killed(case.export_and_die, between)
+        if not killed(case.export_and_die, number):
+            break
+        case.check()
+
+
 def test_after_a_failed_call_anywhere_the_error_names_it_and_the_next_run_has_every_row_once(case: Case) -> None:
     def refuse(_: str, path: str) -> None:
         raise RuntimeError("the network is gone") if number % 2 else PermissionError(errno.EACCES, "access denied")
