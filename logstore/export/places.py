@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from xxhash import xxh64
 
@@ -207,7 +207,7 @@ class RemotePlace(Place):
     @property
     def hadoop(self) -> str:
         """The address; Hadoop's file system of S3 is ``s3a``. Its credentials are those of the Spark session."""
-        return self.shown.replace("s3://", "s3a://", 1) if self.shown.startswith("s3://") else self.shown
+        return f"s3a://{self._root}" if self.shown.startswith("s3://") else self.shown
 
     def size(self, name: str) -> int | None:
         """The bytes of a file; None if there is none."""
@@ -267,6 +267,10 @@ class RemotePlace(Place):
         except OSError:
             return False
         return not found.is_file and found.type.name != "Directory"
+
+    def written(self, name: str) -> str:
+        """A name as it is in an address. Of the libraries, only pyarrow has other characters for some."""
+        return quote(name) if self._fsspec is None else name
 
     def dataset(self, names: list[str], schema: pa.Schema) -> Any:
         """Parquet files as a ``pyarrow.dataset.Dataset``, of which a query reads the columns and groups it needs."""
@@ -376,7 +380,7 @@ def inside(target: str | os.PathLike[str]) -> list[str | Path]:
         names = [name for name in place.every() if name.rpartition("/")[2] == MANIFEST]
     before, mark, query = str(target).partition("?")
     tops = [] if MANIFEST in names else sorted(name.partition("/")[0] for name in names if name.count("/") == 1)
-    return [f"{before.rstrip('/')}/{top}{mark}{query}" for top in tops]
+    return [f"{before.rstrip('/')}/{place.written(top)}{mark}{query}" for top in tops]
 
 
 def shown(target: object) -> str:

@@ -22,6 +22,7 @@ from logstore.arrow import export, read_table
 from logstore.errors import OptionError
 from logstore.export import ExportError, verify
 from logstore.export.manifest import MANIFEST, UPLOAD
+from logstore.export.places import inside, place_of
 
 fs = pytest.importorskip("pyarrow.fs", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 
@@ -123,6 +124,18 @@ def test_keep_and_the_options_of_a_run_are_those_of_a_local_target(store_dir: Pa
     rows = verify(address).records
     report = export(store_dir, address, keep=timedelta(microseconds=1))
     assert report.upkeep.dropped_rows in (0, rows + verify(address).messages)  # midnight may pass
+
+
+@pytest.mark.parametrize("kind", ["address", "memory"])
+def test_targets_below_an_address_are_found_whatever_characters_they_are_named_with(
+    store_dir: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    top = request.getfixturevalue(kind)
+    named = f"{top}/two%20words=100%25"
+    export(store_dir, named)
+    assert [verify(str(target)).problems for target in inside(top)] == [()]
+    place = place_of(named)
+    assert place.hadoop == (named if kind == "memory" else f"s3a://{top.removeprefix('s3://')}/two words=100%")
 
 
 @pytest.mark.parametrize("kind", ["address", "memory"])
