@@ -168,10 +168,11 @@ def with_join(
 def _open_part(join: Join, part: FileInfo, columns: list[str]) -> pa.Table:
     """These columns of one part, from bytes that are the manifest's."""
     arrow, parquet = require("arrow", "pyarrow"), require("arrow", "pyarrow.parquet")
-    try:
-        raw, _ = join.target.read(part.path, part.bytes + 1)
-    except FileNotFoundError:
-        raw = b""
+    with join.target.explained():
+        try:
+            raw, _ = join.target.read(part.path, part.bytes + 1)
+        except FileNotFoundError:
+            raw = b""
     if xxh64_hexdigest(raw) != part.xxh64:
         raise _PartReplaced(
             f"{join.target}/{part.path} is not the part of the open set that the manifest names: a run of the export "

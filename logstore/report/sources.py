@@ -298,10 +298,11 @@ class ExportSource(Source):
         """The parts of the open set if they are those that this manifest names; each export replaces some of them."""
         found = []
         for part in manifest.open:
-            try:
-                raw, _ = self.place.read(part.path, part.bytes + 1)
-            except FileNotFoundError:
-                return None
+            with self.place.explained():
+                try:
+                    raw, _ = self.place.read(part.path, part.bytes + 1)
+                except FileNotFoundError:
+                    return None
             if xxh64_hexdigest(raw) != part.xxh64:
                 return None
             found.append(raw)
@@ -312,7 +313,8 @@ class ExportSource(Source):
         return [file.path for file in self.manifest.of(dataset)]
 
     def _batches(self, dataset: str, columns: Sequence[str] | None) -> Iterator[Any]:
-        from logstore.export.manifest import ExportDamaged
+        from logstore.export.manifest import ExportDamaged, ExportError
+        from logstore.export.target import read_manifest
 
         arrow, parquet = require("report", "pyarrow"), require("report", "pyarrow.parquet")
         for name in self.files(dataset):
@@ -321,6 +323,12 @@ class ExportSource(Source):
                     for batch in file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns)):
                         yield _completed(batch, columns or ())
             except (OSError, arrow.ArrowException) as error:
+                with self.place.explained():
+                    removed = self.place.size(name) is None and read_manifest(self.place) != self.manifest
+                if removed:
+                    raise ExportError(
+                        f"a run of the export removed {self.place}/{name} while it was read: run this again"
+                    ) from None
                 raise ExportDamaged(
                     f"{self.place}/{name} cannot be read ({error}): restore it; logstore export --verify {self.place} "
                     "tells all that is missing or damaged"

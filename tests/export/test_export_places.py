@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.export_days import Days
 from kit.exported import store_dir
 from kit.object_store import BUCKET, ObjectStore
-from logstore.errors import OptionError
+from logstore.arrow import read_table
+from logstore.errors import OptionError, StoreError
 from logstore.export import ExportError, export, hold_for, run, verify
 from logstore.export.manifest import UPLOAD
 from logstore.export.places import RemotePlace, place_of
 from logstore.export.target import read_document
 from logstore.holds import Hold
+from logstore.report.sources import ExportSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 fs = pytest.importorskip("pyarrow.fs", reason="pyarrow is not installed: pip install '/path/to/checkout[arrow]'")
 memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
@@ -129,3 +136,56 @@ def test_the_hold_on_the_log_is_renewed_between_the_files_of_a_commit(
         export(store_dir, PLACE, filesystem=files, hold=held)
     first = seen.index("parquet")
     assert seen[first - 1 : first + 3] == ["renewed", "parquet", "renewed", "parquet"]
+
+
+def failing_reads(work: Callable[[], object], store: ObjectStore) -> Iterator[str]:
+    """What the work says when one of its calls of the store fails, call by call; an empty text if it does not fail."""
+
+    def gone(_: str, __: str) -> None:
+        raise RuntimeError("the network is gone")
+
+    number = 0
+    while True:
+        number += 1
+        store.at(number, gone)
+        try:
+            work()
+        except StoreError as error:
+            yield error.message
+        if store.count < number:
+            return
+
+
+def read_export(store: ObjectStore) -> None:
+    with ExportSource(place_of(PLACE, store.files)) as source:  # type: ignore[arg-type] # the tests' own file system
+        list(source.records(["lsn"]))
+        list(source.messages()[0])
+
+
+@pytest.mark.parametrize("table", ["records", "messages", "open", "of a report"])
+def test_every_read_of_an_export_that_fails_is_told_as_one_of_the_network(
+    store_dir: Path, tmp_path: Path, table: str
+) -> None:
+    store = ObjectStore(tmp_path)
+    export(store_dir, PLACE, filesystem=store.files)
+
+    def work() -> object:
+        if table == "of a report":
+            return read_export(store)
+        return read_table(store_dir, PLACE, table, filesystem=store.files).read_all()
+
+    told = list(failing_reads(work, store))
+    assert len(told) > 4
+    assert all("the network is gone" in said for said in told)
+
+
+def test_a_report_of_an_export_whose_file_a_run_removes_meanwhile_says_to_run_it_again(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days, target = Days(monkeypatch), tmp_path / "target"
+    export(store_dir, target)
+    with ExportSource(target) as source:
+        days.begin("2030-01-09")
+        export(store_dir, target, keep=timedelta(days=1))
+        with pytest.raises(ExportError, match="removed .* while it was read: run this again"):
+            list(source.records(["lsn"]))
