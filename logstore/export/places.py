@@ -419,7 +419,7 @@ def place_of(target: object, filesystem: Any = None) -> Place:
 
 
 def _placed(system: Any, root: str, shown: str, secrets: Iterable[str] = (), endpoint: str | None = None) -> Place:
-    if system.type_name == "local":
+    if _kind_of(system) in ("local", "file"):
         return LocalPlace(arguments.path("target", root))
     return RemotePlace(system, root, shown, secrets, endpoint)
 

@@ -79,7 +79,7 @@ class RemoteTarget(Target):
         self.place = place
         self.catalogs = []
         self.renew = lambda: None
-        self._lock = -1
+        self._lock = self._directory = -1
         self._name = f"export-{xxh64_hexdigest(place.key)}"
         self._store_dir = store_dir
         self._scratch: Path | None = None
@@ -97,13 +97,32 @@ class RemoteTarget(Target):
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
         super().close()
 
     def _take_lock(self) -> None:
         """Locks this target for this store in this machine.
 
-        In a store's directory that cannot be written, the directory itself is locked, for all such targets.
+        A user that cannot write into the store's directory locks the directory itself, for all targets; the others
+        share that lock.
         """
+        self._directory = os.open(self._store_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._lock_directory(fcntl.LOCK_SH)
+            self._lock_file()
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock_directory(self, how: int) -> None:
+        try:
+            fcntl.flock(self._directory, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExportLocked(f"another export of {self._store_dir} is running: wait until it has ended") from None
+
+    def _lock_file(self) -> None:
         try:
             flags = os.O_RDWR | os.O_CREAT
             self._lock = lock_regular(self._store_dir / f"{self._name}.lock", fcntl.LOCK_EX, flags, 0o666)
@@ -112,11 +131,7 @@ class RemoteTarget(Target):
         except OSError as error:
             if error.errno not in _NO_LOCK:
                 raise StoreError(f"{self._store_dir} cannot be locked for an export: {error.strerror}") from error
-            self._lock = os.open(self._store_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ExportLocked(f"another export of {self._store_dir} is running: wait until it has ended") from None
+            self._lock_directory(fcntl.LOCK_EX)
 
     # ---- Staging, in this machine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from kit.exported import store_dir
 from kit.object_store import BUCKET, ObjectStore
 from logstore.arrow import read_table
 from logstore.errors import OptionError, StoreError
-from logstore.export import ExportError, export, hold_for, run, verify
+from logstore.export import ExportError, ExportLocked, export, hold_for, remote_target, run, verify
 from logstore.export.manifest import UPLOAD
-from logstore.export.places import RemotePlace, place_of
+from logstore.export.places import LocalPlace, RemotePlace, place_of
+from logstore.export.remote_target import open_target
 from logstore.export.target import read_document
 from logstore.holds import Hold
 from logstore.report.sources import ExportSource
@@ -189,3 +191,30 @@ def test_a_report_of_an_export_whose_file_a_run_removes_meanwhile_says_to_run_it
         export(store_dir, target, keep=timedelta(days=1))
         with pytest.raises(ExportError, match="removed .* while it was read: run this again"):
             list(source.records(["lsn"]))
+
+
+def test_a_user_that_cannot_write_into_the_directory_of_a_store_and_one_that_can_exclude_each_other(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "access denied")
+
+    place, other = (placed(ObjectStore(tmp_path / name).files) for name in ("here", "there"))
+    with open_target(place, store_dir), monkeypatch.context() as patch:
+        patch.setattr(remote_target, "lock_regular", refused)
+        with pytest.raises(ExportLocked):
+            open_target(place, store_dir)
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_target, "lock_regular", refused)
+        reading = open_target(place, store_dir)
+    with reading, pytest.raises(ExportLocked):
+        open_target(other, store_dir)
+    with open_target(other, store_dir):
+        pass
+
+
+def test_a_local_directory_is_one_whichever_library_has_its_file_system(tmp_path: Path) -> None:
+    local = pytest.importorskip("fsspec.implementations.local")
+    place = place_of(str(tmp_path), fs.PyFileSystem(fs.FSSpecHandler(local.LocalFileSystem())))
+    assert isinstance(place, LocalPlace)
+    assert place.path == tmp_path
