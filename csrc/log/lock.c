@@ -90,6 +90,12 @@ void log_move_given_out(struct log *g) {
 }
 #endif
 
+void log_unlock_and_wake(struct log *g) {
+    g->front.wakes_flusher = false;
+    (void)pthread_mutex_unlock(&g->front.lock);
+    log_post_flusher(g);
+}
+
 void log_wake_before_wait(struct log *g) {
     log_call_for_room(g);
     if (g->front.wakes_flusher) {

@@ -65,21 +65,20 @@ static inline bool log_try_lock(struct log *g) {
 /* Before the lock is let go in any way: calls the threads that wait for room in a buffer and now have it. */
 void log_call_for_room(struct log *g);
 
-/* threads.c: wakes the flusher. Without the lock, apart from a thread that begins to wait for a signal. */
-void log_post_flusher(struct log *g);
+/* Lets go of the lock, and then wakes the flusher. */
+void log_unlock_and_wake(struct log *g);
 
 static inline void log_unlock(struct log *g) {
     struct log_front *f = log_front(g);
-    bool wakes_flusher = f->wakes_flusher;
-    f->wakes_flusher = false;
     if (f->room_waiters != NULL) {
         log_call_for_room(g);
     }
     log_check(g);
     assert(!f->trying);
-    (void)pthread_mutex_unlock(&f->lock);
-    if (wakes_flusher) {
-        log_post_flusher(g);
+    if (f->wakes_flusher) {
+        log_unlock_and_wake(g);
+    } else {
+        (void)pthread_mutex_unlock(&f->lock);
     }
 }
 

@@ -441,6 +441,7 @@ struct segment *spares_take(struct log *g);
 void spares_adopt(struct log *g, struct segment *s);
 void *spares_thread(void *log);
 void log_wake_flusher(struct log *g); /* when the lock is let go; the flusher sleeps */
+void log_post_flusher(struct log *g); /* without the lock, apart from a thread that begins to wait for a signal */
 
 /* space/ahead.c: the next segment, before an append would wait for it. */
 /* Bytes, at most `most`, that can be appended before an append waits for the spare thread. Asks it for the next segment in time. */
