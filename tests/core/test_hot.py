@@ -417,7 +417,7 @@ def test_a_forked_child_gets_store_forked_from_every_call(store: MessageStore) -
                 lambda: store.nearly_full,
             )
         ]
-        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 10 else 1)  # type: ignore[index]
+        os._exit(0 if [each[0] for each in found] == [logstore.StoreForked] * 10 else 1)  # type: ignore[index] # an outcome is a tuple here
     assert os.waitpid(child, 0)[1] == 0
     transaction.rollback()
     assert store.load_content(key) == b"x"
